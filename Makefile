@@ -1,0 +1,46 @@
+# Two commands on a fresh machine with Python 3.11+ and make:
+#   make demo   shows the product at work (make demo ONCE=1 ends after one round)
+#   make test   sets up and runs everything
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.stamp
+BENCH_STAMP := .venv/.bench
+
+.PHONY: demo test check format bench wheel clean
+
+demo: $(STAMP)
+	@$(BIN)/python -m examples.demo $(if $(ONCE),--once)
+
+test: check
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(BENCH_STAMP)
+	$(BIN)/python -m benchmarks $(ARGS)
+
+wheel: $(STAMP)
+	$(BIN)/python -m build
+
+clean:
+	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dragoman needs Python 3.11 or newer; try make PYTHON=python3.12")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "installing into .venv (the first time this takes a minute) ..."
+	@$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	@$(BIN)/python -m pip install --quiet --editable ".[serve]" --group test --group check
+	@touch $@
+
+$(BENCH_STAMP): $(STAMP)
+	@$(BIN)/python -m pip install --quiet --group bench
+	@touch $@

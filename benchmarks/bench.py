@@ -1,0 +1,99 @@
+"""The engine: the same work on each server in turn, several rounds, the best of each."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from benchmarks import load, measure
+from benchmarks.measure import Server
+
+PEERS = ("dragoman", "a2a-sdk", "fasta2a")
+
+
+@dataclass(frozen=True)
+class Work:
+    """Requests of one kind. `units` is what one of them counts for: events of a stream, else 1."""
+
+    key: str
+    per: str
+    connections: int
+    count: int
+    payload: Callable[[], bytes]
+    check: Callable[[bytes], None]
+    units: int = 1
+
+
+@dataclass
+class Bench:
+    """The settings of a run and what it has found."""
+
+    quick: bool
+    rounds: int
+    peers: Sequence[str]
+    figures: dict[str, float] = field(default_factory=dict)
+    samples: dict[str, list[float]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def record(self, key: str, value: float, best: Callable[[float, float], float] = min) -> None:
+        """Keep a sample, and the best of its kind as the figure."""
+        self.samples.setdefault(key, []).append(value)
+        self.figures[key] = best(self.figures.get(key, value), value)
+
+    def note(self, text: str) -> None:
+        """Something a reader of the figures must know."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def only(self, *peers: str) -> list[str]:
+        """Those of the chosen peers that a measurement is for."""
+        return [peer for peer in self.peers if peer in peers]
+
+    def progress(self, text: str) -> None:
+        """One line that says what is under way; an empty text wipes it away."""
+        if sys.stderr.isatty():
+            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+        elif text:
+            print(text, file=sys.stderr, flush=True)
+
+    async def compare(
+        self, family: str, prepare: Callable[[Bench, Server], Awaitable[list[Work]]]
+    ) -> None:
+        """Measure the works of a family on all peers, interleaved."""
+        self.progress(f"{family}: starting {', '.join(self.peers)}")
+        with measure.serving(self.peers) as servers:
+            works = []
+            for server in servers:
+                self.progress(f"{family}: preparing {server.peer}")
+                works.append((server, await prepare(self, server)))
+            for number in range(self.rounds):
+                for place in range(max(len(each) for _, each in works)):
+                    for server, each in works:
+                        if place < len(each):
+                            work = each[place]
+                            self.progress(
+                                f"{work.key}: round {number + 1} of {self.rounds}, {server.peer}"
+                            )
+                            await self._sample(server, work)
+
+    async def _sample(self, server: Server, work: Work) -> None:
+        # A cheap server gets the batch more often, so that its figure is as sure as the others'.
+        enough, most = (0.05, 5) if self.quick else (0.25, 20)
+        async with load.connect(server.port, work.connections) as connections:
+            warm = max(work.connections, work.count // 10)
+            await load.drive(connections, warm, work.payload, work.check)
+            await server.quiet()
+            batches, elapsed, used = 0, 0.0, 0.0
+            while batches < most and used < enough:
+                before, began = server.cpu(), time.perf_counter()
+                await load.drive(connections, work.count, work.payload, work.check)
+                elapsed += time.perf_counter() - began
+                await server.quiet()
+                used += server.cpu() - before
+                batches += 1
+        units = batches * work.count * work.units
+        key = f"{work.key}.{server.peer}"
+        self.record(f"{key}.cpu_us_per_{work.per}", used / units * 1e6)
+        self.record(f"{key}.{work.per}s_per_s", units / elapsed, max)

@@ -1,0 +1,1 @@
+"""What is measured, one file each; each has `async def run(bench)`."""

@@ -1,0 +1,150 @@
+"""Server processes, their CPU and their memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parent.parent
+MODULES = {"dragoman": "dragoman_echo", "a2a-sdk": "sdk_echo", "fasta2a": "fasta_echo"}
+
+
+class NotServing(Exception):
+    """A server that ended, or never answered."""
+
+
+def _cores() -> list[int]:
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
+# Read once: after the load generator has been pinned it would see only its own core.
+CORES = _cores()
+
+
+def pin_server(pid: int) -> None:
+    """Keep a server on the first core, where there are two."""
+    if len(CORES) > 1:
+        os.sched_setaffinity(pid, CORES[:1])
+
+
+def pin_load() -> None:
+    """Keep this process on the second core, where there are two."""
+    if len(CORES) > 1:
+        os.sched_setaffinity(0, CORES[1:2])
+
+
+@dataclass
+class Server:
+    """One running server."""
+
+    peer: str
+    port: int
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def cpu(self) -> float:
+        """Seconds of CPU, user and system, that it and its children have used."""
+        family = psutil.Process(self.process.pid)
+        return sum(_cpu(member) for member in [family, *family.children(recursive=True)])
+
+    def rss(self) -> int:
+        """Bytes of memory that it and its children hold."""
+        family = psutil.Process(self.process.pid)
+        members = [family, *family.children(recursive=True)]
+        return sum(int(member.memory_info().rss) for member in members)
+
+    def wait(self, limit: float = 30, pause: float = 0.001) -> None:
+        """Return as soon as it accepts connections."""
+        deadline = time.monotonic() + limit
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                break
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            time.sleep(pause)
+        tail = self.log.read_text(errors="replace")[-2000:]
+        raise NotServing(f"{self.peer} does not serve:\n{tail}")
+
+    async def quiet(self, limit: float = 10) -> None:
+        """Wait until it has stopped computing, so that all of its work is counted."""
+        deadline = time.monotonic() + limit
+        before = self.cpu()
+        calm = 0
+        while calm < 2 and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
+            now = self.cpu()
+            calm = calm + 1 if now - before < 0.001 else 0
+            before = now
+
+    def stop(self) -> None:
+        """End it, by force when it does not go."""
+        self.process.terminate()
+        try:
+            self.process.wait(3)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(10)
+        self.log.unlink(missing_ok=True)
+
+
+def _cpu(process: psutil.Process) -> float:
+    if sys.platform == "linux":
+        # The CPU clock of another process, as clock_getcpuclockid(3) encodes it: nanoseconds
+        # where the accounting in /proc counts in hundredths of a second.
+        with contextlib.suppress(OSError):
+            return time.clock_gettime((~process.pid << 3) | 2)
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def start(peer: str, command: Sequence[str] | None = None) -> Server:
+    """Start a server without waiting for it; `{port}` in `command` stands for its port."""
+    port = free_port()
+    chosen = command or ["-m", f"benchmarks.servers.{MODULES[peer]}", "{port}"]
+    handle, name = tempfile.mkstemp(prefix="bench-", suffix=".log")
+    with os.fdopen(handle, "wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, *(word.format(port=port) for word in chosen)],
+            cwd=ROOT if command is None else tempfile.gettempdir(),
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            # An interrupt from the keyboard is for us; we then end the servers one by one.
+            start_new_session=True,
+        )
+    pin_server(process.pid)
+    return Server(peer, port, process, Path(name))
+
+
+@contextlib.contextmanager
+def serving(peers: Sequence[str]) -> Iterator[list[Server]]:
+    """Servers that accept connections, ended whatever happens."""
+    with contextlib.ExitStack() as stack:
+        servers = []
+        for peer in peers:
+            server = start(peer)
+            stack.callback(server.stop)
+            servers.append(server)
+        for server in servers:
+            server.wait(pause=0.01)
+        yield servers

@@ -1,0 +1,166 @@
+"""Ratios, the printed tables, the file, and the sights they are held against."""
+
+from __future__ import annotations
+
+import json
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.bench import Bench
+from benchmarks.measure import CORES
+
+OUT = Path(__file__).resolve().parent / "out" / "latest.json"
+COSTS = (".cpu_us_per_request", ".cpu_us_per_event", ".rss_kib_per_stream", ".first_answer_ms")
+
+
+class Sight(NamedTuple):
+    """What a figure or ratio should reach."""
+
+    key: str
+    limit: float
+    at_least: bool = True
+
+    def met(self, value: float) -> bool:
+        """Whether it does."""
+        return value >= self.limit if self.at_least else value <= self.limit
+
+
+SIGHTS = (
+    Sight("send.memory.c32.vs.a2a-sdk", 25),
+    Sight("send.memory.c32.vs.fasta2a", 3),
+    Sight("send.memory.c1.vs.a2a-sdk", 12),
+    Sight("stream100.memory.vs.a2a-sdk", 60),
+    Sight("stream100await.memory.vs.a2a-sdk", 18),
+    Sight("stream5000.over.stream100", 1.2, at_least=False),
+    Sight("get.memory.vs.a2a-sdk", 12),
+    Sight("list10k.memory.vs.a2a-sdk", 80),
+    Sight("idle.memory.dragoman.rss_kib_per_stream", 20, at_least=False),
+    Sight("start.dragoman.first_answer_ms", 300, at_least=False),
+)
+
+
+def ratios(bench: Bench) -> dict[str, float]:
+    """How often a peer's cost holds dragoman's, and how dragoman's grows with the answer."""
+    found: dict[str, float] = {}
+    for cost in COSTS:
+        ending = f".dragoman{cost}"
+        for key, ours in bench.figures.items():
+            if key.endswith(ending):
+                work = key.removesuffix(ending)
+                for peer in bench.peers:
+                    theirs = bench.figures.get(f"{work}.{peer}{cost}")
+                    if peer != "dragoman" and theirs is not None and ours > 0:
+                        found[f"{work}.vs.{peer}"] = theirs / ours
+    long = bench.figures.get("stream5000.memory.dragoman.cpu_us_per_event")
+    short = bench.figures.get("stream100.memory.dragoman.cpu_us_per_event")
+    if long and short:
+        found["stream5000.over.stream100"] = long / short
+    return found
+
+
+def write(bench: Bench) -> None:
+    """Write everything that was found."""
+    OUT.parent.mkdir(exist_ok=True)
+    found = {
+        "ratios": _rounded(ratios(bench)),
+        "figures": _rounded(bench.figures),
+        "samples": {key: [_short(one) for one in many] for key, many in bench.samples.items()},
+        "environment": environment(bench),
+        "notes": bench.notes,
+    }
+    OUT.write_text(json.dumps(found, indent=2) + "\n")
+
+
+def environment(bench: Bench) -> dict[str, str]:
+    """What the figures were measured on."""
+    versions = {}
+    for package in (*bench.peers, "uvicorn", "uvloop", "httptools"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "not installed"
+    return {
+        **versions,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}, {len(CORES)} cores to use",
+        "rounds": str(bench.rounds),
+        "quick": str(bench.quick).lower(),
+    }
+
+
+def show(bench: Bench) -> None:
+    """Print it."""
+    print("  ".join(f"{name} {value}" for name, value in environment(bench).items()))
+    for cost in COSTS:
+        _show_table(bench, cost)
+    stall = {key: value for key, value in bench.figures.items() if key.startswith("stall.")}
+    if stall:
+        print("\nstalled reader")
+        for key, value in stall.items():
+            print(f"  {key.removeprefix('stall.'):42}{_number(value):>12}")
+    growth = ratios(bench).get("stream5000.over.stream100")
+    if growth is not None:
+        print(f"\nan event of 5,000 costs dragoman {growth:.2f} times an event of 100")
+    for note in bench.notes:
+        print(f"note: {note}")
+
+
+def _show_table(bench: Bench, cost: str) -> None:
+    rows = list(dict.fromkeys(_work(key, cost, bench) for key in bench.figures))
+    rows = [row for row in rows if row]
+    if not rows:
+        return
+    unit = cost.removeprefix(".").replace("_", " ")
+    print(f"\n{unit:24}" + "".join(f"{peer:>32}" for peer in bench.peers))
+    found = ratios(bench)
+    for row in rows:
+        cells = (_cell(bench, row, peer, cost, found) for peer in bench.peers)
+        print(f"{row:24}" + "".join(f"{cell:>32}" for cell in cells))
+
+
+def _work(key: str, cost: str, bench: Bench) -> str:
+    for peer in bench.peers:
+        if key.endswith(f".{peer}{cost}"):
+            return key.removesuffix(f".{peer}{cost}")
+    return ""
+
+
+def _cell(bench: Bench, row: str, peer: str, cost: str, found: dict[str, float]) -> str:
+    value = bench.figures.get(f"{row}.{peer}{cost}")
+    if value is None:
+        return "-"
+    rate = bench.figures.get(f"{row}.{peer}.{cost.rpartition('_')[2]}s_per_s")
+    ratio = found.get(f"{row}.vs.{peer}")
+    return (
+        _number(value)
+        + (f"  {rate:,.0f}/s" if rate is not None else "")
+        + (f"  {ratio:.1f}x" if ratio is not None else "")
+    )
+
+
+def misses(bench: Bench) -> list[str]:
+    """The sights that are not met; those that this run did not measure are said to be so."""
+    found = {**bench.figures, **ratios(bench)}
+    missed = []
+    for sight in SIGHTS:
+        if sight.key not in found:
+            print(f"not measured: {sight.key}")
+        elif not sight.met(found[sight.key]):
+            wanted = "at least" if sight.at_least else "at most"
+            value = _number(found[sight.key])
+            missed.append(f"{sight.key} is {value}, should be {wanted} {sight.limit:g}")
+    return missed
+
+
+def _rounded(values: dict[str, float]) -> dict[str, float]:
+    return {key: _short(value) for key, value in values.items()}
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:,.4g}"

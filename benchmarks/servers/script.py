@@ -1,0 +1,53 @@
+"""What the agent does with a text. All servers read it here, so all do the same work.
+
+stream 100          100 chunks of one artifact
+stream 100 await    the same, giving way to the event loop after each chunk
+ask ..., wait       asks for more input
+artifacts 20        20 artifacts
+history 51 20       51 messages and 20 artifacts in one turn, for a server without follow-ups
+anything else       is echoed as one artifact
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+QUESTION = "Which of the two dates in August do you mean, the tenth or the fifteenth?"
+ANSWER = "ask: the fifteenth please, and the return flight a week later, with a window seat."
+
+
+class Order(NamedTuple):
+    """One text, understood."""
+
+    verb: str
+    size: int = 0
+    messages: int = 0
+    gives_way: bool = False
+
+
+def read(text: str) -> Order:
+    """The order in `text`."""
+    words = text.split()
+    match words:
+        case ["stream", size, *rest]:
+            return Order("stream", int(size), gives_way=rest == ["await"])
+        case ["ask" | "ask:" | "wait", *_]:
+            return Order("ask")
+        case ["artifacts", size]:
+            return Order("artifacts", int(size))
+        case ["history", messages, size]:
+            return Order("history", int(size), messages=int(messages))
+    return Order("echo")
+
+
+def chunks(order: Order) -> Iterator[str]:
+    """The numbered chunks of a streamed answer."""
+    for number in range(order.size):
+        yield f"chunk {number} "
+
+
+def artifacts(order: Order) -> Iterator[tuple[str, str]]:
+    """Name and text of each artifact."""
+    for number in range(order.size):
+        yield f"part {number}", f"Part {number} of the answer, which goes on for one line."

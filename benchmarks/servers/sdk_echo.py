@@ -1,0 +1,114 @@
+"""The echo agent on a2a-sdk: Starlette, DefaultRequestHandler, InMemoryTaskStore."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+# fasta2a brings OpenTelemetry into the environment, and the SDK then opens spans that a plain
+# installation of it would not. Must be set before its import.
+os.environ.setdefault("OTEL_INSTRUMENTATION_A2A_SDK_ENABLED", "false")
+
+from a2a.helpers.proto_helpers import new_task_from_user_message, new_text_part
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.events import EventQueue
+from a2a.server.request_handlers import DefaultRequestHandler
+from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes
+from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
+from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentSkill
+from starlette.applications import Starlette
+
+from benchmarks.servers import script
+
+
+class Echo(AgentExecutor):
+    """The agent, in the SDK's own idiom."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        """Do what the text says."""
+        task = context.current_task
+        if task is None:
+            assert context.message is not None
+            task = new_task_from_user_message(context.message)
+            await event_queue.enqueue_event(task)
+        updater = TaskUpdater(event_queue, task.id, task.context_id)
+        await updater.start_work()
+        text = context.get_user_input()
+        order = script.read(text)
+        match order.verb:
+            case "stream":
+                await self._stream(updater, order)
+            case "ask":
+                question = updater.new_agent_message([new_text_part(script.QUESTION)])
+                await updater.requires_input(question)
+                return
+            case "artifacts":
+                for name, part in script.artifacts(order):
+                    await updater.add_artifact([new_text_part(part)], name=name)
+            case _:
+                await updater.add_artifact([new_text_part(text)], name="echo")
+        await updater.complete()
+
+    async def _stream(self, updater: TaskUpdater, order: script.Order) -> None:
+        for number, chunk in enumerate(script.chunks(order)):
+            await updater.add_artifact(
+                [new_text_part(chunk)],
+                artifact_id="answer",
+                append=number > 0,
+                last_chunk=number == order.size - 1,
+            )
+            if order.gives_way:
+                await asyncio.sleep(0)
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        """Never asked for here."""
+        raise NotImplementedError
+
+
+def card(port: int) -> AgentCard:
+    """The agent's card."""
+    return AgentCard(
+        name="Echo",
+        description="Echoes.",
+        version="1.0.0",
+        supported_interfaces=[
+            AgentInterface(
+                url=f"http://127.0.0.1:{port}/", protocol_binding="JSONRPC", protocol_version="1.0"
+            )
+        ],
+        capabilities=AgentCapabilities(streaming=True),
+        default_input_modes=["text/plain"],
+        default_output_modes=["text/plain"],
+        skills=[AgentSkill(id="echo", name="echo", description="Echoes.", tags=["echo"])],
+    )
+
+
+def application(port: int) -> Starlette:
+    """The ASGI application."""
+    described = card(port)
+    handler = DefaultRequestHandler(
+        agent_executor=Echo(), task_store=InMemoryTaskStore(), agent_card=described
+    )
+    return Starlette(
+        routes=[*create_agent_card_routes(described), *create_jsonrpc_routes(handler, "/")]
+    )
+
+
+def main(port: int) -> None:
+    """Serve until ended."""
+    import uvicorn
+
+    uvicorn.run(
+        application(port),
+        host="127.0.0.1",
+        port=port,
+        loop="uvloop",
+        http="httptools",
+        log_level="warning",
+        access_log=False,
+    )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,261 @@
+"""The agent: what a user writes. Handlers, and the card that describes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeVar, overload
+
+from msgspec import Struct
+
+from dragoman.caller import Caller
+from dragoman.errors import ContentTypeNotSupported, InvalidParams
+from dragoman.events import RESUME
+from dragoman.handler import Handler
+from dragoman.turn import Turn as Turn
+from dragoman.types import (
+    AgentCapabilities,
+    AgentCard,
+    AgentExtension,
+    AgentInterface,
+    AgentProvider,
+    AgentSkill,
+    Message,
+)
+
+F = TypeVar("F")
+Lifespan = Callable[["Agent"], AbstractAsyncContextManager[Any]]
+Extended = Callable[[Caller, AgentCard], AgentCard]
+
+MODES = ("text/plain", "application/json")
+
+
+class AgentError(ValueError):
+    """The agent is not put together in a way that can be served."""
+
+
+class Skill(Struct, frozen=True):
+    """A skill: how the card tells it, and what does it."""
+
+    card: AgentSkill
+    handler: Handler
+
+
+class Agent:
+    """A name, some handlers, and what the card says of them."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        description: str,
+        version: str = "1.0.0",
+        key: str = "",
+        provider: AgentProvider | None = None,
+        documentation_url: str | None = None,
+        icon_url: str | None = None,
+        input_modes: Iterable[str] = MODES,
+        output_modes: Iterable[str] = MODES,
+        extensions: Iterable[AgentExtension] = (),
+        streaming: bool = True,
+        extended: bool = False,
+        retries: int = 0,
+        lifespan: Lifespan | None = None,
+    ) -> None:
+        for field, value in (("name", name), ("description", description), ("version", version)):
+            if not value:
+                raise AgentError(f"Agent: {field} must not be empty")
+        self.name = name
+        self.key = key or re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+        """What the agent is called in paths and in the store."""
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._~-]*", self.key) or self.key in (
+            "v1",
+            "tasks",
+        ):
+            raise AgentError(f"Agent: key {self.key!r} cannot be part of a path; give another")
+        self.description = description
+        self.version = version
+        self.provider = provider
+        self.documentation_url = documentation_url
+        self.icon_url = icon_url
+        self.input_modes = tuple(input_modes)
+        self.output_modes = tuple(output_modes)
+        self.extensions = (*extensions, AgentExtension(uri=RESUME, description=RESUME_TEXT))
+        self.streaming = streaming
+        self.retries = retries
+        """How often a turn is run again when its worker died."""
+        self.lifespan = lifespan
+        self.skills: dict[str, Skill] = {}
+        self.default: Handler | None = None
+        self.extended = extended
+        self.extend: Extended | None = None
+
+    # -- putting it together
+
+    @overload
+    def skill(self, target: F, /) -> F: ...
+    @overload
+    def skill(
+        self,
+        *,
+        id: str = "",
+        name: str = "",
+        description: str = "",
+        tags: Iterable[str] = (),
+        examples: Iterable[str] = (),
+        input_modes: Iterable[str] = (),
+        output_modes: Iterable[str] = (),
+        reply: bool | None = None,
+    ) -> Callable[[F], F]: ...
+    def skill(
+        self,
+        target: Any = None,
+        *,
+        id: str = "",
+        name: str = "",
+        description: str = "",
+        tags: Iterable[str] = (),
+        examples: Iterable[str] = (),
+        input_modes: Iterable[str] = (),
+        output_modes: Iterable[str] = (),
+        reply: bool | None = None,
+    ) -> Any:
+        """Register a handler as a skill. Its id, name and description come from the function
+        where they are not given."""
+
+        def register(target: F) -> F:
+            handler = Handler(target, reply=reply)
+            key = id or handler.name
+            if key in self.skills:
+                raise AgentError(f"{self.name}: there are two skills {key!r}")
+            words = name or re.sub(r"[_\W]+", " ", handler.name).strip().capitalize()
+            card = AgentSkill(
+                id=key,
+                name=words,
+                description=description or handler.doc or words,
+                tags=tuple(tags) or (key,),
+                examples=tuple(examples),
+                input_modes=tuple(input_modes),
+                output_modes=tuple(output_modes),
+            )
+            self.skills[key] = Skill(card, handler)
+            return target
+
+        return register if target is None else register(target)
+
+    @overload
+    def handler(self, target: F, /) -> F: ...
+    @overload
+    def handler(self, *, reply: bool | None = None) -> Callable[[F], F]: ...
+    def handler(self, target: Any = None, *, reply: bool | None = None) -> Any:
+        """Register the default handler: it gets the messages that name no skill."""
+
+        def register(target: F) -> F:
+            if self.default is not None:
+                raise AgentError(f"{self.name}: there are two default handlers")
+            self.default = Handler(target, reply=reply)
+            return target
+
+        return register if target is None else register(target)
+
+    def extended_card(self, target: Extended) -> Extended:
+        """Register what makes the card for those who are known, from caller and public card."""
+        self.extended = True
+        self.extend = target
+        return target
+
+    def check(self) -> None:
+        """AgentError if it cannot be served as it is."""
+        if not self.skills and self.default is None:
+            raise AgentError(f"{self.name}: no handler; decorate a function with @agent.skill")
+        if len(self.skills) > 1 and self.default is None:
+            names = ", ".join(self.skills)
+            raise AgentError(
+                f"{self.name}: with several skills ({names}) a message that names none has nowhere "
+                "to go; decorate a default with @agent.handler"
+            )
+
+    # -- using it
+
+    def route(self, message: Message, before: str) -> tuple[str, Handler]:
+        """The skill and handler of a message: the one it names, else that of the task before,
+        else the default, else the only one."""
+        named = (message.metadata or {}).get("skill", before)
+        if named:
+            skill = self.skills.get(named) if isinstance(named, str) else None
+            if skill is None:
+                known = ", ".join(self.skills) or "none"
+                raise InvalidParams.at(
+                    "message.metadata.skill", f"no skill {named!r}; the skills are: {known}"
+                )
+            return skill.card.id, skill.handler
+        if len(self.skills) == 1 and self.default is None:
+            ((key, skill),) = self.skills.items()
+            return key, skill.handler
+        if self.default is None:
+            self.check()
+            raise AgentError(f"{self.name}: no default handler")
+        return "", self.default
+
+    def handler_of(self, skill: str) -> Handler:
+        """The handler of a skill, or the default."""
+        if skill:
+            return self.skills[skill].handler
+        assert self.default is not None
+        return self.default
+
+    def admit(self, message: Message, skill: str) -> None:
+        """ContentTypeNotSupported if a part is of a type that neither agent nor skill takes."""
+        for index, part in enumerate(message.parts):
+            if not part.media_type:
+                continue
+            modes = self.input_modes
+            if skill:
+                modes += self.skills[skill].card.input_modes
+            if not any(_admits(mode, part.media_type) for mode in modes):
+                raise ContentTypeNotSupported(
+                    f"message.parts[{index}].mediaType: {part.media_type!r} is not among the "
+                    f"input modes {', '.join(modes)}",
+                    metadata={"field": f"message.parts[{index}].mediaType"},
+                )
+
+    def card(self, url: str, *, push: bool = False) -> AgentCard:
+        """The public card of the agent served at this URL."""
+        self.check()
+        return AgentCard(
+            name=self.name,
+            description=self.description,
+            version=self.version,
+            provider=self.provider,
+            documentation_url=self.documentation_url,
+            icon_url=self.icon_url,
+            supported_interfaces=tuple(
+                AgentInterface(url=address, protocol_binding=binding, protocol_version="1.0")
+                # With its slash: a mounted application would redirect without, and no redirect
+                # survives a POST. Paths of HTTP+JSON are appended, so theirs has none.
+                for binding, address in (("JSONRPC", f"{url}/"), ("HTTP+JSON", url))
+            ),
+            capabilities=AgentCapabilities(
+                streaming=self.streaming,
+                push_notifications=push,
+                extended_agent_card=self.extended,
+                extensions=self.extensions,
+            ),
+            default_input_modes=self.input_modes,
+            default_output_modes=self.output_modes,
+            skills=tuple(skill.card for skill in self.skills.values()),
+        )
+
+
+RESUME_TEXT = "Each streamed event tells its place in the log; a stream resumes after one."
+
+
+def _admits(mode: str, media_type: str) -> bool:
+    mode, media_type = (text.partition(";")[0].strip().lower() for text in (mode, media_type))
+    if mode in ("*", "*/*") or mode == media_type:
+        return True
+    return mode.endswith("/*") and media_type.startswith(mode[:-1])
+
+
+__all__ = ["Agent", "AgentError", "Skill", "Turn"]

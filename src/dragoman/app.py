@@ -1,0 +1,257 @@
+"""The application: all of the parts, put together in one place."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from types import FrameType, TracebackType
+from typing import Any
+
+from dragoman import bells, stores
+from dragoman import settings as settings_module
+from dragoman.agent import Agent, AgentError
+from dragoman.bell import Bell
+from dragoman.bindings import card, http, jsonrpc
+from dragoman.bindings.endpoint import Endpoint, Identify
+from dragoman.bindings.exchange import Exchange, Gone, Receive, Scope, Send
+from dragoman.bindings.sse import Streams
+from dragoman.dialects import v1_0
+from dragoman.errors import MethodNotAllowed, MethodNotFound
+from dragoman.keeper import Keeper
+from dragoman.reader import Closing
+from dragoman.service import Service
+from dragoman.settings import Settings
+from dragoman.store import Store
+from dragoman.telemetry import logger
+from dragoman.watchdog import Watchdog
+from dragoman.worker import Run, Worker
+
+
+class App:
+    """An ASGI application that serves one agent at its root, or several, each under its key.
+
+    It starts with the server's lifespan. Mounted in another application, which passes no lifespan
+    on, it starts with the first request; close it with `await app.stop()`, or run it from the
+    host's lifespan with `async with app:`.
+    """
+
+    def __init__(
+        self,
+        *agents: Agent,
+        store: Store | str | None = None,
+        bell: Bell | str | None = None,
+        identify: Identify | None = None,
+        settings: Settings | None = None,
+        **arguments: Any,
+    ) -> None:
+        if not agents:
+            raise AgentError("App: no agent to serve")
+        if isinstance(store, str):
+            arguments["store"] = store
+        if isinstance(bell, str):
+            arguments["bell"] = bell
+        if settings is not None and arguments:
+            raise TypeError("App: give either settings or single ones, not both")
+        self.settings = settings or settings_module.load(arguments)
+        self.agents = {agent.key: agent for agent in agents}
+        if len(self.agents) < len(agents):
+            raise AgentError("App: two agents have the same key; give one Agent(key=…)")
+        for agent in agents:
+            agent.check()
+        self.store: Store = (
+            stores.connect(
+                self.settings.store,
+                max_tasks=self.settings.max_tasks,
+                task_age=self.settings.task_age,
+            )
+            if store is None or isinstance(store, str)
+            else store
+        )
+        self.bell: Bell = (
+            bells.connect(self.settings.bell) if bell is None or isinstance(bell, str) else bell
+        )
+        self.closing = Closing()
+        self.streams = Streams(self.settings)
+        several = len(agents) > 1
+        self.endpoints = {
+            key: Endpoint(
+                Service(agent, self.store, self.bell, self.settings, self.closing),
+                self.settings,
+                self.streams,
+                identify=identify,
+                prefix=f"/{key}" if several else "",
+            )
+            for key, agent in self.agents.items()
+        }
+        self._only = None if several else next(iter(self.endpoints.values()))
+        self._worker: Worker | None = None
+        self._runner: asyncio.Task[None] | None = None
+        self._starting: asyncio.Future[None] | None = None
+        self._stopping: asyncio.Event | None = None
+
+    # -- requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One connection scope of ASGI."""
+        kind = scope["type"]
+        if kind == "lifespan":
+            return await self._lifespan(receive, send)
+        if kind == "websocket":
+            return await send({"type": "websocket.close", "code": 1003})
+        if self._runner is None:
+            await self.start()
+        exchange = Exchange(scope, receive, send, self.settings)
+        try:
+            await self._route(exchange)
+        except Gone:
+            return None
+        return None
+
+    async def _route(self, exchange: Exchange) -> None:
+        path = exchange.path
+        endpoint = self._only
+        if endpoint is None:
+            key, slash, rest = path[1:].partition("/")
+            endpoint = self.endpoints.get(key)
+            if endpoint is None:
+                return await self._outside(exchange, path)
+            path = slash + rest or "/"
+        if path == "/":
+            if exchange.method == "POST":
+                return await jsonrpc.serve(endpoint, exchange)
+            error = MethodNotAllowed(
+                "JSON-RPC takes POST; the card is at /.well-known/agent-card.json",
+                headers={"allow": "POST"},
+            )
+            return await http.fail(exchange, error)
+        if path in card.PATHS:
+            return await card.serve(endpoint, exchange)
+        if path in ("/healthz", "/readyz"):
+            return await self._health(exchange, path)
+        return await http.serve(endpoint, exchange, path)
+
+    async def _outside(self, exchange: Exchange, path: str) -> None:
+        """Requests that name no agent, where there are several."""
+        if path in ("/healthz", "/readyz"):
+            return await self._health(exchange, path)
+        found = [
+            {"name": e.service.agent.name, "card": e.url(exchange) + card.PATHS[0]}
+            for e in self.endpoints.values()
+        ]
+        if path == "/" and exchange.method in ("GET", "HEAD"):
+            return await exchange.respond(200, v1_0.encode({"agents": found}))
+        keys = ", ".join(f"/{key}" for key in self.endpoints)
+        error = MethodNotFound(f"There is nothing at {path[:128]!r}; the agents are at {keys}")
+        return await http.fail(exchange, error)
+
+    async def _health(self, exchange: Exchange, path: str) -> None:
+        draining = any(e.service.draining for e in self.endpoints.values())
+        down = self._runner is None or self._runner.done()
+        ready = not draining and not down
+        if path == "/healthz":
+            ready = not down
+        status = b"ok" if ready else b"draining" if draining else b"down"
+        await exchange.respond(200 if ready else 503, b'{"status":"%b"}' % status)
+
+    # -- life
+
+    async def start(self) -> None:
+        """Open the store, enter the agents' lifespans, begin to work."""
+        if self._runner is None:
+            self._starting = asyncio.get_running_loop().create_future()
+            self._stopping = asyncio.Event()
+            self._runner = asyncio.create_task(self._run(self._starting, self._stopping))
+        assert self._starting is not None
+        await asyncio.shield(self._starting)
+
+    async def drain(self) -> None:
+        """Take no new work, let running turns end within their grace, then end all streams."""
+        for endpoint in self.endpoints.values():
+            endpoint.service.draining = True
+        if self._worker is not None:
+            await self._worker.drain(self.settings.drain)
+        self.closing.now = True
+        self.bell.ears.wake_all()
+
+    async def stop(self) -> None:
+        """Drain and close everything that `start` opened."""
+        runner, self._runner = self._runner, None
+        if runner is None:
+            return
+        assert self._stopping is not None
+        self._stopping.set()
+        await runner
+
+    async def __aenter__(self) -> App:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    async def _run(self, started: asyncio.Future[None], stopping: asyncio.Event) -> None:
+        """Own every background task from start to stop."""
+        try:
+            async with AsyncExitStack() as stack:
+                await self.store.open()
+                stack.push_async_callback(self.store.close)
+                await self.bell.open()
+                stack.push_async_callback(self.bell.close)
+                worker = Worker(self.agents, self.store, self.bell, self.settings)
+                for key, agent in self.agents.items():
+                    if agent.lifespan is not None:
+                        worker.states[key] = await stack.enter_async_context(agent.lifespan(agent))
+                self._begin(worker)
+                async with asyncio.TaskGroup() as group:
+                    keeper = Keeper(self.agents, self.store, self.bell, self.settings)
+                    jobs = [worker.run(), keeper.run(), self.streams.run()]
+                    if self.settings.watchdog:
+                        jobs.append(Watchdog(self.settings.watchdog, _handler).run())
+                    tasks = [group.create_task(job) for job in jobs]
+                    started.set_result(None)
+                    await stopping.wait()
+                    await self.drain()
+                    for task in tasks[1:]:
+                        task.cancel()
+        except BaseException as error:
+            if not started.done():
+                self._runner = None
+                started.set_exception(error)
+                return
+            logger.exception("the application has stopped")
+            raise
+
+    def _begin(self, worker: Worker) -> None:
+        self._worker = worker
+        self.closing.now = False
+        for endpoint in self.endpoints.values():
+            endpoint.service.draining = False
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                try:
+                    await self.start()
+                except Exception as error:
+                    logger.exception("the application cannot start")
+                    await send({"type": "lifespan.startup.failed", "message": str(error)})
+                    return
+                await send({"type": "lifespan.startup.complete"})
+            elif message["type"] == "lifespan.shutdown":
+                await self.stop()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+
+def _handler(frame: FrameType) -> str | None:
+    """The handler that a frame of the event loop's stack belongs to."""
+    if frame.f_code is Run.perform.__code__:
+        run: Run = frame.f_locals["self"]
+        return f"handler {run.handler.name} (task {run.claim.head.id})"
+    return None

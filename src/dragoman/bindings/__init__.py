@@ -1,0 +1,1 @@
+"""Bytes to operation and back: JSON-RPC, HTTP+JSON, server-sent events, the card."""

@@ -1,0 +1,163 @@
+"""One HTTP request and its answer, on plain ASGI."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+from dragoman.caller import Request
+from dragoman.errors import InvalidRequest, MediaTypeNotAccepted, TooLarge, TooSlow
+from dragoman.settings import Settings
+
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Headers = Iterable[tuple[bytes, bytes]]
+
+JSON = b"application/json"
+A2A = b"application/a2a+json"
+
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_REST = bytes(set(range(256)) - set(b"[]{}"))
+
+
+class Gone(Exception):
+    """The client went away before its request had arrived."""
+
+
+class Exchange:
+    """The request's parts as they are needed, and ways to answer."""
+
+    __slots__ = ("headers", "path", "receive", "root", "scope", "send", "settings")
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, settings: Settings) -> None:
+        self.scope = scope
+        self.receive = receive
+        self.send = send
+        self.settings = settings
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.root: str = scope.get("root_path", "").rstrip("/")
+        path: str = scope["path"]
+        if self.root and path.startswith(self.root):
+            path = path[len(self.root) :]
+        self.path = path or "/"
+        """The path below the place where the application is mounted."""
+
+    @property
+    def method(self) -> str:
+        """The verb."""
+        return self.scope["method"]  # type: ignore[no-any-return]
+
+    def header(self, name: bytes) -> str:
+        """A header's text, or nothing."""
+        return self.headers.get(name, b"").decode("latin-1").strip()
+
+    def query(self) -> dict[str, str]:
+        """The query parameters; the last of several with one name."""
+        text = self.scope.get("query_string", b"").decode("latin-1")
+        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=None))
+
+    def request(self) -> Request:
+        """What `identify` is shown."""
+        return Request(
+            method=self.method,
+            path=self.scope["path"],
+            query=self.scope.get("query_string", b"").decode("latin-1"),
+            headers={k.decode("latin-1"): v.decode("latin-1") for k, v in self.scope["headers"]},
+            client=(self.scope.get("client") or ("",))[0],
+        )
+
+    async def body(self) -> bytes:
+        """The whole body: bounded in size and time, declared as JSON, and not nested too deeply."""
+        kind = self.headers.get(b"content-type")
+        if kind is not None and kind != JSON:
+            _check_type(kind)
+        limit = self.settings.max_body
+        length = self.headers.get(b"content-length")
+        if length is not None and length.isdigit() and int(length) > limit:
+            raise TooLarge(f"The body is larger than {limit} bytes")
+        message = await self.receive()
+        if message["type"] == "http.disconnect":
+            raise Gone
+        found: bytes = message.get("body", b"")
+        if message.get("more_body", False):
+            try:
+                async with asyncio.timeout(self.settings.body_timeout):
+                    found = await self._rest(found)
+            except TimeoutError:
+                raise TooSlow("The body did not arrive in time") from None
+        if len(found) > limit:
+            raise TooLarge(f"The body is larger than {limit} bytes")
+        if deeper(found, self.settings.max_depth):
+            raise InvalidRequest(f"JSON is nested deeper than {self.settings.max_depth} levels")
+        return found
+
+    async def _rest(self, first: bytes) -> bytes:
+        chunks, size = [first], len(first)
+        while True:
+            if size > self.settings.max_body:
+                raise TooLarge(f"The body is larger than {self.settings.max_body} bytes")
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise Gone
+            chunks.append(message.get("body", b""))
+            size += len(chunks[-1])
+            if not message.get("more_body", False):
+                return b"".join(chunks)
+
+    async def respond(
+        self, status: int, body: bytes, kind: bytes = JSON, headers: Headers = ()
+    ) -> None:
+        """Answer with a whole body."""
+        await self.send(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [
+                    (b"content-type", kind),
+                    (b"content-length", b"%d" % len(body)),
+                    *headers,
+                ],
+            }
+        )
+        await self.send({"type": "http.response.body", "body": body})
+
+    async def begin(self, kind: bytes, headers: Headers = ()) -> None:
+        """Begin an answer whose body comes in pieces."""
+        await self.send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [(b"content-type", kind), *headers],
+            }
+        )
+
+
+def headers_of(values: dict[str, str]) -> Headers:
+    """Header values as ASGI wants them."""
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in values.items()]
+
+
+def deeper(body: bytes, limit: int) -> bool:
+    """Whether JSON is nested deeper than this, found without parsing it."""
+    if body.count(b"[") + body.count(b"{") <= limit:
+        return False
+    bones = _STRING.sub(b"", body).translate(None, _REST)
+    for _ in range(limit):  # each round takes off the innermost level
+        fewer = bones.replace(b"[]", b"").replace(b"{}", b"")
+        if len(fewer) == len(bones):
+            return False  # nothing left, or brackets that do not match: the parser says where
+        bones = fewer
+    return bool(bones)
+
+
+def _check_type(kind: bytes) -> None:
+    # A browser may send other types across sites without asking first.
+    bare = kind.partition(b";")[0].strip().lower()
+    if bare not in (JSON, A2A, b"") and not bare.endswith(b"+json"):
+        text = bare.decode("latin-1")[:64]
+        raise MediaTypeNotAccepted(f"Content-Type must be application/json, not {text!r}")

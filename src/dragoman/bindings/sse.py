@@ -1,0 +1,152 @@
+"""Server-sent events: a log on its way to one reader."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from dragoman.bindings.exchange import Exchange, Headers
+from dragoman.dialects import v1_0
+from dragoman.errors import A2AError, LimitExceeded
+from dragoman.events import Entry
+from dragoman.reader import Stream
+from dragoman.settings import Settings
+
+EVENT_STREAM = b"text/event-stream"
+HEADERS: Headers = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
+ALIVE = b": alive\n\n"
+
+
+class Streams:
+    """The open streams of an application: how many, and which of them stall or are idle."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.open: set[Pour] = set()
+
+    def check(self) -> None:
+        """LimitExceeded if no more may be opened."""
+        if len(self.open) >= self.settings.max_streams:
+            raise LimitExceeded(f"{self.settings.max_streams} streams are open")
+
+    async def run(self) -> None:
+        """Look after the streams until cancelled; one clock for all of them."""
+        pause = min(1.0, self.settings.keepalive / 2, self.settings.stall / 2)
+        while True:
+            await asyncio.sleep(max(pause, 0.01))
+            now = time.monotonic()
+            for pour in list(self.open):
+                if pour.sending and now - pour.sending > self.settings.stall:
+                    pour.cut()
+                elif not pour.sending and now - pour.sent > self.settings.keepalive:
+                    pour.beat()
+
+
+class Pour:
+    """One reader being served."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        stream: Stream,
+        *,
+        before: bytes = b"",
+        after: bytes = b"",
+        places: bool = False,
+    ) -> None:
+        self.exchange = exchange
+        self.stream = stream
+        self.sending = 0.0
+        """Since when the reader has not taken what it was sent; 0 if it has."""
+        self.sent = time.monotonic()
+        self._before = before
+        self._after = after
+        self._places = places
+        self._name = stream.task.encode()
+        self._idle = False
+        self._gone = False
+        self._task: asyncio.Task[None] | None = None
+
+    def cut(self) -> None:
+        """End a reader that takes nothing; it can come back and resume."""
+        self._gone = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def beat(self) -> None:
+        """Say that the stream is alive."""
+        self._idle = True
+        self.stream.wake()
+
+    async def run(
+        self, streams: Streams, headers: Headers, error: Callable[[A2AError], bytes]
+    ) -> None:
+        """Send the whole stream."""
+        self._task = asyncio.current_task()
+        streams.open.add(self)
+        watch = asyncio.create_task(self._watch())
+        try:
+            await self.exchange.begin(EVENT_STREAM, (*HEADERS, *headers))
+            try:
+                await self._pour()
+            except A2AError as fault:
+                await self._send(error(fault))
+            if not self._gone:
+                await self.exchange.send({"type": "http.response.body", "body": b""})
+        except asyncio.CancelledError:
+            if not self._gone:
+                raise
+        finally:
+            watch.cancel()
+            streams.open.discard(self)
+            self.stream.close()
+
+    async def _pour(self) -> None:
+        limit = self.exchange.settings.stream_buffer
+        while (entries := await self.stream.next()) is not None and not self._gone:
+            frames: list[bytes] = []
+            size = 0
+            for entry in entries:
+                frame = self._frame(entry)
+                if frame is None:
+                    continue
+                frames.append(frame)
+                size += len(frame)
+                if size > limit:
+                    await self._send(b"".join(frames))
+                    frames, size = [], 0
+            if frames:
+                await self._send(frames[0] if len(frames) == 1 else b"".join(frames))
+            elif self._idle:
+                await self._send(ALIVE)
+
+    def _frame(self, entry: Entry) -> bytes | None:
+        if self._places:
+            wire = v1_0.placed(entry, reset=self.stream.reset)
+            self.stream.reset = False
+        else:
+            wire = entry.wire or v1_0.streamed(entry)
+        if not wire:
+            return None
+        return b"id: %b:%d\ndata: %b%b%b\n\n" % (
+            self._name,
+            entry.number,
+            self._before,
+            wire,
+            self._after,
+        )
+
+    async def _send(self, body: bytes) -> None:
+        self.sending = time.monotonic()
+        await self.exchange.send({"type": "http.response.body", "body": body, "more_body": True})
+        self.sent = self.sending
+        self.sending = 0.0
+        self._idle = False
+
+    async def _watch(self) -> None:
+        """Notice when the reader goes away."""
+        while (await self.exchange.receive())["type"] != "http.disconnect":
+            pass
+        self._gone = True
+        self.stream.wake()

@@ -1,0 +1,49 @@
+"""Who is asking."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Caller(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who asks, and in which manner. It is stored with the message that it sent.
+
+    An empty `identity` is anonymous: all anonymous callers share one owner.
+    """
+
+    identity: str = ""
+    tenant: str = ""
+    scopes: frozenset[str] = frozenset()
+    version: str = "1.0"
+    extensions: tuple[str, ...] = ()
+    """The extensions that are active: asked for, and offered by the agent."""
+
+
+class Scope(Struct, frozen=True):
+    """Whose tasks: part of every query, so that nobody sees what is not theirs."""
+
+    agent: str
+    tenant: str = ""
+    owner: str = ""
+
+
+class Call(Struct, frozen=True):
+    """One request's circumstances: who asks, and what stands beside the request."""
+
+    caller: Caller
+    key: str = ""
+    """The `Idempotency-Key`: the same key and body is the same send."""
+    place: str = ""
+    """The `Last-Event-ID`: what the reader has seen of a stream."""
+
+
+class Request(Struct, frozen=True):
+    """What `identify` is shown of a request."""
+
+    method: str
+    path: str
+    query: str
+    headers: dict[str, str]
+    """Names in lower case."""
+    client: str
+    """The address that the request came from."""

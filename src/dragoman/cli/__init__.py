@@ -1,0 +1,113 @@
+"""The `dragoman` command."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from dragoman import settings
+from dragoman._version import __version__
+
+SERVE = ("host", "port", "url", "store", "log_level", "log_format")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; the exit status."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    try:
+        status: int = arguments.run(arguments)
+        return status
+    except (settings.SettingsError, UsageError) as error:
+        print(f"dragoman: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+class UsageError(Exception):
+    """The command cannot do what it was asked, and says why."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dragoman", description="Serve agents over A2A, and look at how."
+    )
+    parser.add_argument("--version", action="version", version=f"dragoman {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    serve = commands.add_parser(
+        "serve",
+        help="serve agents",
+        description="Serve one agent at /, or several, each under its key.",
+        epilog="Every setting of `dragoman config` can be given with --set name=value.",
+    )
+    serve.add_argument("agents", nargs="+", metavar="module:agent", help="what to serve")
+    serve.add_argument(
+        "--reload", action="store_true", help="start again when a file changes; for development"
+    )
+    _add_settings(serve)
+    serve.set_defaults(run=_serve)
+
+    config = commands.add_parser(
+        "config", help="print the settings in force", description="Print the settings in force."
+    )
+    config.add_argument("--json", action="store_true", help="as JSON")
+    _add_settings(config)
+    config.set_defaults(run=_config)
+    return parser
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", help="a TOML file; default dragoman.toml")
+    for name in SERVE:
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=int if name == "port" else str,
+            help=settings.DESCRIPTIONS[name],
+        )
+    parser.add_argument(
+        "--access-log",
+        action="store_true",
+        default=None,
+        help=settings.DESCRIPTIONS["access_log"],
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="any other setting"
+    )
+
+
+def _settings(arguments: argparse.Namespace, **more: Any) -> settings.Settings:
+    given: dict[str, Any] = {name: getattr(arguments, name) for name in (*SERVE, "access_log")}
+    given |= more
+    texts = {}
+    for item in arguments.set:
+        name, equals, value = item.partition("=")
+        if not equals:
+            raise UsageError(f"--set {item}: expected NAME=VALUE")
+        texts[name.replace("-", "_")] = value
+    return settings.load(given, texts=texts, file=arguments.config)
+
+
+def _config(arguments: argparse.Namespace) -> int:
+    values = _settings(arguments).masked()
+    if arguments.json:
+        import json
+
+        print(json.dumps(values, indent=2))
+        return 0
+    for name, value in values.items():
+        text = {True: "true", False: "false"}.get(value, value) if value in (True, False) else value
+        shown = f'"{text}"' if isinstance(value, str) else text
+        print(f"{name} = {shown}".ljust(40) + f"  # {settings.DESCRIPTIONS[name]}")
+    return 0
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    more = {"access_log": True} if arguments.reload and arguments.access_log is None else {}
+    chosen = _settings(arguments, **more)
+    from dragoman.cli import serve
+
+    return serve.run(arguments.agents, chosen, reload=arguments.reload)

@@ -1,0 +1,181 @@
+"""`dragoman serve`: agents by name, under uvicorn."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dragoman import settings as settings_module
+from dragoman.agent import Agent, AgentError
+from dragoman.app import App
+from dragoman.cli import UsageError
+from dragoman.settings import Settings
+from dragoman.telemetry import configure, logger
+
+if TYPE_CHECKING:
+    import uvicorn
+
+CHILD = "DRAGOMAN__SERVE"
+
+
+def run(names: Sequence[str], settings: Settings, *, reload: bool) -> int:
+    """Serve until interrupted."""
+    try:
+        import uvicorn
+    except ImportError:
+        raise UsageError(
+            "serve needs a server that is not installed; `pip install 'dragoman[serve]'` brings it"
+        ) from None
+    configure(settings.log_level, settings.log_format)
+    if reload:
+        return _reload(uvicorn, names, settings)
+    app = build(names, settings)
+    # what is loaded now stays: the collector need not look at it again
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+    server = _server(uvicorn, app, settings)
+    listener = _listen(settings)
+    announce(app, listener.getsockname()[1])
+    with suppress(KeyboardInterrupt):  # uvicorn passes the signal on after it has ended in order
+        server.run(sockets=[listener])
+    if not server.started:
+        return 1
+    logger.info("stopped")
+    return 0
+
+
+def build(names: Sequence[str], settings: Settings) -> App:
+    """The application of agents given as `module:agent`."""
+    try:
+        return App(*(load(name) for name in names), settings=settings)
+    except (AgentError, ValueError) as error:
+        raise UsageError(str(error)) from None
+
+
+def load(name: str) -> Agent:
+    """The agent that `module:attribute` names."""
+    module, colon, attribute = name.partition(":")
+    if not colon or not module or not attribute:
+        raise UsageError(f"{name}: expected module:agent, such as booking:agent")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name and (module == error.name or module.startswith(f"{error.name}.")):
+            raise UsageError(f"{name}: there is no module {error.name!r} here") from None
+        raise
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            agents = [key for key, value in vars(found).items() if isinstance(value, Agent)]
+            hint = f"; its agents: {', '.join(agents)}" if agents else ""
+            raise UsageError(f"{name}: {module!r} has no {part!r}{hint}")
+        found = getattr(found, part)
+    if not isinstance(found, Agent):
+        raise UsageError(f"{name}: is a {type(found).__name__}, not an Agent")
+    return found
+
+
+def announce(app: App, port: int) -> None:
+    """Say where everything is."""
+    settings = app.settings
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    base = settings.url.rstrip("/") or f"http://{host}:{port}"
+    for endpoint in app.endpoints.values():
+        logger.info("%s at %s%s/", endpoint.service.agent.name, base, endpoint.prefix)
+        logger.info("  card %s%s/.well-known/agent-card.json", base, endpoint.prefix)
+    if settings.store.startswith("memory:"):
+        logger.info("tasks are kept in memory: they end with this process")
+    if all(endpoint.identify is None for endpoint in app.endpoints.values()):
+        logger.info("callers are anonymous: each of them sees every task")
+        if settings.host not in ("127.0.0.1", "localhost", "::1"):
+            logger.warning("anybody who reaches %s can use these agents", base)
+    logger.info("Ctrl-C stops")
+
+
+def _listen(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise UsageError(f"cannot listen on {settings.host}:{settings.port}: {error}") from None
+    return listener
+
+
+def _config(uvicorn: Any, app: Any, settings: Settings, **more: Any) -> Any:
+    return uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        log_config=None,
+        access_log=settings.access_log,
+        server_header=False,
+        backlog=2048,
+        timeout_graceful_shutdown=int(settings.drain) + 5,
+        **more,
+    )
+
+
+def _server(uvicorn: Any, app: App, settings: Settings) -> uvicorn.Server:
+    class Server(uvicorn.Server):  # type: ignore[misc]
+        """Drains before it waits for connections: open streams would keep it waiting."""
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            if not self.force_exit:
+                logger.info("draining: running turns have %g s; Ctrl-C again to stop now",
+                            settings.drain)  # fmt: skip
+                drain = asyncio.ensure_future(app.drain())
+                while not drain.done() and not self.force_exit:
+                    await asyncio.wait([drain], timeout=0.1)
+                drain.cancel()
+            await super().shutdown(sockets)
+
+    return Server(_config(uvicorn, app, settings))
+
+
+# ---- reloading -----------------------------------------------------------------------------
+
+
+def _reload(uvicorn: Any, names: Sequence[str], settings: Settings) -> int:
+    """Let uvicorn start a child per change; it builds the application by `child`."""
+    build(names, settings)  # an error in the names is told once, before any child
+    listener = _listen(settings)
+    announce(build(names, settings), listener.getsockname()[1])
+    os.environ[CHILD] = msgspec.json.encode(
+        {"names": list(names), "settings": msgspec.to_builtins(settings)}
+    ).decode()
+    config = _config(
+        uvicorn,
+        "dragoman.cli.serve:child",
+        settings,
+        factory=True,
+        reload=True,
+        reload_dirs=[str(Path.cwd())],
+    )
+    from uvicorn.supervisors import ChangeReload
+
+    with suppress(KeyboardInterrupt):
+        ChangeReload(config, target=uvicorn.Server(config).run, sockets=[listener]).run()
+    return 0
+
+
+def child() -> App:
+    """The application in a process that a reload started."""
+    given = msgspec.json.decode(os.environ[CHILD])
+    settings = msgspec.convert(given["settings"], settings_module.Settings)
+    configure(settings.log_level, settings.log_format)
+    return build(given["names"], settings)

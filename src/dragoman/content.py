@@ -1,0 +1,40 @@
+"""What an author hands over, as parts of the protocol."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dragoman.types import Artifact, Message, Part
+
+
+def parts(value: Any) -> tuple[Part, ...]:
+    """The parts that a value becomes; TypeError if it is nothing that can be sent."""
+    if isinstance(value, str):
+        return (Part(text=value),)
+    if isinstance(value, Part):
+        return (value,)
+    if isinstance(value, Message | Artifact):
+        return value.parts
+    if isinstance(value, bytes | bytearray | memoryview):
+        return (Part(raw=bytes(value), media_type="application/octet-stream"),)
+    if isinstance(value, list | tuple) and value and all(isinstance(v, Part) for v in value):
+        return tuple(value)
+    return (Part(data=plain(value)),)
+
+
+def plain(value: Any) -> Any:
+    """The JSON form of a dict, dataclass, pydantic model, msgspec struct, list or scalar."""
+    if hasattr(value, "model_dump"):  # pydantic, without importing it
+        return value.model_dump(mode="json")
+    try:
+        return msgspec.to_builtins(value, str_keys=True, enc_hook=_inner)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(f"a {type(value).__name__} cannot be sent: {error}") from error
+
+
+def _inner(value: Any) -> Any:
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    raise TypeError(f"a {type(value).__name__} is not JSON")

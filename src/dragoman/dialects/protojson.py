@@ -1,0 +1,199 @@
+"""ProtoJSON, with all of its liberties.
+
+A reader must accept snake_case names, enum values by number, base64 of either alphabet with or
+without padding, integers as strings, times in any zone, and `null` as absent. msgspec is strict,
+so `decode` tries it as it is first, and tidies the document up only when that fails.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import types
+from collections.abc import Callable, Mapping
+from enum import Enum
+from functools import cache
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+
+import msgspec
+from msgspec import UnsetType
+
+from dragoman import clock
+from dragoman.errors import InvalidParams, ParseError
+from dragoman.types import ENUM_NUMBERS, Wire
+
+W = TypeVar("W", bound=Wire)
+Tidy = Callable[[Any], Any]
+
+ABSENT = object()
+_WHERE = re.compile(r"(?s)(.*?)(?: - at `(.*)`)?")
+_MISSING = re.compile(r"Object missing required field `(.*)`")
+_SNAKE = re.compile(r"(?<=[a-z0-9])([A-Z])")
+
+
+def decode(kind: type[W], body: bytes) -> W:
+    """The value in this document; InvalidParams names the field that is wrong."""
+    try:
+        value: W = decoder(kind).decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return convert(kind, parse(body))
+    return value
+
+
+def parse(body: bytes) -> Any:
+    """Any JSON document."""
+    try:
+        return _any.decode(body)
+    except UnicodeDecodeError as error:
+        raise ParseError(f"Body is not valid UTF-8 (byte {error.start})") from None
+    except RecursionError:
+        raise ParseError("Body is nested too deeply") from None
+    except (msgspec.DecodeError, ValueError) as error:
+        raise ParseError(f"Body is not valid JSON: {error}") from None
+
+
+def convert(kind: type[W], document: Any, *, text: bool = False) -> W:
+    """The value in a parsed document; with `text`, booleans may be words, as in a query."""
+    try:
+        return msgspec.convert(tidier(kind, text)(document), kind)
+    except msgspec.ValidationError as error:
+        raise invalid(error) from None
+    except RecursionError:
+        raise ParseError("Body is nested too deeply") from None
+
+
+def invalid(error: msgspec.ValidationError) -> InvalidParams:
+    """What msgspec says, with the field in the form that the protocol uses."""
+    match = _WHERE.fullmatch(str(error))
+    what, where = (match[1], match[2] or "") if match else (str(error), "")
+    field = where.removeprefix("$").removeprefix(".")
+    if missing := _MISSING.fullmatch(what):
+        return InvalidParams.at(f"{field}.{missing[1]}".lstrip("."), "is required")
+    text = what[:1].lower() + what[1:].replace("`", "")
+    if text == "expected str of length >= 1":
+        text = "must not be empty"
+    elif text == "expected array of length >= 1":
+        text = "must have at least one element"
+    elif "matching regex" in text:
+        text = "expected an RFC 3339 time such as 2026-01-31T12:00:00Z"
+    return InvalidParams.at(field or "params", text)
+
+
+_any = msgspec.json.Decoder()
+
+
+@cache
+def decoder(kind: type[W]) -> msgspec.json.Decoder[W]:
+    """The strict decoder of a type."""
+    return msgspec.json.Decoder(kind)
+
+
+# ---- tidying up ----------------------------------------------------------------------------
+
+
+@cache
+def tidier(kind: Any, text: bool = False) -> Tidy:
+    """What turns a liberal document of this type into a strict one. It never fails: what it
+    does not understand it leaves for msgspec to name."""
+    if get_origin(kind) is Annotated:
+        if any(getattr(note, "extra", None) for note in kind.__metadata__):
+            return _time
+        return tidier(kind.__origin__, text)
+    if get_origin(kind) in (Union, types.UnionType):
+        inner = [a for a in get_args(kind) if a not in (type(None), UnsetType)]
+        return tidier(inner[0], text) if len(inner) == 1 else _same
+    if get_origin(kind) is tuple:
+        return _each(tidier(get_args(kind)[0], text))
+    if get_origin(kind) is dict:
+        return _values(tidier(get_args(kind)[1], text))
+    if isinstance(kind, type) and issubclass(kind, Wire):
+        return _struct(kind, text)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return _enum(kind)
+    if kind is bool and text:
+        return lambda value: {"true": True, "false": False}.get(value, value)
+    return {bytes: _base64, int: _integer}.get(kind, _same)
+
+
+def _struct(kind: type[Wire], text: bool) -> Tidy:
+    names: dict[str, tuple[str, Any]] = {}
+    for item in msgspec.structs.fields(kind):
+        names[item.encode_name] = names[_SNAKE.sub(r"_\1", item.encode_name).lower()] = (
+            item.encode_name,
+            item.type,
+        )
+
+    def tidy(value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        found = {}
+        for key, item in value.items():
+            name, inner = names.get(key, ("", None))
+            if not name:
+                continue
+            if item is None and not _nullable(inner):
+                continue
+            if (item := tidier(inner, text)(item)) is not ABSENT:
+                found[name] = item
+        return found
+
+    return tidy
+
+
+def _nullable(kind: Any) -> bool:
+    return kind is Any or Any in get_args(kind)
+
+
+def _each(tidy: Tidy) -> Tidy:
+    return lambda value: [tidy(item) for item in value] if isinstance(value, list) else value
+
+
+def _values(tidy: Tidy) -> Tidy:
+    return lambda value: (
+        {key: tidy(item) for key, item in value.items()} if isinstance(value, dict) else value
+    )
+
+
+def _enum(kind: type[Enum]) -> Tidy:
+    def tidy(value: Any) -> Any:
+        if isinstance(value, str) and value.endswith("_UNSPECIFIED"):
+            return ABSENT
+        number = _integer(value)
+        if type(number) is int:
+            if number == 0:
+                return ABSENT
+            if number in ENUM_NUMBERS[kind]:
+                return ENUM_NUMBERS[kind][number].value
+        return value
+
+    return tidy
+
+
+def _base64(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    text = value.rstrip("=").replace("-", "+").replace("_", "/")
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        return value
+
+
+def _integer(value: Any) -> Any:
+    if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value, re.ASCII):
+        return int(value)
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    return value
+
+
+def _time(value: Any) -> Any:
+    try:
+        return clock.utc(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def _same(value: Any) -> Any:
+    return value

@@ -1,0 +1,242 @@
+"""One class per error, with all of its wire forms on it.
+
+A2AError
+├── TaskNotFound                      ├── ParseError
+├── TaskNotCancelable                 ├── InvalidRequest
+├── PushNotificationNotSupported      ├── MethodNotFound
+├── UnsupportedOperation              │   └── MethodNotAllowed
+├── ContentTypeNotSupported           ├── InvalidParams
+├── InvalidAgentResponse              ├── InternalError
+├── ExtendedAgentCardNotConfigured    ├── Unauthenticated
+├── ExtensionSupportRequired          ├── Forbidden
+└── VersionNotSupported               ├── Unavailable
+                                      ├── MediaTypeNotAccepted
+                                      └── LimitExceeded
+                                          ├── TooLarge
+                                          └── TooSlow
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+DOMAIN = "a2a-protocol.org"
+ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
+BAD_REQUEST = "type.googleapis.com/google.rpc.BadRequest"
+
+
+class A2AError(Exception):
+    """What a caller is told. The class decides the codes, the instance the words."""
+
+    rpc: ClassVar[int] = -32603
+    http: ClassVar[int] = 500
+    grpc: ClassVar[str] = "INTERNAL"
+    reason: ClassVar[str] = "INTERNAL_ERROR"
+    text: ClassVar[str] = "Internal error"
+    transport: ClassVar[bool] = False
+    """True where JSON-RPC callers are answered by the HTTP status too."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        violations: Iterable[tuple[str, str]] = (),
+        metadata: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.message = message or self.text
+        self.violations = tuple(violations)
+        self.metadata = dict(metadata or {})
+        self.headers = dict(headers or {})
+        super().__init__(self.message)
+
+    def details(self) -> list[dict[str, Any]]:
+        """The typed details that all bindings carry."""
+        info: dict[str, Any] = {"@type": ERROR_INFO, "reason": self.reason, "domain": DOMAIN}
+        if self.metadata:
+            info["metadata"] = self.metadata
+        found: list[dict[str, Any]] = [info]
+        if self.violations:
+            fields = [{"field": name, "description": text} for name, text in self.violations]
+            found.append({"@type": BAD_REQUEST, "fieldViolations": fields})
+        return found
+
+    def to_rpc(self) -> dict[str, Any]:
+        """The `error` member of a JSON-RPC response."""
+        return {"code": self.rpc, "message": self.message, "data": self.details()}
+
+    def to_http(self) -> dict[str, Any]:
+        """The body of an HTTP+JSON error answer."""
+        return {
+            "error": {
+                "code": self.http,
+                "status": self.grpc,
+                "message": self.message,
+                "details": self.details(),
+            }
+        }
+
+
+class TaskNotFound(A2AError):
+    """The task does not exist, or is not the caller's to see."""
+
+    rpc, http, grpc = -32001, 404, "NOT_FOUND"
+    reason, text = "TASK_NOT_FOUND", "Task not found"
+
+
+class TaskNotCancelable(A2AError):
+    """The task has already ended."""
+
+    rpc, http, grpc = -32002, 400, "FAILED_PRECONDITION"
+    reason, text = "TASK_NOT_CANCELABLE", "Task cannot be canceled"
+
+
+class PushNotificationNotSupported(A2AError):
+    """The agent sends no push notifications."""
+
+    rpc, http, grpc = -32003, 400, "FAILED_PRECONDITION"
+    reason, text = "PUSH_NOTIFICATION_NOT_SUPPORTED", "Push notifications are not supported"
+
+
+class UnsupportedOperation(A2AError):
+    """The operation is not offered, or not in this state of the task."""
+
+    rpc, http, grpc = -32004, 400, "FAILED_PRECONDITION"
+    reason, text = "UNSUPPORTED_OPERATION", "Operation is not supported"
+
+
+class ContentTypeNotSupported(A2AError):
+    """A part has a media type that neither agent nor skill takes."""
+
+    rpc, http, grpc = -32005, 400, "INVALID_ARGUMENT"
+    reason, text = "CONTENT_TYPE_NOT_SUPPORTED", "Content type is not supported"
+
+
+class InvalidAgentResponse(A2AError):
+    """The agent answered with something that the protocol does not allow."""
+
+    rpc, http, grpc = -32006, 500, "INTERNAL"
+    reason, text = "INVALID_AGENT_RESPONSE", "Invalid agent response"
+
+
+class ExtendedAgentCardNotConfigured(A2AError):
+    """The extended card is declared, but there is none."""
+
+    rpc, http, grpc = -32007, 400, "FAILED_PRECONDITION"
+    reason, text = "EXTENDED_AGENT_CARD_NOT_CONFIGURED", "Extended agent card is not configured"
+
+
+class ExtensionSupportRequired(A2AError):
+    """The agent requires an extension that the request does not name."""
+
+    rpc, http, grpc = -32008, 400, "FAILED_PRECONDITION"
+    reason, text = "EXTENSION_SUPPORT_REQUIRED", "Extension support is required"
+
+
+class VersionNotSupported(A2AError):
+    """The request is in a protocol version that is not spoken here."""
+
+    rpc, http, grpc = -32009, 400, "FAILED_PRECONDITION"
+    reason, text = "VERSION_NOT_SUPPORTED", "Protocol version is not supported"
+
+
+class ParseError(A2AError):
+    """The body is not JSON."""
+
+    rpc, http, grpc = -32700, 400, "INVALID_ARGUMENT"
+    reason, text = "PARSE_ERROR", "Body is not valid JSON"
+
+
+class InvalidRequest(A2AError):
+    """The body is JSON, but no request."""
+
+    rpc, http, grpc = -32600, 400, "INVALID_ARGUMENT"
+    reason, text = "INVALID_REQUEST", "Invalid request"
+
+
+class MethodNotFound(A2AError):
+    """There is no such method or path."""
+
+    rpc, http, grpc = -32601, 404, "UNIMPLEMENTED"
+    reason, text = "METHOD_NOT_FOUND", "Method not found"
+
+
+class MethodNotAllowed(MethodNotFound):
+    """The path is there, but not with this verb."""
+
+    http = 405
+    text = "Method not allowed"
+
+
+class InvalidParams(A2AError):
+    """A field is missing, of the wrong type or out of range."""
+
+    rpc, http, grpc = -32602, 400, "INVALID_ARGUMENT"
+    reason, text = "INVALID_PARAMS", "Invalid parameters"
+
+    @classmethod
+    def at(cls, field: str, description: str) -> InvalidParams:
+        """The error of one field, named in the message as well as in the details."""
+        return cls(f"{field}: {description}", violations=[(field, description)])
+
+
+class InternalError(A2AError):
+    """A fault of ours; what it was is in the log only."""
+
+    @classmethod
+    def of(cls, error: BaseException) -> InternalError:
+        """What a caller may know of an unexpected exception: its type."""
+        return cls(f"Internal error ({type(error).__name__})")
+
+
+class Unauthenticated(A2AError):
+    """The caller has not said who it is, or could not prove it."""
+
+    http, grpc = 401, "UNAUTHENTICATED"
+    reason, text, transport = "UNAUTHENTICATED", "Authentication is required", True
+
+
+class Forbidden(A2AError):
+    """The caller is known, and may not."""
+
+    http, grpc = 403, "PERMISSION_DENIED"
+    reason, text, transport = "PERMISSION_DENIED", "Permission denied", True
+
+
+class Unavailable(A2AError):
+    """The server cannot take this now; the same request may succeed later."""
+
+    http, grpc = 503, "UNAVAILABLE"
+    reason, text, transport = "UNAVAILABLE", "Service is unavailable", True
+
+
+class MediaTypeNotAccepted(A2AError):
+    """The body is declared as something other than JSON."""
+
+    http, grpc = 415, "INVALID_ARGUMENT"
+    reason, text, transport = "MEDIA_TYPE_NOT_ACCEPTED", "Content-Type must be JSON", True
+
+
+class LimitExceeded(A2AError):
+    """A limit of the server is reached; `Retry-After` says when to come back."""
+
+    http, grpc = 429, "RESOURCE_EXHAUSTED"
+    reason, text, transport = "RESOURCE_EXHAUSTED", "A limit is exceeded", True
+
+    def __init__(self, message: str = "", *, retry_after: int = 1, **kwargs: Any) -> None:
+        super().__init__(message, **kwargs)
+        if self.http == 429:
+            self.headers.setdefault("retry-after", str(retry_after))
+
+
+class TooLarge(LimitExceeded):
+    """The body is larger than the server takes."""
+
+    http = 413
+
+
+class TooSlow(LimitExceeded):
+    """The body did not arrive in time."""
+
+    http = 408

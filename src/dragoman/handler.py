@@ -1,0 +1,230 @@
+"""A handler: what an author wrote, whatever its kind, as one thing that can be run and checked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import re
+import typing
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Executor
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import UNSET
+
+from dragoman.errors import InvalidParams
+from dragoman.turn import Turn
+from dragoman.types import Message
+
+BATCH = 64
+
+
+class Sink(Protocol):
+    """Where the events of a running handler go."""
+
+    def put(self, value: Any) -> bool:
+        """Take what was yielded; True asks the handler to pause in `relieve`."""
+
+    def finish(self, value: Any) -> None:
+        """Take what was returned."""
+
+    async def relieve(self) -> None:
+        """Until there is room again."""
+
+
+class Handler:
+    """A function (of any kind), or an object with `run` and perhaps `cancel`."""
+
+    def __init__(self, target: Any, *, reply: bool | None = None) -> None:
+        if inspect.isclass(target):
+            target = target()
+        self.name = getattr(target, "__name__", type(target).__name__)
+        self.doc = inspect.getdoc(target) or ""
+        self.run: Callable[..., Any] = getattr(target, "run", target)
+        self.cancel: Callable[..., Any] | None = getattr(target, "cancel", None)
+        if not callable(self.run):
+            raise TypeError(f"{self.name}: a handler is a function, or has a method `run`")
+        self.arguments = _arguments(self.run, self.name)
+        hints = _hints(self.run)
+        self.reply = hints.get("return") is Message if reply is None else reply
+        """Whether it may answer without a task."""
+
+    def check(self, message: Message) -> None:
+        """InvalidParams if the message does not hold what the handler's parameters ask for."""
+        for _, kind, default in self.arguments:
+            if kind not in (Turn, Message, str):
+                structured(message, kind, default)
+
+    async def perform(self, turn: Turn, sink: Sink, executor: Executor) -> None:
+        """Run to the end; blocking kinds in a thread."""
+        call = self.run
+        args = [self._argument(turn, kind, default) for _, kind, default in self.arguments]
+        if inspect.isasyncgenfunction(call):
+            return await _from_async(call(*args), sink)
+        if inspect.iscoroutinefunction(call):
+            return await _from_any(await call(*args), turn, sink, executor)
+        value = await _in_thread(executor, call, *args)
+        return await _from_any(value, turn, sink, executor)
+
+    async def stop(self, turn: Turn, sink: Sink, executor: Executor) -> None:
+        """Run the author's `cancel`, if there is one."""
+        if self.cancel is None:
+            return
+        if inspect.isasyncgenfunction(self.cancel):
+            await _from_async(self.cancel(turn), sink)
+        elif inspect.iscoroutinefunction(self.cancel):
+            for event in turn.events(await self.cancel(turn)):
+                sink.put(event)
+        else:
+            value = await _in_thread(executor, self.cancel, turn)
+            await _from_any(value, turn, sink, executor)
+
+    @staticmethod
+    def _argument(turn: Turn, kind: Any, default: Any) -> Any:
+        if kind is Turn:
+            return turn
+        if kind is Message:
+            return turn.message
+        if kind is str:
+            return turn.text
+        return structured(turn.message, kind, default)
+
+
+# ---- running -------------------------------------------------------------------------------
+
+
+async def _from_async(values: AsyncIterator[Any], sink: Sink) -> None:
+    put = sink.put
+    async for value in values:
+        if put(value):
+            await sink.relieve()
+
+
+async def _from_any(value: Any, turn: Turn, sink: Sink, executor: Executor) -> None:
+    if inspect.isasyncgen(value):  # a function that returns a generator is one
+        await _from_async(value, sink)
+    elif inspect.isgenerator(value):
+        await _from_sync(value, turn, sink, executor)
+    elif inspect.isawaitable(value):
+        sink.finish(await value)
+    else:
+        sink.finish(value)
+
+
+async def _from_sync(values: Iterator[Any], turn: Turn, sink: Sink, executor: Executor) -> None:
+    """Iterate in a thread, which stops at the next value once the turn is canceled."""
+    loop = asyncio.get_running_loop()
+    faults: list[Exception] = []
+
+    def feed(value: Any) -> None:
+        try:
+            sink.put(value)
+        except Exception as error:  # noqa: BLE001 - it is raised where the handler runs
+            faults.append(error)
+
+    def pump() -> None:
+        for count, value in enumerate(values, start=1):
+            loop.call_soon_threadsafe(feed, value)
+            if turn.canceled or faults:
+                return
+            if count % BATCH == 0:
+                asyncio.run_coroutine_threadsafe(sink.relieve(), loop).result()
+
+    await _in_thread(executor, pump)
+    if faults:
+        raise faults[0]
+
+
+async def _in_thread(executor: Executor, call: Callable[..., Any], *args: Any) -> Any:
+    context = contextvars.copy_context()
+
+    def run() -> Any:
+        try:
+            return context.run(call, *args)
+        except StopIteration as error:  # a future cannot carry it
+            raise RuntimeError("the handler raised StopIteration") from error
+
+    return await asyncio.get_running_loop().run_in_executor(executor, run)
+
+
+# ---- parameters ----------------------------------------------------------------------------
+
+
+def _hints(call: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(call)
+    except (NameError, TypeError):  # names that only a type checker sees
+        return dict(getattr(call, "__annotations__", {}))
+
+
+def _arguments(call: Callable[..., Any], name: str) -> list[tuple[str, Any, Any]]:
+    """For each parameter: its name, what it is given, and its default."""
+    hints = _hints(call)
+    found: list[tuple[str, Any, Any]] = []
+    for parameter in inspect.signature(call).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            if parameter.default is parameter.empty:
+                raise TypeError(f"{name}: parameter {parameter.name} cannot be keyword-only")
+            continue
+        kind = hints.get(parameter.name, parameter.annotation)
+        if kind is parameter.empty or kind in ("Turn", "dragoman.Turn"):
+            if any(known is Turn for _, known, _ in found):
+                raise TypeError(
+                    f"{name}: parameter {parameter.name} needs a type: Turn, Message, str, or the "
+                    "type of the data that it takes"
+                )
+            kind = Turn
+        elif isinstance(kind, str):
+            raise TypeError(f"{name}: the type of parameter {parameter.name} is unknown: {kind}")
+        default = UNSET if parameter.default is parameter.empty else parameter.default
+        found.append((parameter.name, kind, default))
+    return found
+
+
+_PATH = re.compile(r"(?s)(.*?)(?: - at `\$(.*)`)?")
+
+
+def structured(message: Message, kind: Any, default: Any = UNSET) -> Any:
+    """The message's first data part as a value of this type; InvalidParams names the field."""
+    for index, part in enumerate(message.parts):
+        if part.data is UNSET:
+            continue
+        where = f"message.parts[{index}].data"
+        model = _model(kind)
+        if model is not None:
+            return _validated(model, part.data, where)
+        try:
+            return msgspec.convert(part.data, kind)
+        except msgspec.ValidationError as error:
+            match = _PATH.fullmatch(str(error))
+            what, path = (match[1], match[2] or "") if match else (str(error), "")
+            raise InvalidParams.at(where + path, what.replace("`", "'")) from None
+    if default is not UNSET:
+        return default
+    name = getattr(kind, "__name__", str(kind))
+    raise InvalidParams.at("message.parts", f"expected a data part with a {name}")
+
+
+def _model(kind: Any) -> Any:
+    """The pydantic model in a type such as `Model` or `Model | None`, without importing it."""
+    options = typing.get_args(kind) or (kind,)
+    return next((option for option in options if hasattr(option, "model_validate")), None)
+
+
+def _validated(model: Any, data: Any, where: str) -> Any:
+    try:
+        return model.model_validate(data)
+    except ValueError as error:
+        problems = getattr(error, "errors", None)
+        if problems is None:
+            raise
+        found = []
+        for item in problems():
+            path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in item["loc"])
+            found.append((where + path, item["msg"]))
+        text = "; ".join(f"{field}: {what}" for field, what in found)
+        raise InvalidParams(text, violations=found) from None

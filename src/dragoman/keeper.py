@@ -1,0 +1,96 @@
+"""The keeper: what every serving replica does for the whole, at a stated interval.
+
+It wakes readers whose bell stayed silent, ends or hands on the turns of workers that died, and
+has old tasks forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from dragoman import clock
+from dragoman.agent import Agent
+from dragoman.bell import Bell
+from dragoman.settings import Settings
+from dragoman.store import Head, Store
+from dragoman.telemetry import logger
+from dragoman.types import (
+    Message,
+    Part,
+    Role,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+
+REAP = 32
+
+
+class Keeper:
+    """Runs beside the service until cancelled."""
+
+    def __init__(
+        self, agents: Mapping[str, Agent], store: Store, bell: Bell, settings: Settings
+    ) -> None:
+        self.agents = agents
+        self.store = store
+        self.bell = bell
+        self.settings = settings
+
+    async def run(self) -> None:
+        """Look after things for ever; a failing store is looked after again later."""
+        while True:
+            await asyncio.sleep(self.settings.poll)
+            try:
+                await self.wake()
+                await self.reap()
+                await self.store.prune()
+            except Exception:
+                logger.exception("the store could not be looked after; trying again")
+
+    async def wake(self) -> None:
+        """Wake the readers of logs that moved on."""
+        places = self.bell.ears.places()
+        if places:
+            for task in await self.store.moved(places):
+                self.bell.ears.wake(task)
+
+    async def reap(self) -> None:
+        """Take expired claims from their workers."""
+        for head in await self.store.expired(self.agents, REAP):
+            if await self.store.revoke(head, self._verdict(head)) is None:
+                continue
+            logger.warning("the claim of %s has expired", head.holder, extra={"task": head.id})
+            self.bell.ring(head.id)
+            self.bell.ring(head.holder)
+            self.bell.ring(f"work:{head.scope.agent}")
+
+    def _verdict(self, head: Head) -> TaskStatusUpdateEvent | None:
+        """How an orphaned task ends; None if it may be run again."""
+        if head.canceling:
+            return _ended(head, TaskState.CANCELED, "")
+        retries = self.agents[head.scope.agent].retries
+        if head.attempt <= retries:
+            return None
+        times = "" if head.attempt == 1 else f" (attempt {head.attempt})"
+        return _ended(
+            head, TaskState.FAILED, f"The worker stopped before the agent had finished{times}"
+        )
+
+
+def _ended(head: Head, state: TaskState, text: str) -> TaskStatusUpdateEvent:
+    message = None
+    if text:
+        message = Message(
+            message_id=clock.uuid7(),
+            context_id=head.context,
+            task_id=head.id,
+            role=Role.AGENT,
+            parts=(Part(text=text),),
+        )
+    return TaskStatusUpdateEvent(
+        task_id=head.id,
+        context_id=head.context,
+        status=TaskStatus(state=state, message=message, timestamp=clock.now()),
+    )

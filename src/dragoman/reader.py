@@ -1,0 +1,136 @@
+"""Readers of a log: one that waits for an answer, and one that streams.
+
+Subscribe, read, then wait: a ring between reading and waiting is not lost. A reader holds a
+place in the log and nothing else, so a slow one costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from dragoman.bell import Bell
+from dragoman.caller import Scope
+from dragoman.errors import TaskNotFound
+from dragoman.events import Entry, Reply
+from dragoman.store import Head, Store
+from dragoman.types import TaskState, TaskStatusUpdateEvent
+
+BATCH = 512
+
+
+class Closing:
+    """Whether the server is going away: readers then end at once."""
+
+    def __init__(self) -> None:
+        self.now = False
+
+
+async def until(
+    ready: Callable[[Head], bool],
+    store: Store,
+    bell: Bell,
+    closing: Closing,
+    scope: Scope,
+    task: str,
+    timeout: float,
+) -> Head:
+    """The head once it is ready, or as it is when the time is up or the server goes away."""
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + timeout
+    with bell.ears.listen(task) as ear:
+        while True:
+            head = await store.head(scope, task)
+            if head is None:
+                raise TaskNotFound
+            left = deadline - clock()
+            if ready(head) or closing.now or left <= 0:
+                return head
+            ear.seen = head.version
+            await ear.wait(left)
+
+
+class Stream:
+    """A reader of one log from a place on. `next` until it gives None, then `close`."""
+
+    def __init__(
+        self,
+        store: Store,
+        bell: Bell,
+        closing: Closing,
+        scope: Scope,
+        task: str,
+        *,
+        after: int,
+        first: Entry | None = None,
+        answer: int = 0,
+        reset: bool = False,
+    ) -> None:
+        self.task = task
+        self.reset = reset
+        """The first entry is a fresh start: the place that was asked for is not to be had."""
+        self._store = store
+        self._closing = closing
+        self._scope = scope
+        self._after = after
+        self._first = first
+        self._answer = answer
+        """End with the answer to this message; 0 is the end of the task."""
+        self._over = False
+        self._ear = bell.ears.listen(task)
+
+    async def next(self) -> Sequence[Entry] | None:
+        """What comes next, an empty one when woken for nothing; None at the end."""
+        if self._over:
+            return None
+        slice = await self._store.read(self._scope, self.task, self._after, BATCH)
+        if slice is None:
+            raise TaskNotFound
+        entries, head = slice.entries, slice.head
+        self._ear.seen = head.version
+        if entries or (self._first is not None and head.born):
+            return self._taken(entries)
+        if self._ended(head) or self._closing.now:
+            self._over = True
+            return None
+        await self._ear.wait()
+        return ()
+
+    def wake(self) -> None:
+        """Make `next` return."""
+        self._ear.wake()
+
+    def close(self) -> None:
+        """Read no more."""
+        self._ear.close()
+
+    def _taken(self, entries: Sequence[Entry]) -> Sequence[Entry]:
+        """These entries up to the one that ends the stream, behind the first."""
+        for index, entry in enumerate(entries):
+            event = entry.event
+            if type(event) is TaskStatusUpdateEvent:
+                state = event.status.state
+                if state.terminal or (
+                    state is TaskState.INPUT_REQUIRED and 0 < self._answer <= entry.turn
+                ):
+                    self._over = True
+            elif type(event) is Reply:
+                self._over = True
+                self._first = None
+            if self._over:
+                entries = entries[: index + 1]
+                break
+        if entries:
+            self._after = entries[-1].number
+        if self._first is not None:
+            entries = [self._first, *entries]
+            self._first = None
+        return entries
+
+    def _ended(self, head: Head) -> bool:
+        """Nothing more will come. At auth-required the handler may go on and finish."""
+        if head.state.terminal or head.replied:
+            return True
+        if not 0 < self._answer <= head.settled:
+            return False
+        return not head.holder or head.state is TaskState.INPUT_REQUIRED

@@ -1,0 +1,451 @@
+"""The eleven operations on typed requests, knowing nothing of HTTP or gRPC."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Callable, Sequence
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman import clock
+from dragoman.agent import Agent
+from dragoman.bell import Bell
+from dragoman.caller import Call, Caller, Scope
+from dragoman.errors import (
+    ExtendedAgentCardNotConfigured,
+    ExtensionSupportRequired,
+    Forbidden,
+    InvalidParams,
+    PushNotificationNotSupported,
+    TaskNotCancelable,
+    TaskNotFound,
+    Unauthenticated,
+    Unavailable,
+    UnsupportedOperation,
+)
+from dragoman.events import RESUME, CancelRequested, Entry, Received, Reply
+from dragoman.lifecycle import birth
+from dragoman.reader import Closing, Stream, until
+from dragoman.settings import Settings
+from dragoman.store import Accepted, Conflict, Draft, Head, Query, Receipt, Store, Webhook
+from dragoman.types import (
+    AgentCard,
+    CancelTaskRequest,
+    DeleteTaskPushNotificationConfigRequest,
+    GetExtendedAgentCardRequest,
+    GetTaskPushNotificationConfigRequest,
+    GetTaskRequest,
+    ListTaskPushNotificationConfigsRequest,
+    ListTaskPushNotificationConfigsResponse,
+    ListTasksRequest,
+    ListTasksResponse,
+    Message,
+    SendMessageRequest,
+    SendMessageResponse,
+    SubscribeToTaskRequest,
+    Task,
+    TaskPushNotificationConfig,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+
+PAGE, LARGEST_PAGE = 50, 100
+
+
+class Service:
+    """One agent's operations. Every one takes the call, and sees only what is the caller's."""
+
+    def __init__(
+        self, agent: Agent, store: Store, bell: Bell, settings: Settings, closing: Closing
+    ) -> None:
+        self.agent = agent
+        self.store = store
+        self.bell = bell
+        self.settings = settings
+        self.closing = closing
+        self.draining = False
+        self.offered = frozenset(extension.uri for extension in agent.extensions)
+        self.required = tuple(e.uri for e in agent.extensions if e.required)
+
+    # -- messages
+
+    async def send(self, request: SendMessageRequest, call: Call) -> SendMessageResponse:
+        """Accept a message and wait for its answer, unless told not to."""
+        scope = self._scope(request.tenant, call)
+        accepted = await self._accept(request, scope, call)
+        number, configuration = accepted.number, request.configuration
+        if configuration is not None and configuration.return_immediately:
+            head = await self._until(
+                lambda head: head.born or head.replied, scope, accepted.head.id
+            )
+        else:
+            head = await self._until(lambda head: head.answers(number), scope, accepted.head.id)
+        if head.replied:
+            return SendMessageResponse(message=await self._reply(scope, head.id))
+        record = await self.store.load(scope, head.id)
+        if record is None:
+            raise Unavailable("The agent has not answered in time; the message is in work")
+        length = configuration.history_length if configuration else None
+        return SendMessageResponse(task=trimmed(record.task, length))
+
+    async def stream(self, request: SendMessageRequest, call: Call) -> Stream:
+        """Accept a message and stream what comes of it."""
+        self._streaming()
+        scope = self._scope(request.tenant, call)
+        accepted = await self._accept(request, scope, call)
+        head, number = accepted.head, accepted.number
+        place = None if accepted.fresh else self._place(call, head.id)
+        if place is not None and number <= place <= head.last:
+            return self._follow(scope, head.id, after=place, answer=number)
+        if number == 1 and (accepted.fresh or not head.born):
+            first = Entry(1, birth(accepted.received))
+        else:
+            record = await self.store.load(scope, head.id)
+            if record is None:
+                raise TaskNotFound
+            first = Entry(record.head.last, record.task)
+        length = request.configuration.history_length if request.configuration else None
+        first.event = trimmed(first.event, length)  # type: ignore[arg-type]
+        return self._follow(scope, head.id, after=first.number, first=first, answer=number)
+
+    # -- tasks
+
+    async def get(self, request: GetTaskRequest, call: Call) -> Task:
+        """The task as it is now."""
+        _not_negative("historyLength", request.history_length)
+        scope = self._scope(request.tenant, call)
+        return trimmed(await self._task(scope, request.id), request.history_length)
+
+    async def list(self, request: ListTasksRequest, call: Call) -> ListTasksResponse:
+        """A page of tasks."""
+        _not_negative("historyLength", request.history_length)
+        size = PAGE if request.page_size is None else request.page_size
+        if not 1 <= size <= LARGEST_PAGE:
+            raise InvalidParams.at("pageSize", f"must be between 1 and {LARGEST_PAGE}")
+        page = await self.store.list(
+            self._scope(request.tenant, call),
+            Query(
+                context=request.context_id,
+                state=request.status,
+                since=_since(request.status_timestamp_after),
+                size=size,
+                cursor=_cursor(request.page_token) if request.page_token else None,
+            ),
+        )
+        artifacts = bool(request.include_artifacts)
+        return ListTasksResponse(
+            tasks=tuple(trimmed(t, request.history_length, artifacts) for t in page.tasks),
+            next_page_token=_token(page.cursor) if page.cursor else "",
+            page_size=size,
+            total_size=page.total,
+        )
+
+    async def cancel(self, request: CancelTaskRequest, call: Call) -> Task:
+        """End a task. The agent has a grace period; the first terminal status wins."""
+        scope = self._scope(request.tenant, call)
+        head = await self.store.head(scope, request.id)
+        if head is None or not head.born:
+            raise TaskNotFound
+        status = TaskStatus(state=TaskState.CANCELED, timestamp=clock.now())
+        canceled = TaskStatusUpdateEvent(task_id=head.id, context_id=head.context, status=status)
+        asked = CancelRequested(caller=call.caller, at=clock.now(), metadata=request.metadata)
+        grace = self.settings.cancel_grace
+        head = await self.store.cancel(scope, head.id, asked, canceled, grace)
+        self.bell.ring(head.holder)
+        head = await self._until(lambda head: head.state.terminal, scope, head.id, grace)
+        while not head.state.terminal:  # the agent did not stop in time
+            status = replace(status, timestamp=clock.now())
+            await self.store.revoke(head, replace(canceled, status=status))
+            self.bell.ring(head.holder)
+            head = await self._until(lambda _: True, scope, head.id)
+        self.bell.ring(head.id)
+        task = await self._task(scope, head.id)
+        if head.state is not TaskState.CANCELED:
+            raise TaskNotCancelable(f"Task has already ended ({head.state.name.lower()})")
+        return task
+
+    async def subscribe(self, request: SubscribeToTaskRequest, call: Call) -> Stream:
+        """The task as it is now, and then what happens to it; or what came after a place."""
+        self._streaming()
+        scope = self._scope(request.tenant, call)
+        record = await self.store.load(scope, request.id)
+        if record is None:
+            raise TaskNotFound
+        head = record.head
+        place = self._place(call, head.id)
+        if place is not None and 1 <= place <= head.last:
+            return self._follow(scope, head.id, after=place)
+        if place is None and head.state.terminal:
+            raise UnsupportedOperation(
+                f"Task has ended ({head.state.name.lower()}); there is nothing to subscribe to"
+            )
+        first = Entry(head.last, record.task)
+        return self._follow(scope, head.id, after=head.last, first=first, reset=place is not None)
+
+    # -- push configs
+
+    async def create_webhook(
+        self, request: TaskPushNotificationConfig, call: Call
+    ) -> TaskPushNotificationConfig:
+        """Register a webhook."""
+        self._pushing()
+        scope = self._scope(request.tenant, call)
+        if not request.task_id:
+            raise InvalidParams.at("taskId", "is required")
+        webhook = self._webhook(request, request.task_id, "url", call.caller)
+        await self.store.put_webhook(scope, webhook)
+        return webhook.config
+
+    async def get_webhook(
+        self, request: GetTaskPushNotificationConfigRequest, call: Call
+    ) -> TaskPushNotificationConfig:
+        """One webhook of a task."""
+        for config in await self._webhooks(request.tenant, request.task_id, call):
+            if config.id == request.id:
+                return config
+        raise TaskNotFound("Push notification config not found")
+
+    async def list_webhooks(
+        self, request: ListTaskPushNotificationConfigsRequest, call: Call
+    ) -> ListTaskPushNotificationConfigsResponse:
+        """The webhooks of a task."""
+        _not_negative("pageSize", request.page_size)
+        found = await self._webhooks(request.tenant, request.task_id, call)
+        if request.page_token:
+            last = _cursor(request.page_token)[1]
+            found = [config for config in found if config.id > last]
+        size = request.page_size or LARGEST_PAGE
+        more = len(found) > size
+        return ListTaskPushNotificationConfigsResponse(
+            configs=tuple(found[:size]),
+            next_page_token=_token(("", found[size - 1].id)) if more else "",
+        )
+
+    async def delete_webhook(
+        self, request: DeleteTaskPushNotificationConfigRequest, call: Call
+    ) -> None:
+        """Forget a webhook."""
+        self._pushing()
+        scope = self._scope(request.tenant, call)
+        await self.store.delete_webhook(scope, request.task_id, request.id)
+
+    # -- the card
+
+    async def extended_card(
+        self, request: GetExtendedAgentCardRequest, call: Call, public: AgentCard
+    ) -> AgentCard:
+        """The card for those who are known."""
+        if not self.agent.extended:
+            raise UnsupportedOperation("The agent has no extended card")
+        if not call.caller.identity:
+            raise Unauthenticated("The extended card is for authenticated callers")
+        if self.agent.extend is None:
+            raise ExtendedAgentCardNotConfigured
+        return self.agent.extend(call.caller, public)
+
+    # -- negotiation
+
+    def negotiate(self, asked: Sequence[str]) -> tuple[str, ...]:
+        """The extensions that are active; ExtensionSupportRequired names one that is missing."""
+        for uri in self.required:
+            if uri not in asked:
+                raise ExtensionSupportRequired(
+                    f"The agent requires the extension {uri}; name it in A2A-Extensions",
+                    metadata={"extension": uri},
+                )
+        return tuple(dict.fromkeys(uri for uri in asked if uri in self.offered))
+
+    # -- inside
+
+    async def _accept(self, request: SendMessageRequest, scope: Scope, call: Call) -> Accepted:
+        if self.draining:
+            raise Unavailable("The server is shutting down", headers={"retry-after": "5"})
+        message, configuration = request.message, request.configuration
+        if len(message.parts) > self.settings.max_parts:
+            raise InvalidParams.at("message.parts", f"more than {self.settings.max_parts} parts")
+        before, context, task = "", message.context_id, message.task_id
+        if task:
+            head = await self.store.head(scope, task)
+            if head is None or not head.born:
+                raise TaskNotFound
+            if context and context != head.context:
+                raise InvalidParams.at("message.contextId", "is not the context of the task")
+            before, context = head.skill, head.context
+        skill, handler = self.agent.route(message, before)
+        self.agent.admit(message, skill)
+        handler.check(message)
+        new = not task
+        task = task or clock.uuid7()
+        webhook: Webhook | None = None
+        modes: tuple[str, ...] = ()
+        if configuration is not None:
+            _not_negative("configuration.historyLength", configuration.history_length)
+            modes = configuration.accepted_output_modes
+            if configuration.task_push_notification_config is not None:
+                self._pushing()
+                field = "configuration.taskPushNotificationConfig.url"
+                webhook = self._webhook(
+                    configuration.task_push_notification_config, task, field, call.caller
+                )
+        draft = Draft(
+            task=task,
+            received=Received(
+                message=replace(message, task_id=task, context_id=context or clock.uuid7()),
+                caller=call.caller,
+                at=clock.now(),
+                skill=skill,
+                modes=modes,
+                metadata=request.metadata,
+            ),
+            new=new,
+            born=not handler.reply,
+            receipt=self._receipt(message, call),
+            webhook=webhook,
+        )
+        try:
+            accepted = await self.store.accept(scope, draft)
+        except Conflict:
+            raise InvalidParams.at(
+                "Idempotency-Key", "was used before, with another message"
+            ) from None
+        if accepted.fresh:
+            self.bell.ring(f"work:{scope.agent}")
+        return accepted
+
+    def _receipt(self, message: Message, call: Call) -> Receipt | None:
+        """What makes a repeated send recognisable, if anything does."""
+        merge = self.settings.duplicates
+        merged = merge == "always" or (merge == "authenticated" and call.caller.identity)
+        if not call.key and not merged:
+            return None
+        digest = hashlib.sha256(msgspec.json.encode(message)).digest()
+        if call.key:
+            return Receipt(f"key:{call.key}", digest)
+        # Clients reuse message ids: only the same id with the same body is the same send.
+        return Receipt(f"message:{message.message_id}:{digest.hex()}", digest)
+
+    async def _until(
+        self,
+        ready: Callable[[Head], bool],
+        scope: Scope,
+        task: str,
+        timeout: float | None = None,
+    ) -> Head:
+        limit = self.settings.blocking_timeout if timeout is None else timeout
+        return await until(ready, self.store, self.bell, self.closing, scope, task, limit)
+
+    async def _reply(self, scope: Scope, task: str) -> Message:
+        slice = await self.store.read(scope, task, 1, 1)
+        if slice is None or not slice.entries:
+            raise TaskNotFound
+        event = slice.entries[-1].event
+        assert isinstance(event, Reply)
+        return event.message
+
+    async def _task(self, scope: Scope, task: str) -> Task:
+        record = await self.store.load(scope, task)
+        if record is None:
+            raise TaskNotFound
+        return record.task
+
+    def _follow(
+        self,
+        scope: Scope,
+        task: str,
+        *,
+        after: int,
+        first: Entry | None = None,
+        answer: int = 0,
+        reset: bool = False,
+    ) -> Stream:
+        return Stream(
+            self.store,
+            self.bell,
+            self.closing,
+            scope,
+            task,
+            after=after,
+            first=first,
+            answer=answer,
+            reset=reset,
+        )
+
+    def _place(self, call: Call, task: str) -> int | None:
+        """Where the reader wants to go on; None if it did not say, -1 if it makes no sense."""
+        if not call.place or RESUME not in call.caller.extensions:
+            return None
+        name, _, number = call.place.rpartition(":")
+        if name != task or not number.isascii() or not number.isdigit() or len(number) > 18:
+            return -1
+        return int(number)
+
+    def _scope(self, tenant: str, call: Call) -> Scope:
+        own = call.caller.tenant
+        if own and tenant and tenant != own:
+            raise Forbidden("The caller belongs to another tenant")
+        return Scope(self.agent.key, own or tenant, call.caller.identity)
+
+    def _streaming(self) -> None:
+        if not self.agent.streaming:
+            raise UnsupportedOperation("The agent does not stream")
+
+    def _pushing(self) -> None:
+        if not self.settings.push:
+            raise PushNotificationNotSupported
+
+    async def _webhooks(
+        self, tenant: str, task: str, call: Call
+    ) -> Sequence[TaskPushNotificationConfig]:
+        self._pushing()
+        found = await self.store.webhooks(self._scope(tenant, call), task)
+        return [webhook.config for webhook in found]
+
+    def _webhook(
+        self, config: TaskPushNotificationConfig, task: str, field: str, caller: Caller
+    ) -> Webhook:
+        try:
+            target = urlsplit(config.url)
+            valid = target.scheme in ("http", "https") and bool(target.hostname)
+        except ValueError:
+            valid = False
+        if not valid:
+            raise InvalidParams.at(field, "must be an http or https URL")
+        full = replace(config, task_id=task, id=config.id or clock.uuid7())
+        return Webhook(full, caller.version)
+
+
+def trimmed(task: Task, history: int | None, artifacts: bool = True) -> Task:
+    """The task with only so much of its history."""
+    if history is None:
+        return task if artifacts else replace(task, artifacts=())
+    kept = task.history[-history:] if history else ()
+    return replace(task, history=kept, artifacts=task.artifacts if artifacts else ())
+
+
+def _not_negative(field: str, value: int | None) -> None:
+    if value is not None and value < 0:
+        raise InvalidParams.at(field, "must not be negative")
+
+
+def _since(text: str | None) -> str:
+    try:
+        return clock.ceiling(text) if text else ""
+    except ValueError as error:
+        raise InvalidParams.at("statusTimestampAfter", str(error)) from None
+
+
+def _token(cursor: tuple[str, str]) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(cursor)).decode().rstrip("=")
+
+
+def _cursor(token: str) -> tuple[str, str]:
+    try:
+        raw = base64.urlsafe_b64decode(token.encode("ascii") + b"=" * (-len(token) % 4))
+        return msgspec.json.decode(raw, type=tuple[str, str])
+    except (binascii.Error, msgspec.DecodeError, UnicodeError, ValueError):
+        raise InvalidParams.at("pageToken", "is not a token of this listing") from None

@@ -1,0 +1,137 @@
+"""What can be set, from arguments, `DRAGOMAN_*` variables and a TOML file, in that order."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct, field
+
+PREFIX = "DRAGOMAN_"
+FILE = "dragoman.toml"
+_PASSWORD = re.compile(r"(://[^/@:]*:)[^/@]*@")
+
+
+class SettingsError(ValueError):
+    """A setting is unknown or has a wrong value."""
+
+
+def setting(default: Any, help: str) -> Any:
+    """A field of `Settings` with its line of help."""
+    HELP.append(help)
+    return field(default=default)
+
+
+HELP: list[str] = []
+
+
+class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that can be set. Times are in seconds, sizes in bytes."""
+
+    # where
+    host: str = setting("127.0.0.1", "the address to listen on")
+    port: int = setting(8000, "the port to listen on; 0 picks a free one")
+    url: str = setting("", "the public URL that the card tells; by default that of the request")
+    forwarded: bool = setting(False, "trust X-Forwarded-Proto, -Host and -Prefix for the card")
+    store: str = setting("memory:", "where the logs are kept")
+    bell: str = setting("memory:", "how replicas wake each other")
+    # what
+    push: bool = setting(False, "offer push notification configs")
+    duplicates: Literal["off", "authenticated", "always"] = setting(
+        "authenticated", "whose identical messages count as one send without an Idempotency-Key"
+    )
+    card_age: int = setting(300, "how long a card may be cached")
+    # limits
+    max_body: int = setting(16 * 1024 * 1024, "the largest request body")
+    max_depth: int = setting(100, "the deepest nesting of JSON")
+    max_parts: int = setting(1000, "the most parts in a message")
+    max_running: int = setting(1000, "the most turns that run at once; others wait their turn")
+    max_streams: int = setting(10_000, "the most streams that are open at once")
+    max_tasks: int = setting(50_000, "the most tasks in the memory store; old ones make room")
+    task_age: float = setting(24 * 3600.0, "how long the memory store keeps a task that ended")
+    max_events: int = setting(100_000, "the most events that one turn may write")
+    max_output: int = setting(64 * 1024 * 1024, "the most bytes that one turn may write")
+    stream_buffer: int = setting(256 * 1024, "how much of a log a stream hands over at once")
+    threads: int = setting(32, "the most plain functions that run at once, in threads")
+    # times
+    body_timeout: float = setting(30.0, "how long a request body may take to arrive")
+    blocking_timeout: float = setting(300.0, "how long a send waits for its answer")
+    turn_timeout: float = setting(3600.0, "how long a turn may run")
+    cancel_grace: float = setting(5.0, "how long an agent may take to stop when canceled")
+    drain: float = setting(10.0, "how long running turns may go on at shutdown")
+    keepalive: float = setting(15.0, "how often an idle stream says that it is alive")
+    stall: float = setting(120.0, "how long a stream may take no byte before it is cut")
+    lease: float = setting(30.0, "how long a worker holds a task without renewing")
+    poll: float = setting(1.0, "how often to look at the store when no bell rings")
+    watchdog: float = setting(1.0, "report a handler that blocks the event loop so long; 0 is off")
+    # logs
+    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "what to log")
+    log_format: Literal["text", "json"] = setting("text", "how to log")
+    access_log: bool = setting(False, "log every request")
+
+    def masked(self) -> dict[str, Any]:
+        """All values, with the passwords in URLs hidden."""
+        return {
+            name: _PASSWORD.sub(r"\1***@", value) if isinstance(value, str) else value
+            for name, value in msgspec.structs.asdict(self).items()
+        }
+
+
+DESCRIPTIONS: dict[str, str] = dict(zip(Settings.__struct_fields__, HELP, strict=True))
+
+
+def load(
+    arguments: Mapping[str, Any] | None = None,
+    *,
+    texts: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] | None = None,
+    file: str | Path | None = None,
+) -> Settings:
+    """The settings in force. `texts` are arguments from a command line, not yet of their type.
+    The file is the one given, `DRAGOMAN_CONFIG`, or `dragoman.toml` if it is there."""
+    environ = os.environ if environ is None else environ
+    values: dict[str, Any] = {}
+    named = file or environ.get(PREFIX + "CONFIG")
+    path = Path(named or FILE)
+    if named or path.is_file():
+        values.update(_read(path))
+    for name in Settings.__struct_fields__:
+        text = environ.get(PREFIX + name.upper())
+        if text is not None:
+            values[name] = _one(name, text, f"{PREFIX}{name.upper()}", strict=False)
+    for name, value in (arguments or {}).items():
+        if value is not None:
+            values[name] = _one(name, value, name, strict=True)
+    for name, text in (texts or {}).items():
+        values[name] = _one(name, text, name, strict=False)
+    return Settings(**values)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: {error}") from error
+    return {
+        name: _one(name, value, f"{path}: {name}", strict=True) for name, value in found.items()
+    }
+
+
+def _one(name: str, value: Any, where: str, *, strict: bool) -> Any:
+    kinds = {item.name: item.type for item in msgspec.structs.fields(Settings)}
+    if name not in kinds:
+        raise SettingsError(f"{where}: there is no such setting; `dragoman config` lists them")
+    try:
+        found = msgspec.convert(value, kinds[name], strict=strict)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"{where}: {error}") from None
+    if isinstance(found, int | float) and found < 0:
+        raise SettingsError(f"{where}: must not be negative")
+    return found

@@ -1,0 +1,225 @@
+"""The store: logs, receipts, claims and webhooks, and the only truth.
+
+A log has one head row. Every append updates it in the transaction that writes the entries; a
+worker's append is checked against its epoch there, a caller's against the state. All times are
+the store's own, so that replicas need not agree on the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from dragoman.caller import Scope
+from dragoman.events import CancelRequested, Entry, Received
+from dragoman.types import Task, TaskPushNotificationConfig, TaskState, TaskStatusUpdateEvent
+
+
+class Stale(Exception):
+    """The claim is no longer the writer's: another epoch has begun."""
+
+
+class Conflict(Exception):
+    """The receipt's key has been used for another body."""
+
+
+class Head(Struct, frozen=True, kw_only=True):
+    """The head row of a log, as it was when read."""
+
+    id: str
+    context: str
+    scope: Scope
+    state: TaskState
+    skill: str
+    last: int
+    """The number of the last entry."""
+    version: int
+    """Grows with every change of the head, also those that log nothing."""
+    born: bool
+    """False while the agent may still answer without a task."""
+    replied: bool
+    """True when it did: there is no task."""
+    epoch: int
+    holder: str
+    """The worker that has claimed the log, or empty."""
+    turn: int
+    """The message in work, or the last one that was."""
+    unread: bool
+    """A message waits for a turn."""
+    settled: int
+    """The last message that a terminal or interrupted status has answered."""
+    attempt: int
+    canceling: bool
+
+    def answers(self, number: int) -> bool:
+        """Whether the message of this number has its answer."""
+        return self.replied or self.state.terminal or self.settled >= number
+
+
+class Receipt(Struct, frozen=True):
+    """A send that may come again: the same key and digest is the same send."""
+
+    key: str
+    digest: bytes
+
+
+class Webhook(Struct, frozen=True):
+    """A push config, and the dialect of the client that registered it."""
+
+    config: TaskPushNotificationConfig
+    version: str = "1.0"
+
+
+class Draft(Struct, frozen=True, kw_only=True):
+    """A message to be accepted, with all that is written in its transaction."""
+
+    task: str
+    received: Received
+    new: bool
+    born: bool = True
+    receipt: Receipt | None = None
+    webhook: Webhook | None = None
+
+
+class Accepted(Struct, frozen=True):
+    """Where an accepted message went."""
+
+    head: Head
+    number: int
+    received: Received
+    fresh: bool
+    """False if a receipt said that it had come before."""
+
+
+class Claim(Struct, frozen=True, kw_only=True):
+    """The right to work on one message of one log, as long as the epoch lasts."""
+
+    head: Head
+    task: Task
+    received: Received
+    turn: int
+    epoch: int
+    attempt: int
+
+
+class Slice(Struct, frozen=True):
+    """A stretch of a log, and the head it was read with."""
+
+    entries: Sequence[Entry]
+    head: Head
+
+
+class Record(Struct, frozen=True):
+    """A task folded from its log, and the head it was folded at."""
+
+    task: Task
+    head: Head
+
+
+class Query(Struct, frozen=True, kw_only=True):
+    """Which tasks of a scope, the latest status first."""
+
+    context: str = ""
+    state: TaskState | None = None
+    since: str = ""
+    size: int = 50
+    cursor: tuple[str, str] | None = None
+    """The status time and id of the last task of the page before."""
+
+
+class Page(Struct, frozen=True):
+    """One page of a listing."""
+
+    tasks: Sequence[Task]
+    cursor: tuple[str, str] | None
+    total: int
+
+
+class Renewal(Struct, frozen=True):
+    """What a worker learns about its claims: which are lost, which are to be canceled."""
+
+    lost: Collection[str]
+    canceling: Collection[str]
+
+
+class Store(Protocol):
+    """What every backend does, in one transaction per call."""
+
+    async def open(self) -> None:
+        """Make ready; constructors do no I/O."""
+
+    async def close(self) -> None:
+        """Let go of all resources."""
+
+    # -- for callers: every call is within a scope
+
+    async def accept(self, scope: Scope, draft: Draft) -> Accepted:
+        """Append a message. TaskNotFound, UnsupportedOperation (ended), LimitExceeded, Conflict."""
+
+    async def head(self, scope: Scope, task: str) -> Head | None:
+        """The head, also of a log that is not born."""
+
+    async def load(self, scope: Scope, task: str) -> Record | None:
+        """The task, once it is born."""
+
+    async def read(self, scope: Scope, task: str, after: int, limit: int) -> Slice | None:
+        """Entries after a place, in order."""
+
+    async def list(self, scope: Scope, query: Query) -> Page:
+        """A page of born tasks."""
+
+    async def cancel(
+        self,
+        scope: Scope,
+        task: str,
+        request: CancelRequested,
+        canceled: TaskStatusUpdateEvent,
+        grace: float,
+    ) -> Head:
+        """Log the request. An unclaimed task is canceled at once, a claimed one after `grace`.
+        TaskNotFound, TaskNotCancelable."""
+
+    async def put_webhook(self, scope: Scope, webhook: Webhook) -> None:
+        """Create or replace; TaskNotFound."""
+
+    async def webhooks(self, scope: Scope, task: str) -> Sequence[Webhook]:
+        """All webhooks of a task, in order of id; TaskNotFound."""
+
+    async def delete_webhook(self, scope: Scope, task: str, webhook: str) -> None:
+        """Idempotent; TaskNotFound."""
+
+    # -- for workers: a claim is the authority
+
+    async def claim(
+        self, agents: Collection[str], worker: str, lease: float, limit: int
+    ) -> Sequence[Claim]:
+        """Take up to `limit` logs of these agents that have an unread message."""
+
+    def append(
+        self, claim: Claim, entries: Sequence[Entry], *, release: bool = False
+    ) -> asyncio.Future[Head]:
+        """Begin to append; appends of one claim land in the order of the calls. The entries get
+        their numbers here. The future has the head, or Stale. `completed` becomes `working` while
+        messages are unread. A terminal status ends the epoch. With `release` the turn is over:
+        its message counts as read, the claim ends."""
+
+    async def renew(self, claims: Collection[Claim], lease: float) -> Renewal:
+        """Prolong the leases."""
+
+    # -- for every serving replica
+
+    async def expired(self, agents: Collection[str], limit: int) -> Sequence[Head]:
+        """Claimed logs of these agents whose lease, or grace after a cancel, has run out."""
+
+    async def revoke(self, head: Head, event: TaskStatusUpdateEvent | None) -> Head | None:
+        """End the epoch of this head, if it is still the current one: with a terminal event, or
+        without one to let another worker try again."""
+
+    async def moved(self, places: Mapping[str, int]) -> Collection[str]:
+        """Those of these logs whose head has another version than the given one, or is gone."""
+
+    async def prune(self) -> int:
+        """Forget what has outlived its age; how many tasks that were."""

@@ -1,0 +1,147 @@
+"""Helpers for tests: try a handler without a server, and a bell that nobody hears."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from dragoman import clock, content
+from dragoman.agent import Agent
+from dragoman.bell import Ears
+from dragoman.bells.memory import MemoryBell
+from dragoman.caller import Call, Caller
+from dragoman.events import Entry, Event, Received, Reply
+from dragoman.lifecycle import apply
+from dragoman.reader import Closing
+from dragoman.service import Service
+from dragoman.settings import Settings
+from dragoman.stores.memory import MemoryStore
+from dragoman.turn import Turn
+from dragoman.types import Message, Part, Role, SendMessageRequest, Task, TaskState
+from dragoman.worker import Worker
+
+
+class Rehearsal(Struct, frozen=True):
+    """What a handler did with a message."""
+
+    events: Sequence[Event]
+    """What it said, in order."""
+    task: Task | None
+    """The task that came of it; None after a direct reply."""
+    message: Message | None
+    """The direct reply, if it was one."""
+
+    @property
+    def state(self) -> TaskState | None:
+        """How the task stands."""
+        return self.task.status.state if self.task else None
+
+    @property
+    def text(self) -> str:
+        """All that was said in text: the artifacts', else the reply's or the status message's."""
+        if self.task is None:
+            return self.message.text if self.message else ""
+        found = [p.text for a in self.task.artifacts for p in a.parts if p.text is not None]
+        if not found and self.task.status.message:
+            return self.task.status.message.text
+        return "".join(found)
+
+
+def message(value: Any, *, skill: str = "", metadata: Mapping[str, Any] | None = None) -> Message:
+    """A user's message from a text, data, parts, or a message as it is."""
+    if isinstance(value, Message):
+        return value
+    known = dict(metadata or {})
+    if skill:
+        known["skill"] = skill
+    items = value if isinstance(value, list | tuple) else [value]
+    if not all(isinstance(item, str | bytes | Part) for item in items):
+        items = [value]
+    return Message(
+        message_id=clock.uuid7(),
+        role=Role.USER,
+        parts=tuple(part for item in items for part in content.parts(item)),
+        metadata=known or None,
+    )
+
+
+def turn(value: Any = "", *, caller: Caller | None = None, skill: str = "") -> Turn:
+    """A turn as a handler gets it, from a text, data, parts or a message."""
+    asked = message(value, skill=skill)
+    received = Received(
+        message=Message(
+            message_id=asked.message_id,
+            context_id=clock.uuid7(),
+            task_id=clock.uuid7(),
+            role=asked.role,
+            parts=asked.parts,
+            metadata=asked.metadata,
+        ),
+        caller=caller or Caller(),
+        at=clock.now(),
+        skill=skill,
+    )
+    return Turn(apply(None, received), received)
+
+
+async def rehearse(
+    agent: Agent,
+    *values: Any,
+    skill: str = "",
+    caller: Caller | None = None,
+    state: Any = None,
+    **settings: Any,
+) -> Rehearsal:
+    """Give an agent one message after the other (a text, data, parts or a message), as turns of
+    one task, and tell what it did. `state` stands for what its lifespan yields."""
+    agent.check()
+    chosen = Settings(**{"watchdog": 0.0, **settings})
+    store, bell = MemoryStore(), MemoryBell()
+    service = Service(agent, store, bell, chosen, Closing())
+    worker = Worker({agent.key: agent}, store, bell, chosen)
+    worker.states[agent.key] = state
+    call = Call(caller or Caller())
+    task = ""
+    scope = service._scope("", call)
+    for value in values or ("",):
+        asked = message(value, skill=skill)
+        asked = Message(
+            message_id=asked.message_id,
+            task_id=task,
+            role=asked.role,
+            parts=asked.parts,
+            metadata=asked.metadata,
+        )
+        accepted = await service._accept(SendMessageRequest(message=asked), scope, call)
+        task = accepted.head.id
+        for claim in await store.claim([agent.key], worker.id, chosen.lease, 1):
+            run = worker.begin(claim)
+            await run.task
+    worker.executor.shutdown(wait=False, cancel_futures=True)
+    slice = await store.read(scope, task, 0, chosen.max_events)
+    assert slice is not None
+    return _told(slice.entries, await store.load(scope, task))
+
+
+def _told(entries: Sequence[Entry], record: Any) -> Rehearsal:
+    events = [e.event for e in entries if not isinstance(e.event, Received | Task)]
+    reply = next((event.message for event in events if isinstance(event, Reply)), None)
+    return Rehearsal(events, record.task if record and reply is None else None, reply)
+
+
+class DeafBell:
+    """A bell that is never heard: everything must work all the same, at the pace of the poll."""
+
+    def __init__(self) -> None:
+        self.ears = Ears()
+
+    async def open(self) -> None:
+        """Nothing to open."""
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    def ring(self, topic: str) -> None:
+        """Nobody hears."""

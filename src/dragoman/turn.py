@@ -1,0 +1,279 @@
+"""The turn: what a handler is given to work on, and the words it answers with."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from msgspec import UNSET
+
+from dragoman import clock, content
+from dragoman.caller import Caller
+from dragoman.errors import InvalidAgentResponse
+from dragoman.events import Event, Received, Reply
+from dragoman.types import (
+    Artifact,
+    Message,
+    Metadata,
+    Part,
+    Role,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+
+Emit = Callable[[Event], Awaitable[None]]
+Related = Callable[[Sequence[str]], Awaitable[list[Task]]]
+
+
+class Turn:
+    """One message, all that is known around it, and the events that answer it.
+
+    The methods that make events (`working`, `artifact`, `write`, `ask`, …) only make them: a
+    generator yields them, a coroutine hands them to `await turn.emit(…)`.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        received: Received,
+        *,
+        number: int = 1,
+        attempt: int = 1,
+        state: Any = None,
+        emit: Emit | None = None,
+        related: Related | None = None,
+    ) -> None:
+        self.task = task
+        """The task so far, this message included."""
+        self.message: Message = received.message
+        self.caller: Caller = received.caller
+        self.skill: str = received.skill
+        self.accepted_output_modes = received.modes
+        """What the client said it can take; empty if it did not say."""
+        self.metadata: Metadata = received.metadata or {}
+        """The metadata of the request; that of the message is on the message."""
+        self.attempt = attempt
+        """1 for the first run of this turn, more when it is run again after a crash."""
+        self.state = state
+        """What the agent's lifespan yielded."""
+        self.canceled = False
+        """True once the client wants the task to end; for code that cannot be interrupted."""
+        self._number = number
+        self._emit = emit
+        self._related = related
+        self._count = 0
+        self._streams: dict[str, str] = {}
+
+    # -- what came in
+
+    @property
+    def text(self) -> str:
+        """The text of the message, a line for each text part."""
+        return self.message.text
+
+    @property
+    def data(self) -> Any:
+        """The first structured part of the message, or None."""
+        for part in self.message.parts:
+            if part.data is not UNSET:
+                return part.data
+        return None
+
+    @property
+    def files(self) -> list[Part]:
+        """The parts that are files, by content (`raw`) or by `url`."""
+        return [part for part in self.message.parts if part.raw is not None or part.url is not None]
+
+    @property
+    def history(self) -> tuple[Message, ...]:
+        """The messages of the task so far, the present one last."""
+        return self.task.history
+
+    @property
+    def context_id(self) -> str:
+        """The conversation that the task belongs to."""
+        return self.task.context_id
+
+    @property
+    def extensions(self) -> tuple[str, ...]:
+        """The extensions that are active for this message."""
+        return self.caller.extensions
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt at this turn: pass it on with side effects."""
+        return f"{self.task.id}:{self._number}"
+
+    async def context_tasks(self) -> list[Task]:
+        """The other tasks of this conversation, the latest first."""
+        return await self._related(()) if self._related else []
+
+    async def referenced_tasks(self) -> list[Task]:
+        """The tasks that the message refers to, as far as the caller may see them."""
+        ids = self.message.reference_task_ids
+        return await self._related(ids) if self._related and ids else []
+
+    # -- what goes out
+
+    async def emit(self, event: Any) -> None:
+        """Say something now; takes whatever a generator may yield."""
+        if self._emit is None:
+            raise RuntimeError("this turn is not running: there is nobody to emit to")
+        for item in self.events(event):
+            await self._emit(item)
+
+    def working(self, content: Any = None, *, metadata: Metadata | None = None) -> Event:
+        """The work goes on, with a word on how."""
+        return self._status(TaskState.WORKING, content, metadata)
+
+    def ask(self, content: Any, *, metadata: Metadata | None = None) -> Event:
+        """Input is required; the client's next message starts the next turn."""
+        return self._status(TaskState.INPUT_REQUIRED, content, metadata)
+
+    def require_auth(self, content: Any = None, *, metadata: Metadata | None = None) -> Event:
+        """The client must authenticate somewhere; the handler may go on and wait for it."""
+        return self._status(TaskState.AUTH_REQUIRED, content, metadata)
+
+    def complete(self, content: Any = None, *, metadata: Metadata | None = None) -> Event:
+        """The task is done. A handler that simply ends means the same."""
+        return self._status(TaskState.COMPLETED, content, metadata)
+
+    def reject(self, content: Any = None, *, metadata: Metadata | None = None) -> Event:
+        """The agent will not do this."""
+        return self._status(TaskState.REJECTED, content, metadata)
+
+    def fail(self, content: Any = None, *, metadata: Metadata | None = None) -> Event:
+        """The agent could not do this."""
+        return self._status(TaskState.FAILED, content, metadata)
+
+    def reply(self, content: Any, *, metadata: Metadata | None = None) -> Event:
+        """A direct answer. Without a task if the handler was declared with `reply=True` and has
+        said nothing before; else it is the message of the completed task."""
+        return Reply(self._message(content, metadata))
+
+    def artifact(
+        self,
+        content: Any,
+        *,
+        name: str = "",
+        description: str = "",
+        id: str = "",
+        metadata: Metadata | None = None,
+    ) -> Event:
+        """A whole result."""
+        return TaskArtifactUpdateEvent(
+            task_id=self.task.id,
+            context_id=self.task.context_id,
+            artifact=Artifact(
+                artifact_id=id or self._next_id(),
+                name=name,
+                description=description,
+                parts=_parts(content),
+                metadata=metadata,
+            ),
+            last_chunk=True,
+        )
+
+    def write(self, content: Any, *, name: str = "", id: str = "", last: bool = False) -> Event:
+        """The next piece of a result that is streamed; each name is an artifact of its own."""
+        known = self._streams.get(id or name)
+        if known is None:
+            known = self._streams[id or name] = id or self._next_id()
+            artifact = Artifact(artifact_id=known, name=name, parts=_parts(content))
+            append = False
+        else:
+            artifact = Artifact(artifact_id=known, parts=_parts(content))
+            append = True
+        return TaskArtifactUpdateEvent(
+            task_id=self.task.id,
+            context_id=self.task.context_id,
+            artifact=artifact,
+            append=append,
+            last_chunk=last,
+        )
+
+    # -- what a value means
+
+    def events(self, value: Any) -> Sequence[Event]:
+        """What a yielded or emitted value says: events as they are, text as a piece of the
+        streamed artifact, anything else as `result` has it."""
+        if isinstance(value, TaskArtifactUpdateEvent | TaskStatusUpdateEvent | Reply):
+            return (value,)
+        if isinstance(value, str):
+            return (self.write(value),)
+        return self.result(value)
+
+    def result(self, value: Any) -> Sequence[Event]:
+        """What a returned value says. The table is in the documentation."""
+        match value:
+            case None:
+                return ()
+            case TaskArtifactUpdateEvent() | TaskStatusUpdateEvent() | Reply():
+                return (value,)
+            case Message():
+                return (Reply(self._own(value)),)
+            case Artifact():
+                return (self._whole(value),)
+            case [Artifact(), *_] if all(isinstance(item, Artifact) for item in value):
+                return tuple(self._whole(item) for item in value)
+            case _:
+                return (self.artifact(value),)
+
+    def _whole(self, artifact: Artifact) -> Event:
+        return TaskArtifactUpdateEvent(
+            task_id=self.task.id,
+            context_id=self.task.context_id,
+            artifact=artifact,
+            last_chunk=True,
+        )
+
+    def _next_id(self) -> str:
+        # A function of turn and ordinal: a second attempt replaces what the first one wrote.
+        self._count += 1
+        return f"{self._number}.{self._count}"
+
+    def _status(self, state: TaskState, content: Any, metadata: Metadata | None) -> Event:
+        message = None if content is None else self._message(content, None)
+        return TaskStatusUpdateEvent(
+            task_id=self.task.id,
+            context_id=self.task.context_id,
+            status=TaskStatus(state=state, message=message, timestamp=clock.now()),
+            metadata=metadata,
+        )
+
+    def _message(self, content: Any, metadata: Metadata | None) -> Message:
+        if isinstance(content, Message):
+            return self._own(content)
+        return Message(
+            message_id=clock.uuid7(),
+            context_id=self.task.context_id,
+            task_id=self.task.id,
+            role=Role.AGENT,
+            parts=_parts(content),
+            metadata=metadata,
+        )
+
+    def _own(self, message: Message) -> Message:
+        """The author's message, with the ids that it must have here."""
+        return Message(
+            message_id=message.message_id,
+            context_id=self.task.context_id,
+            task_id=self.task.id,
+            role=Role.AGENT,
+            parts=message.parts,
+            metadata=message.metadata,
+            extensions=message.extensions,
+            reference_task_ids=message.reference_task_ids,
+        )
+
+
+def _parts(value: Any) -> tuple[Part, ...]:
+    if type(value) is str:  # the hot path: a chunk of text
+        return (Part(text=value),)
+    try:
+        return content.parts(value)
+    except TypeError as error:
+        raise InvalidAgentResponse(str(error)) from error

@@ -1,0 +1,437 @@
+"""The worker: claims a task that has an unread message, runs the agent, appends what it yields.
+
+It reaches the rest only through the store. The bell merely saves it from waiting for the next
+poll, so a worker in another process is the same worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from dragoman import clock
+from dragoman.agent import Agent
+from dragoman.bell import Bell, Ear
+from dragoman.dialects import v1_0
+from dragoman.errors import InvalidAgentResponse
+from dragoman.events import Entry, Event, Reply
+from dragoman.lifecycle import IllegalEvent, advance
+from dragoman.settings import Settings
+from dragoman.store import Claim, Head, Query, Stale, Store
+from dragoman.telemetry import CORRELATION, TASK, logger
+from dragoman.turn import Turn
+from dragoman.types import (
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatusUpdateEvent,
+)
+
+BATCH = 128
+CLAIMS = 32
+
+
+class Worker:
+    """Runs the turns of some agents. `run` it; `drain` ends it."""
+
+    def __init__(
+        self, agents: Mapping[str, Agent], store: Store, bell: Bell, settings: Settings
+    ) -> None:
+        self.agents = agents
+        self.store = store
+        self.bell = bell
+        self.settings = settings
+        self.id = f"worker:{clock.uuid7()}"
+        self.states: dict[str, Any] = {}
+        """What the agents' lifespans yielded."""
+        self.runs: dict[str, Run] = {}
+        self.executor = ThreadPoolExecutor(settings.threads, thread_name_prefix="dragoman-handler")
+        self._work: Ear | None = None
+        self._zombies: set[asyncio.Task[None]] = set()
+        self._draining = False
+
+    async def run(self) -> None:
+        """Work until drained."""
+        async with asyncio.TaskGroup() as group:
+            beat = group.create_task(self._beat())
+            await self._dispatch()
+            beat.cancel()
+
+    async def drain(self, grace: float) -> None:
+        """Claim nothing more; let the running turns end, stop them when the grace is over."""
+        self._draining = True
+        self.wake()
+        tasks = [run.task for run in self.runs.values()]
+        if tasks and grace > 0:
+            await asyncio.wait(tasks, timeout=grace)
+        for run in list(self.runs.values()):
+            run.stop("drain")
+        tasks = [run.task for run in self.runs.values()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=min(grace, self.settings.cancel_grace))
+        for run in list(self.runs.values()):
+            await self.hand_back(run)
+        self.executor.shutdown(wait=False, cancel_futures=True)
+
+    def wake(self) -> None:
+        """Look for work now."""
+        if self._work is not None:
+            self._work.wake()
+
+    def left(self, run: Run) -> None:
+        """A run has ended: its place is free."""
+        if self.runs.get(run.claim.head.id) is run:
+            full = len(self.runs) >= self.settings.max_running
+            del self.runs[run.claim.head.id]
+            if full:
+                self.wake()
+
+    # -- claiming
+
+    async def _dispatch(self) -> None:
+        topics = [f"work:{key}" for key in self.agents]
+        with self.bell.ears.listen(*topics) as ear:
+            self._work = ear
+            while not self._draining:
+                room = min(CLAIMS, self.settings.max_running - len(self.runs))
+                claims: Sequence[Claim] = ()
+                if room > 0:
+                    try:
+                        claims = await self.store.claim(
+                            self.agents, self.id, self.settings.lease, room
+                        )
+                    except Exception:
+                        logger.exception("no work could be claimed; trying again")
+                        await asyncio.sleep(self.settings.poll)
+                for claim in claims:
+                    self.begin(claim)
+                if len(claims) < max(room, 1):
+                    await ear.wait(self.settings.poll)
+
+    def begin(self, claim: Claim) -> Run:
+        """Work on a claim."""
+        run = Run(self, claim)
+        self.runs[claim.head.id] = run
+        run.task = asyncio.create_task(run.perform())
+        return run
+
+    # -- keeping claims
+
+    async def _beat(self) -> None:
+        """Renew leases, and learn of cancels and lost claims, also when the bell is deaf."""
+        with self.bell.ears.listen(self.id) as ear:
+            while True:
+                await ear.wait(self.settings.poll)
+                if self.runs:
+                    try:
+                        await self._renew()
+                    except Exception:
+                        logger.exception("leases could not be renewed; trying again")
+
+    async def _renew(self) -> None:
+        runs = dict(self.runs)
+        claims = [run.claim for run in runs.values()]
+        renewal = await self.store.renew(claims, self.settings.lease)
+        for task in renewal.lost:
+            self.abandon(runs[task])
+        for task in renewal.canceling:
+            runs[task].stop("cancel")
+        now = time.monotonic()
+        for run in runs.values():
+            if now > run.deadline + self.settings.cancel_grace:
+                await self._overdue(run)
+            elif now > run.deadline:
+                run.stop("deadline")
+
+    async def _overdue(self, run: Run) -> None:
+        """The handler ignores its cancellation: end the task without it."""
+        event = run.turn.fail(run.words("deadline"))
+        assert isinstance(event, TaskStatusUpdateEvent)
+        if await self.store.revoke(run.claim.head, event) is not None:
+            self.bell.ring(run.claim.head.id)
+        self.abandon(run)
+
+    async def hand_back(self, run: Run) -> None:
+        """At shutdown: let another worker try again if the agent allows it, else say why not."""
+        event = None
+        if run.claim.attempt > run.agent.retries:
+            event = run.turn.fail(run.words("drain"))
+        await self.store.revoke(run.claim.head, event)  # type: ignore[arg-type]
+        self.bell.ring(run.claim.head.id)
+        self.abandon(run)
+
+    def abandon(self, run: Run) -> None:
+        """Give up a run that can write nothing any more; it may still compute."""
+        run.lost = True
+        self.left(run)
+        if not run.task.done():
+            self._zombies.add(run.task)
+            run.task.add_done_callback(self._zombies.discard)
+            run.task.cancel()
+            logger.warning(
+                "handler %s goes on after its task was taken from it",
+                run.handler.name,
+                extra={"task": run.claim.head.id},
+            )
+
+
+class Run:
+    """One claim being worked on: the handler, and what it has said so far.
+
+    What a handler says without pausing is appended together, as soon as it pauses.
+    """
+
+    task: asyncio.Task[None]
+
+    def __init__(self, worker: Worker, claim: Claim) -> None:
+        head = claim.head
+        self.worker = worker
+        self.claim = claim
+        self.agent = worker.agents[head.scope.agent]
+        self.handler = self.agent.handler_of(claim.received.skill)
+        self.state: TaskState = head.state
+        self.born = head.born
+        self.ended = False
+        """A terminal event was said."""
+        self.paused = False
+        """The last status that was said here is an interrupted one."""
+        self.closing = False
+        """The handler has ended."""
+        self.lost = False
+        """Nothing can be written any more."""
+        self.reason = ""
+        self.deadline = time.monotonic() + worker.settings.turn_timeout
+        self.turn = Turn(
+            claim.task,
+            claim.received,
+            number=claim.turn,
+            attempt=claim.attempt,
+            state=worker.states.get(head.scope.agent),
+            emit=self._emit,
+            related=self._related,
+        )
+        self._artifacts = {artifact.artifact_id for artifact in claim.task.artifacts}
+        self._loop = asyncio.get_running_loop()
+        self._pending: list[Entry] = []
+        self._scheduled = False
+        self._flight: asyncio.Future[Head] | None = None
+        self._events = self._bytes = 0
+        self._stopper: asyncio.Task[None] | None = None
+
+    # -- what the handler says (its sink)
+
+    def put(self, value: Any) -> bool:
+        """Take what was yielded; True asks for a pause."""
+        for event in self.turn.events(value):
+            self._say(event)
+        return len(self._pending) >= BATCH
+
+    def finish(self, value: Any) -> None:
+        """Take what was returned."""
+        if self.handler.reply and not self.born and value is not None:
+            value = self.turn.reply(value) if not self._is_event(value) else value
+        for event in self.turn.result(value):
+            self._say(event)
+
+    async def relieve(self) -> None:
+        """Until all has landed; others get their turn meanwhile."""
+        self._flush()
+        while self._flight is not None and not self._flight.done():
+            await asyncio.wait([self._flight])
+        await asyncio.sleep(0)
+
+    async def _emit(self, event: Event) -> None:
+        self._say(event)
+        if len(self._pending) >= BATCH:
+            await self.relieve()
+
+    @staticmethod
+    def _is_event(value: Any) -> bool:
+        return isinstance(value, TaskArtifactUpdateEvent | TaskStatusUpdateEvent | Reply)
+
+    def _say(self, event: Event) -> None:
+        if self.ended or self.lost:
+            if not self.lost:
+                logger.warning(
+                    "handler %s: dropped %s after the end of the task",
+                    self.handler.name,
+                    type(event).__name__,
+                )
+            return
+        if type(event) is Reply and (self.born or not self.handler.reply):
+            event = self.turn.complete(event.message)
+        try:
+            self._check(event)
+            entry = Entry(0, event, self.claim.turn)
+            wire = v1_0.streamed(entry)
+        except (IllegalEvent, TypeError, ValueError, RecursionError) as error:
+            raise InvalidAgentResponse(str(error)) from error
+        self._events += 1
+        self._bytes += len(wire or b"")
+        limit = self.worker.settings
+        if self._events > limit.max_events or self._bytes > limit.max_output:
+            raise InvalidAgentResponse(
+                f"the turn wrote more than {limit.max_events} events or {limit.max_output} bytes"
+            )
+        self._pending.append(entry)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _check(self, event: Event) -> None:
+        """Keep the local picture of the task, and refuse what cannot follow it."""
+        if type(event) is TaskArtifactUpdateEvent:
+            key = event.artifact.artifact_id
+            if not event.append:
+                self._artifacts.add(key)
+            elif key not in self._artifacts:
+                raise IllegalEvent(f"append to an artifact that does not exist: {key}")
+            if event.task_id != self.turn.task.id:
+                raise IllegalEvent("the event is of another task")
+        elif type(event) is TaskStatusUpdateEvent:
+            if event.task_id != self.turn.task.id:
+                raise IllegalEvent("the event is of another task")
+            state = advance(self.state, event)
+            assert state is not None
+            self.state = state
+            self.ended = state.terminal
+            self.paused = state.interrupted
+        elif type(event) is Reply:
+            self.ended = True
+            return
+        self.born = True
+
+    # -- appending
+
+    def _flush(self, release: bool = False) -> None:
+        """Begin to append what is pending; one append is under way at a time."""
+        self._scheduled = False
+        if self.lost or not (self._pending or release):
+            return
+        if self._flight is not None and not self._flight.done():
+            return  # it flushes again when it lands
+        entries, self._pending = self._pending, []
+        self._flight = self.worker.store.append(self.claim, entries, release=release)
+        if self._flight.done():
+            self._landed(self._flight)
+        else:
+            self._flight.add_done_callback(self._landed)
+
+    def _landed(self, flight: asyncio.Future[Head]) -> None:
+        error = flight.exception()
+        if error is None:
+            self.worker.bell.ring(self.claim.head.id)
+            if self._pending and not self._scheduled:
+                self._flush()
+            return
+        if not isinstance(error, Stale):
+            logger.error("append failed: %s", error, exc_info=error)
+        self.worker.abandon(self)
+
+    async def _release(self) -> None:
+        """The last append: what is pending, and the end of the claim."""
+        while self._flight is not None and not self._flight.done():
+            await asyncio.wait([self._flight])
+        self._flush(release=True)
+        while self._flight is not None and not self._flight.done():
+            await asyncio.wait([self._flight])
+        if self._flight is not None and not self._flight.exception():
+            head = self._flight.result()
+            if head.unread:
+                self.worker.bell.ring(f"work:{head.scope.agent}")
+
+    # -- the life of a run
+
+    async def perform(self) -> None:
+        """Run the handler to its end, whatever it does."""
+        TASK.set(self.claim.head.id)
+        try:
+            try:
+                await self.handler.perform(self.turn, self, self.worker.executor)
+            except asyncio.CancelledError:
+                if not self.reason and not self.lost:
+                    self._failed(asyncio.CancelledError("cancelled from inside"))
+            except InvalidAgentResponse as error:
+                self._invalid(error)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001 - an agent cannot take the server down
+                self._failed(error)
+            self.closing = True
+            if self._stopper is not None:
+                await asyncio.wait([self._stopper])
+            if self.lost:
+                return
+            if self.reason == "drain" and not self.ended:
+                await self.worker.hand_back(self)
+            else:
+                self._end()
+                await self._release()
+        finally:
+            self.worker.left(self)
+
+    def _end(self) -> None:
+        """A handler that has said how it ended is believed; else its end is completion."""
+        if self.ended:
+            return
+        if self.reason == "cancel":
+            event = self.turn._status(TaskState.CANCELED, None, None)
+        elif self.reason == "deadline":
+            event = self.turn.fail(self.words("deadline"))
+        elif self.paused:
+            return
+        else:
+            event = self.turn.complete()
+        self._say(event)
+
+    def stop(self, reason: str) -> None:
+        """Ask the handler to end: its own `cancel` first, then by cancelling its coroutine."""
+        if self.reason or self.closing:
+            return
+        self.reason = reason
+        self.turn.canceled = True
+        if reason == "cancel" and self.handler.cancel is not None:
+            self._stopper = asyncio.create_task(self._author_cancel())
+        else:
+            self.task.cancel()
+
+    async def _author_cancel(self) -> None:
+        try:
+            await self.handler.stop(self.turn, self, self.worker.executor)
+        except Exception as error:
+            logger.error("handler %s: cancel failed", self.handler.name, exc_info=error)
+        finally:
+            if not self.closing:
+                self.task.cancel()
+
+    def words(self, reason: str) -> str:
+        """What the task says when it was ended from outside."""
+        if reason == "deadline":
+            seconds = self.worker.settings.turn_timeout
+            return f"The agent did not finish within {seconds:g} seconds"
+        return "The server was shut down before the agent had finished"
+
+    def _invalid(self, error: InvalidAgentResponse) -> None:
+        logger.error("handler %s: invalid agent response: %s", self.handler.name, error)
+        if not self.ended and not self.lost:
+            self._say(self.turn.fail(f"{InvalidAgentResponse.text}: {error.message}"))
+
+    def _failed(self, error: BaseException) -> None:
+        correlation = clock.uuid7()
+        CORRELATION.set(correlation)
+        name = type(error).__name__
+        logger.error("handler %s raised %s", self.handler.name, name, exc_info=error)
+        if not self.ended and not self.lost:
+            self._say(self.turn.fail(f"The agent failed ({name}); correlation id {correlation}"))
+
+    async def _related(self, ids: Sequence[str]) -> list[Task]:
+        """Tasks that the caller may see: those named, or the others of the context."""
+        scope, store = self.claim.head.scope, self.worker.store
+        if not ids:
+            page = await store.list(scope, Query(context=self.claim.head.context, size=100))
+            return [task for task in page.tasks if task.id != self.claim.head.id]
+        records = [await store.load(scope, task) for task in ids]
+        return [record.task for record in records if record is not None]
