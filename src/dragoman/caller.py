@@ -19,7 +19,7 @@ class Caller(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The extensions that are active: asked for, and offered by the agent."""
 
 
-class Scope(Struct, frozen=True):
+class Scope(Struct, frozen=True, gc=False, cache_hash=True):
     """Whose tasks: part of every query, so that nobody sees what is not theirs."""
 
     agent: str

@@ -56,9 +56,27 @@ def ceiling(text: str) -> str:
 
 def uuid7() -> str:
     """A time-ordered UUID (version 7): neighbours in time are neighbours in an index."""
+    global _entropy, _spent
+    start = _spent
+    if start >= len(_entropy):  # a system call for every id would cost more than the id
+        _entropy, start = os.urandom(2560), 0
+    _spent = start + 10
     milli = time.time_ns() // 1_000_000
-    noise = int.from_bytes(os.urandom(10), "big")
-    high = (milli << 16) | 0x7000 | (noise >> 68)
-    low = 0x8000_0000_0000_0000 | (noise & 0x3FFF_FFFF_FFFF_FFFF)
-    text = f"{high:016x}{low:016x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    noise = _entropy[start:_spent].hex()
+    head = f"{milli:012x}"
+    # the variant's two bits leave 14 bits of that group to chance
+    return f"{head[:8]}-{head[8:]}-7{noise[:3]}-{_VARIANT[noise[3]]}{noise[4:7]}-{noise[8:]}"
+
+
+_entropy, _spent = b"", 0
+_VARIANT = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
+
+
+def _forget() -> None:
+    """Two processes must not share what was drawn before they parted."""
+    global _entropy
+    _entropy = b""
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -24,7 +24,7 @@ RESUME = "urn:dragoman:resume:v1"
 """Our extension: each streamed event tells its place, and a stream resumes after one."""
 
 
-class Received(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="received"):
+class Received(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="received", gc=False):
     """A message was accepted, with all that its turn needs to know."""
 
     message: Message

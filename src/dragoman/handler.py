@@ -47,23 +47,32 @@ class Handler:
         if not callable(self.run):
             raise TypeError(f"{self.name}: a handler is a function, or has a method `run`")
         self.arguments = _arguments(self.run, self.name)
+        self._plain = [kind for _, kind, _ in self.arguments] == [Turn]
+        self._checked = [
+            (kind, default)
+            for _, kind, default in self.arguments
+            if kind not in (Turn, Message, str)
+        ]
+        self._streams = inspect.isasyncgenfunction(self.run)
+        self._awaits = inspect.iscoroutinefunction(self.run)
         hints = _hints(self.run)
         self.reply = hints.get("return") is Message if reply is None else reply
         """Whether it may answer without a task."""
 
     def check(self, message: Message) -> None:
         """InvalidParams if the message does not hold what the handler's parameters ask for."""
-        for _, kind, default in self.arguments:
-            if kind not in (Turn, Message, str):
-                structured(message, kind, default)
+        for kind, default in self._checked:
+            structured(message, kind, default)
 
     async def perform(self, turn: Turn, sink: Sink, executor: Executor) -> None:
         """Run to the end; blocking kinds in a thread."""
         call = self.run
-        args = [self._argument(turn, kind, default) for _, kind, default in self.arguments]
-        if inspect.isasyncgenfunction(call):
+        args = [turn]
+        if not self._plain:
+            args = [self._argument(turn, kind, default) for _, kind, default in self.arguments]
+        if self._streams:
             return await _from_async(call(*args), sink)
-        if inspect.iscoroutinefunction(call):
+        if self._awaits:
             return await _from_any(await call(*args), turn, sink, executor)
         value = await _in_thread(executor, call, *args)
         return await _from_any(value, turn, sink, executor)

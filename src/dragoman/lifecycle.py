@@ -6,10 +6,9 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from dragoman.events import CancelRequested, Event, Received, Reply
+from dragoman.events import Event, Received
 from dragoman.types import (
     Artifact,
-    Message,
     Part,
     Task,
     TaskArtifactUpdateEvent,
@@ -59,33 +58,31 @@ def fold(task: Task | None, events: Iterable[Event]) -> Task:
 
     for event in rest:
         advance(status.state, event)
-        match event:
-            case TaskStatusUpdateEvent():
-                supersede(history, status)
-                status = event.status
-                if event.metadata:
-                    metadata = {**(metadata or {}), **event.metadata}
-            case TaskArtifactUpdateEvent(artifact=piece):
-                key = piece.artifact_id
-                if not event.append:
-                    artifacts[key] = piece
-                    grown.pop(key, None)
-                elif key in artifacts:
-                    grown.setdefault(key, list(artifacts[key].parts)).extend(piece.parts)
-                    if piece.metadata:
-                        known = artifacts[key].metadata or {}
-                        artifacts[key] = replace(
-                            artifacts[key], metadata={**known, **piece.metadata}
-                        )
-                else:
-                    raise IllegalEvent(f"append to an artifact that does not exist: {key}")
-            case Received(message=message):
-                if status.message is not None:
-                    supersede(history, status)
-                    status = replace(status, message=None)
-                history.append(message)
-            case CancelRequested() | Reply():
-                pass
+        kind = type(event)
+        if kind is TaskArtifactUpdateEvent:
+            piece = event.artifact  # type: ignore[union-attr]
+            key = piece.artifact_id
+            if not event.append:  # type: ignore[union-attr]
+                artifacts[key] = piece
+                grown.pop(key, None)
+            elif key in artifacts:
+                grown.setdefault(key, list(artifacts[key].parts)).extend(piece.parts)
+                if piece.metadata:
+                    known = artifacts[key].metadata or {}
+                    artifacts[key] = replace(artifacts[key], metadata={**known, **piece.metadata})
+            else:
+                raise IllegalEvent(f"append to an artifact that does not exist: {key}")
+        elif kind is TaskStatusUpdateEvent:
+            if status.message is not None:
+                history.append(status.message)
+            status = event.status  # type: ignore[union-attr]
+            if event.metadata:  # type: ignore[union-attr]
+                metadata = {**(metadata or {}), **event.metadata}  # type: ignore[union-attr]
+        elif kind is Received:
+            if status.message is not None:
+                history.append(status.message)
+                status = replace(status, message=None)
+            history.append(event.message)  # type: ignore[union-attr]
 
     for key, parts in grown.items():
         artifacts[key] = replace(artifacts[key], parts=tuple(parts))
@@ -107,9 +104,3 @@ def birth(received: Received) -> Task:
         status=TaskStatus(state=TaskState.SUBMITTED, timestamp=received.at),
         history=(message,),
     )
-
-
-def supersede(history: list[Message], status: TaskStatus) -> None:
-    """A status message that is no longer current becomes history."""
-    if status.message is not None:
-        history.append(status.message)

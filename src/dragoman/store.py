@@ -26,7 +26,7 @@ class Conflict(Exception):
     """The receipt's key has been used for another body."""
 
 
-class Head(Struct, frozen=True, kw_only=True):
+class Head(Struct, frozen=True, kw_only=True, gc=False):
     """The head row of a log, as it was when read."""
 
     id: str
@@ -73,7 +73,7 @@ class Webhook(Struct, frozen=True):
     version: str = "1.0"
 
 
-class Draft(Struct, frozen=True, kw_only=True):
+class Draft(Struct, frozen=True, kw_only=True, gc=False):
     """A message to be accepted, with all that is written in its transaction."""
 
     task: str
@@ -84,7 +84,7 @@ class Draft(Struct, frozen=True, kw_only=True):
     webhook: Webhook | None = None
 
 
-class Accepted(Struct, frozen=True):
+class Accepted(Struct, frozen=True, gc=False):
     """Where an accepted message went."""
 
     head: Head
@@ -94,7 +94,7 @@ class Accepted(Struct, frozen=True):
     """False if a receipt said that it had come before."""
 
 
-class Claim(Struct, frozen=True, kw_only=True):
+class Claim(Struct, frozen=True, kw_only=True, gc=False):
     """The right to work on one message of one log, as long as the epoch lasts."""
 
     head: Head
@@ -105,14 +105,14 @@ class Claim(Struct, frozen=True, kw_only=True):
     attempt: int
 
 
-class Slice(Struct, frozen=True):
+class Slice(Struct, frozen=True, gc=False):
     """A stretch of a log, and the head it was read with."""
 
     entries: Sequence[Entry]
     head: Head
 
 
-class Record(Struct, frozen=True):
+class Record(Struct, frozen=True, gc=False):
     """A task folded from its log, and the head it was folded at."""
 
     task: Task
@@ -130,7 +130,7 @@ class Query(Struct, frozen=True, kw_only=True):
     """The status time and id of the last task of the page before."""
 
 
-class Page(Struct, frozen=True):
+class Page(Struct, frozen=True, gc=False):
     """One page of a listing."""
 
     tasks: Sequence[Task]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from msgspec import UNSET
 
@@ -24,8 +24,15 @@ from dragoman.types import (
     TaskStatusUpdateEvent,
 )
 
-Emit = Callable[[Event], Awaitable[None]]
-Related = Callable[[Sequence[str]], Awaitable[list[Task]]]
+
+class Running(Protocol):
+    """What a turn asks of the run that it belongs to."""
+
+    async def emit(self, event: Event) -> None:
+        """Say it now."""
+
+    async def related(self, ids: Sequence[str]) -> list[Task]:
+        """The tasks of these ids, or the others of the context."""
 
 
 class Turn:
@@ -35,6 +42,10 @@ class Turn:
     generator yields them, a coroutine hands them to `await turn.emit(…)`.
     """
 
+    canceled = False
+    """True once the client wants the task to end; for code that cannot be interrupted."""
+    _count = 0
+
     def __init__(
         self,
         task: Task,
@@ -43,8 +54,7 @@ class Turn:
         number: int = 1,
         attempt: int = 1,
         state: Any = None,
-        emit: Emit | None = None,
-        related: Related | None = None,
+        run: Running | None = None,
     ) -> None:
         self.task = task
         """The task so far, this message included."""
@@ -59,12 +69,8 @@ class Turn:
         """1 for the first run of this turn, more when it is run again after a crash."""
         self.state = state
         """What the agent's lifespan yielded."""
-        self.canceled = False
-        """True once the client wants the task to end; for code that cannot be interrupted."""
         self._number = number
-        self._emit = emit
-        self._related = related
-        self._count = 0
+        self._run = run
         self._streams: dict[str, str] = {}
 
     # -- what came in
@@ -109,21 +115,21 @@ class Turn:
 
     async def context_tasks(self) -> list[Task]:
         """The other tasks of this conversation, the latest first."""
-        return await self._related(()) if self._related else []
+        return await self._run.related(()) if self._run else []
 
     async def referenced_tasks(self) -> list[Task]:
         """The tasks that the message refers to, as far as the caller may see them."""
         ids = self.message.reference_task_ids
-        return await self._related(ids) if self._related and ids else []
+        return await self._run.related(ids) if self._run and ids else []
 
     # -- what goes out
 
     async def emit(self, event: Any) -> None:
         """Say something now; takes whatever a generator may yield."""
-        if self._emit is None:
+        if self._run is None:
             raise RuntimeError("this turn is not running: there is nobody to emit to")
         for item in self.events(event):
-            await self._emit(item)
+            await self._run.emit(item)
 
     def working(self, content: Any = None, *, metadata: Metadata | None = None) -> Event:
         """The work goes on, with a word on how."""

@@ -48,13 +48,16 @@ class TaskState(Enum):
     REJECTED = "TASK_STATE_REJECTED"
     AUTH_REQUIRED = "TASK_STATE_AUTH_REQUIRED"
 
+    number: int
+    """The proto's number."""
     terminal: bool
     """No event follows."""
     interrupted: bool
     """The agent waits for the client."""
 
 
-for _state in TaskState:  # plain attributes: they are read once per event
+for _number, _state in enumerate(TaskState, start=1):  # plain attributes: they are hot
+    _state.number = _number
     _state.terminal = _state.name in {"COMPLETED", "FAILED", "CANCELED", "REJECTED"}
     _state.interrupted = _state.name in {"INPUT_REQUIRED", "AUTH_REQUIRED"}
 
@@ -113,6 +116,8 @@ class Message(Wire, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """The text parts, a line each."""
+        if len(self.parts) == 1:
+            return self.parts[0].text or ""
         return "\n".join(part.text for part in self.parts if part.text is not None)
 
 

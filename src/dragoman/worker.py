@@ -109,7 +109,7 @@ class Worker:
                 for claim in claims:
                     self.begin(claim)
                 if len(claims) < max(room, 1):
-                    await ear.wait(self.settings.poll)
+                    await ear.wait()
 
     def begin(self, claim: Claim) -> Run:
         """Work on a claim."""
@@ -121,10 +121,11 @@ class Worker:
     # -- keeping claims
 
     async def _beat(self) -> None:
-        """Renew leases, and learn of cancels and lost claims, also when the bell is deaf."""
+        """Look for work, renew leases, learn of cancels and lost claims, though no bell rings."""
         with self.bell.ears.listen(self.id) as ear:
             while True:
                 await ear.wait(self.settings.poll)
+                self.wake()
                 if self.runs:
                     try:
                         await self._renew()
@@ -185,6 +186,22 @@ class Run:
     """
 
     task: asyncio.Task[None]
+    ended = False
+    """A terminal event was said."""
+    paused = False
+    """The last status that was said here is an interrupted one."""
+    closing = False
+    """The handler has ended."""
+    lost = False
+    """Nothing can be written any more."""
+    reason = ""
+    """Why the handler was asked to stop."""
+
+    _scheduled = False
+    _flight: asyncio.Future[Head] | None = None
+    _stopper: asyncio.Task[None] | None = None
+    _events = 0
+    _bytes = 0
 
     def __init__(self, worker: Worker, claim: Claim) -> None:
         head = claim.head
@@ -194,15 +211,6 @@ class Run:
         self.handler = self.agent.handler_of(claim.received.skill)
         self.state: TaskState = head.state
         self.born = head.born
-        self.ended = False
-        """A terminal event was said."""
-        self.paused = False
-        """The last status that was said here is an interrupted one."""
-        self.closing = False
-        """The handler has ended."""
-        self.lost = False
-        """Nothing can be written any more."""
-        self.reason = ""
         self.deadline = time.monotonic() + worker.settings.turn_timeout
         self.turn = Turn(
             claim.task,
@@ -210,23 +218,20 @@ class Run:
             number=claim.turn,
             attempt=claim.attempt,
             state=worker.states.get(head.scope.agent),
-            emit=self._emit,
-            related=self._related,
+            run=self,
         )
         self._artifacts = {artifact.artifact_id for artifact in claim.task.artifacts}
-        self._loop = asyncio.get_running_loop()
         self._pending: list[Entry] = []
-        self._scheduled = False
-        self._flight: asyncio.Future[Head] | None = None
-        self._events = self._bytes = 0
-        self._stopper: asyncio.Task[None] | None = None
 
     # -- what the handler says (its sink)
 
     def put(self, value: Any) -> bool:
         """Take what was yielded; True asks for a pause."""
-        for event in self.turn.events(value):
-            self._say(event)
+        if type(value) is TaskArtifactUpdateEvent or type(value) is TaskStatusUpdateEvent:
+            self._say(value)
+        else:
+            for event in self.turn.events(value):
+                self._say(event)
         return len(self._pending) >= BATCH
 
     def finish(self, value: Any) -> None:
@@ -243,7 +248,8 @@ class Run:
             await asyncio.wait([self._flight])
         await asyncio.sleep(0)
 
-    async def _emit(self, event: Event) -> None:
+    async def emit(self, event: Event) -> None:
+        """Take what a coroutine says."""
         self._say(event)
         if len(self._pending) >= BATCH:
             await self.relieve()
@@ -270,7 +276,7 @@ class Run:
         except (IllegalEvent, TypeError, ValueError, RecursionError) as error:
             raise InvalidAgentResponse(str(error)) from error
         self._events += 1
-        self._bytes += len(wire or b"")
+        self._bytes += len(wire)
         limit = self.worker.settings
         if self._events > limit.max_events or self._bytes > limit.max_output:
             raise InvalidAgentResponse(
@@ -279,29 +285,26 @@ class Run:
         self._pending.append(entry)
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._flush)
+            asyncio.get_running_loop().call_soon(self._flush)
 
     def _check(self, event: Event) -> None:
         """Keep the local picture of the task, and refuse what cannot follow it."""
-        if type(event) is TaskArtifactUpdateEvent:
-            key = event.artifact.artifact_id
-            if not event.append:
+        kind = type(event)
+        if kind is Reply:
+            self.ended = True
+            return
+        if event.task_id != self.claim.head.id:  # type: ignore[union-attr]
+            raise IllegalEvent("the event is of another task")
+        if kind is TaskArtifactUpdateEvent:
+            key = event.artifact.artifact_id  # type: ignore[union-attr]
+            if not event.append:  # type: ignore[union-attr]
                 self._artifacts.add(key)
             elif key not in self._artifacts:
                 raise IllegalEvent(f"append to an artifact that does not exist: {key}")
-            if event.task_id != self.turn.task.id:
-                raise IllegalEvent("the event is of another task")
-        elif type(event) is TaskStatusUpdateEvent:
-            if event.task_id != self.turn.task.id:
-                raise IllegalEvent("the event is of another task")
-            state = advance(self.state, event)
-            assert state is not None
-            self.state = state
-            self.ended = state.terminal
-            self.paused = state.interrupted
-        elif type(event) is Reply:
-            self.ended = True
-            return
+        else:
+            self.state = state = advance(self.state, event)  # type: ignore[assignment]
+            self.ended = state.terminal  # type: ignore[union-attr]
+            self.paused = state.interrupted  # type: ignore[union-attr]
         self.born = True
 
     # -- appending
@@ -427,7 +430,7 @@ class Run:
         if not self.ended and not self.lost:
             self._say(self.turn.fail(f"The agent failed ({name}); correlation id {correlation}"))
 
-    async def _related(self, ids: Sequence[str]) -> list[Task]:
+    async def related(self, ids: Sequence[str]) -> list[Task]:
         """Tasks that the caller may see: those named, or the others of the context."""
         scope, store = self.claim.head.scope, self.worker.store
         if not ids:

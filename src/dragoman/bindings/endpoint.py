@@ -22,6 +22,10 @@ from dragoman.types import AgentCard, Wire
 Identify = Callable[[Request], Caller | Awaitable[Caller]]
 
 ANONYMOUS = Call(Caller())
+PARTICULARS = frozenset(
+    (b"a2a-extensions", b"x-a2a-extensions", b"idempotency-key", b"last-event-id")
+)
+"""The headers without which one anonymous call is like the other."""
 CARDS = 64
 
 
@@ -43,20 +47,14 @@ class Endpoint:
         self.identify = identify
         self.prefix = prefix
         """The agent's own part of the path, where several share an application."""
+        self._open = identify is None and not service.required
         self._cards: dict[str, tuple[bytes, bytes]] = {}
 
     async def call(self, exchange: Exchange, version: str = "") -> Call:
         """The circumstances of a request; errors if it may not be made in this manner."""
-        headers = exchange.headers
-        dialects.version(exchange.header(b"a2a-version") or version)
-        plain = (
-            self.identify is None
-            and b"a2a-extensions" not in headers
-            and b"x-a2a-extensions" not in headers
-            and b"idempotency-key" not in headers
-            and b"last-event-id" not in headers
-        )
-        if plain and not self.service.required:
+        if version or exchange.headers.get(b"a2a-version") != b"1.0":
+            dialects.version(exchange.header(b"a2a-version") or version)
+        if self._open and PARTICULARS.isdisjoint(exchange.headers):
             return ANONYMOUS
         caller = await self._identified(exchange)
         asked = exchange.header(b"a2a-extensions") or exchange.header(b"x-a2a-extensions")

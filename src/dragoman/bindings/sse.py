@@ -126,7 +126,7 @@ class Pour:
             wire = v1_0.placed(entry, reset=self.stream.reset)
             self.stream.reset = False
         else:
-            wire = entry.wire or v1_0.streamed(entry)
+            wire = entry.wire if entry.wire is not None else v1_0.streamed(entry)
         if not wire:
             return None
         return b"id: %b:%d\ndata: %b%b%b\n\n" % (

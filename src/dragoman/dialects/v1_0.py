@@ -16,14 +16,21 @@ from dragoman.types import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 encode = msgspec.json.Encoder().encode
 
 
-def streamed(entry: Entry) -> bytes | None:
-    """The entry as a `StreamResponse`, encoded once; None if it is not for clients."""
+_NAMES: dict[type, bytes] = {
+    TaskArtifactUpdateEvent: b"artifactUpdate",
+    TaskStatusUpdateEvent: b"statusUpdate",
+    Task: b"task",
+}
+
+
+def streamed(entry: Entry) -> bytes:
+    """The entry as a `StreamResponse`, encoded once; empty if it is not for clients."""
     if entry.wire is None:
         entry.wire = _response(entry.event)
-    return entry.wire or None
+    return entry.wire
 
 
-def placed(entry: Entry, *, reset: bool = False) -> bytes | None:
+def placed(entry: Entry, *, reset: bool = False) -> bytes:
     """The same with its place in the metadata, for readers that activated our extension."""
     event = entry.event
     place: dict[str, Any] = {"place": entry.number}
@@ -35,14 +42,9 @@ def placed(entry: Entry, *, reset: bool = False) -> bytes | None:
 
 
 def _response(event: object) -> bytes:
-    match event:
-        case TaskArtifactUpdateEvent():
-            return b'{"artifactUpdate":%b}' % encode(event)
-        case TaskStatusUpdateEvent():
-            return b'{"statusUpdate":%b}' % encode(event)
-        case Task():
-            return b'{"task":%b}' % encode(event)
-        case Reply(message=message):
-            return b'{"message":%b}' % encode(message)
-        case _:
-            return b""
+    name = _NAMES.get(type(event))
+    if name is not None:
+        return b'{"%b":%b}' % (name, encode(event))
+    if isinstance(event, Reply):
+        return b'{"message":%b}' % encode(event.message)
+    return b""

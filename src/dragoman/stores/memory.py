@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_left, insort
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
@@ -46,7 +46,7 @@ class MemoryStore:
         self.max_tasks = max_tasks
         self.task_age = task_age
         self._logs: dict[str, Log] = {}
-        self._shelves: dict[tuple[Scope, str], Shelf] = {}
+        self._shelves: dict[Scope, Shelf] = {}
         self._queues: dict[str, deque[Log]] = {}
         self._held: dict[str, Log] = {}
         self._ended: dict[str, float] = {}  # in order of their end
@@ -90,7 +90,7 @@ class MemoryStore:
         log.inbox.append(number)
         log.skill = draft.received.skill
         if draft.webhook is not None:
-            log.webhooks[draft.webhook.config.id] = draft.webhook
+            log.keep(draft.webhook)
         if receipt is not None:
             self._receipts[scope, receipt.key] = (
                 receipt.digest,
@@ -121,16 +121,17 @@ class MemoryStore:
 
     async def list(self, scope: Scope, query: Query) -> Page:
         """See `Store.list`."""
-        shelf = self._shelves.get((scope, query.context))
+        shelf = self._shelves.get(scope)
         if shelf is None:
             return Page((), None, 0)
         tasks: list[Task] = []
-        for log in self._matching(shelf, query, query.cursor):
+        for log in shelf.matching(query, query.cursor):
             if len(tasks) == query.size:
                 last = tasks[-1]
-                return Page(tasks, (last.status.timestamp or "", last.id), shelf.total(self, query))
+                cursor = (last.status.timestamp or "", last.id)
+                return Page(tasks, cursor, shelf.total(query))
             tasks.append(log.task())
-        return Page(tasks, None, shelf.total(self, query))
+        return Page(tasks, None, shelf.total(query))
 
     async def cancel(
         self,
@@ -156,16 +157,16 @@ class MemoryStore:
 
     async def put_webhook(self, scope: Scope, webhook: Webhook) -> None:
         """See `Store.put_webhook`."""
-        self._born(scope, webhook.config.task_id).webhooks[webhook.config.id] = webhook
+        self._born(scope, webhook.config.task_id).keep(webhook)
 
     async def webhooks(self, scope: Scope, task: str) -> Sequence[Webhook]:
         """See `Store.webhooks`."""
-        found = self._born(scope, task).webhooks
+        found = self._born(scope, task).webhooks or {}
         return [found[key] for key in sorted(found)]
 
     async def delete_webhook(self, scope: Scope, task: str, webhook: str) -> None:
         """See `Store.delete_webhook`."""
-        self._born(scope, task).webhooks.pop(webhook, None)
+        (self._born(scope, task).webhooks or {}).pop(webhook, None)
 
     # -- for workers
 
@@ -194,16 +195,18 @@ class MemoryStore:
         if log is None or log.epoch != claim.epoch:
             future.set_exception(Stale(claim.head.id))
             return future
+        more = len(log.inbox) > 1
         for entry in entries:
             event = entry.event
             if (
-                type(event) is TaskStatusUpdateEvent
+                more
+                and type(event) is TaskStatusUpdateEvent
                 and event.status.state is TaskState.COMPLETED
-                and len(log.inbox) > 1
             ):
                 status = replace(event.status, state=TaskState.WORKING)
                 entry = Entry(0, replace(event, status=status), claim.turn)
-            self._write(log, entry)
+            log.write(entry)
+        self._settle(log)
         if release and log.holder:
             self._release(log, read=True)
         future.set_result(log.head())
@@ -284,22 +287,18 @@ class MemoryStore:
         return log
 
     def _write(self, log: Log, entry: Entry) -> None:
-        """Append one entry, and keep all views of the head in step."""
-        kind = type(entry.event)
-        if not log.born and kind is not Reply:
+        log.write(entry)
+        self._settle(log)
+
+    def _settle(self, log: Log) -> None:
+        """Bring all views of the head in step with what was written."""
+        if not log.born and not log.replied:
             log.born = True
             self._shelve(log)
-        if kind is TaskStatusUpdateEvent:
-            before = log.state, log.changed
-            log.write(entry)
-            for shelf in self._shelves_of(log):
-                shelf.move(log, *before, self)
-            if log.state.terminal:
-                self._end(log)
-        else:
-            log.write(entry)
-            if log.replied:
-                self._end(log)
+        elif log.shelf is not None:
+            log.shelf.move(log)
+        if log.state.terminal or log.replied:
+            self._end(log)
 
     def _end(self, log: Log) -> None:
         log.epoch += 1
@@ -313,7 +312,7 @@ class MemoryStore:
         log.version += 1
         self._held.pop(log.id, None)
         if read and log.inbox:
-            log.inbox.popleft()
+            del log.inbox[0]
             log.attempt = 0
         if log.canceled is not None and not log.state.terminal:
             status = replace(log.canceled.status, timestamp=clock.now())
@@ -328,29 +327,11 @@ class MemoryStore:
             log.queued = True
             self._queues.setdefault(log.scope.agent, deque()).append(log)
 
-    def _shelves_of(self, log: Log) -> tuple[Shelf, Shelf]:
-        return self._shelves[log.scope, ""], self._shelves[log.scope, log.context]
-
     def _shelve(self, log: Log) -> None:
-        for context in ("", log.context):
-            shelf = self._shelves.setdefault((log.scope, context), Shelf())
-            shelf.add(log)
-
-    def _matching(
-        self, shelf: Shelf, query: Query, cursor: tuple[str, str] | None
-    ) -> Iterator[Log]:
-        """The live logs of a shelf that fit, the latest first."""
-        order = shelf.order
-        end = bisect_left(order, cursor) if cursor else len(order)
-        for index in range(end - 1, -1, -1):
-            changed, task = order[index]
-            if changed < query.since:
-                return
-            log = self._logs.get(task)
-            if log is None or log.changed != changed:
-                continue
-            if query.state is None or log.state is query.state:
-                yield log
+        shelf = self._shelves.get(log.scope)
+        if shelf is None:
+            shelf = self._shelves[log.scope] = Shelf(self._logs)
+        shelf.add(log)
 
     def _make_room(self) -> None:
         """Forget the oldest ended task, else the one that has waited longest for its client."""
@@ -367,43 +348,27 @@ class MemoryStore:
         self._ended.pop(log.id, None)
         self._waiting.pop(log.id, None)
         self._held.pop(log.id, None)
-        if not log.born:
-            return
-        for context in ("", log.context):
-            shelf = self._shelves[log.scope, context]
-            shelf.remove(log, self)
-            if not shelf.live:
-                del self._shelves[log.scope, context]
+        if log.shelf is not None:
+            log.shelf.remove(log)
+            if not log.shelf.live:
+                del self._shelves[log.scope]
 
 
 class Log:
     """One task's entries and head row."""
 
-    __slots__ = (
-        "_folded",
-        "_task",
-        "attempt",
-        "born",
-        "cancel_at",
-        "canceled",
-        "changed",
-        "context",
-        "entries",
-        "epoch",
-        "holder",
-        "id",
-        "inbox",
-        "lease",
-        "queued",
-        "replied",
-        "scope",
-        "settled",
-        "skill",
-        "state",
-        "turn",
-        "version",
-        "webhooks",
-    )
+    replied = False
+    version = epoch = turn = settled = attempt = 0
+    state = TaskState.SUBMITTED
+    holder = ""
+    lease = cancel_at = 0.0
+    canceled: TaskStatusUpdateEvent | None = None
+    queued = False
+    shelf: Shelf | None = None
+    shelved: tuple[str, TaskState]
+    _head: Head | None = None
+    _task: Task | None = None
+    _folded = 0
 
     def __init__(self, scope: Scope, draft: Draft) -> None:
         self.scope = scope
@@ -412,36 +377,32 @@ class Log:
         self.skill = draft.received.skill
         self.born = draft.born
         self.changed = draft.received.at
-        self.state = TaskState.SUBMITTED
-        self.replied = False
         self.entries: list[Entry] = []
-        self.inbox: deque[int] = deque()
-        self.webhooks: dict[str, Webhook] = {}
-        self.version = self.epoch = self.turn = self.settled = self.attempt = 0
-        self.holder = ""
-        self.lease = self.cancel_at = 0.0
-        self.canceled: TaskStatusUpdateEvent | None = None
-        self.queued = False
-        self._task: Task | None = None
-        self._folded = 0
+        self.inbox: list[int] = []
+        self.webhooks: dict[str, Webhook] | None = None
 
     def write(self, entry: Entry) -> int:
         """Append one entry under the next number."""
         event: Event = entry.event  # type: ignore[assignment]
-        if self.entries:
-            state = advance(self.state, event)
-            assert state is not None
-            self.state = state
-        entry.number = len(self.entries) + 1
-        self.entries.append(entry)
+        entries = self.entries
+        if entries:
+            self.state = state = advance(self.state, event)  # type: ignore[assignment]
+            if type(event) is TaskStatusUpdateEvent:
+                self.changed = event.status.timestamp or self.changed
+                if state.interrupted and entry.turn > self.settled:  # type: ignore[union-attr]
+                    self.settled = entry.turn
+            elif type(event) is Reply:
+                self.replied = True
+        entries.append(entry)
+        entry.number = number = len(entries)
         self.version += 1
-        if type(event) is TaskStatusUpdateEvent:
-            self.changed = event.status.timestamp or self.changed
-            if self.state.interrupted and entry.turn > self.settled:
-                self.settled = entry.turn
-        elif type(event) is Reply:
-            self.replied = True
-        return entry.number
+        return number
+
+    def keep(self, webhook: Webhook) -> None:
+        """Add or replace a webhook."""
+        if self.webhooks is None:
+            self.webhooks = {}
+        self.webhooks[webhook.config.id] = webhook
 
     def claim(self, worker: str, lease: float) -> Claim:
         """Begin the turn of the first unread message."""
@@ -479,7 +440,10 @@ class Log:
 
     def head(self) -> Head:
         """The head row as a value."""
-        return Head(
+        head = self._head
+        if head is not None and head.version == self.version:
+            return head
+        self._head = head = Head(
             id=self.id,
             context=self.context,
             scope=self.scope,
@@ -497,54 +461,98 @@ class Log:
             attempt=self.attempt,
             canceling=self.cancel_at > 0,
         )
+        return head
 
 
 class Shelf:
-    """The tasks of one scope or context in the order of their status times.
+    """The born tasks of one scope, in the order of their status times.
 
     A task that moves leaves its old place behind; such places are swept out when they are more
     than the live ones, so that a move costs a constant.
     """
 
-    __slots__ = ("live", "order", "states")
+    __slots__ = ("_contexts", "_logs", "_order", "_states", "live")
 
-    def __init__(self) -> None:
-        self.order: list[tuple[str, str]] = []
+    def __init__(self, logs: Mapping[str, Log]) -> None:
         self.live = 0
-        self.states: Counter[TaskState] = Counter()
+        self._logs = logs
+        self._order: list[tuple[str, str]] = []
+        self._contexts: dict[str, dict[str, Log]] = {}
+        self._states = [0] * (len(TaskState) + 1)
 
     def add(self, log: Log) -> None:
         """A task was born."""
         self.live += 1
-        self.states[log.state] += 1
-        insort(self.order, (log.changed, log.id))
+        self._states[log.state.number] += 1
+        self._contexts.setdefault(log.context, {})[log.id] = log
+        self._insert(log)
+        log.shelf = self
+        log.shelved = (log.changed, log.state)
 
-    def move(self, log: Log, state: TaskState, changed: str, store: MemoryStore) -> None:
-        """A task has a new status; `state` and `changed` are those of the old one."""
+    def move(self, log: Log) -> None:
+        """A task may have another status than when it was last put here."""
+        changed, state = log.shelved
         if state is not log.state:
-            self.states[state] -= 1
-            self.states[log.state] += 1
+            self._states[state.number] -= 1
+            self._states[log.state.number] += 1
+        elif changed == log.changed:
+            return
         if changed != log.changed:
-            insort(self.order, (log.changed, log.id))
-            self._sweep(store)
+            self._insert(log)
+            self._sweep()
+        log.shelved = (log.changed, log.state)
 
-    def remove(self, log: Log, store: MemoryStore) -> None:
+    def remove(self, log: Log) -> None:
         """A task was forgotten."""
         self.live -= 1
-        self.states[log.state] -= 1
-        self._sweep(store)
+        self._states[log.state.number] -= 1
+        context = self._contexts[log.context]
+        del context[log.id]
+        if not context:
+            del self._contexts[log.context]
+        self._sweep()
 
-    def total(self, store: MemoryStore, query: Query) -> int:
-        """How many tasks fit: counted on the go, but for a query by time."""
-        if query.since:
-            return sum(1 for _ in store._matching(self, query, None))
-        return self.live if query.state is None else self.states[query.state]
+    def matching(self, query: Query, cursor: tuple[str, str] | None) -> Iterator[Log]:
+        """The tasks that fit, the latest first."""
+        found = self._within(query.context, cursor) if query.context else self._all(cursor)
+        for log in found:
+            if log.changed < query.since:
+                return
+            if query.state is None or log.state is query.state:
+                yield log
 
-    def _sweep(self, store: MemoryStore) -> None:
-        if len(self.order) > 2 * self.live + 64:
-            logs = store._logs
-            self.order = [
+    def total(self, query: Query) -> int:
+        """How many tasks fit: known, unless time or context make it a count."""
+        if query.since or query.context:
+            return sum(1 for _ in self.matching(query, None))
+        return self.live if query.state is None else self._states[query.state.number]
+
+    def _all(self, cursor: tuple[str, str] | None) -> Iterator[Log]:
+        order = self._order
+        end = bisect_left(order, cursor) if cursor else len(order)
+        for index in range(end - 1, -1, -1):
+            changed, task = order[index]
+            log = self._logs.get(task)
+            if log is not None and log.changed == changed:
+                yield log
+
+    def _within(self, context: str, cursor: tuple[str, str] | None) -> Iterator[Log]:
+        logs = self._contexts.get(context, {}).values()
+        places = sorted(((log.changed, log.id) for log in logs), reverse=True)
+        return (self._logs[place[1]] for place in places if cursor is None or place < cursor)
+
+    def _insert(self, log: Log) -> None:
+        place = (log.changed, log.id)
+        if not self._order or place > self._order[-1]:
+            self._order.append(place)
+        else:
+            insort(self._order, place)
+
+    def _sweep(self) -> None:
+        if len(self._order) > 2 * self.live + 64:
+            logs = self._logs
+            self._order = [
                 (changed, task)
-                for changed, task in self.order
+                for changed, task in self._order
                 if (log := logs.get(task)) is not None and log.changed == changed
             ]
