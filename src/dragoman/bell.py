@@ -7,14 +7,18 @@ also polls at a stated interval and wakes its own ears.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Protocol
+
+SWEPT = 5.0
+"""A wait longer than this is ended by the sweep, not by a timer of its own."""
 
 
 class Ear:
     """One who waits on some topics. A ring between two waits is not lost."""
 
-    __slots__ = ("_ears", "_rung", "_waiter", "seen", "topics")
+    __slots__ = ("_ears", "_rung", "_waiter", "deadline", "seen", "topics")
 
     def __init__(self, ears: Ears, topics: tuple[str, ...]) -> None:
         self._ears = ears
@@ -23,6 +27,7 @@ class Ear:
         self.topics = topics
         self.seen = -1
         """The version of the head that this reader of a log has seen."""
+        self.deadline = math.inf
 
     def wake(self) -> None:
         """End the present wait, or the next one at once."""
@@ -30,12 +35,16 @@ class Ear:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def wait(self, timeout: float | None = None) -> None:
+    async def wait(self, timeout: float = math.inf) -> None:
         """Until woken, or until the time is up."""
         if not self._rung:
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
-            timer = None if timeout is None else loop.call_later(max(timeout, 0), self.wake)
+            timer = None
+            if timeout < SWEPT:
+                timer = loop.call_later(max(timeout, 0), self.wake)
+            else:
+                self.deadline = loop.time() + timeout
             try:
                 await self._waiter
             finally:
@@ -55,6 +64,20 @@ class Ear:
         self.close()
 
 
+class Hook(Ear):
+    """An ear that calls back at once."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, ears: Ears, topics: tuple[str, ...], call: Callable[[], None]) -> None:
+        super().__init__(ears, topics)
+        self._call = call
+
+    def wake(self) -> None:
+        """Call back."""
+        self._call()
+
+
 class Ears:
     """All the ears of this process, by topic."""
 
@@ -63,10 +86,11 @@ class Ears:
 
     def listen(self, *topics: str) -> Ear:
         """A new ear; close it after use."""
-        ear = Ear(self, topics)
-        for topic in topics:
-            self._by_topic.setdefault(topic, {})[ear] = None
-        return ear
+        return self._add(Ear(self, topics))
+
+    def hook(self, call: Callable[[], None], *topics: str) -> Ear:
+        """A new ear that calls back; close it after use."""
+        return self._add(Hook(self, topics, call))
 
     def remove(self, ear: Ear) -> None:
         """Forget an ear."""
@@ -79,8 +103,22 @@ class Ears:
 
     def wake(self, topic: str) -> None:
         """Wake those who wait on a topic."""
-        for ear in self._by_topic.get(topic, ()):
-            ear.wake()
+        ears = self._by_topic.get(topic)
+        if ears is not None:
+            for ear in ears:
+                ear.wake()
+
+    def sweep(self, now: float) -> None:
+        """Wake those whose time is up."""
+        for ears in list(self._by_topic.values()):
+            for ear in list(ears):
+                if ear.deadline <= now:
+                    ear.wake()
+
+    def _add(self, ear: Ear) -> Ear:
+        for topic in ear.topics:
+            self._by_topic.setdefault(topic, {})[ear] = None
+        return ear
 
     def wake_all(self) -> None:
         """Wake everybody."""

@@ -50,7 +50,8 @@ class Keeper:
                 logger.exception("the store could not be looked after; trying again")
 
     async def wake(self) -> None:
-        """Wake the readers of logs that moved on."""
+        """Wake the readers of logs that moved on, and those whose time is up."""
+        self.bell.ears.sweep(asyncio.get_running_loop().time())
         places = self.bell.ears.places()
         if places:
             for task in await self.store.moved(places):

@@ -77,27 +77,40 @@ class Stream:
         self._answer = answer
         """End with the answer to this message; 0 is the end of the task."""
         self._over = False
+        self._current = False
+        self._nudged = False
         self._ear = bell.ears.listen(task)
 
     async def next(self) -> Sequence[Entry] | None:
-        """What comes next, an empty one when woken for nothing; None at the end."""
-        if self._over:
-            return None
-        slice = await self._store.read(self._scope, self.task, self._after, BATCH)
-        if slice is None:
-            raise TaskNotFound
-        entries, head = slice.entries, slice.head
-        self._ear.seen = head.version
-        if entries or (self._first is not None and head.born):
-            return self._taken(entries)
-        if self._ended(head) or self._closing.now:
-            self._over = True
-            return None
-        await self._ear.wait()
-        return ()
+        """What comes next, an empty one when nudged; None at the end."""
+        while not self._over:
+            if self._current:  # what was written since then has rung the ear
+                self._current = False
+                await self._ear.wait()
+                if self._nudged:
+                    self._nudged = False
+                    return ()
+            entries = await self._store.read(self._scope, self.task, self._after, BATCH)
+            if entries:
+                self._current = len(entries) < BATCH
+                return self._taken(entries)
+            head = await self._store.head(self._scope, self.task)
+            if entries is None or head is None:
+                raise TaskNotFound
+            if head.last > self._after:
+                continue  # something came in between
+            if self._first is not None and head.born:
+                return self._taken(())
+            if self._ended(head) or self._closing.now:
+                self._over = True
+                break
+            self._ear.seen = head.version
+            self._current = True
+        return None
 
-    def wake(self) -> None:
+    def nudge(self) -> None:
         """Make `next` return."""
+        self._nudged = True
         self._ear.wake()
 
     def close(self) -> None:

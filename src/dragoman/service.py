@@ -340,10 +340,10 @@ class Service:
         return await until(ready, self.store, self.bell, self.closing, scope, task, limit)
 
     async def _reply(self, scope: Scope, task: str) -> Message:
-        slice = await self.store.read(scope, task, 1, 1)
-        if slice is None or not slice.entries:
+        entries = await self.store.read(scope, task, 1, 1)
+        if not entries:
             raise TaskNotFound
-        event = slice.entries[-1].event
+        event = entries[-1].event
         assert isinstance(event, Reply)
         return event.message
 

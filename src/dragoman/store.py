@@ -105,13 +105,6 @@ class Claim(Struct, frozen=True, kw_only=True, gc=False):
     attempt: int
 
 
-class Slice(Struct, frozen=True, gc=False):
-    """A stretch of a log, and the head it was read with."""
-
-    entries: Sequence[Entry]
-    head: Head
-
-
 class Record(Struct, frozen=True, gc=False):
     """A task folded from its log, and the head it was folded at."""
 
@@ -165,8 +158,8 @@ class Store(Protocol):
     async def load(self, scope: Scope, task: str) -> Record | None:
         """The task, once it is born."""
 
-    async def read(self, scope: Scope, task: str, after: int, limit: int) -> Slice | None:
-        """Entries after a place, in order."""
+    async def read(self, scope: Scope, task: str, after: int, limit: int) -> Sequence[Entry] | None:
+        """Entries after a place, in order; None if there is no such log."""
 
     async def list(self, scope: Scope, query: Query) -> Page:
         """A page of born tasks."""
@@ -193,18 +186,18 @@ class Store(Protocol):
 
     # -- for workers: a claim is the authority
 
-    async def claim(
+    def claim(
         self, agents: Collection[str], worker: str, lease: float, limit: int
-    ) -> Sequence[Claim]:
-        """Take up to `limit` logs of these agents that have an unread message."""
+    ) -> asyncio.Future[Sequence[Claim]]:
+        """Begin to take up to `limit` logs of these agents that have an unread message."""
 
     def append(
         self, claim: Claim, entries: Sequence[Entry], *, release: bool = False
-    ) -> asyncio.Future[Head]:
+    ) -> asyncio.Future[bool]:
         """Begin to append; appends of one claim land in the order of the calls. The entries get
-        their numbers here. The future has the head, or Stale. `completed` becomes `working` while
-        messages are unread. A terminal status ends the epoch. With `release` the turn is over:
-        its message counts as read, the claim ends."""
+        their numbers here. The future has whether more messages wait, or Stale. `completed`
+        becomes `working` while they do. A terminal status ends the epoch. With `release` the
+        turn is over: its message counts as read, the claim ends."""
 
     async def renew(self, claims: Collection[Claim], lease: float) -> Renewal:
         """Prolong the leases."""

@@ -120,9 +120,8 @@ async def rehearse(
             run = worker.begin(claim)
             await run.task
     worker.executor.shutdown(wait=False, cancel_futures=True)
-    slice = await store.read(scope, task, 0, chosen.max_events)
-    assert slice is not None
-    return _told(slice.entries, await store.load(scope, task))
+    entries = await store.read(scope, task, 0, chosen.max_events)
+    return _told(entries or (), await store.load(scope, task))
 
 
 def _told(entries: Sequence[Entry], record: Any) -> Rehearsal:

@@ -7,6 +7,7 @@ poll, so a worker in another process is the same worker.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,13 +15,13 @@ from typing import Any
 
 from dragoman import clock
 from dragoman.agent import Agent
-from dragoman.bell import Bell, Ear
+from dragoman.bell import Bell
 from dragoman.dialects import v1_0
 from dragoman.errors import InvalidAgentResponse
 from dragoman.events import Entry, Event, Reply
 from dragoman.lifecycle import IllegalEvent, advance
 from dragoman.settings import Settings
-from dragoman.store import Claim, Head, Query, Stale, Store
+from dragoman.store import Claim, Query, Stale, Store
 from dragoman.telemetry import CORRELATION, TASK, logger
 from dragoman.turn import Turn
 from dragoman.types import (
@@ -49,21 +50,25 @@ class Worker:
         """What the agents' lifespans yielded."""
         self.runs: dict[str, Run] = {}
         self.executor = ThreadPoolExecutor(settings.threads, thread_name_prefix="dragoman-handler")
-        self._work: Ear | None = None
         self._zombies: set[asyncio.Task[None]] = set()
         self._draining = False
+        self._drained = asyncio.Event()
+        self._claiming = False
+        self._again = False
+        self._context = contextvars.copy_context()
 
     async def run(self) -> None:
         """Work until drained."""
-        async with asyncio.TaskGroup() as group:
-            beat = group.create_task(self._beat())
-            await self._dispatch()
-            beat.cancel()
+        topics = [f"work:{key}" for key in self.agents]
+        with self.bell.ears.hook(self.look, *topics):
+            async with asyncio.TaskGroup() as group:
+                beat = group.create_task(self._beat())
+                await self._drained.wait()
+                beat.cancel()
 
     async def drain(self, grace: float) -> None:
         """Claim nothing more; let the running turns end, stop them when the grace is over."""
         self._draining = True
-        self.wake()
         tasks = [run.task for run in self.runs.values()]
         if tasks and grace > 0:
             await asyncio.wait(tasks, timeout=grace)
@@ -75,11 +80,7 @@ class Worker:
         for run in list(self.runs.values()):
             await self.hand_back(run)
         self.executor.shutdown(wait=False, cancel_futures=True)
-
-    def wake(self) -> None:
-        """Look for work now."""
-        if self._work is not None:
-            self._work.wake()
+        self._drained.set()
 
     def left(self, run: Run) -> None:
         """A run has ended: its place is free."""
@@ -87,35 +88,43 @@ class Worker:
             full = len(self.runs) >= self.settings.max_running
             del self.runs[run.claim.head.id]
             if full:
-                self.wake()
+                self.look()
 
     # -- claiming
 
-    async def _dispatch(self) -> None:
-        topics = [f"work:{key}" for key in self.agents]
-        with self.bell.ears.listen(*topics) as ear:
-            self._work = ear
-            while not self._draining:
-                room = min(CLAIMS, self.settings.max_running - len(self.runs))
-                claims: Sequence[Claim] = ()
-                if room > 0:
-                    try:
-                        claims = await self.store.claim(
-                            self.agents, self.id, self.settings.lease, room
-                        )
-                    except Exception:
-                        logger.exception("no work could be claimed; trying again")
-                        await asyncio.sleep(self.settings.poll)
-                for claim in claims:
-                    self.begin(claim)
-                if len(claims) < max(room, 1):
-                    await ear.wait()
+    def look(self) -> None:
+        """Claim what waits, as far as there is room."""
+        if self._claiming or self._draining:
+            self._again = True
+            return
+        room = min(CLAIMS, self.settings.max_running - len(self.runs))
+        if room <= 0:
+            return
+        self._again = False
+        self._claiming = True
+        future = self.store.claim(self.agents, self.id, self.settings.lease, room)
+        if future.done():
+            self._claimed(future)
+        else:
+            future.add_done_callback(self._claimed)
+
+    def _claimed(self, future: asyncio.Future[Sequence[Claim]]) -> None:
+        self._claiming = False
+        if error := future.exception():
+            logger.error("no work could be claimed; trying again", exc_info=error)
+            return
+        claims = future.result()
+        for claim in claims:
+            self.begin(claim)
+        if self._again or len(claims) == CLAIMS:
+            self.look()
 
     def begin(self, claim: Claim) -> Run:
         """Work on a claim."""
         run = Run(self, claim)
         self.runs[claim.head.id] = run
-        run.task = asyncio.create_task(run.perform())
+        # A context of its own: what the request's has is not the handler's business.
+        run.task = asyncio.create_task(run.perform(), context=self._context.copy())
         return run
 
     # -- keeping claims
@@ -125,7 +134,7 @@ class Worker:
         with self.bell.ears.listen(self.id) as ear:
             while True:
                 await ear.wait(self.settings.poll)
-                self.wake()
+                self.look()
                 if self.runs:
                     try:
                         await self._renew()
@@ -198,7 +207,7 @@ class Run:
     """Why the handler was asked to stop."""
 
     _scheduled = False
-    _flight: asyncio.Future[Head] | None = None
+    _flight: asyncio.Future[bool] | None = None
     _stopper: asyncio.Task[None] | None = None
     _events = 0
     _bytes = 0
@@ -323,7 +332,7 @@ class Run:
         else:
             self._flight.add_done_callback(self._landed)
 
-    def _landed(self, flight: asyncio.Future[Head]) -> None:
+    def _landed(self, flight: asyncio.Future[bool]) -> None:
         error = flight.exception()
         if error is None:
             self.worker.bell.ring(self.claim.head.id)
@@ -341,10 +350,8 @@ class Run:
         self._flush(release=True)
         while self._flight is not None and not self._flight.done():
             await asyncio.wait([self._flight])
-        if self._flight is not None and not self._flight.exception():
-            head = self._flight.result()
-            if head.unread:
-                self.worker.bell.ring(f"work:{head.scope.agent}")
+        if self._flight is not None and not self._flight.exception() and self._flight.result():
+            self.worker.bell.ring(f"work:{self.agent.key}")
 
     # -- the life of a run
 

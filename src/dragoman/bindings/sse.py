@@ -16,6 +16,9 @@ from dragoman.settings import Settings
 EVENT_STREAM = b"text/event-stream"
 HEADERS: Headers = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
 ALIVE = b": alive\n\n"
+RUSH, FEW, PAUSE = 4, 16, 0.002
+"""After so many writes of few events, shortly after each other, a stream pauses between writes: a
+fast agent then costs few of them, and nobody sees the difference."""
 
 
 class Streams:
@@ -37,6 +40,7 @@ class Streams:
             await asyncio.sleep(max(pause, 0.01))
             now = time.monotonic()
             for pour in list(self.open):
+                pour.watch()
                 if pour.sending and now - pour.sending > self.settings.stall:
                     pour.cut()
                 elif not pour.sending and now - pour.sent > self.settings.keepalive:
@@ -67,6 +71,12 @@ class Pour:
         self._idle = False
         self._gone = False
         self._task: asyncio.Task[None] | None = None
+        self._watcher: asyncio.Task[None] | None = None
+
+    def watch(self) -> None:
+        """Notice from now on when the reader goes away; a short stream ends before it matters."""
+        if self._watcher is None:
+            self._watcher = asyncio.create_task(self._watch())
 
     def cut(self) -> None:
         """End a reader that takes nothing; it can come back and resume."""
@@ -77,7 +87,7 @@ class Pour:
     def beat(self) -> None:
         """Say that the stream is alive."""
         self._idle = True
-        self.stream.wake()
+        self.stream.nudge()
 
     async def run(
         self, streams: Streams, headers: Headers, error: Callable[[A2AError], bytes]
@@ -85,7 +95,6 @@ class Pour:
         """Send the whole stream."""
         self._task = asyncio.current_task()
         streams.open.add(self)
-        watch = asyncio.create_task(self._watch())
         try:
             await self.exchange.begin(EVENT_STREAM, (*HEADERS, *headers))
             try:
@@ -98,13 +107,20 @@ class Pour:
             if not self._gone:
                 raise
         finally:
-            watch.cancel()
+            if self._watcher is not None:
+                self._watcher.cancel()
             streams.open.discard(self)
             self.stream.close()
 
     async def _pour(self) -> None:
         limit = self.exchange.settings.stream_buffer
-        while (entries := await self.stream.next()) is not None and not self._gone:
+        rush = 0
+        while True:
+            if rush >= RUSH:
+                await asyncio.sleep(PAUSE)
+            entries = await self.stream.next()
+            if entries is None or self._gone:
+                return
             frames: list[bytes] = []
             size = 0
             for entry in entries:
@@ -117,7 +133,10 @@ class Pour:
                     await self._send(b"".join(frames))
                     frames, size = [], 0
             if frames:
+                before = self.sent
                 await self._send(frames[0] if len(frames) == 1 else b"".join(frames))
+                soon = self.sent - before < 2 * PAUSE
+                rush = rush + 1 if soon and len(frames) < FEW else 0
             elif self._idle:
                 await self._send(ALIVE)
 
@@ -145,8 +164,7 @@ class Pour:
         self._idle = False
 
     async def _watch(self) -> None:
-        """Notice when the reader goes away."""
         while (await self.exchange.receive())["type"] != "http.disconnect":
             pass
         self._gone = True
-        self.stream.wake()
+        self.stream.nudge()

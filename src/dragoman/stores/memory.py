@@ -30,7 +30,6 @@ from dragoman.store import (
     Query,
     Record,
     Renewal,
-    Slice,
     Stale,
     Webhook,
 )
@@ -112,12 +111,10 @@ class MemoryStore:
         log = self._find(scope, task)
         return Record(log.task(), log.head()) if log and log.born else None
 
-    async def read(self, scope: Scope, task: str, after: int, limit: int) -> Slice | None:
+    async def read(self, scope: Scope, task: str, after: int, limit: int) -> Sequence[Entry] | None:
         """See `Store.read`."""
         log = self._find(scope, task)
-        if log is None:
-            return None
-        return Slice(log.entries[after : after + limit], log.head())
+        return None if log is None else log.entries[after : after + limit]
 
     async def list(self, scope: Scope, query: Query) -> Page:
         """See `Store.list`."""
@@ -170,10 +167,11 @@ class MemoryStore:
 
     # -- for workers
 
-    async def claim(
+    def claim(
         self, agents: Collection[str], worker: str, lease: float, limit: int
-    ) -> Sequence[Claim]:
-        """See `Store.claim`."""
+    ) -> asyncio.Future[Sequence[Claim]]:
+        """See `Store.claim`. Here they are taken when the call returns."""
+        future: asyncio.Future[Sequence[Claim]] = asyncio.get_running_loop().create_future()
         claims: list[Claim] = []
         for agent in agents:
             queue = self._queues.get(agent)
@@ -184,13 +182,14 @@ class MemoryStore:
                     continue
                 claims.append(log.claim(worker, time.monotonic() + lease))
                 self._held[log.id] = log
-        return claims
+        future.set_result(claims)
+        return future
 
     def append(
         self, claim: Claim, entries: Sequence[Entry], *, release: bool = False
-    ) -> asyncio.Future[Head]:
+    ) -> asyncio.Future[bool]:
         """See `Store.append`. Here it has landed when the call returns."""
-        future: asyncio.Future[Head] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         log = self._logs.get(claim.head.id)
         if log is None or log.epoch != claim.epoch:
             future.set_exception(Stale(claim.head.id))
@@ -209,7 +208,7 @@ class MemoryStore:
         self._settle(log)
         if release and log.holder:
             self._release(log, read=True)
-        future.set_result(log.head())
+        future.set_result(more and not log.state.terminal)
         return future
 
     async def renew(self, claims: Collection[Claim], lease: float) -> Renewal:

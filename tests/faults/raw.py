@@ -1,0 +1,152 @@
+"""HTTP by hand: it sends what no client library would."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+HANG = 30.0
+"""Whoever has not answered by then never will."""
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        """The body's content."""
+        return json.loads(self.body)
+
+
+class Connection:
+    """One connection to a server."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def send(self, data: bytes) -> None:
+        """Write bytes as they are; a closed connection takes them too."""
+        peer = self.writer.get_extra_info("socket")
+        with contextlib.suppress(ConnectionError):
+            if peer is not None and hasattr(socket, "TCP_QUICKACK"):
+                # Or a server that writes head and body apart waits for us to acknowledge the head.
+                peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+            self.writer.write(data)
+            await self.writer.drain()
+
+    async def answer(self, *, whole: bool = True) -> Answer | None:
+        """The next answer, or nothing if the server hung up; with `whole`, all of its body."""
+        async with asyncio.timeout(HANG):
+            try:
+                head = await self.reader.readuntil(b"\r\n\r\n")
+            except (asyncio.IncompleteReadError, ConnectionError):
+                return None
+            first, *lines = head[:-4].split(b"\r\n")
+            pairs = (line.decode("latin-1").partition(":") for line in lines)
+            headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+            answer = Answer(int(first.split()[1]), headers, b"")
+            if not whole:
+                return answer
+            return Answer(answer.status, headers, await self._body(answer))
+
+    async def _body(self, answer: Answer) -> bytes:
+        if answer.status in (204, 304):
+            return b""
+        if "content-length" in answer.headers:
+            return await self.reader.readexactly(int(answer.headers["content-length"]))
+        if answer.headers.get("transfer-encoding") != "chunked":
+            return await self.reader.read()
+        pieces: list[bytes] = []
+        while size := int(await self.reader.readline(), 16):
+            pieces.append(await self.reader.readexactly(size))
+            await self.reader.readexactly(2)
+        await self.reader.readexactly(2)
+        return b"".join(pieces)
+
+    async def over(self) -> bool:
+        """Whether the server closes the connection by itself."""
+        try:
+            async with asyncio.timeout(HANG):
+                while await self.reader.read(65536):
+                    pass
+        except ConnectionError:
+            return True
+        except TimeoutError:
+            return False
+        return True
+
+
+@contextlib.asynccontextmanager
+async def connect(url: str) -> AsyncIterator[Connection]:
+    """A connection to the server of a URL."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port), limit=2**24)
+    try:
+        yield Connection(reader, writer)
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+def request(
+    method: bytes | str, target: bytes | str, body: bytes | None = None, headers: Headers = ()
+) -> bytes:
+    """The bytes of a request."""
+    method, target = (
+        part.encode("latin-1") if isinstance(part, str) else part for part in (method, target)
+    )
+    lines = [b"%b %b HTTP/1.1" % (method, target), b"Host: test"]
+    lines += [b"%b: %b" % header for header in headers]
+    if body is not None:
+        lines.append(b"Content-Length: %d" % len(body))
+    return b"\r\n".join([*lines, b"", body or b""])
+
+
+class Client:
+    """Asks over one connection, and opens another when the server has closed it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._stack = contextlib.AsyncExitStack()
+        self._connection: Connection | None = None
+
+    async def ask(
+        self,
+        method: bytes | str,
+        target: bytes | str,
+        body: bytes | None = None,
+        headers: Headers = (),
+    ) -> Answer | None:
+        """Ask and read the whole answer; nothing if the server hung up instead."""
+        if self._connection is None:
+            self._connection = await self._stack.enter_async_context(connect(self.url))
+        await self._connection.send(request(method, target, body, headers))
+        answer = await self._connection.answer()
+        if answer is None or answer.headers.get("connection") == "close":
+            await self.close()
+        return answer
+
+    async def close(self) -> None:
+        """Hang up."""
+        self._connection = None
+        await self._stack.aclose()
+        self._stack = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

@@ -1,0 +1,254 @@
+"""Settings: where they come from, which of them wins, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman import settings
+from dragoman.settings import DESCRIPTIONS, Settings, SettingsError, load
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory without a configuration, and no variables."""
+    monkeypatch.chdir(tmp_path)
+    for name in Settings.__struct_fields__:
+        monkeypatch.delenv(f"DRAGOMAN_{name.upper()}", raising=False)
+    monkeypatch.delenv("DRAGOMAN_CONFIG", raising=False)
+    yield tmp_path
+
+
+def write(path: Path, text: str, name: str = "dragoman.toml") -> Path:
+    """A configuration file."""
+    file = path / name
+    file.write_text(text, "utf-8")
+    return file
+
+
+# ---- where they come from ------------------------------------------------------------------
+
+
+def test_defaults() -> None:
+    assert load() == Settings()
+
+
+def test_arguments_before_variables_before_the_file(elsewhere: Path) -> None:
+    write(elsewhere, 'port = 1\nhost = "file"\nurl = "http://file"\npoll = 1')
+    environ = {"DRAGOMAN_PORT": "2", "DRAGOMAN_HOST": "variable", "DRAGOMAN_DRAIN": "2"}
+    found = load({"port": 3}, environ=environ)
+    assert found == Settings(port=3, host="variable", url="http://file", poll=1.0, drain=2.0)
+
+
+@pytest.mark.parametrize("name", Settings.__struct_fields__)
+def test_each_setting_has_the_same_precedence(name: str, elsewhere: Path) -> None:
+    first, second, third = options(name)
+    write(elsewhere, f"{name} = {literal(first)}")
+    assert getattr(load(environ={}), name) == first
+    environ = {f"DRAGOMAN_{name.upper()}": text(second)}
+    assert getattr(load(environ=environ), name) == second
+    assert getattr(load({name: third}, environ=environ), name) == third
+    assert getattr(load(texts={name: text(third)}, environ=environ), name) == third
+
+
+def options(name: str) -> tuple[Any, Any, Any]:
+    """Three values of a setting's type, neighbours different where there are enough of them."""
+    (kind,) = (f.type for f in msgspec.structs.fields(Settings) if f.name == name)
+    if kind is bool:
+        return True, False, True
+    if kind is int:
+        return 11, 12, 13
+    if kind is float:
+        return 1.5, 2.5, 3.0
+    if kind is str:
+        return "a", "b", "c"
+    choices = kind.__args__
+    return choices[0], choices[1], choices[-1]
+
+
+def literal(value: Any) -> str:
+    """A value in TOML."""
+    return f'"{value}"' if isinstance(value, str) else str(value).lower()
+
+
+def text(value: Any) -> str:
+    """A value in a variable."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def test_variables_are_those_of_the_process_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAGOMAN_PORT", "4321")
+    assert load().port == 4321
+
+
+def test_an_argument_of_none_is_none() -> None:
+    assert load({"port": None, "host": None}) == Settings()
+
+
+def test_the_file_that_is_named(elsewhere: Path) -> None:
+    write(elsewhere, "port = 1")
+    other = write(elsewhere, "port = 2", "other.toml")
+    third = write(elsewhere, "port = 3", "third.toml")
+    assert load(environ={}).port == 1
+    assert load(environ={"DRAGOMAN_CONFIG": str(other)}).port == 2
+    assert load(environ={"DRAGOMAN_CONFIG": str(other)}, file=third).port == 3
+
+
+@pytest.mark.parametrize("word", ["true", "True", "1"])
+def test_words_for_true(word: str) -> None:
+    assert load(environ={"DRAGOMAN_PUSH": word}).push is True
+
+
+@pytest.mark.parametrize("word", ["false", "False", "0"])
+def test_words_for_false(word: str) -> None:
+    assert load(environ={"DRAGOMAN_PUSH": word}).push is False
+
+
+# ---- what is refused, and how it is named --------------------------------------------------
+
+
+def fault(**arguments: Any) -> str:
+    """What loading complains of."""
+    with pytest.raises(SettingsError) as caught:
+        load(**{"environ": {}, **arguments})
+    return str(caught.value)
+
+
+def test_an_unknown_key(elsewhere: Path) -> None:
+    assert fault(arguments={"prot": 1}).startswith("prot: there is no such setting")
+    assert fault(texts={"prot": "1"}).startswith("prot: there is no such setting")
+    file = write(elsewhere, "prot = 1")
+    assert fault(file=file).startswith(f"{file}: prot: there is no such setting")
+
+
+def test_a_table_in_the_file_is_no_setting(elsewhere: Path) -> None:
+    file = write(elsewhere, "[server]\nport = 1")
+    assert fault(file=file).startswith(f"{file}: server: there is no such setting")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("port", "80"),
+        ("port", 1.5),
+        ("port", True),
+        ("host", 1),
+        ("push", "true"),
+        ("push", 1),
+        ("poll", "1"),
+        ("duplicates", "never"),
+        ("log_level", "loud"),
+        ("max_body", None.__class__),
+        ("url", ["http://x"]),
+    ],
+)
+def test_an_argument_of_a_wrong_type(name: str, value: Any) -> None:
+    assert fault(arguments={name: value}).startswith(f"{name}: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("port", "eighty"),
+        ("port", ""),
+        ("port", "1.5"),
+        ("push", "maybe"),
+        ("poll", "soon"),
+        ("duplicates", "never"),
+        ("log_format", "xml"),
+    ],
+)
+def test_a_variable_of_a_wrong_type(name: str, word: str) -> None:
+    variable = f"DRAGOMAN_{name.upper()}"
+    assert fault(environ={variable: word}).startswith(f"{variable}: ")
+    assert fault(texts={name: word}).startswith(f"{name}: ")
+
+
+def test_a_wrong_type_in_the_file(elsewhere: Path) -> None:
+    file = write(elsewhere, 'port = "80"')
+    assert fault(file=file).startswith(f"{file}: port: ")
+
+
+NUMBERS = [field.name for field in msgspec.structs.fields(Settings) if field.type in (int, float)]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_negative_number(name: str, elsewhere: Path) -> None:
+    variable = f"DRAGOMAN_{name.upper()}"
+    assert fault(arguments={name: -1}) == f"{name}: must not be negative"
+    assert fault(environ={variable: "-1"}) == f"{variable}: must not be negative"
+    file = write(elsewhere, f"{name} = -1")
+    assert fault(file=file) == f"{file}: {name}: must not be negative"
+
+
+def test_what_is_not_a_number_is_no_time(elsewhere: Path) -> None:
+    assert fault(arguments={"poll": float("nan")}).startswith("poll: ")
+    assert fault(environ={"DRAGOMAN_POLL": "nan"}).startswith("DRAGOMAN_POLL: ")
+    file = write(elsewhere, "poll = nan")
+    assert fault(file=file).startswith(f"{file}: poll: ")
+
+
+def test_a_file_that_is_not_there(elsewhere: Path) -> None:
+    missing = elsewhere / "missing.toml"
+    assert fault(file=missing) == f"{missing}: No such file or directory"
+    assert fault(environ={"DRAGOMAN_CONFIG": str(missing)}).startswith(str(missing))
+
+
+def test_a_file_that_is_not_toml(elsewhere: Path) -> None:
+    file = write(elsewhere, "port: 80")
+    assert fault(file=file).startswith(f"{file}: ")
+    file.write_bytes(b'host = "\xff"')
+    assert fault(file=file).startswith(f"{file}: ")
+
+
+def test_what_is_wrong_is_refused_though_another_wins(elsewhere: Path) -> None:
+    write(elsewhere, "port = -1")
+    assert "port" in fault(arguments={"port": 1})
+
+
+# ---- showing them --------------------------------------------------------------------------
+
+
+@pytest.mark.clause("logs.no-secrets")
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("memory:", "memory:"),
+        ("postgresql://host/db", "postgresql://host/db"),
+        ("postgresql://user@host/db", "postgresql://user@host/db"),
+        ("postgresql://user:secret@host/db", "postgresql://user:***@host/db"),
+        ("postgresql://user:@host/db", "postgresql://user:***@host/db"),
+        ("redis://:secret@host:6379/0", "redis://:***@host:6379/0"),
+        ("nats://u:secret@a:1,v:secret@b:2", None),
+        ("postgresql://user:sec%40ret@host", "postgresql://user:***@host"),
+        ("postgresql://user:sec@secret@host", None),
+        ("postgresql://user:sec/secret@host", None),
+        ("postgresql:///db?user=u&password=secret", None),
+    ],
+)
+def test_passwords_are_masked(url: str, shown: str | None) -> None:
+    masked = Settings(store=url, bell=url).masked()
+    assert masked["store"] == masked["bell"]
+    assert "secret" not in masked["store"]
+    if shown is not None:
+        assert masked["store"] == shown
+
+
+def test_the_rest_is_shown_as_it_is() -> None:
+    chosen = Settings(port=1, push=True, url="https://example.org/a:b@c")
+    assert chosen.masked() == msgspec.structs.asdict(chosen)
+
+
+def test_every_setting_has_a_line_of_help() -> None:
+    assert list(DESCRIPTIONS) == list(Settings.__struct_fields__)
+    assert all(DESCRIPTIONS.values())
+    assert settings.PREFIX == "DRAGOMAN_"
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(AttributeError):
+        Settings().port = 1  # type: ignore[misc]

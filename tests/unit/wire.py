@@ -1,0 +1,123 @@
+"""Strategies for every value of the wire, built from the definitions of the structs."""
+
+from __future__ import annotations
+
+import types as kinds
+from datetime import datetime
+from enum import Enum
+from functools import cache
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from hypothesis import strategies as st
+from msgspec import UNSET, UnsetType
+
+from dragoman import types
+from dragoman.types import Part, Wire
+
+KINDS: tuple[type[Wire], ...] = tuple(
+    kind
+    for kind in vars(types).values()
+    if isinstance(kind, type) and issubclass(kind, Wire) and kind is not Wire
+)
+"""Every struct of the wire."""
+
+ONEOFS = {
+    types.OAuthFlows,
+    types.SecurityScheme,
+    types.SendMessageResponse,
+    types.StreamResponse,
+}
+"""Those whose fields are the members of one oneof."""
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT,
+    lambda inner: st.lists(inner, max_size=3).map(list) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+"""Any JSON value."""
+
+TIMES = st.builds(
+    lambda moment, fraction: f"{moment:%Y-%m-%dT%H:%M:%S}{fraction}Z".rjust(
+        20 + len(fraction), "0"
+    ),
+    st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59)),
+    st.from_regex(r"(\.[0-9]{1,9})?", fullmatch=True),
+)
+"""RFC 3339 times in UTC, with any fraction."""
+
+
+@cache
+def values(kind: Any) -> st.SearchStrategy[Any]:
+    """Any value of a type that appears on the wire."""
+    origin = get_origin(kind)
+    if origin is Annotated:
+        (meta,) = (note for note in kind.__metadata__ if isinstance(note, msgspec.Meta))
+        if meta.pattern:
+            return TIMES
+        if meta.min_length and kind.__origin__ is str:
+            return st.text(
+                st.characters(exclude_categories=["Cs"]), min_size=meta.min_length, max_size=8
+            )
+        return _tuples(get_args(kind.__origin__)[0], meta.min_length or 0)
+    if origin in (Union, kinds.UnionType):
+        return st.one_of(values(item) for item in get_args(kind))
+    if origin is tuple:
+        return _tuples(get_args(kind)[0], 0)
+    if origin is dict:
+        return st.dictionaries(TEXT, values(get_args(kind)[1]), max_size=3)
+    if isinstance(kind, type) and issubclass(kind, Wire):
+        return PARTS if kind is Part else structs(kind)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return st.sampled_from(kind)
+    return {
+        Any: JSON,
+        type(None): st.none(),
+        UnsetType: st.just(UNSET),
+        str: TEXT,
+        bool: st.booleans(),
+        bytes: st.binary(max_size=8),
+        int: st.integers(-(2**31), 2**31 - 1),
+    }[kind]
+
+
+def hints(kind: type[Wire]) -> dict[str, Any]:
+    """The types of a struct's fields, with their constraints."""
+    return {
+        name: hint
+        for name, hint in get_type_hints(kind, include_extras=True).items()
+        if name in kind.__struct_fields__
+    }
+
+
+def structs(kind: type[Wire]) -> st.SearchStrategy[Any]:
+    """Any value of a struct; of a oneof, at most one member is there."""
+    fields = hints(kind)
+    if kind in ONEOFS:
+        return st.just(kind()) | st.one_of(
+            st.builds(kind, **{name: values(hint)}) for name, hint in fields.items()
+        )
+    return st.builds(kind, **{name: values(hint) for name, hint in fields.items()})
+
+
+def _tuples(kind: Any, least: int) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.lists(values(kind), min_size=least, max_size=max(2, least)).map(tuple)
+
+
+CONTENTS = {"text": TEXT, "raw": st.binary(max_size=8), "url": TEXT, "data": JSON}
+PARTS: st.SearchStrategy[Part] = st.one_of(
+    st.builds(
+        Part,
+        **{content: strategy},
+        metadata=st.none() | st.dictionaries(TEXT, JSON, max_size=2),
+        filename=TEXT,
+        media_type=TEXT,
+    )
+    for content, strategy in CONTENTS.items()
+)
+"""Parts, each with exactly one content."""
