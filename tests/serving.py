@@ -22,13 +22,14 @@ class Quiet(uvicorn.Server):
 @contextlib.asynccontextmanager
 async def serving(app: Any, **options: Any) -> AsyncIterator[str]:
     """The URL of the application, up and running until the block ends."""
-    listener = socket.socket()
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", 0))
     config = uvicorn.Config(
         app,
         log_config=None,
         access_log=False,
+        proxy_headers=False,
         lifespan=options.pop("lifespan", "on"),
         timeout_graceful_shutdown=1,
         **options,
@@ -43,5 +44,7 @@ async def serving(app: Any, **options: Any) -> AsyncIterator[str]:
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
+        if hasattr(app, "drain"):
+            await app.drain()  # as `dragoman serve` does, so that open streams end
         server.should_exit = True
         await task

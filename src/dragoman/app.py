@@ -173,6 +173,11 @@ class App:
         self.closing.now = True
         self.bell.ears.wake_all()
 
+    @property
+    def stuck(self) -> list[str]:
+        """The handlers that go on although they were cancelled; a loop would wait for them."""
+        return self._worker.stuck if self._worker else []
+
     async def stop(self) -> None:
         """Drain and close everything that `start` opened."""
         runner, self._runner = self._runner, None

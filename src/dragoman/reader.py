@@ -92,7 +92,6 @@ class Stream:
                     return ()
             entries = await self._store.read(self._scope, self.task, self._after, BATCH)
             if entries:
-                self._current = len(entries) < BATCH
                 return self._taken(entries)
             head = await self._store.head(self._scope, self.task)
             if entries is None or head is None:
@@ -119,10 +118,13 @@ class Stream:
 
     def _taken(self, entries: Sequence[Entry]) -> Sequence[Entry]:
         """These entries up to the one that ends the stream, behind the first."""
+        self._current = 0 < len(entries) < BATCH
         for index, entry in enumerate(entries):
             event = entry.event
             if type(event) is TaskStatusUpdateEvent:
                 state = event.status.state
+                if state.interrupted:
+                    self._current = False  # the end of a turn changes the head alone
                 if state.terminal or (
                     state is TaskState.INPUT_REQUIRED and 0 < self._answer <= entry.turn
                 ):

@@ -64,7 +64,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     turn_timeout: float = setting(3600.0, "how long a turn may run")
     cancel_grace: float = setting(5.0, "how long an agent may take to stop when canceled")
     drain: float = setting(10.0, "how long running turns may go on at shutdown")
-    keepalive: float = setting(15.0, "how often an idle stream says that it is alive")
+    # below the 5 s that the reference client waits for a byte by default
+    keepalive: float = setting(4.0, "how often an idle stream says that it is alive")
     stall: float = setting(120.0, "how long a stream may take no byte before it is cut")
     lease: float = setting(30.0, "how long a worker holds a task without renewing")
     poll: float = setting(1.0, "how often to look at the store when no bell rings")

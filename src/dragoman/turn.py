@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from dragoman import clock, content
 from dragoman.caller import Caller
@@ -158,7 +159,8 @@ class Turn:
     def reply(self, content: Any, *, metadata: Metadata | None = None) -> Event:
         """A direct answer. Without a task if the handler was declared with `reply=True` and has
         said nothing before; else it is the message of the completed task."""
-        return Reply(self._message(content, metadata))
+        message = self._message(content, metadata)
+        return Reply(replace(message, task_id=""))
 
     def artifact(
         self,
@@ -220,7 +222,7 @@ class Turn:
             case TaskArtifactUpdateEvent() | TaskStatusUpdateEvent() | Reply():
                 return (value,)
             case Message():
-                return (Reply(self._own(value)),)
+                return (self.reply(value),)
             case Artifact():
                 return (self._whole(value),)
             case [Artifact(), *_] if all(isinstance(item, Artifact) for item in value):
@@ -264,15 +266,8 @@ class Turn:
 
     def _own(self, message: Message) -> Message:
         """The author's message, with the ids that it must have here."""
-        return Message(
-            message_id=message.message_id,
-            context_id=self.task.context_id,
-            task_id=self.task.id,
-            role=Role.AGENT,
-            parts=message.parts,
-            metadata=message.metadata,
-            extensions=message.extensions,
-            reference_task_ids=message.reference_task_ids,
+        return replace(
+            message, context_id=self.task.context_id, task_id=self.task.id, role=Role.AGENT
         )
 
 

@@ -82,6 +82,11 @@ class Worker:
         self.executor.shutdown(wait=False, cancel_futures=True)
         self._drained.set()
 
+    @property
+    def stuck(self) -> list[str]:
+        """The handlers that go on although they were cancelled."""
+        return [task.get_name() for task in self._zombies if not task.done()]
+
     def left(self, run: Run) -> None:
         """A run has ended: its place is free."""
         if self.runs.get(run.claim.head.id) is run:
@@ -178,6 +183,7 @@ class Worker:
         run.lost = True
         self.left(run)
         if not run.task.done():
+            run.task.set_name(run.handler.name)
             self._zombies.add(run.task)
             run.task.add_done_callback(self._zombies.discard)
             run.task.cancel()
@@ -310,6 +316,8 @@ class Run:
                 self._artifacts.add(key)
             elif key not in self._artifacts:
                 raise IllegalEvent(f"append to an artifact that does not exist: {key}")
+            if self.state is TaskState.AUTH_REQUIRED:
+                self.paused = False  # it has gone on, so its end is completion
         else:
             self.state = state = advance(self.state, event)  # type: ignore[assignment]
             self.ended = state.terminal  # type: ignore[union-attr]

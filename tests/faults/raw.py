@@ -38,28 +38,28 @@ class Connection:
 
     async def send(self, data: bytes) -> None:
         """Write bytes as they are; a closed connection takes them too."""
-        peer = self.writer.get_extra_info("socket")
-        with contextlib.suppress(ConnectionError):
-            if peer is not None and hasattr(socket, "TCP_QUICKACK"):
-                # Or a server that writes head and body apart waits for us to acknowledge the head.
-                peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+        with contextlib.suppress(OSError):
             self.writer.write(data)
             await self.writer.drain()
+            if hasattr(socket, "TCP_QUICKACK"):
+                # Or a server that writes head and body apart waits for us to acknowledge the head.
+                peer = self.writer.get_extra_info("socket")
+                peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     async def answer(self, *, whole: bool = True) -> Answer | None:
         """The next answer, or nothing if the server hung up; with `whole`, all of its body."""
         async with asyncio.timeout(HANG):
             try:
                 head = await self.reader.readuntil(b"\r\n\r\n")
+                first, *lines = head[:-4].split(b"\r\n")
+                pairs = (line.decode("latin-1").partition(":") for line in lines)
+                headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+                answer = Answer(int(first.split()[1]), headers, b"")
+                if not whole:
+                    return answer
+                return Answer(answer.status, headers, await self._body(answer))
             except (asyncio.IncompleteReadError, ConnectionError):
                 return None
-            first, *lines = head[:-4].split(b"\r\n")
-            pairs = (line.decode("latin-1").partition(":") for line in lines)
-            headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
-            answer = Answer(int(first.split()[1]), headers, b"")
-            if not whole:
-                return answer
-            return Answer(answer.status, headers, await self._body(answer))
 
     async def _body(self, answer: Answer) -> bytes:
         if answer.status in (204, 304):

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
 from functools import partial
 
 import pytest
 import pytest_asyncio
-from tests.interop.agents import household
-from tests.interop.reference import BINDINGS, Peer, peer
-from tests.serving import serving
 
 from dragoman import App
-
-Speak = Callable[..., AbstractAsyncContextManager[Peer]]
+from tests.interop.agents import household
+from tests.interop.reference import BINDINGS, Speak, peer
+from tests.serving import serving
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def house() -> AsyncIterator[str]:
-    """The URL of a server with all agents of the household, started once."""
-    async with serving(App(*household(), push=True, drain=0.0)) as url:
+    """The URL of a server with all agents of the household, started once. It hardly ever polls,
+    so that a waiting client that nobody wakes is a failed test and not a slow one."""
+    async with serving(App(*household(), push=True, drain=0.0, poll=60.0)) as url:
         yield url
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import httpx
@@ -13,7 +13,7 @@ from a2a.helpers import new_message, new_text_part
 from a2a.types import a2a_pb2 as pb
 
 BINDINGS = ("JSONRPC", "HTTP+JSON")
-PATIENCE = 20
+PATIENCE = 10
 """After so many seconds a test that waits for something has failed."""
 Item = str | pb.Part
 
@@ -26,6 +26,10 @@ class Peer(NamedTuple):
     live: Client
     http: httpx.AsyncClient
     binding: str
+
+
+Speak = Callable[..., contextlib.AbstractAsyncContextManager[Peer]]
+"""What opens a peer of the agent at a URL."""
 
 
 @contextlib.asynccontextmanager

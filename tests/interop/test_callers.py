@@ -16,12 +16,11 @@ from a2a.utils.errors import (
     UnsupportedOperationError,
 )
 from msgspec.structs import replace
-from tests.interop.agents import agent, book
-from tests.interop.conftest import Speak
-from tests.interop.reference import Peer, asking, gather, send, state
-from tests.serving import serving
 
 from dragoman import Agent, AgentCard, App, Caller, Request
+from tests.interop.agents import agent, book
+from tests.interop.reference import Peer, Speak, asking, gather, send, state
+from tests.serving import serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -12,13 +12,12 @@ from a2a.client import A2ACardResolver, AgentCardResolutionError, ClientConfig, 
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import UnsupportedOperationError
 from google.protobuf.json_format import MessageToDict, ParseDict
-from tests.interop.agents import agent, echo, reply, talk
-from tests.interop.conftest import Speak
-from tests.interop.reference import BINDINGS, asking, gather, kinds, send, state
-from tests.serving import serving
 
 from dragoman import Agent, AgentExtension, AgentProvider, App
 from dragoman.events import RESUME
+from tests.interop.agents import agent, echo, reply, talk
+from tests.interop.reference import BINDINGS, Speak, asking, gather, kinds, send, state
+from tests.serving import serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -19,13 +20,12 @@ from a2a.utils.errors import (
     VersionNotSupportedError,
 )
 from google.protobuf.json_format import MessageToDict
-from tests.interop.agents import agent, echo, modes
-from tests.interop.conftest import Speak
-from tests.interop.reference import asking, gather, send
-from tests.serving import serving
 
 from dragoman import AgentExtension, App, Caller, Request
 from dragoman.errors import Forbidden, Unauthenticated
+from tests.interop.agents import agent, echo, modes
+from tests.interop.reference import Speak, asking, gather, send
+from tests.serving import serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -48,7 +48,7 @@ async def test_message_for_a_task_that_has_ended(meet: Speak, name: str) -> None
 async def test_content_that_the_agent_does_not_take(meet: Speak) -> None:
     good = pb.Part(raw=b"..", media_type="image/png")
     bad = pb.Part(raw=b"%PDF", media_type="application/pdf")
-    async with meet("picky", tenant="content-types") as peer:
+    async with meet("picky", tenant=uuid.uuid4().hex) as peer:
         with pytest.raises(ContentTypeNotSupportedError, match="application/pdf") as caught:
             await send(peer.plain, good, bad)
         assert caught.value.data == {"field": "message.parts[1].mediaType"}

@@ -10,12 +10,11 @@ from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import TaskNotFoundError
 from starlette.applications import Starlette
 from starlette.routing import Mount
-from tests.interop.agents import agent, book, echo, reply
-from tests.interop.conftest import Speak
-from tests.interop.reference import Peer, asking, gather, kinds, send, state, states
-from tests.serving import serving
 
 from dragoman import App
+from tests.interop.agents import agent, book, echo, reply
+from tests.interop.reference import Peer, Speak, asking, gather, kinds, send, state, states
+from tests.serving import serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -98,18 +97,16 @@ async def test_mounted_agent_starts_by_itself(speak: Speak) -> None:
 
 
 async def test_agent_behind_a_proxy(speak: Speak) -> None:
-    """The card tells the address by which the client came, when the proxy is to be trusted."""
+    """The card tells the address by which the client came, if the proxy is to be trusted."""
     headers = {
         "X-Forwarded-Proto": "https",
         "X-Forwarded-Host": "agents.example",
         "X-Forwarded-Prefix": "/travel",
     }
-    async with serving(App(agent(echo), forwarded=True)) as url:
-        async with speak(url, headers=headers) as peer:
-            assert set(addresses(peer).values()) == {
-                "https://agents.example/travel/",
-                "https://agents.example/travel",
-            }
-    async with serving(App(agent(echo))) as url, speak(url, headers=headers) as peer:
-        assert set(addresses(peer).values()) == {f"{url}/", url}
+    trusting, wary = App(agent(echo), forwarded=True), App(agent(echo))
+    async with serving(trusting) as url, speak(url, headers=headers) as peer:
+        place = "https://agents.example/travel"
+        assert addresses(peer) == {"JSONRPC": f"{place}/", "HTTP+JSON": place}
+    async with serving(wary) as url, speak(url, headers=headers) as peer:
+        assert addresses(peer) == {"JSONRPC": f"{url}/", "HTTP+JSON": url}
         await converse(peer)

@@ -12,12 +12,11 @@ from a2a.utils.errors import (
     PushNotificationNotSupportedError,
     TaskNotFoundError,
 )
-from tests.interop.agents import agent, book
-from tests.interop.conftest import Speak
-from tests.interop.reference import asking, gather, send, state
-from tests.serving import serving
 
 from dragoman import App
+from tests.interop.agents import agent, book
+from tests.interop.reference import Speak, asking, gather, send, state
+from tests.serving import serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -60,16 +59,17 @@ async def test_config_is_kept_as_it_was_made(meet: Speak) -> None:
         assert await configs(peer.plain, task.id) == [made]
 
 
-async def test_config_with_an_id_of_the_clients_own(meet: Speak) -> None:
+@pytest.mark.parametrize("id", ["mine", "my own: ü?"])
+async def test_config_with_an_id_of_the_clients_own(meet: Speak, id: str) -> None:
     """It is kept, and another config with that id takes its place."""
     async with meet("book") as peer:
         task = await send(peer.plain, "Lyon")
         create = peer.plain.create_task_push_notification_config
-        first = await create(config(task.id, id="mine"))
-        assert first == config(task.id, id="mine")
-        second = await create(config(task.id, id="mine", url=f"{HOOK}/2"))
+        first = await create(config(task.id, id=id))
+        assert first == config(task.id, id=id)
+        second = await create(config(task.id, id=id, url=f"{HOOK}/2"))
+        assert second == config(task.id, id=id, url=f"{HOOK}/2")
         assert await configs(peer.plain, task.id) == [second]
-    assert second.url == f"{HOOK}/2"
 
 
 @pytest.mark.clause("push.read")

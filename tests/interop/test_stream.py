@@ -17,9 +17,12 @@ from a2a.utils.errors import (
     UnsupportedOperationError,
 )
 from google.protobuf.json_format import MessageToDict
-from tests.interop.agents import Gate, agent, story
-from tests.interop.conftest import Speak
+
+from dragoman import App
+from dragoman.events import RESUME
+from tests.interop.agents import Gate, agent, book, story
 from tests.interop.reference import (
+    Speak,
     asking,
     assembled,
     begin,
@@ -31,9 +34,6 @@ from tests.interop.reference import (
     texts,
 )
 from tests.serving import serving
-
-from dragoman import App
-from dragoman.events import RESUME
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -71,6 +71,15 @@ async def test_long_stream_loses_nothing(meet: Speak) -> None:
     (parts,) = assembled(events).values()
     assert texts(parts) == words
     assert states(events) == ["submitted", "working", "completed"]
+
+
+@pytest.mark.parametrize(("length", "kept"), [(None, 1), (0, 0), (1, 1)])
+async def test_history_in_the_first_event(meet: Speak, length: int | None, kept: int) -> None:
+    configuration = pb.SendMessageConfiguration(history_length=length)
+    async with meet("talk") as peer:
+        request = asking("hello", configuration=configuration)
+        events = await gather(peer.live.send_message(request))
+    assert len(events[0].task.history) == kept
 
 
 @pytest.mark.clause("stream.live")
@@ -170,7 +179,6 @@ async def test_text_cannot_break_the_stream(meet: Speak, text: str) -> None:
     assert await _said(meet, text) == text
 
 
-@pytest.mark.xfail(reason="sent as they are, they end a line for the SDK", strict=True)
 @pytest.mark.clause("content.injection")
 @pytest.mark.parametrize("text", ["\x85", "\u2028", "\u2029"], ids=ascii)
 async def test_line_ends_of_unicode_cannot_break_the_stream(meet: Speak, text: str) -> None:
@@ -265,6 +273,18 @@ async def test_no_subscription_to_an_unknown_task(meet: Speak) -> None:
     async with meet("echo") as peer:
         with pytest.raises(TaskNotFoundError):
             await gather(peer.live.subscribe(pb.SubscribeToTaskRequest(id="unknown")))
+
+
+async def test_stream_that_breaks_off_says_why(speak: Speak) -> None:
+    """A full store forgets the task that waits: the error comes when the stream has begun."""
+    full = App(agent(book), max_tasks=1, keepalive=0.02)
+    async with serving(full) as url, speak(url) as peer:
+        task = await send(peer.plain, "Lyon")
+        stream = peer.live.subscribe(pb.SubscribeToTaskRequest(id=task.id))
+        assert (await anext(stream)).task.id == task.id
+        await send(peer.plain, "Nice")
+        with pytest.raises(TaskNotFoundError):
+            await gather(stream)
 
 
 # ---- what our streams have beyond the protocol -----------------------------------------------

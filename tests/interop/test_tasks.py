@@ -9,11 +9,12 @@ import pytest
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import InvalidParamsError, TaskNotCancelableError, TaskNotFoundError
 from google.protobuf.json_format import MessageToDict, ParseDict
+
 from tests.interop.agents import Gate
-from tests.interop.conftest import Speak
 from tests.interop.reference import (
     BINDINGS,
     Peer,
+    Speak,
     asking,
     begin,
     gather,
@@ -42,11 +43,10 @@ async def test_get_shows_the_task_as_it_is(meet: Speak) -> None:
         assert texts(now.status.message.parts) == ["At the gate"]
         assert texts(now.artifacts[0].parts) == ["before"]
         assert [message.parts[0].text for message in now.history] == [gate.name]
-        answer = asyncio.create_task(
-            gather(peer.live.subscribe(pb.SubscribeToTaskRequest(id=task.id)))
-        )
+        stream = peer.live.subscribe(pb.SubscribeToTaskRequest(id=task.id))
+        await anext(stream)
         gate.open.set()
-        await answer
+        await gather(stream)
         end = await peer.plain.get_task(pb.GetTaskRequest(id=task.id))
     assert state(end) == "completed"
     assert texts(end.artifacts[0].parts) == ["before", "after"]
@@ -90,12 +90,14 @@ async def test_task_of_another_agent_is_unknown(meet: Speak) -> None:
 
 @pytest.mark.clause("bindings.same-results")
 async def test_all_bindings_show_the_same(house: str) -> None:
-    async with peer(f"{house}/book", binding=BINDINGS[0]) as one:
-        async with peer(f"{house}/book", binding=BINDINGS[1]) as two:
-            task = await send(one.plain, "Lyon")
-            await send(two.plain, "In May", task=task.id)
-            for request in (pb.GetTaskRequest(id=task.id), pb.GetTaskRequest(id="unknown")):
-                assert await _outcome(one, request) == await _outcome(two, request)
+    async with (
+        peer(f"{house}/book", binding=BINDINGS[0]) as one,
+        peer(f"{house}/book", binding=BINDINGS[1]) as two,
+    ):
+        task = await send(one.plain, "Lyon")
+        await send(two.plain, "In May", task=task.id)
+        for request in (pb.GetTaskRequest(id=task.id), pb.GetTaskRequest(id="unknown")):
+            assert await _outcome(one, request) == await _outcome(two, request)
 
 
 async def _outcome(of: Peer, request: pb.GetTaskRequest) -> object:
@@ -205,6 +207,17 @@ async def test_list_by_context_and_state(meet: Speak) -> None:
             pb.ListTasksRequest(status=pb.TASK_STATE_INPUT_REQUIRED, page_size=1)
         )
     assert (len(page.tasks), page.total_size) == (1, 2)
+
+
+@pytest.mark.clause("context.client-chosen", "http.query-parameters")
+@pytest.mark.parametrize("context", ["a b/c?d=e&f#g%20", "ünï:©ødé"])
+async def test_list_by_a_context_of_any_form(meet: Speak, context: str) -> None:
+    async with meet("echo", tenant=uuid.uuid4().hex) as peer:
+        task = await send(peer.plain, "hello", context=context)
+        assert task.context_id == context
+        await send(peer.plain, "elsewhere")
+        page = await peer.plain.list_tasks(pb.ListTasksRequest(context_id=context))
+    assert _ids(page) == [task.id]
 
 
 @pytest.mark.clause("list.filters", "time.parsed")

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 from tests.spec import table
 
 RAW = tomllib.loads(table.SOURCE.read_text("utf-8"))

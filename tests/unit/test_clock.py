@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.unit.wire import TIMES
 
 from dragoman import clock
+from tests.unit.wire import TIMES
 
 FORM = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

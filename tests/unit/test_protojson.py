@@ -12,7 +12,6 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit import wire
 
 from dragoman.caller import Caller
 from dragoman.dialects import protojson, v1_0
@@ -46,6 +45,7 @@ from dragoman.types import (
     TaskStatusUpdateEvent,
     Wire,
 )
+from tests.unit import wire
 
 MESSAGE = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]}
 
@@ -634,7 +634,6 @@ def test_an_error_names_the_field(
     assert found[1] == text if text else found[1]
 
 
-@pytest.mark.clause("http.query-parameters")
 def test_text_from_a_query_becomes_what_the_field_is() -> None:
     query = {
         "contextId": "5",

@@ -14,11 +14,11 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit import wire
 
 from dragoman import types
 from dragoman.dialects import protojson, v1_0
 from dragoman.types import ENUM_NUMBERS, Part, Role, TaskState, Wire
+from tests.unit import wire
 
 MESSAGES: dict[str, Descriptor] = dict(a2a_pb2.DESCRIPTOR.message_types_by_name)
 NAMES = [kind.__name__ for kind in wire.KINDS]

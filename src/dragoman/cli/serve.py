@@ -8,6 +8,7 @@ import importlib
 import os
 import socket
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -50,8 +51,18 @@ def run(names: Sequence[str], settings: Settings, *, reload: bool) -> int:
         server.run(sockets=[listener])
     if not server.started:
         return 1
+    if any(thread.name.startswith("dragoman-handler") for thread in threading.enumerate()):
+        _exit("a handler still runs in its thread")
     logger.info("stopped")
     return 0
+
+
+def _exit(reason: str) -> None:
+    """Leave without those who would never let us go."""
+    logger.warning("stopped; %s", reason)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def build(names: Sequence[str], settings: Settings) -> App:
@@ -106,7 +117,8 @@ def announce(app: App, port: int) -> None:
 
 def _listen(settings: Settings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio switches Nagle's algorithm off only where the protocol is named
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((settings.host, settings.port))
@@ -124,6 +136,7 @@ def _config(uvicorn: Any, app: Any, settings: Settings, **more: Any) -> Any:
         log_config=None,
         access_log=settings.access_log,
         server_header=False,
+        proxy_headers=False,  # whom to believe is a setting of ours
         backlog=2048,
         timeout_graceful_shutdown=int(settings.drain) + 5,
         **more,
@@ -143,6 +156,9 @@ def _server(uvicorn: Any, app: App, settings: Settings) -> uvicorn.Server:
                     await asyncio.wait([drain], timeout=0.1)
                 drain.cancel()
             await super().shutdown(sockets)
+            await asyncio.sleep(0)
+            if stuck := app.stuck:
+                _exit(f"handler {', '.join(stuck)} ignores its cancellation")
 
     return Server(_config(uvicorn, app, settings))
 

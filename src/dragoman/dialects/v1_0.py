@@ -44,7 +44,20 @@ def placed(entry: Entry, *, reset: bool = False) -> bytes:
 def _response(event: object) -> bytes:
     name = _NAMES.get(type(event))
     if name is not None:
-        return b'{"%b":%b}' % (name, encode(event))
-    if isinstance(event, Reply):
-        return b'{"message":%b}' % encode(event.message)
-    return b""
+        wire = b'{"%b":%b}' % (name, encode(event))
+    elif isinstance(event, Reply):
+        wire = b'{"message":%b}' % encode(event.message)
+    else:
+        return b""
+    if b"\xe2\x80" in wire or b"\xc2\x85" in wire:
+        for mark, escape in _LINE_ENDS:
+            wire = wire.replace(mark, escape)
+    return wire
+
+
+# Many readers of event streams take these for the end of a line, too.
+_LINE_ENDS = (
+    (b"\xc2\x85", b"\\u0085"),
+    (b"\xe2\x80\xa8", b"\\u2028"),
+    (b"\xe2\x80\xa9", b"\\u2029"),
+)
