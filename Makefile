@@ -9,7 +9,7 @@ BENCH_STAMP := .venv/.bench
 .PHONY: demo test check format bench wheel clean
 
 demo: $(STAMP)
-	@$(BIN)/python -m examples.demo $(if $(ONCE),--once)
+	@$(BIN)/python -m demo $(if $(ONCE),--once)
 
 test: check
 	$(BIN)/python -m pytest -n 2 --dist loadfile

@@ -1,0 +1,1 @@
+"""Two booking agents at work: `make demo`."""

@@ -1,0 +1,23 @@
+"""Try an agent without any server. Run it with `python -m examples.rehearsal`."""
+
+import asyncio
+
+from dragoman import TaskState
+from dragoman.testing import rehearse
+from examples.asking import agent
+
+
+async def main() -> None:
+    """Two turns of one task, and what came of them."""
+    first = await rehearse(agent, "A shirt please")
+    assert first.state is TaskState.INPUT_REQUIRED
+    print("asked:", first.text)
+
+    both = await rehearse(agent, "A shirt please", "M")
+    assert both.task is not None
+    print("events:", [type(event).__name__ for event in both.events])
+    print("made:", both.task.artifacts[0].parts[0].data)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,109 @@
+"""The examples do what they say, and are short."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from dragoman import Agent, App, TaskState
+from dragoman.testing import rehearse
+from examples import asking, canceling, hello, mounted, resources, streaming
+from tests.serving import serving
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
+def test_short(path: Path) -> None:
+    assert len(path.read_text().splitlines()) < 60
+
+
+async def test_hello() -> None:
+    assert (await rehearse(hello.agent, "Ann")).text == "Hello, Ann!"
+
+
+async def test_asking() -> None:
+    first = await rehearse(asking.agent, "A shirt please")
+    assert (first.state, first.text) == (TaskState.INPUT_REQUIRED, "Which size: S, M or L?")
+    both = await rehearse(asking.agent, "A shirt please", "M")
+    assert both.state is TaskState.COMPLETED
+
+
+@pytest.mark.parametrize("skill", ["", "tell_slowly"])
+async def test_streaming(skill: str) -> None:
+    told = await rehearse(streaming.agent, "an owl", skill=skill)
+    assert told.text.startswith("There was an owl")
+    assert told.task is not None
+    assert len(told.task.artifacts) == 1
+    assert len(told.task.artifacts[0].parts) > 2
+
+
+async def test_resources() -> None:
+    async with resources.library(resources.agent) as books:
+        assert (await rehearse(resources.agent, "Emma", state=books)).text == "Shelf B1"
+
+
+async def test_canceling() -> None:
+    async with serving(App(canceling.agent, cancel_grace=2.0)) as url, httpx.AsyncClient() as http:
+        body = {
+            "message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "bread"}]},
+            "configuration": {"returnImmediately": True},
+        }
+        task = (await http.post(f"{url}/message:send", json=body)).json()["task"]["id"]
+        async with asyncio.timeout(5):
+            while "WORKING" not in (await http.get(f"{url}/tasks/{task}")).text:
+                await asyncio.sleep(0.01)
+        ended = (await http.post(f"{url}/tasks/{task}:cancel")).json()
+    assert ended["status"]["state"] == "TASK_STATE_CANCELED"
+    said = [message["parts"][0]["text"] for message in ended["history"]]
+    assert said == ["bread", "In the oven", "Taking it out of the oven"]
+
+
+async def test_mounted() -> None:
+    async with serving(mounted.api) as url, httpx.AsyncClient() as http:
+        card_path = (await http.get(url)).json()["greeter"]
+        card = (await http.get(url + card_path)).json()
+        call = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage"}
+        message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "Bob"}]}
+        address = card["supportedInterfaces"][0]["url"]
+        answer = await http.post(address, json={**call, "params": {"message": message}})
+    assert "Hello, Bob!" in answer.text
+
+
+def test_rehearsal() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.rehearsal"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert "asked: Which size: S, M or L?" in done.stdout
+
+
+def test_the_demo_runs_once() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "demo", "--once"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Booking reference: FL-0427" in done.stdout
+    assert "HT-1138" in done.stdout
+    assert "nights: Expected 'int', got 'str'" in done.stdout
+
+
+def test_every_example_is_tried() -> None:
+    tried = Path(__file__).read_text()
+    for path in (ROOT / "examples").glob("*.py"):
+        assert f"test_{path.stem}" in tried, f"{path.name} has no test"
+    assert isinstance(hello.agent, Agent)
