@@ -102,7 +102,10 @@ class App:
             await self.start()
         exchange = Exchange(scope, receive, send, self.settings)
         try:
-            await self._route(exchange)
+            if exchange.path == "/" and self._only is not None and scope["method"] == "POST":
+                await jsonrpc.serve(self._only, exchange)
+            else:
+                await self._route(exchange)
         except Gone:
             return None
         return None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 _RFC3339 = re.compile(
-    r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9})\d*)?([Zz]|[+-]\d\d:\d\d)"
+    r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9})\d*)?([Zz]|[+-]\d\d:\d\d)",
+    re.ASCII,
 )
 _second = 0
 _prefix = ""
@@ -47,36 +48,31 @@ def ceiling(text: str) -> str:
     """The first millisecond that is not before this RFC 3339 time, in the form of `now`."""
     text = utc(text)
     fraction = text[20:-1].ljust(9, "0") if len(text) > 20 else "0" * 9
-    milli = int(fraction[:3]) + (int(fraction[3:]) > 0)
-    if milli < 1000:
-        return f"{text[:19]}.{milli:03d}Z"
-    moment = datetime.fromisoformat(text[:19] + "+00:00").timestamp() + 1
-    return stamp(moment)
+    moment = datetime.fromisoformat(f"{text[:19]}.{fraction[:3]}+00:00")
+    if int(fraction[3:]):
+        try:
+            moment += timedelta(milliseconds=1)
+        except OverflowError:  # the last millisecond there is
+            return f"{text[:19]}.999Z"
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def uuid7() -> str:
     """A time-ordered UUID (version 7): neighbours in time are neighbours in an index."""
-    global _entropy, _spent
-    start = _spent
-    if start >= len(_entropy):  # a system call for every id would cost more than the id
-        _entropy, start = os.urandom(2560), 0
-    _spent = start + 10
-    milli = time.time_ns() // 1_000_000
-    noise = _entropy[start:_spent].hex()
-    head = f"{milli:012x}"
+    try:
+        noise = _noise.pop()
+    except IndexError:  # a system call for every id would cost more than the id
+        more = os.urandom(2560).hex()
+        fresh = [more[i : i + 20] for i in range(0, len(more), 20)]
+        noise = fresh.pop()
+        _noise.extend(fresh)
+    head = f"{time.time_ns() // 1_000_000:012x}"
     # the variant's two bits leave 14 bits of that group to chance
     return f"{head[:8]}-{head[8:]}-7{noise[:3]}-{_VARIANT[noise[3]]}{noise[4:7]}-{noise[8:]}"
 
 
-_entropy, _spent = b"", 0
+_noise: list[str] = []
 _VARIANT = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
 
-
-def _forget() -> None:
-    """Two processes must not share what was drawn before they parted."""
-    global _entropy
-    _entropy = b""
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+if hasattr(os, "register_at_fork"):  # two processes must not share what was drawn before
+    os.register_at_fork(after_in_child=_noise.clear)

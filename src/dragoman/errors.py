@@ -196,6 +196,10 @@ class Unauthenticated(A2AError):
     http, grpc = 401, "UNAUTHENTICATED"
     reason, text, transport = "UNAUTHENTICATED", "Authentication is required", True
 
+    def __init__(self, message: str = "", **kwargs: Any) -> None:
+        super().__init__(message, **kwargs)
+        self.headers.setdefault("www-authenticate", "Bearer")
+
 
 class Forbidden(A2AError):
     """The caller is known, and may not."""
@@ -237,6 +241,10 @@ class TooLarge(LimitExceeded):
 
 
 class TooSlow(LimitExceeded):
-    """The body did not arrive in time."""
+    """The body did not arrive in time; the connection is of no more use."""
 
     http = 408
+
+    def __init__(self, message: str = "", **kwargs: Any) -> None:
+        super().__init__(message, **kwargs)
+        self.headers.setdefault("connection", "close")

@@ -69,6 +69,7 @@ class Service:
         self.settings = settings
         self.closing = closing
         self.draining = False
+        self._anybody = Scope(agent.key)
         self.offered = frozenset(extension.uri for extension in agent.extensions)
         self.required = tuple(e.uri for e in agent.extensions if e.required)
 
@@ -385,10 +386,12 @@ class Service:
         return int(number)
 
     def _scope(self, tenant: str, call: Call) -> Scope:
-        own = call.caller.tenant
-        if own and tenant and tenant != own:
+        caller = call.caller
+        if not tenant and not caller.tenant and not caller.identity:
+            return self._anybody
+        if caller.tenant and tenant and tenant != caller.tenant:
             raise Forbidden("The caller belongs to another tenant")
-        return Scope(self.agent.key, own or tenant, call.caller.identity)
+        return Scope(self.agent.key, caller.tenant or tenant, caller.identity)
 
     def _streaming(self) -> None:
         if not self.agent.streaming:

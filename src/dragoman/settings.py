@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +15,13 @@ from msgspec import Struct, field
 
 PREFIX = "DRAGOMAN_"
 FILE = "dragoman.toml"
-_PASSWORD = re.compile(r"(://[^/@:]*:)[^/@]*@")
+# userinfo of each host in a URL, greedy up to its last @, and the query's password
+_PASSWORD = re.compile(r"((?:://|,)[^/@:,]*:)[^,]*@|([?&]password=)[^&]*")
+POSITIVE = {
+    *("max_body", "max_depth", "max_parts", "max_running", "max_streams", "max_tasks"),
+    *("max_events", "max_output", "stream_buffer", "threads", "poll", "lease", "keepalive"),
+    *("stall", "turn_timeout", "body_timeout"),
+}
 
 
 class SettingsError(ValueError):
@@ -78,7 +85,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def masked(self) -> dict[str, Any]:
         """All values, with the passwords in URLs hidden."""
         return {
-            name: _PASSWORD.sub(r"\1***@", value) if isinstance(value, str) else value
+            name: _PASSWORD.sub(_mask, value) if isinstance(value, str) else value
             for name, value in msgspec.structs.asdict(self).items()
         }
 
@@ -101,6 +108,10 @@ def load(
     path = Path(named or FILE)
     if named or path.is_file():
         values.update(_read(path))
+    for name in environ:
+        known = name[len(PREFIX) :].lower() in (*Settings.__struct_fields__, "config")
+        if name.startswith(PREFIX) and not name.startswith(PREFIX + "_") and not known:
+            warnings.warn(f"{name}: there is no such setting", stacklevel=2)
     for name in Settings.__struct_fields__:
         text = environ.get(PREFIX + name.upper())
         if text is not None:
@@ -125,6 +136,10 @@ def _read(path: Path) -> dict[str, Any]:
     }
 
 
+def _mask(match: re.Match[str]) -> str:
+    return f"{match[1]}***@" if match[1] else f"{match[2]}***"
+
+
 def _one(name: str, value: Any, where: str, *, strict: bool) -> Any:
     kinds = {item.name: item.type for item in msgspec.structs.fields(Settings)}
     if name not in kinds:
@@ -133,6 +148,8 @@ def _one(name: str, value: Any, where: str, *, strict: bool) -> Any:
         found = msgspec.convert(value, kinds[name], strict=strict)
     except msgspec.ValidationError as error:
         raise SettingsError(f"{where}: {error}") from None
-    if isinstance(found, int | float) and found < 0:
+    if isinstance(found, int | float) and not found >= 0:
         raise SettingsError(f"{where}: must not be negative")
+    if name in POSITIVE and not found:
+        raise SettingsError(f"{where}: must be more than nothing")
     return found

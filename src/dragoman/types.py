@@ -18,7 +18,7 @@ Required = Annotated[str, Meta(min_length=1)]
 Timestamp = Annotated[
     str,
     Meta(
-        pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z$",
+        pattern=r"(?a)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z\Z",
         extra={"timestamp": True},
     ),
 ]

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from msgspec.structs import replace
+
 from dragoman import clock
 from dragoman.agent import Agent
 from dragoman.bell import Bell
@@ -148,7 +150,8 @@ class Worker:
 
     async def _renew(self) -> None:
         runs = dict(self.runs)
-        claims = [run.claim for run in runs.values()]
+        # One that has said its last word holds nothing any more.
+        claims = [run.claim for run in runs.values() if not run.ended]
         renewal = await self.store.renew(claims, self.settings.lease)
         for task in renewal.lost:
             self.abandon(runs[task])
@@ -284,6 +287,9 @@ class Run:
             return
         if type(event) is Reply and (self.born or not self.handler.reply):
             event = self.turn.complete(event.message)
+        elif type(event) is TaskStatusUpdateEvent and len(event.status.timestamp or "") != 24:
+            # the listing is in the order of these times
+            event = replace(event, status=replace(event.status, timestamp=clock.now()))
         try:
             self._check(event)
             entry = Entry(0, event, self.claim.turn)
@@ -355,6 +361,8 @@ class Run:
         """The last append: what is pending, and the end of the claim."""
         while self._flight is not None and not self._flight.done():
             await asyncio.wait([self._flight])
+        if self.ended and not self._pending:
+            return
         self._flush(release=True)
         while self._flight is not None and not self._flight.done():
             await asyncio.wait([self._flight])

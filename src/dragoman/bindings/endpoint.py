@@ -50,14 +50,18 @@ class Endpoint:
         self._open = identify is None and not service.required
         self._cards: dict[str, tuple[bytes, bytes]] = {}
 
+    def plain(self, exchange: Exchange) -> bool:
+        """Whether the call is like any other anonymous one."""
+        headers = exchange.headers
+        return (
+            self._open and headers.get(b"a2a-version") == b"1.0" and PARTICULARS.isdisjoint(headers)
+        )
+
     async def call(self, exchange: Exchange, version: str = "") -> Call:
         """The circumstances of a request; errors if it may not be made in this manner."""
-        if version or exchange.headers.get(b"a2a-version") != b"1.0":
-            dialects.version(exchange.header(b"a2a-version") or version)
-        if self._open and PARTICULARS.isdisjoint(exchange.headers):
-            return ANONYMOUS
+        dialects.version(exchange.header(b"a2a-version") or version)
         caller = await self._identified(exchange)
-        asked = exchange.header(b"a2a-extensions") or exchange.header(b"x-a2a-extensions")
+        asked = exchange.every(b"a2a-extensions") or exchange.every(b"x-a2a-extensions")
         active = self.service.negotiate([uri for text in asked.split(",") if (uri := text.strip())])
         if active:
             caller = replace(caller, extensions=active)
@@ -65,13 +69,14 @@ class Endpoint:
             caller, exchange.header(b"idempotency-key")[:256], exchange.header(b"last-event-id")
         )
 
-    async def operate(
+    def operate(
         self, operation: Operation, request: Wire, call: Call, exchange: Exchange
-    ) -> Any:
+    ) -> Awaitable[Any]:
         """Run an operation: its answer, or the stream it opened."""
         if operation.call == "extended_card":
-            return await self.service.extended_card(request, call, self.card(exchange))  # type: ignore[arg-type]
-        return await getattr(self.service, operation.call)(request, call)
+            return self.service.extended_card(request, call, self.card(exchange))  # type: ignore[arg-type]
+        answer: Awaitable[Any] = getattr(self.service, operation.call)(request, call)
+        return answer
 
     def card(self, exchange: Exchange) -> AgentCard:
         """The public card, with the address that the caller used."""

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dragoman import dialects
 from dragoman.bindings.endpoint import Endpoint
-from dragoman.bindings.exchange import A2A, Exchange, headers_of
+from dragoman.bindings.exchange import A2A, Exchange, Gone, headers_of
 from dragoman.bindings.jsonrpc import activated
 from dragoman.bindings.sse import Pour
 from dragoman.caller import Call
@@ -51,6 +51,8 @@ async def serve(endpoint: Endpoint, exchange: Exchange, path: str) -> None:
         answer = await endpoint.operate(operation, request, call, exchange)
     except A2AError as error:
         return await fail(exchange, error)
+    except Gone:
+        raise
     except Exception as error:
         logger.exception("internal error")
         return await fail(exchange, InternalError.of(error))

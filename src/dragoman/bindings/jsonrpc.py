@@ -8,8 +8,8 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from dragoman import dialects
-from dragoman.bindings.endpoint import Endpoint
-from dragoman.bindings.exchange import JSON, Exchange, headers_of
+from dragoman.bindings.endpoint import ANONYMOUS, Endpoint
+from dragoman.bindings.exchange import JSON, Exchange, Gone, headers_of
 from dragoman.bindings.sse import Pour
 from dragoman.caller import Call
 from dragoman.dialects import v1_0
@@ -42,7 +42,7 @@ _envelope = msgspec.json.Decoder(Envelope)
 async def serve(endpoint: Endpoint, exchange: Exchange) -> None:
     """Answer one request."""
     id: bytes | None = b"null"
-    call: Call | None = None
+    call = ANONYMOUS
     try:
         body = await exchange.body()
         envelope = _open(body)
@@ -50,16 +50,18 @@ async def serve(endpoint: Endpoint, exchange: Exchange) -> None:
         operation = METHODS.get(envelope.method)
         if operation is None:
             raise _unknown(envelope.method)
-        version = ""
-        if exchange.scope.get("query_string"):
-            version = exchange.query().get("A2A-Version", "")
-        call = await endpoint.call(exchange, version)
+        if endpoint.plain(exchange):
+            call = ANONYMOUS
+        else:
+            call = await endpoint.call(exchange, exchange.query().get("A2A-Version", ""))
         request = v1_0.decode(operation.request, bytes(envelope.params) or b"{}")
         if operation.streams:
             endpoint.streams.check()
         answer = await endpoint.operate(operation, request, call, exchange)
     except A2AError as error:
         return await _fail(exchange, id, error)
+    except Gone:
+        raise
     except Exception as error:
         logger.exception("internal error")
         return await _fail(exchange, id, InternalError.of(error))

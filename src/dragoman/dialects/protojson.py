@@ -156,8 +156,11 @@ def _values(tidy: Tidy) -> Tidy:
 
 
 def _enum(kind: type[Enum]) -> Tidy:
+    known = next(iter(kind))
+    unspecified = known.value.removesuffix(known.name) + "UNSPECIFIED"
+
     def tidy(value: Any) -> Any:
-        if isinstance(value, str) and value.endswith("_UNSPECIFIED"):
+        if value == unspecified:
             return ABSENT
         number = _integer(value)
         if type(number) is int:

@@ -7,6 +7,7 @@ import time
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -19,7 +20,7 @@ from dragoman.errors import (
     UnsupportedOperation,
 )
 from dragoman.events import CancelRequested, Entry, Event, Received, Reply
-from dragoman.lifecycle import advance, birth, fold
+from dragoman.lifecycle import IllegalEvent, advance, birth, fold
 from dragoman.store import (
     Accepted,
     Claim,
@@ -35,8 +36,6 @@ from dragoman.store import (
 )
 from dragoman.types import Task, TaskState, TaskStatusUpdateEvent
 
-RECEIPT_AGE = 24 * 3600.0
-
 
 class MemoryStore:
     """The store without a disk."""
@@ -50,7 +49,7 @@ class MemoryStore:
         self._held: dict[str, Log] = {}
         self._ended: dict[str, float] = {}  # in order of their end
         self._waiting: dict[str, Log] = {}  # in order of their question
-        self._receipts: dict[tuple[Scope, str], tuple[bytes, str, int, float]] = {}
+        self._receipts: dict[tuple[Scope, str], tuple[bytes, str, int]] = {}
 
     async def open(self) -> None:
         """Nothing to open."""
@@ -64,12 +63,11 @@ class MemoryStore:
         """See `Store.accept`."""
         receipt = draft.receipt
         if receipt is not None and (known := self._receipts.get((scope, receipt.key))):
-            digest, task, number, _ = known
+            digest, task, number = known
             if digest != receipt.digest:
                 raise Conflict(receipt.key)
-            if task in self._logs:
-                log = self._logs[task]
-                return Accepted(log.head(), number, log.received(number), False)
+            log = self._logs[task]
+            return Accepted(log.head(), number, log.received(number), False)
         if draft.new:
             if len(self._logs) >= self.max_tasks:
                 self._make_room()
@@ -91,12 +89,8 @@ class MemoryStore:
         if draft.webhook is not None:
             log.keep(draft.webhook)
         if receipt is not None:
-            self._receipts[scope, receipt.key] = (
-                receipt.digest,
-                log.id,
-                number,
-                time.monotonic(),
-            )
+            self._receipts[scope, receipt.key] = (receipt.digest, log.id, number)
+            log.receipts = (*log.receipts, receipt.key)
         self._waiting.pop(log.id, None)
         self._offer(log)
         return Accepted(log.head(), number, draft.received, True)
@@ -121,14 +115,12 @@ class MemoryStore:
         shelf = self._shelves.get(scope)
         if shelf is None:
             return Page((), None, 0)
-        tasks: list[Task] = []
-        for log in shelf.matching(query, query.cursor):
-            if len(tasks) == query.size:
-                last = tasks[-1]
-                cursor = (last.status.timestamp or "", last.id)
-                return Page(tasks, cursor, shelf.total(query))
-            tasks.append(log.task())
-        return Page(tasks, None, shelf.total(query))
+        logs = list(islice(shelf.matching(query, query.cursor), query.size + 1))
+        cursor = None
+        if len(logs) > query.size:
+            logs.pop()
+            cursor = (logs[-1].changed, logs[-1].id)
+        return Page([log.task() for log in logs], cursor, shelf.total(query))
 
     async def cancel(
         self,
@@ -204,11 +196,17 @@ class MemoryStore:
             ):
                 status = replace(event.status, state=TaskState.WORKING)
                 entry = Entry(0, replace(event, status=status), claim.turn)
-            log.write(entry)
-        self._settle(log)
+            try:
+                log.write(entry)
+            except IllegalEvent as error:
+                future.set_exception(error)
+                break
+        if entries:
+            self._settle(log)
         if release and log.holder:
             self._release(log, read=True)
-        future.set_result(more and not log.state.terminal)
+        if not future.done():
+            future.set_result(more and not log.state.terminal)
         return future
 
     async def renew(self, claims: Collection[Claim], lease: float) -> Renewal:
@@ -268,9 +266,6 @@ class MemoryStore:
             old.append(task)
         for task in old:
             self._forget(self._logs[task])
-        for key, (_, task, _, at) in list(self._receipts.items()):
-            if task not in self._logs and at + RECEIPT_AGE < now:
-                del self._receipts[key]
         return len(old)
 
     # -- inside
@@ -300,7 +295,6 @@ class MemoryStore:
             self._end(log)
 
     def _end(self, log: Log) -> None:
-        log.epoch += 1
         log.inbox.clear()
         self._release(log, read=False)
         self._waiting.pop(log.id, None)
@@ -308,6 +302,7 @@ class MemoryStore:
 
     def _release(self, log: Log, *, read: bool) -> None:
         log.holder = ""
+        log.epoch += 1
         log.version += 1
         self._held.pop(log.id, None)
         if read and log.inbox:
@@ -344,6 +339,8 @@ class MemoryStore:
 
     def _forget(self, log: Log) -> None:
         del self._logs[log.id]
+        for key in log.receipts:  # bounded like the tasks; a longer memory needs a disk
+            del self._receipts[log.scope, key]
         self._ended.pop(log.id, None)
         self._waiting.pop(log.id, None)
         self._held.pop(log.id, None)
@@ -363,6 +360,7 @@ class Log:
     lease = cancel_at = 0.0
     canceled: TaskStatusUpdateEvent | None = None
     queued = False
+    receipts: tuple[str, ...] = ()
     shelf: Shelf | None = None
     shelved: tuple[str, TaskState]
     _head: Head | None = None
@@ -529,11 +527,14 @@ class Shelf:
     def _all(self, cursor: tuple[str, str] | None) -> Iterator[Log]:
         order = self._order
         end = bisect_left(order, cursor) if cursor else len(order)
+        before = None
         for index in range(end - 1, -1, -1):
-            changed, task = order[index]
-            log = self._logs.get(task)
-            if log is not None and log.changed == changed:
+            place = order[index]
+            log = self._logs.get(place[1])
+            # a task whose time came back stands twice at one place
+            if log is not None and log.changed == place[0] and place != before:
                 yield log
+            before = place
 
     def _within(self, context: str, cursor: tuple[str, str] | None) -> Iterator[Log]:
         logs = self._contexts.get(context, {}).values()
