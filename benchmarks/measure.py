@@ -17,7 +17,15 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
-MODULES = {"dragoman": "dragoman_echo", "a2a-sdk": "sdk_echo", "fasta2a": "fasta_echo"}
+COMMANDS = {
+    # the way its users start it; the others have no command of their own
+    "dragoman": [
+        *("-m", "dragoman", "serve", "benchmarks.servers.dragoman_echo:agent"),
+        *("--port", "{port}", "--log-level", "warning", "--set", "max_tasks=1000000"),
+    ],
+    "a2a-sdk": ["-m", "benchmarks.servers.sdk_echo", "{port}"],
+    "fasta2a": ["-m", "benchmarks.servers.fasta_echo", "{port}"],
+}
 
 
 class NotServing(Exception):
@@ -116,15 +124,14 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def start(peer: str, command: Sequence[str] | None = None) -> Server:
-    """Start a server without waiting for it; `{port}` in `command` stands for its port."""
+def start(peer: str) -> Server:
+    """Start a server without waiting for it."""
     port = free_port()
-    chosen = command or ["-m", f"benchmarks.servers.{MODULES[peer]}", "{port}"]
     handle, name = tempfile.mkstemp(prefix="bench-", suffix=".log")
     with os.fdopen(handle, "wb") as log:
         process = subprocess.Popen(
-            [sys.executable, *(word.format(port=port) for word in chosen)],
-            cwd=ROOT if command is None else tempfile.gettempdir(),
+            [sys.executable, *(word.format(port=port) for word in COMMANDS[peer])],
+            cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
 from benchmarks.servers import script
-from dragoman import Agent, App, Turn
+from dragoman import Agent, Turn
 
 agent = Agent("Echo", description="Echoes.", version="1.0.0")
 
@@ -31,22 +30,3 @@ async def echo(turn: Turn) -> AsyncIterator[Any]:
                 yield turn.artifact(text, name=name)
         case _:
             yield turn.artifact(turn.text, name="echo")
-
-
-def main(port: int) -> None:
-    """Serve until ended."""
-    import uvicorn
-
-    uvicorn.run(
-        App(agent, max_tasks=1_000_000),
-        host="127.0.0.1",
-        port=port,
-        loop="uvloop",
-        http="httptools",
-        log_level="warning",
-        access_log=False,
-    )
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

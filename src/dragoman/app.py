@@ -13,7 +13,7 @@ from dragoman.agent import Agent, AgentError
 from dragoman.bell import Bell
 from dragoman.bindings import card, http, jsonrpc
 from dragoman.bindings.endpoint import Endpoint, Identify
-from dragoman.bindings.exchange import Exchange, Gone, Receive, Scope, Send
+from dragoman.bindings.exchange import Bodies, Exchange, Gone, Receive, Scope, Send
 from dragoman.bindings.sse import Streams
 from dragoman.dialects import v1_0
 from dragoman.errors import MethodNotAllowed, MethodNotFound
@@ -72,6 +72,7 @@ class App:
         )
         self.closing = Closing()
         self.streams = Streams(self.settings)
+        self.bodies = Bodies(self.settings)
         several = len(agents) > 1
         self.endpoints = {
             key: Endpoint(
@@ -100,7 +101,7 @@ class App:
             return await send({"type": "websocket.close", "code": 1003})
         if self._runner is None:
             await self.start()
-        exchange = Exchange(scope, receive, send, self.settings)
+        exchange = Exchange(scope, receive, send, self.bodies)
         try:
             if exchange.path == "/" and self._only is not None and scope["method"] == "POST":
                 await jsonrpc.serve(self._only, exchange)
@@ -217,7 +218,7 @@ class App:
                 self._begin(worker)
                 async with asyncio.TaskGroup() as group:
                     keeper = Keeper(self.agents, self.store, self.bell, self.settings)
-                    jobs = [worker.run(), keeper.run(), self.streams.run()]
+                    jobs = [worker.run(), keeper.run(), self.streams.run(), self.bodies.run()]
                     if self.settings.watchdog:
                         jobs.append(Watchdog(self.settings.watchdog, _handler).run())
                     tasks = [group.create_task(job) for job in jobs]

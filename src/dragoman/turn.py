@@ -60,16 +60,11 @@ class Turn:
         self.task = task
         """The task so far, this message included."""
         self.message: Message = received.message
-        self.caller: Caller = received.caller
-        self.skill: str = received.skill
-        self.accepted_output_modes = received.modes
-        """What the client said it can take; empty if it did not say."""
-        self.metadata: Metadata = received.metadata or {}
-        """The metadata of the request; that of the message is on the message."""
         self.attempt = attempt
         """1 for the first run of this turn, more when it is run again after a crash."""
         self.state = state
         """What the agent's lifespan yielded."""
+        self._received = received
         self._number = number
         self._run = run
         self._streams: dict[str, str] = {}
@@ -103,6 +98,26 @@ class Turn:
     def context_id(self) -> str:
         """The conversation that the task belongs to."""
         return self.task.context_id
+
+    @property
+    def caller(self) -> Caller:
+        """Who asks."""
+        return self._received.caller
+
+    @property
+    def skill(self) -> str:
+        """The id of the skill that is asked for; empty for the default handler."""
+        return self._received.skill
+
+    @property
+    def accepted_output_modes(self) -> tuple[str, ...]:
+        """What the client said it can take; empty if it did not say."""
+        return self._received.modes
+
+    @property
+    def metadata(self) -> Metadata:
+        """The metadata of the request; that of the message is on the message."""
+        return self._received.metadata or {}
 
     @property
     def extensions(self) -> tuple[str, ...]:

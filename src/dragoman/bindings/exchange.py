@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
-from contextlib import contextmanager
+import time
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from itertools import accumulate
 from typing import Any
 from urllib.parse import parse_qsl
@@ -32,16 +32,52 @@ class Gone(Exception):
     """The client went away before its request had arrived."""
 
 
+class Bodies:
+    """The request bodies that have not arrived yet: one clock for all of them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._since: dict[asyncio.Task[Any], float] = {}
+        self._late: set[asyncio.Task[Any]] = set()
+
+    async def wait(self, body: Awaitable[bytes]) -> bytes:
+        """The body; TooSlow if it does not arrive in time."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._since[task] = time.monotonic()
+        try:
+            return await body
+        except asyncio.CancelledError:
+            if task not in self._late or task.uncancel():
+                raise
+            raise TooSlow("The body did not arrive in time") from None
+        finally:
+            del self._since[task]
+            self._late.discard(task)
+
+    async def run(self) -> None:
+        """Look after them until cancelled."""
+        limit = self.settings.body_timeout
+        while True:
+            await asyncio.sleep(min(1.0, limit / 2))
+            now = time.monotonic()
+            for task, since in list(self._since.items()):
+                if now - since > limit and task not in self._late:
+                    self._late.add(task)
+                    task.cancel()
+
+
 class Exchange:
     """The request's parts as they are needed, and ways to answer."""
 
-    __slots__ = ("headers", "path", "receive", "root", "scope", "send", "settings")
+    __slots__ = ("bodies", "headers", "path", "receive", "root", "scope", "send", "settings")
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, settings: Settings) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, bodies: Bodies) -> None:
         self.scope = scope
         self.receive = receive
         self.send = send
-        self.settings = settings
+        self.bodies = bodies
+        self.settings = bodies.settings
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.root: str = scope.get("root_path", "").rstrip("/")
         path: str = scope["path"]
@@ -86,8 +122,7 @@ class Exchange:
         settings = self.settings
         if self._declared() > settings.max_body:
             raise _too_large(settings.max_body)
-        with _hurry(settings.body_timeout):
-            found = await self._read(settings.max_body)
+        found = await self.bodies.wait(self._read(settings.max_body))
         if deeper(found, settings.max_depth):
             raise InvalidRequest(f"JSON is nested deeper than {settings.max_depth} levels")
         return found
@@ -141,29 +176,6 @@ class Exchange:
 
 def _too_large(limit: int) -> TooLarge:
     return TooLarge(f"The body is larger than {limit} bytes")
-
-
-@contextmanager
-def _hurry(seconds: float) -> Iterator[None]:
-    """TooSlow if the block takes longer. `asyncio.timeout` costs six times as much."""
-    task = asyncio.current_task()
-    assert task is not None
-    late = False
-
-    def expire() -> None:
-        nonlocal late
-        late = True
-        task.cancel()
-
-    timer = asyncio.get_running_loop().call_later(seconds, expire)
-    try:
-        yield
-    except asyncio.CancelledError:
-        if not late or task.uncancel():
-            raise
-        raise TooSlow("The body did not arrive in time") from None
-    finally:
-        timer.cancel()
 
 
 def headers_of(values: dict[str, str]) -> Headers:

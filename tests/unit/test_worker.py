@@ -1,0 +1,968 @@
+"""Workers and keepers: leases and epochs, second attempts, cancels, and bells that nobody hears."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+
+from dragoman import Agent, Caller, Settings, Task, TaskState, Turn
+from dragoman import bell as bell_module
+from dragoman.bell import Bell
+from dragoman.bells.memory import MemoryBell
+from dragoman.caller import Call, Scope
+from dragoman.events import CancelRequested, Entry
+from dragoman.keeper import Keeper
+from dragoman.reader import Closing
+from dragoman.service import Service
+from dragoman.store import Accepted, Claim, Head, Renewal, Stale
+from dragoman.stores.memory import MemoryStore
+from dragoman.telemetry import logger
+from dragoman.testing import DeafBell, message
+from dragoman.types import (
+    CancelTaskRequest,
+    SendMessageRequest,
+    SendMessageResponse,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+from dragoman.worker import Run, Worker
+
+AT = "2026-01-31T12:00:00.000Z"
+CALL = Call(Caller())
+OVER = -1.0
+"""A lease that has run out."""
+
+
+class World:
+    """A store, and those who work on it; nothing runs by itself."""
+
+    def __init__(
+        self,
+        handler: Any,
+        *,
+        retries: int = 0,
+        bell: Bell | None = None,
+        store: MemoryStore | None = None,
+        reply: bool | None = None,
+        **settings: Any,
+    ) -> None:
+        self.agent = Agent("Test", description="For tests.", retries=retries)
+        self.agent.skill(reply=reply)(handler)
+        self.agents = {self.agent.key: self.agent}
+        self.settings = Settings(**{"watchdog": 0.0, "poll": 0.01, "cancel_grace": 5.0, **settings})
+        self.store = store or MemoryStore()
+        self.bell = bell or MemoryBell()
+        self.closing = Closing()
+        self.service = Service(self.agent, self.store, self.bell, self.settings, self.closing)
+        self.keeper = Keeper(self.agents, self.store, self.bell, self.settings)
+        self.scope = Scope(self.agent.key)
+        self.workers: list[Worker] = []
+
+    def worker(self) -> Worker:
+        """One more worker."""
+        worker = Worker(self.agents, self.store, self.bell, self.settings)
+        self.workers.append(worker)
+        return worker
+
+    async def send(self, text: str = "x", task: str = "") -> Accepted:
+        """Accept a message, and wait for nothing."""
+        asked = message(text)
+        asked = type(asked)(
+            message_id=asked.message_id, role=asked.role, parts=asked.parts, task_id=task
+        )
+        return await self.service._accept(SendMessageRequest(message=asked), self.scope, CALL)
+
+    async def claim(self, worker: Worker, lease: float = 30.0) -> Claim:
+        """The claim of what waits."""
+        (claim,) = await self.store.claim(self.agents, worker.id, lease, 1)
+        return claim
+
+    async def orphan(self, text: str = "x") -> Claim:
+        """A task whose worker has died."""
+        await self.send(text)
+        return await self.claim(self.worker(), OVER)
+
+    async def run(self, worker: Worker | None = None, lease: float = 30.0) -> Run:
+        """Work on what waits until the handler has ended."""
+        worker = worker or self.worker()
+        run = worker.begin(await self.claim(worker, lease))
+        await run.task
+        return run
+
+    async def head(self, task: str) -> Head:
+        """The head of a log."""
+        found = await self.store.head(self.scope, task)
+        assert found is not None
+        return found
+
+    async def task(self, task: str) -> Task:
+        """The task as it is now."""
+        found = await self.store.load(self.scope, task)
+        assert found is not None
+        return found.task
+
+    async def log(self, task: str) -> list[Entry]:
+        """All entries."""
+        return list(await self.store.read(self.scope, task, 0, 10_000) or ())
+
+    async def ask_to_cancel(self, task: str, grace: float = 30.0) -> None:
+        """Log the wish that the task end."""
+        head = await self.head(task)
+        status = TaskStatus(state=TaskState.CANCELED, timestamp=AT)
+        canceled = TaskStatusUpdateEvent(task_id=task, context_id=head.context, status=status)
+        asked = CancelRequested(caller=Caller(), at=AT)
+        await self.store.cancel(self.scope, task, asked, canceled, grace)
+
+    @asynccontextmanager
+    async def working(self, *, keeping: bool = False) -> AsyncIterator[Worker]:
+        """A worker, and perhaps the keeper, going about their work."""
+        worker = self.worker()
+        async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+            group.create_task(worker.run())
+            keeper = group.create_task(self.keeper.run()) if keeping else None
+            await asyncio.sleep(0)
+            try:
+                yield worker
+            finally:
+                await worker.drain(0.0)
+                if keeper:
+                    keeper.cancel()
+
+    async def until(self, ready: Callable[[], Any]) -> None:
+        """Until something is so."""
+        async with asyncio.timeout(5):
+            while not ready():
+                await asyncio.sleep(0.002)
+
+    async def ended(self, task: str) -> Task:
+        """The task once it has ended."""
+        async with asyncio.timeout(5):
+            while not (await self.head(task)).state.terminal:
+                await asyncio.sleep(0.002)
+        return await self.task(task)
+
+
+@pytest.fixture
+def log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> pytest.LogCaptureFixture:
+    """What was logged, whatever an earlier test did to the loggers."""
+    monkeypatch.setattr(logger, "propagate", True)
+    caplog.set_level("INFO", "dragoman")
+    return caplog
+
+
+class Gate:
+    """Lets go who waits, in the loop or in a thread; and knows that somebody came."""
+
+    def __init__(self) -> None:
+        self.came = asyncio.Event()
+        self.open = asyncio.Event()
+        self.thread = threading.Event()
+
+    async def wait(self) -> None:
+        """Until it is opened."""
+        self.came.set()
+        await self.open.wait()
+
+    async def wait_stubbornly(self) -> None:
+        """The same, deaf to cancellation."""
+        while not self.open.is_set():
+            with suppress(asyncio.CancelledError):
+                await self.wait()
+
+    def release(self) -> None:
+        """Open it."""
+        self.open.set()
+        self.thread.set()
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    """A gate that is open after the test."""
+    found = Gate()
+    yield found
+    found.release()
+
+
+async def echo(turn: Turn) -> str:
+    """Says it again."""
+    return turn.text
+
+
+def words(task: Task) -> str:
+    """What the status says."""
+    return task.status.message.text if task.status.message else ""
+
+
+# ---- workers that die ----------------------------------------------------------------------
+
+
+async def test_a_claim_that_ran_out_fails_the_task(log: pytest.LogCaptureFixture) -> None:
+    world = World(echo)
+    claim = await world.orphan()
+    await world.keeper.reap()
+    task = await world.task(claim.head.id)
+    assert task.status.state is TaskState.FAILED
+    assert words(task) == "The worker stopped before the agent had finished"
+    head = await world.head(task.id)
+    assert (head.holder, head.unread) == ("", False)
+    assert head.epoch > claim.epoch
+    assert claim.head.holder in log.text
+    assert not await world.store.claim(world.agents, "another", 30.0, 1)
+
+
+async def test_a_claim_that_has_not_run_out_is_left_alone() -> None:
+    world = World(echo, retries=3)
+    await world.send()
+    claim = await world.claim(world.worker())
+    await world.keeper.reap()
+    assert await world.head(claim.head.id) == claim.head
+
+
+async def test_a_turn_that_may_be_repeated_is_run_again() -> None:
+    seen: list[tuple[int, str]] = []
+
+    async def handler(turn: Turn) -> str:
+        seen.append((turn.attempt, turn.idempotency_key))
+        return f"attempt {turn.attempt}"
+
+    world = World(handler, retries=1)
+    claim = await world.orphan()
+    first = Run(world.worker(), claim)
+    await world.keeper.reap()
+    head = await world.head(claim.head.id)
+    assert (head.state, head.unread, head.holder) == (TaskState.SUBMITTED, True, "")
+    run = await world.run()
+    assert run.claim.epoch > claim.epoch
+    task = await world.task(claim.head.id)
+    assert task.status.state is TaskState.COMPLETED
+    assert task.artifacts[0].parts[0].text == "attempt 2"
+    assert seen == [(2, first.turn.idempotency_key)]
+    assert len(task.history) == 1
+
+
+@pytest.mark.parametrize("retries", [0, 1, 2])
+async def test_it_stops_after_its_attempts(retries: int) -> None:
+    world = World(echo, retries=retries)
+    task = (await world.send()).head.id
+    for attempt in range(1, retries + 2):
+        claim = await world.claim(world.worker(), OVER)
+        assert claim.attempt == attempt
+        assert not (await world.head(task)).state.terminal
+        await world.keeper.reap()
+    assert (await world.task(task)).status.state is TaskState.FAILED
+    expected = f"(attempt {retries + 1})" if retries else "had finished"
+    assert words(await world.task(task)).endswith(expected)
+    assert not await world.store.claim(world.agents, "another", 30.0, 1)
+
+
+async def test_the_next_message_has_its_own_attempts() -> None:
+    async def asking(turn: Turn) -> Any:
+        return turn.ask("and?")
+
+    world = World(asking, retries=1)
+    claim = await world.orphan()
+    await world.keeper.reap()
+    await world.run()
+    await world.send("more", claim.head.id)
+    again = await world.claim(world.worker(), OVER)
+    assert (again.attempt, again.turn) == (1, (await world.head(claim.head.id)).last)
+    await world.keeper.reap()
+    assert (await world.run()).claim.attempt == 2
+
+
+async def test_many_orphans_are_reaped_at_once() -> None:
+    world = World(echo)
+    tasks = [(await world.orphan()).head.id for _ in range(40)]
+    await world.keeper.reap()
+    await world.keeper.reap()
+    for task in tasks:
+        assert (await world.task(task)).status.state is TaskState.FAILED
+
+
+async def test_a_worker_that_dies_before_a_reply_leaves_a_failed_task() -> None:
+    world = World(echo, reply=True)
+    claim = await world.orphan()
+    assert await world.store.load(world.scope, claim.head.id) is None
+    await world.keeper.reap()
+    assert (await world.task(claim.head.id)).status.state is TaskState.FAILED
+
+
+async def test_those_who_wait_learn_of_it() -> None:
+    world = World(echo)
+    sending = asyncio.create_task(
+        world.service.send(SendMessageRequest(message=message("x")), CALL)
+    )
+    await asyncio.sleep(0)
+    await world.claim(world.worker(), OVER)
+    await world.keeper.reap()
+    async with asyncio.timeout(5):
+        answer = await sending
+    assert answer.task is not None
+    assert answer.task.status.state is TaskState.FAILED
+
+
+async def test_another_worker_takes_over_by_itself() -> None:
+    world = World(echo, retries=1)
+    claim = await world.orphan("hello")
+    async with world.working(keeping=True):
+        task = await world.ended(claim.head.id)
+    assert task.artifacts[0].parts[0].text == "hello"
+
+
+# ---- those who wake up late ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+async def test_late_writes_change_nothing(retries: int, gate: Gate) -> None:
+    async def handler(turn: Turn) -> AsyncIterator[Any]:
+        yield f"from attempt {turn.attempt}"
+        if turn.attempt == 1:
+            await gate.wait_stubbornly()
+            yield " and more"
+            yield turn.complete("too late")
+
+    world = World(handler, retries=retries)
+    task = (await world.send()).head.id
+    worker = world.worker()
+    run = worker.begin(await world.claim(worker, OVER))
+    await gate.came.wait()
+    await world.keeper.reap()
+    if retries:
+        await world.run()
+    before = [entry.event for entry in await world.log(task)]
+    head = await world.head(task)
+    gate.release()
+    await asyncio.wait([run.task])
+    assert [entry.event for entry in await world.log(task)] == before
+    assert await world.head(task) == head
+    found = await world.task(task)
+    assert found.status.state is (TaskState.COMPLETED if retries else TaskState.FAILED)
+    texts = [part.text for part in found.artifacts[0].parts]
+    assert texts == [f"from attempt {1 + retries}"]
+    assert run.lost
+    assert not worker.runs
+    assert not worker.stuck
+
+
+@pytest.mark.parametrize("release", [False, True])
+async def test_appends_of_an_old_epoch_are_stale(release: bool) -> None:
+    world = World(echo, retries=1)
+    claim = await world.orphan()
+    run = Run(world.worker(), claim)
+    await world.keeper.reap()
+    for state in ("released", "claimed again", "ended"):
+        if state == "claimed again":
+            again = await world.claim(world.worker(), OVER)
+        if state == "ended":
+            await world.keeper.reap()
+        before = await world.head(claim.head.id)
+        for entries in ([], [Entry(0, run.turn.working("late"), claim.turn)]):
+            if not entries and not release:
+                continue
+            with pytest.raises(Stale):
+                await world.store.append(claim, entries, release=release)
+        assert await world.head(claim.head.id) == before
+    with pytest.raises(Stale):
+        await world.store.append(again, [Entry(0, run.turn.complete(), claim.turn)], release=True)
+
+
+async def test_renewing_tells_what_was_lost() -> None:
+    world = World(echo, retries=5)
+    old = await world.orphan()
+    await world.keeper.reap()
+    new = await world.claim(world.worker())
+    found = await world.store.renew([old], 30.0)
+    assert list(found.lost) == [old.head.id]
+    found = await world.store.renew([new], 30.0)
+    assert not found.lost
+
+
+async def test_a_worker_that_lost_its_claim_stops_the_handler(
+    gate: Gate, log: pytest.LogCaptureFixture
+) -> None:
+    stopped = asyncio.Event()
+
+    async def patient(turn: Turn) -> None:
+        try:
+            await gate.wait()
+        except asyncio.CancelledError:
+            stopped.set()
+            raise
+
+    world = World(patient)
+    async with world.working() as worker:
+        task = (await world.send()).head.id
+        await gate.came.wait()
+        await world.store.revoke(await world.head(task), failed(await world.head(task)))
+        await stopped.wait()
+        await world.until(lambda: not worker.runs and not worker.stuck)
+    assert "patient" in log.text
+    assert (await world.task(task)).status.state is TaskState.FAILED
+
+
+def failed(head: Head) -> TaskStatusUpdateEvent:
+    """The end of a task."""
+    status = TaskStatus(state=TaskState.FAILED, timestamp=AT)
+    return TaskStatusUpdateEvent(task_id=head.id, context_id=head.context, status=status)
+
+
+@pytest.mark.parametrize("kind", ["function", "generator"])
+async def test_a_thread_that_lost_its_claim_is_told(kind: str, gate: Gate) -> None:
+    ended = threading.Event()
+
+    def function(turn: Turn) -> None:
+        """Looks up now and then, as code that cannot be interrupted should."""
+        gate_came()
+        while not turn.canceled and not gate.thread.wait(0.005):
+            pass
+        if turn.canceled:
+            ended.set()
+
+    def generator(turn: Turn) -> Iterator[str]:
+        gate_came()
+        try:
+            while not gate.thread.wait(0.005):
+                yield "more"
+        finally:
+            if turn.canceled:
+                ended.set()
+
+    loop = asyncio.get_running_loop()
+
+    def gate_came() -> None:
+        loop.call_soon_threadsafe(gate.came.set)
+
+    world = World(function if kind == "function" else generator)
+    async with world.working():
+        task = (await world.send()).head.id
+        await gate.came.wait()
+        await world.store.revoke(await world.head(task), failed(await world.head(task)))
+        told = await asyncio.to_thread(ended.wait, 2)
+        gate.release()
+        assert told
+
+
+# ---- attempts do not double ----------------------------------------------------------------
+
+
+async def test_a_second_attempt_does_not_double_what_the_first_wrote(gate: Gate) -> None:
+    async def handler(turn: Turn) -> AsyncIterator[Any]:
+        yield turn.artifact({"whole": turn.attempt})
+        yield f"a{turn.attempt} "
+        yield f"b{turn.attempt} "
+        yield turn.write(f"named{turn.attempt}", name="n")
+        yield turn.write(f"own{turn.attempt}", id="own")
+        if turn.attempt == 1:
+            await gate.wait()
+        yield f"c{turn.attempt}"
+
+    world = World(handler, retries=1)
+    task = (await world.send()).head.id
+    worker = world.worker()
+    run = worker.begin(await world.claim(worker, OVER))
+    await gate.came.wait()
+    assert len((await world.task(task)).artifacts) == 4
+    await world.keeper.reap()
+    await world.run()
+    run.task.cancel()
+    await asyncio.wait([run.task])
+    found = await world.task(task)
+    assert found.status.state is TaskState.COMPLETED
+    contents = [[part.text or part.data for part in a.parts] for a in found.artifacts]
+    assert contents == [[{"whole": 2}], ["a2 ", "b2 ", "c2"], ["named2"], ["own2"]]
+
+
+# ---- cancels -------------------------------------------------------------------------------
+
+
+async def test_a_cancel_beats_another_attempt() -> None:
+    world = World(echo, retries=5)
+    claim = await world.orphan()
+    await world.ask_to_cancel(claim.head.id)
+    await world.keeper.reap()
+    task = await world.task(claim.head.id)
+    assert task.status.state is TaskState.CANCELED
+    assert not await world.store.claim(world.agents, "another", 30.0, 1)
+    with pytest.raises(Stale):
+        await world.store.append(claim, [], release=True)
+
+
+async def test_a_cancel_whose_time_is_up_needs_no_worker_and_no_caller() -> None:
+    world = World(echo)
+    await world.send()
+    claim = await world.claim(world.worker())  # and its lease is long
+    await world.ask_to_cancel(claim.head.id, grace=OVER)
+    await world.keeper.reap()
+    assert (await world.task(claim.head.id)).status.state is TaskState.CANCELED
+
+
+async def test_a_worker_learns_of_a_cancel_without_a_bell(gate: Gate) -> None:
+    async def handler(turn: Turn) -> None:
+        await gate.wait()
+
+    world = World(handler, bell=DeafBell())
+    async with world.working():
+        task = (await world.send()).head.id
+        await gate.came.wait()
+        await world.ask_to_cancel(task)
+        assert (await world.ended(task)).status.state is TaskState.CANCELED
+
+
+class Careful:
+    """Has its own way to stop."""
+
+    def __init__(self, gate: Gate, how: str) -> None:
+        self.gate = gate
+        self.how = how
+        self.stopping = asyncio.Event()
+
+    async def run(self, turn: Turn) -> AsyncIterator[Any]:
+        """Waits."""
+        await self.gate.wait()
+        yield "went on"
+
+    async def cancel(self, turn: Turn) -> Any:
+        """Stops in one way or the other."""
+        self.stopping.set()
+        assert turn.canceled
+        if self.how == "word":
+            return turn.working("putting things away")
+        if self.how == "end":
+            return turn.complete("it was done already")
+        if self.how == "raise":
+            raise LookupError("secret")
+        if self.how == "quit":
+            raise Quit("secret")
+        if self.how == "hang":
+            await asyncio.Event().wait()
+        return None
+
+
+class Quit(BaseException):
+    """What `except Exception` does not see."""
+
+
+@pytest.mark.parametrize(
+    ("how", "state", "said"),
+    [
+        ("nothing", TaskState.CANCELED, []),
+        ("word", TaskState.CANCELED, ["putting things away"]),
+        ("end", TaskState.COMPLETED, ["it was done already"]),
+        ("raise", TaskState.CANCELED, []),
+        ("quit", TaskState.CANCELED, []),
+        ("hang", TaskState.CANCELED, []),
+    ],
+)
+async def test_an_authors_cancel(
+    how: str, state: TaskState, said: list[str], gate: Gate, log: pytest.LogCaptureFixture
+) -> None:
+    target = Careful(gate, how)
+    world = World(target, cancel_grace=0.05 if how == "hang" else 5.0)
+    async with world.working() as worker:
+        task = (await world.send()).head.id
+        await gate.came.wait()
+        with suppress(Exception):  # the end that was quicker makes it an error
+            await world.service.cancel(CancelTaskRequest(id=task), CALL)
+        found = await world.ended(task)
+        assert found.status.state is state
+        told = [
+            entry.event.status.message.text
+            for entry in await world.log(task)
+            if isinstance(entry.event, TaskStatusUpdateEvent) and entry.event.status.message
+        ]
+        assert told == said
+        assert target.stopping.is_set()
+        assert not found.artifacts
+        await world.until(lambda: not worker.runs and not worker.stuck)
+    if how in ("raise", "quit", "hang"):
+        assert "Careful" in log.text
+    if how in ("raise", "quit"):
+        assert "Careful: cancel failed" in log.text
+
+
+async def test_the_authors_cancel_is_not_for_deadlines(gate: Gate) -> None:
+    target = Careful(gate, "end")
+    world = World(target, turn_timeout=0.02)
+    async with world.working():
+        task = (await world.send()).head.id
+        assert (await world.ended(task)).status.state is TaskState.FAILED
+    assert not target.stopping.is_set()
+
+
+# ---- the ends of turns ---------------------------------------------------------------------
+
+
+async def test_a_follow_up_is_worked_on_after_an_early_end(gate: Gate) -> None:
+    seen: list[str] = []
+
+    async def early(turn: Turn) -> AsyncIterator[Any]:
+        seen.append(turn.text)
+        if turn.text == "first":
+            await gate.wait()
+            yield turn.complete("done")
+            for _ in range(5):
+                await asyncio.sleep(0)  # it goes on for a while
+        else:
+            yield turn.artifact(turn.text)
+
+    world = World(early, lease=0.1)
+    async with world.working(keeping=True):
+        task = (await world.send("first")).head.id
+        await gate.came.wait()
+        await world.send("second", task)
+        gate.release()
+        found = await world.ended(task)
+    assert seen == ["first", "second"]
+    assert found.status.state is TaskState.COMPLETED
+    assert [artifact.parts[0].text for artifact in found.artifacts] == ["second"]
+
+
+async def test_a_turn_that_takes_longer_than_its_lease_keeps_it(gate: Gate) -> None:
+    renewed = asyncio.Event()
+
+    class Counting(MemoryStore):
+        count = 0
+
+        async def renew(self, claims: Collection[Claim], lease: float) -> Renewal:
+            self.count += 1
+            if self.count == 20:
+                renewed.set()
+            return await super().renew(claims, lease)
+
+    async def slow(turn: Turn) -> str:
+        await renewed.wait()
+        return "in the end"
+
+    world = World(slow, store=Counting(), lease=0.1, poll=0.01)
+    async with world.working(keeping=True):
+        task = (await world.send()).head.id
+        found = await world.ended(task)
+    assert found.status.state is TaskState.COMPLETED
+
+
+async def test_a_turn_has_a_deadline(gate: Gate) -> None:
+    async def endless(turn: Turn) -> None:
+        await gate.wait()
+
+    world = World(endless, turn_timeout=0.02)
+    async with world.working() as worker:
+        found = await world.ended((await world.send()).head.id)
+        await world.until(lambda: not worker.runs)
+    assert found.status.state is TaskState.FAILED
+    assert words(found) == "The agent did not finish within 0.02 seconds"
+
+
+async def test_no_more_turns_at_once_than_may_run(gate: Gate) -> None:
+    running: list[int] = [0, 0]
+
+    async def counted(turn: Turn) -> None:
+        running[0] += 1
+        running[1] = max(running)
+        await asyncio.sleep(0)
+        running[0] -= 1
+
+    world = World(counted, max_running=3)
+    async with world.working():
+        tasks = [(await world.send()).head.id for _ in range(20)]
+        for task in tasks:
+            assert (await world.ended(task)).status.state is TaskState.COMPLETED
+    assert running[1] <= 3
+
+
+async def test_a_skill_that_is_no_more(log: pytest.LogCaptureFixture) -> None:
+    async def later(turn: Turn) -> str:
+        return "fine"
+
+    world = World(echo)
+    old = (await world.send("for a skill that is gone")).head.id
+    agent = Agent("Test", description="The next version.")
+    agent.skill(later)
+    world.agents[agent.key] = agent
+    world.service = Service(agent, world.store, world.bell, world.settings, world.closing)
+    async with world.working():
+        new = (await world.send()).head.id
+        assert (await world.ended(new)).status.state is TaskState.COMPLETED
+        found = await world.ended(old)
+    assert found.status.state is TaskState.FAILED
+    assert words(found)
+    assert "echo" in log.text
+
+
+# ---- shutting down -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+@pytest.mark.parametrize("retries", [0, 1])
+async def test_draining_hands_running_turns_back(
+    retries: int, stubborn: bool, gate: Gate, log: pytest.LogCaptureFixture
+) -> None:
+    async def handler(turn: Turn) -> str:
+        if turn.attempt == 1:
+            await (gate.wait_stubbornly() if stubborn else gate.wait())
+        return f"attempt {turn.attempt}"
+
+    world = World(handler, retries=retries, cancel_grace=0.02)
+    worker = world.worker()
+    running = asyncio.create_task(worker.run())
+    task = (await world.send()).head.id
+    worker.look()
+    await gate.came.wait()
+    await worker.drain(0.02)
+    await running
+    head = await world.head(task)
+    if retries:
+        assert (head.state, head.holder, head.unread) == (TaskState.SUBMITTED, "", True)
+        await world.run()
+        found = await world.task(task)
+        assert found.status.state is TaskState.COMPLETED
+        assert found.artifacts[0].parts[0].text == "attempt 2"
+    else:
+        assert head.state is TaskState.FAILED
+        assert "shut down" in words(await world.task(task))
+    assert worker.stuck == (["handler"] if stubborn else [])
+    assert ("goes on after its task was taken" in log.text) is stubborn
+    gate.release()
+    await world.until(lambda: not worker.stuck)
+
+
+async def test_draining_waits_for_what_ends_in_time(gate: Gate) -> None:
+    async def handler(turn: Turn) -> str:
+        await gate.wait()
+        return "in time"
+
+    world = World(handler)
+    worker = world.worker()
+    running = asyncio.create_task(worker.run())
+    task = (await world.send()).head.id
+    worker.look()
+    await gate.came.wait()
+    draining = asyncio.create_task(worker.drain(5.0))
+    await asyncio.sleep(0)
+    later = (await world.send()).head.id
+    gate.release()
+    await draining
+    await running
+    assert (await world.task(task)).status.state is TaskState.COMPLETED
+    assert (await world.head(later)).unread  # and nothing new was begun
+
+
+# ---- bells that nobody hears ---------------------------------------------------------------
+
+
+async def test_a_worker_finds_its_work_without_a_bell() -> None:
+    world = World(echo, bell=DeafBell())
+    async with world.working():
+        await asyncio.sleep(0.02)
+        task = (await world.send("hello")).head.id
+        assert (await world.ended(task)).artifacts[0].parts[0].text == "hello"
+
+
+async def waiting(world: World, wait: Any) -> asyncio.Task[Any]:
+    """A reader that has read, and waits."""
+    found = asyncio.create_task(wait)
+    await world.until(lambda: world.bell.ears.places())
+    return found
+
+
+async def test_the_keeper_wakes_a_sender() -> None:
+    world = World(echo, bell=DeafBell())
+    send = world.service.send(SendMessageRequest(message=message("hello")), CALL)
+    sending = await waiting(world, send)
+    await world.run()
+    await asyncio.sleep(0.01)
+    assert not sending.done()  # nobody has told it
+    await world.keeper.wake()
+    async with asyncio.timeout(5):
+        answer: SendMessageResponse = await sending
+    assert answer.task is not None
+    assert answer.task.status.state is TaskState.COMPLETED
+
+
+async def test_the_keeper_wakes_a_stream(gate: Gate) -> None:
+    async def handler(turn: Turn) -> AsyncIterator[Any]:
+        yield "a"
+        await gate.wait()
+        yield "b"
+
+    world = World(handler, bell=DeafBell())
+    stream = await world.service.stream(SendMessageRequest(message=message("x")), CALL)
+    assert [entry.number for entry in await stream.next() or ()] == [1]
+    following = await waiting(world, stream.next())
+    worker = world.worker()
+    run = worker.begin(await world.claim(worker))
+    await gate.came.wait()
+    await asyncio.sleep(0.01)
+    assert not following.done()
+    await world.keeper.wake()
+    async with asyncio.timeout(5):
+        assert [entry.number for entry in await following] == [2]
+    following = asyncio.create_task(stream.next())
+    await asyncio.sleep(0)
+    gate.release()
+    await run.task
+    async with asyncio.timeout(5):
+        while not following.done():
+            await world.keeper.wake()
+            await asyncio.sleep(0)
+    assert [entry.number for entry in await following] == [3, 4]
+    assert await stream.next() is None
+    stream.close()
+    assert not world.bell.ears.places()
+
+
+async def test_the_keeper_leaves_those_asleep_for_whom_nothing_happened() -> None:
+    world = World(echo, bell=DeafBell())
+    send = world.service.send(SendMessageRequest(message=message("x")), CALL)
+    sending = await waiting(world, send)
+    reads = 0
+    head = world.store.head
+
+    async def counted(*args: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        return await head(*args)
+
+    world.store.head = counted  # type: ignore[method-assign]
+    for _ in range(10):
+        await world.keeper.wake()
+        await asyncio.sleep(0)
+    assert reads == 0
+    sending.cancel()
+    await asyncio.wait([sending])
+
+
+@pytest.mark.clause("send.blocking")
+async def test_the_blocking_limit_is_swept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bell_module, "SWEPT", 0.0)  # no wait has a timer of its own
+    world = World(echo, bell=DeafBell(), blocking_timeout=0.05)
+    send = world.service.send(SendMessageRequest(message=message("x")), CALL)
+    sending = await waiting(world, send)
+    await asyncio.sleep(0.1)
+    assert not sending.done()  # until somebody sweeps
+    await world.keeper.wake()
+    async with asyncio.timeout(5):
+        answer: SendMessageResponse = await sending
+    assert answer.task is not None
+    assert answer.task.status.state is TaskState.SUBMITTED
+
+
+async def test_a_sweep_ends_no_wait_before_its_time() -> None:
+    world = World(echo, blocking_timeout=60.0)
+    send = world.service.send(SendMessageRequest(message=message("x")), CALL)
+    sending = await waiting(world, send)
+    await world.keeper.wake()
+    world.bell.ears.sweep(asyncio.get_running_loop().time() + 3600)  # it looks, and waits on
+    await asyncio.sleep(0.01)
+    assert not sending.done()
+    sending.cancel()
+    await asyncio.wait([sending])
+
+
+# ---- stores that fail ----------------------------------------------------------------------
+
+
+class Broken(MemoryStore):
+    """Fails where it is told to, as often as it is told to."""
+
+    def __init__(self, **failures: int) -> None:
+        super().__init__()
+        self.failures = failures
+
+    def broken(self, name: str) -> bool:
+        """Whether this call fails."""
+        self.failures[name] = self.failures.get(name, 0) - 1
+        return self.failures[name] >= 0
+
+    def claim(
+        self, agents: Collection[str], worker: str, lease: float, limit: int
+    ) -> asyncio.Future[Sequence[Claim]]:
+        """Perhaps fails."""
+        if self.broken("claim"):
+            return _failed()
+        return super().claim(agents, worker, lease, limit)
+
+    def append(
+        self, claim: Claim, entries: Sequence[Entry], *, release: bool = False
+    ) -> asyncio.Future[bool]:
+        """Perhaps fails."""
+        if self.broken("append"):
+            return _failed()
+        return super().append(claim, entries, release=release)
+
+    async def renew(self, claims: Collection[Claim], lease: float) -> Renewal:
+        """Perhaps fails."""
+        if self.broken("renew"):
+            raise OSError("the disk is gone")
+        return await super().renew(claims, lease)
+
+    async def expired(self, agents: Collection[str], limit: int) -> Sequence[Head]:
+        """Perhaps fails."""
+        if self.broken("expired"):
+            raise OSError("the disk is gone")
+        return await super().expired(agents, limit)
+
+
+def _failed() -> asyncio.Future[Any]:
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    future.set_exception(OSError("the disk is gone"))
+    return future
+
+
+async def test_a_claim_that_fails_is_tried_again(log: pytest.LogCaptureFixture) -> None:
+    world = World(echo, store=Broken(claim=3))
+    async with world.working():
+        task = (await world.send()).head.id
+        assert (await world.ended(task)).status.state is TaskState.COMPLETED
+    assert "no work could be claimed" in log.text
+
+
+async def test_a_renewal_that_fails_is_tried_again(
+    gate: Gate, log: pytest.LogCaptureFixture
+) -> None:
+    async def handler(turn: Turn) -> None:
+        await gate.wait()
+
+    store = Broken(renew=3)
+    world = World(handler, store=store)
+    async with world.working():
+        task = (await world.send()).head.id
+        await world.until(lambda: store.failures["renew"] < -1)
+        gate.release()
+        assert (await world.ended(task)).status.state is TaskState.COMPLETED
+    assert "leases could not be renewed" in log.text
+
+
+async def test_a_keeper_goes_on_when_the_store_fails(log: pytest.LogCaptureFixture) -> None:
+    world = World(echo, store=Broken(expired=3))
+    claim = await world.orphan()
+    async with world.working(keeping=True):
+        assert (await world.ended(claim.head.id)).status.state is TaskState.FAILED
+    assert "trying again" in log.text
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+async def test_an_append_that_fails_is_not_lost_in_silence(
+    retries: int, log: pytest.LogCaptureFixture
+) -> None:
+    async def handler(turn: Turn) -> AsyncIterator[Any]:
+        yield turn.working()
+        await asyncio.sleep(0)
+        yield f"attempt {turn.attempt}"
+
+    world = World(handler, retries=retries, store=Broken(append=1), lease=0.05)
+    async with world.working(keeping=True):
+        task = (await world.send()).head.id
+        found = await world.ended(task)
+    assert "append failed" in log.text
+    if retries:
+        assert found.status.state is TaskState.COMPLETED
+        assert found.artifacts[0].parts[0].text == "attempt 2"
+    else:
+        assert found.status.state is TaskState.FAILED
