@@ -16,7 +16,7 @@ from dragoman.bindings.endpoint import Endpoint, Identify
 from dragoman.bindings.exchange import Bodies, Exchange, Gone, Receive, Scope, Send
 from dragoman.bindings.sse import Streams
 from dragoman.dialects import v1_0
-from dragoman.errors import MethodNotAllowed, MethodNotFound
+from dragoman.errors import MethodNotAllowed, MethodNotFound, Unavailable
 from dragoman.keeper import Keeper
 from dragoman.reader import Closing
 from dragoman.service import Service
@@ -87,6 +87,9 @@ class App:
         self._only = None if several else next(iter(self.endpoints.values()))
         self._worker: Worker | None = None
         self._runner: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The loop that it runs on; none before it has started and after it has stopped."""
+        self._stopped = False
         self._starting: asyncio.Future[None] | None = None
         self._stopping: asyncio.Event | None = None
 
@@ -99,9 +102,13 @@ class App:
             return await self._lifespan(receive, send)
         if kind == "websocket":
             return await send({"type": "websocket.close", "code": 1003})
-        if self._runner is None:
-            await self.start()
         exchange = Exchange(scope, receive, send, self.bodies)
+        if self._loop is not asyncio.get_running_loop():
+            try:
+                await self._first()
+            except Exception as error:
+                logger.exception("the application cannot start")
+                return await http.fail(exchange, Unavailable(f"Not started: {error}"))
         try:
             if exchange.path == "/" and self._only is not None and scope["method"] == "POST":
                 await jsonrpc.serve(self._only, exchange)
@@ -150,7 +157,7 @@ class App:
 
     async def _health(self, exchange: Exchange, path: str) -> None:
         draining = any(e.service.draining for e in self.endpoints.values())
-        down = self._runner is None or self._runner.done()
+        down = self._loop is None
         ready = not draining and not down
         if path == "/healthz":
             ready = not down
@@ -161,10 +168,12 @@ class App:
 
     async def start(self) -> None:
         """Open the store, enter the agents' lifespans, begin to work."""
-        if self._runner is None:
-            self._starting = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        if self._runner is None or self._runner.done() or self._runner.get_loop() is not loop:
+            self._stopped = False
+            self._starting = loop.create_future()
             self._stopping = asyncio.Event()
-            self._runner = asyncio.create_task(self._run(self._starting, self._stopping))
+            self._runner = loop.create_task(self._run(self._starting, self._stopping))
         assert self._starting is not None
         await asyncio.shield(self._starting)
 
@@ -185,7 +194,8 @@ class App:
     async def stop(self) -> None:
         """Drain and close everything that `start` opened."""
         runner, self._runner = self._runner, None
-        if runner is None:
+        self._stopped = True
+        if runner is None or runner.done():
             return
         assert self._stopping is not None
         self._stopping.set()
@@ -222,18 +232,30 @@ class App:
                     if self.settings.watchdog:
                         jobs.append(Watchdog(self.settings.watchdog, _handler).run())
                     tasks = [group.create_task(job) for job in jobs]
+                    self._loop = asyncio.get_running_loop()
                     started.set_result(None)
                     await stopping.wait()
                     await self.drain()
                     for task in tasks[1:]:
                         task.cancel()
+        except asyncio.CancelledError:
+            if not started.done():
+                started.cancel()
+            raise
         except BaseException as error:
             if not started.done():
-                self._runner = None
                 started.set_exception(error)
                 return
             logger.exception("the application has stopped")
             raise
+        finally:
+            self._loop = None
+
+    async def _first(self) -> None:
+        """Start with the first request, where no lifespan has started it."""
+        if self._stopped:
+            raise RuntimeError("the application was stopped")
+        await self.start()
 
     def _begin(self, worker: Worker) -> None:
         self._worker = worker

@@ -63,7 +63,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     task_age: float = setting(24 * 3600.0, "how long the memory store keeps a task that ended")
     max_events: int = setting(100_000, "the most events that one turn may write")
     max_output: int = setting(64 * 1024 * 1024, "the most bytes that one turn may write")
-    stream_buffer: int = setting(256 * 1024, "how much of a log a stream hands over at once")
+    stream_buffer: int = setting(64 * 1024, "how much of a log a stream hands over at once")
     threads: int = setting(32, "the most plain functions that run at once, in threads")
     # times
     body_timeout: float = setting(30.0, "how long a request body may take to arrive")

@@ -235,12 +235,28 @@ async def test_it_can_be_stopped_and_started_again() -> None:
     app = App(echo(life), drain=0.1)
     async with client(app) as http:
         for number in (1, 2, 3):
+            await app.start()
             sent = await http.post("/message:send", json=message("hi"))
             parts = sent.json()["task"]["artifacts"][0]["parts"]
             assert parts == [{"text": f"state {number}: hi"}]
             assert (await http.get("/tasks")).json()["totalSize"] == number
             await app.stop()
             assert (life.entered, life.exited) == (number, number)
+
+
+async def test_what_was_stopped_does_not_start_by_itself() -> None:
+    life = Life()
+    app = App(echo(life), drain=0.1)
+    async with client(app) as http:
+        assert (await http.get("/readyz")).status_code == 200
+        await app.stop()
+        for request in (
+            http.get("/readyz"),
+            http.get("/tasks"),
+            http.post("/message:send", json=message("hi")),
+        ):
+            assert (await request).status_code == 503
+        assert (life.entered, life.exited) == (1, 1)
 
 
 async def test_many_first_requests_start_it_once() -> None:
@@ -383,7 +399,7 @@ async def test_stopping_ends_open_streams(mounted: Mounted) -> None:
                 rest = [line async for line in others]
                 assert "TASK_STATE_FAILED" in [line for line in rest if line][-1]
             assert not any("error" in line for line in [line async for line in lines])
-        # what is kept is there again with the next start
+        await app.start()  # what is kept is there again
         got = (await http.get(f"{url}/tasks/{task}")).json()
         assert got["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
         await app.stop()
@@ -472,10 +488,10 @@ def test_the_hosts_logging_is_left_alone(configured: bool) -> None:
     assert ("HOST handler answer raised ValueError" in run.stdout) is configured
 
 
-async def test_the_hosts_log_level_is_minded(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_settings_of_the_command_do_not_touch_it() -> None:
     logger = logging.getLogger("dragoman")
     before = (logger.level, logger.propagate, list(logger.handlers))
-    async with App(echo(), log_level="debug", log_format="json", drain=0.1) as app:
-        async with client(app) as http:
-            await http.post("/message:send", json=message("hi"))
+    app = App(echo(), log_level="debug", log_format="json", drain=0.1)
+    async with app, client(app) as http:
+        await http.post("/message:send", json=message("hi"))
     assert (logger.level, logger.propagate, logger.handlers) == before

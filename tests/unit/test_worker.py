@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -122,16 +123,20 @@ class World:
     async def working(self, *, keeping: bool = False) -> AsyncIterator[Worker]:
         """A worker, and perhaps the keeper, going about their work."""
         worker = self.worker()
-        async with asyncio.timeout(10), asyncio.TaskGroup() as group:
-            group.create_task(worker.run())
-            keeper = group.create_task(self.keeper.run()) if keeping else None
-            await asyncio.sleep(0)
-            try:
+        jobs = [asyncio.create_task(worker.run())]
+        if keeping:
+            jobs.append(asyncio.create_task(self.keeper.run()))
+        await asyncio.sleep(0)
+        try:
+            async with asyncio.timeout(10):
                 yield worker
-            finally:
-                await worker.drain(0.0)
-                if keeper:
-                    keeper.cancel()
+        finally:
+            await worker.drain(0.0)
+            for job in jobs[1:]:
+                job.cancel()
+            await asyncio.wait(jobs)
+            gc.collect()  # an exception that nobody has looked at is logged now
+        await jobs[0]  # it has ended in peace
 
     async def until(self, ready: Callable[[], Any]) -> None:
         """Until something is so."""

@@ -81,7 +81,7 @@ class Exchange:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.root: str = scope.get("root_path", "").rstrip("/")
         path: str = scope["path"]
-        if self.root and path.startswith(self.root):
+        if self.root and (path == self.root or path.startswith(f"{self.root}/")):
             path = path[len(self.root) :]
         self.path = path or "/"
         """The path below the place where the application is mounted."""

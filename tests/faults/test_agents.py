@@ -1,0 +1,847 @@
+"""Agents that misbehave: the server goes on, the task says what happened, the log says who it was."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import httpx
+import pytest
+
+from dragoman import Agent, App, Artifact, Caller, Part, Turn
+from dragoman.caller import Call
+from dragoman.telemetry import logger
+from dragoman.testing import message
+from dragoman.types import (
+    CancelTaskRequest,
+    SendMessageConfiguration,
+    SendMessageRequest,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+from tests.contract.bindings import Failed, JsonRpc
+from tests.serving import serving
+
+ENDS = ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
+
+
+class Gate:
+    """Lets go who hangs, in the loop or in a thread."""
+
+    def __init__(self) -> None:
+        self.came = asyncio.Event()
+        self.open = asyncio.Event()
+        self.thread = threading.Event()
+        self.loop = asyncio.get_running_loop()
+
+    async def wait(self) -> None:
+        """Until it is opened."""
+        self.came.set()
+        await self.open.wait()
+
+    async def wait_stubbornly(self) -> None:
+        """The same, deaf to cancellation."""
+        while not self.open.is_set():
+            with suppress(asyncio.CancelledError):
+                await self.wait()
+
+    def block(self) -> None:
+        """The same in a thread."""
+        self.loop.call_soon_threadsafe(self.came.set)
+        assert self.thread.wait(30)
+
+    def release(self) -> None:
+        """Open it."""
+        self.open.set()
+        self.thread.set()
+
+
+class World:
+    """An agent that misbehaves, a server around it, and a client of that."""
+
+    def __init__(self, app: App, url: str, http: httpx.AsyncClient) -> None:
+        self.app = app
+        self.url = url
+        self.http = http
+        self.client = JsonRpc(url, http, {})
+
+    async def send(self, text: str = "x", skill: str = "", **more: Any) -> dict[str, Any]:
+        """Send a message; the task that came of it."""
+        asked = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}
+        if skill:
+            asked["metadata"] = {"skill": skill}
+        found: dict[str, Any] = await self.client.call("SendMessage", message=asked, **more)
+        task: dict[str, Any] = found["task"]
+        return task
+
+    async def begin(self, text: str = "x") -> str:
+        """Send a message and wait for nothing."""
+        task = await self.send(text, configuration={"returnImmediately": True})
+        found: str = task["id"]
+        return found
+
+    async def get(self, task: str) -> dict[str, Any]:
+        """The task as it is now."""
+        found: dict[str, Any] = await self.client.call("GetTask", id=task)
+        return found
+
+    async def until(self, task: str, *states: str) -> dict[str, Any]:
+        """The task once it is in one of these states."""
+        async with asyncio.timeout(5):
+            while not (found := await self.get(task))["status"]["state"].endswith(states):
+                await asyncio.sleep(0.005)
+        return found
+
+    async def alive(self) -> None:
+        """The server answers, and still does its work."""
+        async with asyncio.timeout(5):
+            health = await self.http.get(f"{self.url}/healthz")
+            assert (health.status_code, health.json()) == (200, {"status": "ok"})
+            task = await self.send("still there?", skill="echo")
+        assert task["status"]["state"] == "TASK_STATE_COMPLETED"
+        assert task["artifacts"][0]["parts"] == [{"text": "still there?"}]
+
+    async def calm(self) -> None:
+        """No handler is left behind."""
+        async with asyncio.timeout(5):
+            while self.app.stuck or (self.app._worker and self.app._worker.runs):
+                await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def world(handler: Any, gate: Gate | None = None, **settings: Any) -> AsyncIterator[World]:
+    """Serve a handler; whoever still hangs at the gate is let go at the end."""
+    agent = Agent("Faulty", description="Misbehaves.")
+    agent.handler(handler)
+
+    @agent.skill
+    async def echo(turn: Turn) -> str:
+        """Behaves."""
+        return turn.text
+
+    defaults = {"cancel_grace": 0.1, "drain": 0.1, "poll": 0.02, "watchdog": 0.0}
+    app = App(agent, **{**defaults, **settings})
+    async with httpx.AsyncClient(timeout=10) as http, serving(app) as url:
+        try:
+            found = World(app, url, http)
+            yield found
+            await found.alive()
+        finally:
+            if gate:
+                gate.release()
+            gc.collect()  # an exception that nobody has looked at is logged now
+
+
+@pytest.fixture
+async def gate() -> AsyncIterator[Gate]:
+    """A gate that is open after the test."""
+    found = Gate()
+    yield found
+    found.release()
+
+
+@pytest.fixture
+def log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> pytest.LogCaptureFixture:
+    """What was logged, whatever an earlier test did to the loggers."""
+    monkeypatch.setattr(logger, "propagate", True)
+    caplog.set_level(logging.INFO, "dragoman")
+    return caplog
+
+
+def logged(log: pytest.LogCaptureFixture, *words: str) -> bool:
+    """Whether one line has all of these words."""
+    return any(all(word in record.getMessage() for word in words) for record in log.records)
+
+
+def unseen(log: pytest.LogCaptureFixture) -> list[str]:
+    """What asyncio complains of: exceptions that nobody looked at."""
+    return [record.getMessage() for record in log.records if record.name == "asyncio"]
+
+
+def state(task: dict[str, Any]) -> str:
+    """The state of a task, in short."""
+    found: str = task["status"]["state"]
+    return found.removeprefix("TASK_STATE_").lower()
+
+
+def words(task: dict[str, Any]) -> str:
+    """What the status says."""
+    found: str = task["status"]["message"]["parts"][0]["text"]
+    return found
+
+
+# ---- raising -------------------------------------------------------------------------------
+
+
+class Quit(BaseException):
+    """What `except Exception` does not see."""
+
+
+ERRORS: dict[str, Callable[[], BaseException]] = {
+    "ValueError": lambda: ValueError("secret"),
+    "SystemExit": lambda: SystemExit("secret"),
+    "StopIteration": lambda: StopIteration("secret"),
+    "StopAsyncIteration": lambda: StopAsyncIteration("secret"),
+    "GeneratorExit": lambda: GeneratorExit("secret"),
+    "CancelledError": lambda: asyncio.CancelledError("secret"),
+    "TimeoutError": lambda: TimeoutError("secret"),
+    "RecursionError": lambda: RecursionError("secret"),
+    "MemoryError": lambda: MemoryError("secret"),
+    "Quit": lambda: Quit("secret"),
+    "ExceptionGroup": lambda: ExceptionGroup("secret", [ValueError("secret")]),
+    "BaseExceptionGroup": lambda: BaseExceptionGroup("secret", [SystemExit("secret")]),
+}
+
+
+async def coroutine(turn: Turn) -> None:
+    """Raises at once."""
+    raise ERRORS[turn.text]()
+
+
+async def late_coroutine(turn: Turn) -> None:
+    """Raises after it has said something."""
+    await turn.emit("so far so good")
+    await asyncio.sleep(0)
+    raise ERRORS[turn.text]()
+
+
+async def agenerator(turn: Turn) -> AsyncIterator[Any]:
+    """Raises after it has said something."""
+    yield turn.working()
+    yield "so far so good"
+    raise ERRORS[turn.text]()
+
+
+def function(turn: Turn) -> None:
+    """Raises in a thread."""
+    raise ERRORS[turn.text]()
+
+
+def generator(turn: Turn) -> Iterator[Any]:
+    """Raises in a thread after it has said something."""
+    yield "so far so good"
+    raise ERRORS[turn.text]()
+
+
+def returned(turn: Turn) -> Any:
+    """Raises in what it returns."""
+    return coroutine(turn)
+
+
+@pytest.mark.clause("errors.logged", "state.terminal-final")
+@pytest.mark.parametrize(
+    "kind", [coroutine, late_coroutine, agenerator, function, generator, returned]
+)
+async def test_whatever_is_raised_fails_the_task(kind: Any, log: pytest.LogCaptureFixture) -> None:
+    async with world(kind) as found:
+        for name in ERRORS:
+            log.clear()
+            task = await found.send(name)
+            assert state(task) == "failed", name
+            said = words(task)
+            if name in ("StopIteration", "StopAsyncIteration", "GeneratorExit"):
+                # Python itself makes a RuntimeError of some of these
+                assert name in said or "RuntimeError" in said
+            else:
+                assert f"({name})" in said
+            assert "correlation id" in said
+            assert "secret" not in said
+            assert logged(log, f"handler {kind.__name__} raised"), name
+            (record,) = [r for r in log.records if "raised" in r.getMessage()]
+            assert record.exc_info
+            assert "secret" in str(record.exc_info[1]) or record.exc_info[1].__cause__
+            if kind not in (coroutine, function, returned):
+                assert task["artifacts"][0]["parts"] == [{"text": "so far so good"}]
+        await found.calm()
+    assert not unseen(log)
+
+
+async def test_a_failing_agent_harms_no_other_task(gate: Gate) -> None:
+    async def handler(turn: Turn) -> str:
+        if turn.text == "wait":
+            await gate.wait()
+            return "done"
+        raise ERRORS[turn.text]()
+
+    async with world(handler, gate) as found:
+        task = await found.begin("wait")
+        await gate.came.wait()
+        failures = await asyncio.gather(*(found.send(name) for name in ERRORS))
+        assert {state(task) for task in failures} == {"failed"}
+        assert state(await found.get(task)) == "submitted"
+        gate.release()
+        assert state(await found.until(task, *ENDS)) == "completed"
+
+
+async def test_the_last_word_stands_though_the_handler_fails_after_it(
+    log: pytest.LogCaptureFixture,
+) -> None:
+    async def handler(turn: Turn) -> AsyncIterator[Any]:
+        yield turn.complete("all done")
+        raise ValueError("secret")
+
+    async with world(handler) as found:
+        task = await found.send()
+        assert (state(task), words(task)) == ("completed", "all done")
+        assert logged(log, "handler handler raised ValueError")
+
+
+# ---- hanging -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "agenerator", "function", "generator"])
+async def test_one_that_hangs_is_ended_at_its_deadline(
+    kind: str, gate: Gate, log: pytest.LogCaptureFixture
+) -> None:
+    async def coroutine(turn: Turn) -> str:
+        await gate.wait()
+        return "too late"
+
+    async def agenerator(turn: Turn) -> AsyncIterator[Any]:
+        yield turn.working("hm")
+        await gate.wait()
+        yield "too late"
+
+    def function(turn: Turn) -> str:
+        gate.block()
+        return "too late"
+
+    def generator(turn: Turn) -> Iterator[Any]:
+        yield turn.working("hm")
+        gate.block()
+        yield "too late"
+
+    async with world(locals()[kind], gate, turn_timeout=0.1) as found:
+        async with asyncio.timeout(5):
+            task = await found.send()
+        assert state(task) == "failed"
+        assert words(task) == "The agent did not finish within 0.1 seconds"
+        await found.alive()
+        gate.release()
+        await found.calm()
+        again = await found.get(task["id"])
+        assert again == task
+        assert "artifacts" not in again
+    assert logged(log, kind)
+    assert not unseen(log)
+
+
+async def test_one_that_hangs_and_swallows_its_cancellation(
+    gate: Gate, log: pytest.LogCaptureFixture
+) -> None:
+    async def stubborn(turn: Turn) -> AsyncIterator[Any]:
+        yield turn.working("hm")
+        await gate.wait_stubbornly()
+        yield turn.complete("too late")
+
+    async with world(stubborn, gate, turn_timeout=0.1) as found:
+        async with asyncio.timeout(5):
+            task = await found.send()
+        assert state(task) == "failed"
+        assert words(task) == "The agent did not finish within 0.1 seconds"
+        assert logged(log, "stubborn", "goes on")
+        assert found.app.stuck == ["stubborn"]
+        await found.alive()
+        gate.release()
+        await found.calm()
+        assert await found.get(task["id"]) == task
+    assert not unseen(log)
+
+
+async def test_many_that_hang_leave_room_for_others(gate: Gate) -> None:
+    async def stubborn(turn: Turn) -> None:
+        await gate.wait_stubbornly()
+
+    async with world(stubborn, gate, turn_timeout=0.1, max_running=4) as found:
+        async with asyncio.timeout(8):
+            tasks = await asyncio.gather(*(found.send() for _ in range(8)))
+        assert {state(task) for task in tasks} == {"failed"}
+        await found.alive()
+        gate.release()
+        await found.calm()
+
+
+async def test_a_client_that_waits_no_longer_gets_the_task_as_it_is(gate: Gate) -> None:
+    async def patient(turn: Turn) -> str:
+        await gate.wait()
+        return "at last"
+
+    async with world(patient, gate, blocking_timeout=0.05) as found:
+        task = await found.send()
+        assert state(task) == "submitted"
+        gate.release()
+        assert state(await found.until(task["id"], *ENDS)) == "completed"
+
+
+# ---- flooding ------------------------------------------------------------------------------
+
+
+async def flood(turn: Turn) -> AsyncIterator[Any]:
+    """Says more than anybody wants to hear, without ever pausing."""
+    while True:
+        yield "all work and no play "
+
+
+async def emitted_flood(turn: Turn) -> None:
+    """The same by a coroutine."""
+    while True:
+        await turn.emit("all work and no play ")
+
+
+def plain_flood(turn: Turn) -> Iterator[Any]:
+    """The same in a thread."""
+    while True:
+        yield "all work and no play "
+
+
+async def status_flood(turn: Turn) -> AsyncIterator[Any]:
+    """The same with statuses."""
+    while True:
+        yield turn.working("all work and no play ")
+
+
+FLOODS = [flood, emitted_flood, plain_flood, status_flood]
+
+
+@pytest.mark.clause("limits.sizes", "errors.invalid-agent-response")
+@pytest.mark.parametrize("kind", FLOODS)
+@pytest.mark.parametrize(
+    ("limit", "said"), [({"max_events": 300}, "300 events"), ({"max_output": 50_000}, "50000 bytes")]
+)
+async def test_a_flood_is_ended_at_its_limit(
+    kind: Any, limit: dict[str, int], said: str, log: pytest.LogCaptureFixture
+) -> None:
+    async with world(kind, **limit) as found:
+        async with asyncio.timeout(5):
+            task = await found.send()
+        assert state(task) == "failed"
+        assert words(task).startswith("Invalid agent response")
+        assert said in words(task)
+        assert logged(log, f"handler {kind.__name__}", said)
+        await found.calm()
+    assert not unseen(log)
+
+
+async def test_one_answer_that_is_too_large(log: pytest.LogCaptureFixture) -> None:
+    async def large(turn: Turn) -> str:
+        return "x" * 100_000
+
+    async with world(large, max_output=50_000) as found:
+        async with asyncio.timeout(5):
+            task = await found.send()
+        assert state(task) == "failed"
+        assert "50000 bytes" in words(task)
+        assert "artifacts" not in task
+        assert logged(log, "handler large", "50000 bytes")
+
+
+@pytest.mark.parametrize("kind", FLOODS)
+async def test_others_are_answered_during_a_flood(
+    kind: Any, log: pytest.LogCaptureFixture
+) -> None:
+    async with world(kind, max_events=10**9, max_output=10**12) as found:
+        task = await found.begin()
+        for _ in range(3):
+            await found.alive()
+            assert (await found.get(task))["status"]["state"] not in ENDS
+        canceled = await found.client.call("CancelTask", id=task)
+        assert state(canceled) == "canceled"
+        await found.calm()
+    assert not unseen(log)
+
+
+async def test_what_a_flood_holds_open_is_closed_when_it_is_canceled() -> None:
+    closed = asyncio.Event()
+
+    async def careful_flood(turn: Turn) -> AsyncIterator[Any]:
+        try:
+            while True:
+                yield "all work and no play "
+        finally:
+            await asyncio.sleep(0)
+            closed.set()
+
+    async with world(careful_flood, max_events=10**9, max_output=10**12) as found:
+        task = await found.begin()
+        await found.alive()
+        await found.client.call("CancelTask", id=task)
+        async with asyncio.timeout(2):
+            await closed.wait()
+
+
+# ---- after the end -------------------------------------------------------------------------
+
+
+@pytest.mark.clause("state.terminal-final")
+@pytest.mark.parametrize("end", ["complete", "fail", "reject"])
+async def test_what_is_said_after_the_end_is_dropped(
+    end: str, log: pytest.LogCaptureFixture
+) -> None:
+    async def talkative(turn: Turn) -> AsyncIterator[Any]:
+        yield "in time"
+        yield getattr(turn, end)("the end")
+        yield turn.working("late")
+        yield "too late"
+        await asyncio.sleep(0.02)
+        yield turn.artifact("much too late")
+        yield turn.complete("no, this is the end")
+
+    async with world(talkative) as found:
+        task = await found.send()
+        assert words(task) == "the end"
+        await found.calm()
+        task = await found.get(task["id"])
+        assert words(task) == "the end"
+        assert task["artifacts"] == [{"artifactId": task["artifacts"][0]["artifactId"],
+                                      "parts": [{"text": "in time"}]}]  # fmt: skip
+        assert logged(log, "handler talkative", "dropped", "TaskStatusUpdateEvent")
+        assert logged(log, "handler talkative", "dropped", "TaskArtifactUpdateEvent")
+    assert not unseen(log)
+
+
+@pytest.mark.parametrize("kind", ["agenerator", "coroutine"])
+async def test_a_flood_after_the_end_stops_nobody_else(
+    kind: str, log: pytest.LogCaptureFixture
+) -> None:
+    others = 0
+    enough = 50_000
+
+    async def agenerator(turn: Turn) -> AsyncIterator[Any]:
+        yield turn.complete("the end")
+        for _ in range(enough):  # an agent that means it would go on for ever
+            if others:
+                return
+            yield "and on and on "
+
+    async def coroutine(turn: Turn) -> None:
+        await turn.emit(turn.complete("the end"))
+        for _ in range(enough):
+            if others:
+                return
+            await turn.emit("and on and on ")
+
+    async def other() -> None:
+        nonlocal others
+        async with asyncio.timeout(10):
+            while not others:
+                await asyncio.sleep(0)
+                others += found.app._worker is not None and bool(ended)
+
+    ended: list[bool] = []
+
+    def note(name: str, level: int, text: str) -> None:
+        ended.append(True)
+
+    async with world(locals()[kind]) as found:
+        task = await found.begin()
+        await found.until(task, "COMPLETED")
+        async with asyncio.timeout(5):
+            others = 1
+            await found.calm()
+    dropped = [record for record in log.records if "dropped" in record.getMessage()]
+    assert dropped
+    assert len(dropped) < enough / 10, "the log is flooded"
+
+
+async def test_one_that_goes_on_after_it_asked(log: pytest.LogCaptureFixture) -> None:
+    background: set[asyncio.Task[None]] = set()
+    asked = asyncio.Event()
+
+    async def restless(turn: Turn) -> AsyncIterator[Any]:
+        async def later() -> None:
+            await asked.wait()
+            await turn.emit(turn.working("on my own"))
+            await turn.emit("a present")
+
+        background.add(asyncio.create_task(later()))
+        yield turn.ask("which?")
+
+    async with world(restless) as found:
+        task = await found.send()
+        assert state(task) == "input_required"
+        await found.calm()
+        asked.set()
+        await asyncio.wait(background)
+        await asyncio.sleep(0.05)
+        assert await found.get(task["id"]) == task
+        assert logged(log, "handler restless", "dropped")
+
+
+# ---- wrong answers -------------------------------------------------------------------------
+
+
+def unknown_artifact(turn: Turn) -> Any:
+    """More of what was never begun."""
+    return TaskArtifactUpdateEvent(
+        task_id=turn.task.id,
+        context_id=turn.context_id,
+        artifact=Artifact(artifact_id="nothing", parts=(Part(text="more"),)),
+        append=True,
+    )
+
+
+def another_task(turn: Turn) -> Any:
+    """A word about somebody else's task."""
+    return TaskStatusUpdateEvent(
+        task_id="another",
+        context_id=turn.context_id,
+        status=TaskStatus(state=TaskState.WORKING),
+    )
+
+
+def back_to_submitted(turn: Turn) -> Any:
+    """A step back."""
+    return TaskStatusUpdateEvent(
+        task_id=turn.task.id,
+        context_id=turn.context_id,
+        status=TaskStatus(state=TaskState.SUBMITTED),
+    )
+
+
+WRONG: dict[str, tuple[Callable[[Turn], Any], str]] = {
+    "an unknown artifact": (unknown_artifact, "does not exist: nothing"),
+    "another task": (another_task, "another task"),
+    "a step back": (back_to_submitted, "to submitted"),
+    "an object": (lambda turn: object(), "object"),
+    "a surrogate": (lambda turn: "\ud800", "surrogate"),
+    "a surrogate at the end": (lambda turn: turn.complete("\ud800"), "surrogate"),
+    "a cycle": (lambda turn: cyclic(), ""),
+}
+
+
+def cyclic() -> Any:
+    """A dict that holds itself."""
+    found: dict[str, Any] = {}
+    found["self"] = found
+    return found
+
+
+@pytest.mark.clause("errors.invalid-agent-response")
+@pytest.mark.parametrize("name", WRONG)
+async def test_a_wrong_answer_fails_the_task(name: str, log: pytest.LogCaptureFixture) -> None:
+    make, said = WRONG[name]
+
+    async def mistaken(turn: Turn) -> AsyncIterator[Any]:
+        yield turn.working()
+        yield make(turn)
+        await asyncio.sleep(0)
+        yield "never heard"
+
+    async with world(mistaken) as found:
+        async with asyncio.timeout(5):
+            task = await found.send()
+        assert state(task) == "failed"
+        assert words(task).startswith("Invalid agent response: ")
+        assert said in words(task)
+        assert "artifacts" not in task
+        assert logged(log, "handler mistaken", "invalid agent response", said)
+        await found.calm()
+    assert not unseen(log)
+
+
+@pytest.mark.clause("errors.invalid-agent-response", "send.task-or-message")
+async def test_a_wrong_reply_is_answered_too(log: pytest.LogCaptureFixture) -> None:
+    agent = Agent("Faulty", description="Misbehaves.")
+
+    @agent.handler(reply=True)
+    async def mistaken(turn: Turn) -> str:
+        return "\ud800"
+
+    async with httpx.AsyncClient(timeout=10) as http, serving(App(agent, drain=0.1)) as url:
+        async with asyncio.timeout(5):
+            task = await World(App(agent), url, http).send()
+        assert state(task) == "failed"
+        assert words(task).startswith("Invalid agent response: ")
+
+
+# ---- cancels -------------------------------------------------------------------------------
+
+
+@pytest.mark.clause("cancel.updated-task")
+async def test_one_that_swallows_a_cancel(gate: Gate, log: pytest.LogCaptureFixture) -> None:
+    async def stubborn(turn: Turn) -> AsyncIterator[Any]:
+        yield turn.working("hm")
+        await gate.wait_stubbornly()
+        yield "too late"
+        yield turn.complete("no")
+
+    async with world(stubborn, gate) as found:
+        task = await found.begin()
+        await gate.came.wait()
+        async with asyncio.timeout(5):
+            canceled = await found.client.call("CancelTask", id=task)
+        assert state(canceled) == "canceled"
+        await found.alive()
+        async with asyncio.timeout(5):
+            while not found.app.stuck:
+                await asyncio.sleep(0.005)
+        assert found.app.stuck == ["stubborn"]
+        assert logged(log, "handler stubborn", "goes on")
+        gate.release()
+        await found.calm()
+        assert await found.get(task) == canceled
+    assert not unseen(log)
+
+
+@pytest.mark.clause("cancel.updated-task")
+@pytest.mark.parametrize("kind", ["function", "generator"])
+async def test_a_thread_that_cannot_be_interrupted(
+    kind: str, gate: Gate, log: pytest.LogCaptureFixture
+) -> None:
+    def function(turn: Turn) -> str:
+        gate.block()
+        return "too late"
+
+    def generator(turn: Turn) -> Iterator[str]:
+        yield "in time"
+        gate.block()
+        yield "too late"
+
+    async with world(locals()[kind], gate) as found:
+        task = await found.begin()
+        await gate.came.wait()
+        async with asyncio.timeout(5):
+            canceled = await found.client.call("CancelTask", id=task)
+        assert state(canceled) == "canceled"
+        await found.alive()
+        gate.release()
+        await found.calm()
+        await asyncio.sleep(0.02)
+        assert await found.get(task) == canceled
+    assert not unseen(log)
+
+
+class Careless:
+    """Has a `cancel` that misbehaves."""
+
+    def __init__(self, gate: Gate, how: Callable[[Gate], Any]) -> None:
+        self.gate = gate
+        self.how = how
+
+    async def run(self, turn: Turn) -> None:
+        """Hangs."""
+        await self.gate.wait()
+
+    async def cancel(self, turn: Turn) -> Any:
+        """Does what it was told."""
+        found = self.how(self.gate)
+        return await found if asyncio.iscoroutine(found) else found
+
+
+def raising(error: BaseException) -> Callable[[Gate], Any]:
+    """What raises this."""
+
+    def fail(gate: Gate) -> None:
+        raise error
+
+    return fail
+
+
+CANCELS: dict[str, Callable[[Gate], Any]] = {
+    "an exception": raising(ValueError("secret")),
+    "an exit": raising(Quit("secret")),
+    "a cancellation": raising(asyncio.CancelledError()),
+    "a wrong answer": lambda gate: object(),
+    "hanging": lambda gate: gate.wait(),
+    "stubborn": lambda gate: gate.wait_stubbornly(),
+}
+
+
+@pytest.mark.clause("cancel.updated-task")
+@pytest.mark.parametrize("name", CANCELS)
+async def test_a_cancel_that_misbehaves(
+    name: str, gate: Gate, log: pytest.LogCaptureFixture
+) -> None:
+    async with world(Careless(gate, CANCELS[name]), gate) as found:
+        task = await found.begin()
+        await gate.came.wait()
+        async with asyncio.timeout(5):
+            canceled = await found.client.call("CancelTask", id=task)
+        assert state(canceled) == "canceled"
+        await found.alive()
+        if name == "stubborn":
+            gate.release()
+        await found.calm()
+        with pytest.raises(Failed) as failed:
+            await found.client.call("CancelTask", id=task)
+        assert failed.value.reason == "TASK_NOT_CANCELABLE"
+    if name != "a cancellation":
+        assert logged(log, "Careless")
+    assert not unseen(log)
+
+
+def test_a_cancel_that_exits_does_not_end_the_server() -> None:
+    # In a loop of its own: what it lets through would end that of the other tests.
+    async def scenario() -> None:
+        gate = Gate()
+        agent = Agent("Faulty", description="Misbehaves.")
+        agent.handler(Careless(gate, raising(SystemExit(3))))
+        async with App(agent, drain=0.0, poll=0.02, cancel_grace=0.5) as app:
+            service = app.endpoints[agent.key].service
+            call = Call(Caller())
+            immediately = SendMessageConfiguration(return_immediately=True)
+            asked = SendMessageRequest(message=message("x"), configuration=immediately)
+            answer = await service.send(asked, call)
+            assert answer.task is not None
+            await gate.came.wait()
+            task = await service.cancel(CancelTaskRequest(id=answer.task.id), call)
+            assert task.status.state is TaskState.CANCELED
+
+    try:
+        asyncio.run(asyncio.wait_for(scenario(), 5))
+    except SystemExit:
+        pytest.fail("the agent's exit is the server's")
+
+
+# ---- blocking the loop ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "agenerator"])
+async def test_one_that_blocks_the_loop_is_named_with_its_stack(
+    kind: str, log: pytest.LogCaptureFixture
+) -> None:
+    def doze() -> None:
+        time.sleep(0.5)
+
+    async def coroutine(turn: Turn) -> str:
+        await asyncio.sleep(0)
+        doze()
+        return "good morning"
+
+    async def agenerator(turn: Turn) -> AsyncIterator[str]:
+        yield "good "
+        doze()
+        yield "morning"
+
+    async with world(locals()[kind], watchdog=0.1) as found:
+        task = await found.send()
+        assert state(task) == "completed"
+        await found.alive()
+    reports = [r.getMessage() for r in log.records if "blocked the event loop" in r.getMessage()]
+    assert reports
+    assert f"handler {kind} (task {task['id']})" in reports[0]
+    assert "in doze" in reports[0]
+    assert "time.sleep(0.5)" in reports[0]
+    assert len(reports) == 1, "once for each time"
+
+
+async def test_the_watchdog_keeps_quiet_otherwise(
+    gate: Gate, log: pytest.LogCaptureFixture
+) -> None:
+    def slow(turn: Turn) -> str:
+        time.sleep(0.5)
+        return "in a thread"
+
+    async with world(slow, watchdog=0.2) as found:
+        assert state(await found.send()) == "completed"
+    assert not logged(log, "slow", "blocked the event loop")
