@@ -218,6 +218,10 @@ class Turn:
             last_chunk=last,
         )
 
+    def leave(self) -> None:
+        """The run is over. (Turn and run know each other; parted, they need no collector.)"""
+        self._run = None
+
     # -- what a value means
 
     def events(self, value: Any) -> Sequence[Event]:

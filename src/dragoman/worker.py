@@ -91,6 +91,7 @@ class Worker:
 
     def left(self, run: Run) -> None:
         """A run has ended: its place is free."""
+        run.turn.leave()
         if self.runs.get(run.claim.head.id) is run:
             full = len(self.runs) >= self.settings.max_running
             del self.runs[run.claim.head.id]

@@ -49,7 +49,7 @@ async def serve() -> AsyncIterator[Serve]:
         async def begin(
             *served: Agent, options: dict[str, Any] | None = None, **settings: Any
         ) -> httpx.AsyncClient:
-            app = App(*served or [small()], drain=0.1, **settings)
+            app = App(*served or [small()], **{"drain": 0.1, **settings})
             url = await stack.enter_async_context(serving(app, **options or {}))
             http = httpx.AsyncClient(base_url=url, timeout=20)
             http.app = app  # type: ignore[attr-defined]
@@ -386,8 +386,7 @@ async def test_health_while_draining(serve: Serve, count: int) -> None:
     gates = [agents.make() for _ in range(count)]
     for number, agent in enumerate(gates):
         agent.key = f"agent-{number}"
-    http = await serve(*gates)
-    http.app.settings = http.app.settings.__class__(drain=20)
+    http = await serve(*gates, drain=20)
     base = "/agent-0" if count > 1 else ""
     body = {"message": user("gate"), "configuration": {"returnImmediately": True}}
     task = (await http.post(f"{base}/message:send", json=body)).json()["task"]["id"]

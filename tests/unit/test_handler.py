@@ -245,7 +245,7 @@ async def test_a_plain_generator_stops_at_the_value_that_was_refused() -> None:
     found = await run(endless)
     assert found.state is TaskState.FAILED
     assert found.text.startswith("Invalid agent response")
-    assert await asyncio.to_thread(ended.wait, 5)
+    assert await asyncio.to_thread(ended.wait, 2)
 
 
 async def test_an_async_generator_is_closed_at_the_value_that_was_refused() -> None:

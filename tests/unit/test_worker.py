@@ -162,6 +162,15 @@ def log(
     return caplog
 
 
+@pytest.fixture(autouse=True, scope="module")
+def small_heap() -> Iterator[None]:
+    """Looking for what was left behind need not look at everything."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 class Gate:
     """Lets go who waits, in the loop or in a thread; and knows that somebody came."""
 

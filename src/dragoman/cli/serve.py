@@ -42,8 +42,8 @@ def run(names: Sequence[str], settings: Settings, *, reload: bool) -> int:
         return _reload(uvicorn, names, settings)
     app = build(names, settings)
     # what is loaded now stays: the collector need not look at it again
+    gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
     server = _server(uvicorn, app, settings)
     listener = _listen(settings)
     announce(app, listener.getsockname()[1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
@@ -84,7 +84,7 @@ class MemoryStore:
                     f"Task has ended ({log.state.name.lower()}) and takes no more messages"
                 )
         number = log.write(Entry(0, draft.received))
-        log.inbox.append(number)
+        log.inbox += (number,)
         log.skill = draft.received.skill
         if draft.webhook is not None:
             log.keep(draft.webhook)
@@ -295,7 +295,7 @@ class MemoryStore:
             self._end(log)
 
     def _end(self, log: Log) -> None:
-        log.inbox.clear()
+        log.inbox = ()
         self._release(log, read=False)
         self._waiting.pop(log.id, None)
         self._ended[log.id] = time.monotonic()
@@ -306,7 +306,7 @@ class MemoryStore:
         log.version += 1
         self._held.pop(log.id, None)
         if read and log.inbox:
-            del log.inbox[0]
+            log.inbox = log.inbox[1:]
             log.attempt = 0
         if log.canceled is not None and not log.state.terminal:
             status = replace(log.canceled.status, timestamp=clock.now())
@@ -362,7 +362,7 @@ class Log:
     queued = False
     receipts: tuple[str, ...] = ()
     shelf: Shelf | None = None
-    shelved: tuple[str, TaskState]
+    shelved: tuple[str, TaskState] | None = None
     _head: Head | None = None
     _task: Task | None = None
     _folded = 0
@@ -375,7 +375,7 @@ class Log:
         self.born = draft.born
         self.changed = draft.received.at
         self.entries: list[Entry] = []
-        self.inbox: list[int] = []
+        self.inbox: tuple[int, ...] = ()
         self.webhooks: dict[str, Webhook] | None = None
 
     def write(self, entry: Entry) -> int:
@@ -464,15 +464,17 @@ class Log:
 class Shelf:
     """The born tasks of one scope, in the order of their status times.
 
-    A task that moves leaves its old place behind; such places are swept out when they are more
-    than the live ones, so that a move costs a constant.
+    Tasks change far more often than they are listed, so a change is only noted; the next listing
+    puts what changed in its place. A task that moves leaves its old place behind; such places are
+    swept out when they are more than the live ones.
     """
 
-    __slots__ = ("_contexts", "_logs", "_order", "_states", "live")
+    __slots__ = ("_changed", "_contexts", "_logs", "_order", "_states", "live")
 
     def __init__(self, logs: Mapping[str, Log]) -> None:
         self.live = 0
         self._logs = logs
+        self._changed: dict[str, Log] = {}
         self._order: list[tuple[str, str]] = []
         self._contexts: dict[str, dict[str, Log]] = {}
         self._states = [0] * (len(TaskState) + 1)
@@ -480,37 +482,28 @@ class Shelf:
     def add(self, log: Log) -> None:
         """A task was born."""
         self.live += 1
-        self._states[log.state.number] += 1
-        self._contexts.setdefault(log.context, {})[log.id] = log
-        self._insert(log)
+        self._changed[log.id] = log
         log.shelf = self
-        log.shelved = (log.changed, log.state)
 
     def move(self, log: Log) -> None:
         """A task may have another status than when it was last put here."""
-        changed, state = log.shelved
-        if state is not log.state:
-            self._states[state.number] -= 1
-            self._states[log.state.number] += 1
-        elif changed == log.changed:
-            return
-        if changed != log.changed:
-            self._insert(log)
-            self._sweep()
-        log.shelved = (log.changed, log.state)
+        self._changed[log.id] = log
 
     def remove(self, log: Log) -> None:
         """A task was forgotten."""
         self.live -= 1
-        self._states[log.state.number] -= 1
+        self._changed.pop(log.id, None)
+        if log.shelved is None:
+            return
+        self._states[log.shelved[1].number] -= 1
         context = self._contexts[log.context]
         del context[log.id]
         if not context:
             del self._contexts[log.context]
-        self._sweep()
 
     def matching(self, query: Query, cursor: tuple[str, str] | None) -> Iterator[Log]:
         """The tasks that fit, the latest first."""
+        self._settle()
         found = self._within(query.context, cursor) if query.context else self._all(cursor)
         for log in found:
             if log.changed < query.since:
@@ -522,6 +515,7 @@ class Shelf:
         """How many tasks fit: known, unless time or context make it a count."""
         if query.since or query.context:
             return sum(1 for _ in self.matching(query, None))
+        self._settle()
         return self.live if query.state is None else self._states[query.state.number]
 
     def _all(self, cursor: tuple[str, str] | None) -> Iterator[Log]:
@@ -541,18 +535,25 @@ class Shelf:
         places = sorted(((log.changed, log.id) for log in logs), reverse=True)
         return (self._logs[place[1]] for place in places if cursor is None or place < cursor)
 
-    def _insert(self, log: Log) -> None:
-        place = (log.changed, log.id)
-        if not self._order or place > self._order[-1]:
-            self._order.append(place)
-        else:
-            insort(self._order, place)
-
-    def _sweep(self) -> None:
+    def _settle(self) -> None:
+        """Put what changed since the last listing in its place."""
+        if not self._changed:
+            return
+        for log in self._changed.values():
+            if log.shelved is None:
+                self._contexts.setdefault(log.context, {})[log.id] = log
+            else:
+                self._states[log.shelved[1].number] -= 1
+            self._states[log.state.number] += 1
+            if log.shelved is None or log.shelved[0] != log.changed:
+                self._order.append((log.changed, log.id))
+            log.shelved = (log.changed, log.state)
+        self._changed.clear()
         if len(self._order) > 2 * self.live + 64:
             logs = self._logs
             self._order = [
                 (changed, task)
                 for changed, task in self._order
-                if (log := logs.get(task)) is not None and log.changed == changed
+                if (known := logs.get(task)) is not None and known.changed == changed
             ]
+        self._order.sort()  # nearly sorted already, which is what this sort is good at

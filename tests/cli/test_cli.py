@@ -1,0 +1,653 @@
+"""The `dragoman` command, as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from dragoman import Settings, __version__
+
+AGENTS = '''
+"""Agents to serve."""
+
+import asyncio
+import time
+from contextlib import asynccontextmanager, suppress
+
+from dragoman import Agent, Turn
+
+agent = Agent("Echo", description="Says it again.", version="1.0.0")
+
+
+@agent.handler
+async def answer(turn: Turn):
+    yield turn.working()
+    if turn.text == "ask":
+        yield turn.ask("What?")
+    elif turn.text == "raise":
+        raise ValueError("secret inside")
+    elif turn.text == "wait":
+        await asyncio.sleep(3600)
+    elif turn.text == "swallow":
+        while True:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(3600)
+    else:
+        yield turn.artifact(turn.text)
+
+
+@agent.skill
+def block(turn: Turn) -> str:
+    """Block a thread."""
+    time.sleep(3600)
+    return "never"
+
+
+second = Agent("Second One", description="Another.")
+
+
+@second.handler
+async def reply(turn: Turn) -> str:
+    return "second"
+
+
+@asynccontextmanager
+async def no_database(agent):
+    raise RuntimeError("no database")
+    yield
+
+
+broken = Agent("Broken", description="Cannot start.", lifespan=no_database)
+
+
+@broken.handler
+async def never(turn: Turn) -> str:
+    return ""
+
+
+empty = Agent("Empty", description="Has no handler.")
+number = 5
+'''
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A directory with agents in it, and nothing else."""
+    (tmp_path / "booking.py").write_text(AGENTS)
+    return tmp_path
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The variables of a process: none of ours but those given."""
+    known = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
+    return known | {"PYTHONDONTWRITEBYTECODE": "1"} | more
+
+
+def run(here: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """The command, run to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "dragoman", *arguments],
+        cwd=here,
+        env=environment(**env),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def refused(done: subprocess.CompletedProcess[str]) -> str:
+    """What the command said when it would not: one line, no traceback."""
+    assert done.returncode == 2, done
+    assert done.stdout == ""
+    assert done.stderr.startswith("dragoman: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+@dataclass
+class Serving:
+    """A running `dragoman serve`."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    url: str = ""
+
+    def text(self) -> str:
+        """What it has logged."""
+        return self.log.read_text()
+
+    def send(self, text: str, **message: Any) -> dict[str, Any]:
+        """Start a task and do not wait for its end."""
+        known = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}], **message}
+        body = {"message": known, "configuration": {"returnImmediately": True}}
+        response = httpx.post(f"{self.url}/message:send", json=body, timeout=20)
+        found: dict[str, Any] = response.raise_for_status().json()["task"]
+        return found
+
+    def until(self, task: str, *states: str) -> dict[str, Any]:
+        """The task once it is in a state."""
+
+        def look() -> dict[str, Any] | None:
+            found: dict[str, Any] = httpx.get(f"{self.url}/tasks/{task}").json()
+            return found if found["status"]["state"].endswith(states) else None
+
+        return eventually(look)
+
+    def end(self, *signals: signal.Signals, within: float = 10) -> int:
+        """Interrupt it: its exit status."""
+        for number in signals or (signal.SIGINT,):
+            self.process.send_signal(number)
+        try:
+            return self.process.wait(within)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"still there after {within} s:\n{self.text()}")
+
+
+def eventually(look: Callable[[], Any], within: float = 20) -> Any:
+    """What a look finds, sooner or later."""
+    deadline = time.monotonic() + within
+    while not (found := look()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+    return found
+
+
+@contextmanager
+def serving(here: Path, *arguments: str, url: str = "", **env: str) -> Iterator[Serving]:
+    """`dragoman serve` up and ready, on a free port that its log tells, or at a known URL."""
+    log = here / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dragoman", "serve", "--port", "0", *arguments],
+            cwd=here,
+            env=environment(**env),
+            stdout=subprocess.PIPE,
+            stderr=output,
+            start_new_session=True,
+        )
+    found = Serving(process, log, url)
+
+    def ready() -> bool:
+        assert process.poll() is None, log.read_text()
+        if match := re.search(r"card (http://127\.0\.0\.1:\d+)", log.read_text()):
+            found.url = match[1]
+        try:
+            return httpx.get(f"{found.url}/readyz").status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    try:
+        eventually(ready)
+        yield found
+    finally:
+        if process.poll() is None:
+            # with the children of a reload, which are of its own session
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        assert process.stdout is not None
+        assert process.stdout.read() == b"", "logs belong on stderr"
+        process.stdout.close()
+
+
+class Reader(threading.Thread):
+    """Reads a stream in the background."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(daemon=True)
+        self.url = url
+        self.lines: list[str] = []
+        self.fault: Exception | None = None
+
+    def run(self) -> None:
+        """Until it ends."""
+        try:
+            with httpx.stream("GET", self.url, timeout=30) as response:
+                for line in response.iter_lines():
+                    self.lines.append(line)
+        except httpx.HTTPError as error:
+            self.fault = error
+
+
+@contextmanager
+def reading(url: str) -> Iterator[Reader]:
+    """A stream that is open, and ends in order at the end of the block."""
+    reader = Reader(url)
+    reader.start()
+    eventually(lambda: reader.lines or reader.fault)
+    yield reader
+    reader.join(10)
+    assert not reader.is_alive()
+    assert reader.fault is None
+
+
+# ---- asking it -----------------------------------------------------------------------------
+
+
+def test_version(here: Path) -> None:
+    done = run(here, "--version")
+    assert (done.returncode, done.stdout) == (0, f"dragoman {__version__}\n")
+
+
+def test_help(here: Path) -> None:
+    done = run(here, "--help")
+    assert done.returncode == 0
+    assert {"serve", "config", "--version"} <= set(done.stdout.split())
+    done = run(here, "serve", "--help")
+    assert done.returncode == 0
+    for word in ("module:agent", "--reload", "--port", "--host", "--store", "--set", "--config"):
+        assert word in done.stdout
+
+
+def test_without_a_command(here: Path) -> None:
+    done = run(here)
+    assert done.returncode == 2
+    assert "usage: dragoman" in done.stderr
+
+
+# ---- serving -------------------------------------------------------------------------------
+
+
+@pytest.mark.clause("card.interfaces-true")
+def test_serve(here: Path) -> None:
+    with serving(here, "booking:agent") as served:
+        log = served.text()
+        assert f"Echo at {served.url}/" in log
+        assert f"{served.url}/.well-known/agent-card.json" in log
+        assert "memory" in log
+        assert "anonymous" in log
+        card = httpx.get(f"{served.url}/.well-known/agent-card.json").json()
+        assert card["supportedInterfaces"][0]["url"] == f"{served.url}/"
+        task = served.send("hello")["id"]
+        found = served.until(task, "COMPLETED")
+        assert found["artifacts"][0]["parts"] == [{"text": "hello"}]
+        assert served.end() == 0
+        assert "stopped" in served.text()
+        assert "Traceback" not in served.text()
+        assert " /message" not in served.text()  # no access log unasked
+
+
+def test_serve_several(here: Path) -> None:
+    with serving(here, "booking:agent", "booking:second") as served:
+        log = served.text()
+        assert f"Echo at {served.url}/echo/" in log
+        assert f"Second One at {served.url}/second-one/" in log
+        for key, name in (("echo", "Echo"), ("second-one", "Second One")):
+            card = httpx.get(f"{served.url}/{key}/.well-known/agent-card.json").json()
+            assert card["name"] == name
+            assert f"card {served.url}/{key}/.well-known/agent-card.json" in log
+        assert served.end() == 0
+
+
+def test_serve_under_a_public_url(here: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = str(probe.getsockname()[1])
+    public = ("--url", "https://agents.example/x/", "--port", port)
+    with serving(here, "booking:agent", *public, url=f"http://127.0.0.1:{port}") as served:
+        assert "Echo at https://agents.example/x/\n" in served.text()
+        assert "card https://agents.example/x/.well-known/agent-card.json" in served.text()
+        card = httpx.get(f"{served.url}/.well-known/agent-card.json").json()
+        assert card["supportedInterfaces"][1]["url"] == "https://agents.example/x"
+        assert served.end() == 0
+
+
+def test_access_log(here: Path) -> None:
+    with serving(here, "booking:agent", "--access-log") as served:
+        httpx.get(f"{served.url}/tasks/unknown")
+        eventually(lambda: "/tasks/unknown" in served.text())
+        assert "404" in served.text()
+        assert served.end() == 0
+
+
+# ---- ending --------------------------------------------------------------------------------
+
+SHORT = ("--set", "drain=0.2", "--set", "cancel_grace=0.2")
+
+
+def test_an_open_stream_does_not_keep_it(here: Path) -> None:
+    with serving(here, "booking:agent") as served:  # with the usual time to drain
+        task = served.send("ask")["id"]
+        served.until(task, "INPUT_REQUIRED")
+        with reading(f"{served.url}/tasks/{task}:subscribe"):
+            assert served.end() == 0
+        assert "Traceback" not in served.text()
+
+
+def test_a_running_turn_is_ended(here: Path) -> None:
+    with serving(here, "booking:agent", *SHORT) as served:
+        task = served.send("wait")["id"]
+        served.until(task, "WORKING")
+        with reading(f"{served.url}/tasks/{task}:subscribe") as reader:
+            assert served.end() == 0
+        last = json.loads([line for line in reader.lines if line[:6] == "data: "][-1][6:])
+        status = last["statusUpdate"]["status"]
+        assert status["state"] == "TASK_STATE_FAILED"
+        assert "shut down" in status["message"]["parts"][0]["text"]
+        assert "Traceback" not in served.text()
+
+
+def test_a_handler_that_stops_when_asked_is_not_said_to_go_on(here: Path) -> None:
+    with serving(here, "booking:agent", *SHORT) as served:
+        task = served.send("wait")["id"]
+        served.until(task, "WORKING")
+        assert served.end() == 0
+        assert "goes on" not in served.text()
+        assert "WARNING" not in served.text()
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "words"),
+    [
+        ("swallow", {}, "handler answer ignores its cancellation"),
+        ("x", {"metadata": {"skill": "block"}}, "a handler still runs in its thread"),
+    ],
+)
+def test_a_handler_that_will_not_stop(
+    here: Path, text: str, message: dict[str, Any], words: str
+) -> None:
+    with serving(here, "booking:agent", *SHORT) as served:
+        task = served.send(text, **message)["id"]
+        with reading(f"{served.url}/tasks/{task}:subscribe"):
+            assert served.end() == 0
+        assert words in served.text()
+
+
+@pytest.mark.parametrize("text", ["wait", "swallow"])
+def test_a_second_interrupt_stops_it_now(here: Path, text: str) -> None:
+    with serving(here, "booking:agent", "--set", "drain=600") as served:
+        served.until(served.send(text)["id"], "WORKING")
+        served.process.send_signal(signal.SIGINT)
+        eventually(lambda: "Ctrl-C again" in served.text())
+        served.end(within=5)
+
+
+def test_terminated(here: Path) -> None:
+    with serving(here, "booking:agent") as served:
+        task = served.send("ask")["id"]
+        served.until(task, "INPUT_REQUIRED")
+        with reading(f"{served.url}/tasks/{task}:subscribe"):
+            assert served.end(signal.SIGTERM) in (0, -signal.SIGTERM)
+        assert "draining" in served.text()
+        assert "Traceback" not in served.text()
+
+
+# ---- reloading -----------------------------------------------------------------------------
+
+
+def version(served: Serving) -> str:
+    """The version that is served now."""
+    try:
+        card = httpx.get(f"{served.url}/.well-known/agent-card.json", timeout=2).json()
+    except httpx.HTTPError:
+        return ""
+    return str(card["version"])
+
+
+def test_reload(here: Path) -> None:
+    with serving(here, "booking:agent", "--reload") as served:
+        assert version(served) == "1.0.0"
+        (here / "booking.py").write_text(AGENTS.replace("1.0.0", "2.0.0"))
+        eventually(lambda: version(served) == "2.0.0")
+        served.until(served.send("hello")["id"], "COMPLETED")
+        assert served.text().count("Ctrl-C stops") == 1
+        (here / "booking.py").write_text("a mistake(")
+        eventually(lambda: "SyntaxError" in served.text())
+        (here / "booking.py").write_text(AGENTS.replace("1.0.0", "3.0.0"))
+        eventually(lambda: version(served) == "3.0.0")
+        assert served.end() == 0
+
+
+def test_reload_with_an_open_stream(here: Path) -> None:
+    with serving(here, "booking:agent", "--reload") as served:
+        task = served.send("ask")["id"]
+        served.until(task, "INPUT_REQUIRED")
+        with reading(f"{served.url}/tasks/{task}:subscribe"):
+            (here / "booking.py").write_text(AGENTS.replace("1.0.0", "2.0.0"))
+            eventually(lambda: version(served) == "2.0.0", within=5)
+        assert "Traceback" not in served.text()
+        assert served.end() == 0
+
+
+# ---- what cannot be served -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nothing:agent", ["nothing:agent", "no module 'nothing'"]),
+        ("booking.deep:agent", ["no module 'booking.deep'"]),
+        ("booking:missing", ["no 'missing'", "its agents: agent, second, broken, empty"]),
+        ("booking:agent.missing", ["no 'missing'"]),
+        ("booking:number", ["int, not an Agent"]),
+        ("booking:Agent", ["not an Agent"]),
+        ("booking:empty", ["Empty", "no handler", "@agent.skill"]),
+        ("booking", ["module:agent"]),
+        (":agent", ["module:agent"]),
+        ("booking:", ["module:agent"]),
+    ],
+)
+def test_what_is_no_agent(here: Path, name: str, words: list[str]) -> None:
+    said = refused(run(here, "serve", name))
+    for word in words:
+        assert word in said
+
+
+def test_two_agents_of_one_key(here: Path) -> None:
+    assert "same key" in refused(run(here, "serve", "booking:agent", "booking:agent"))
+
+
+def test_a_module_that_fails_is_not_said_to_be_missing(here: Path) -> None:
+    (here / "failing.py").write_text("import does_not_exist_anywhere\n")
+    done = run(here, "serve", "failing:agent")
+    assert done.returncode not in (0, None)
+    assert "does_not_exist_anywhere" in done.stderr
+    assert "no module 'failing'" not in done.stderr
+
+
+def test_a_port_that_is_taken(here: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = refused(run(here, "serve", "booking:agent", "--port", str(port)))
+        assert f"cannot listen on 127.0.0.1:{port}" in said
+        assert "in use" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--port", "99999"], "99999"),
+        (["--store", "nowhere://x"], "nowhere"),
+        (["--log-level", "loud"], "log_level"),
+        (["--set", "drain=long"], "drain"),
+        (["--set", "drain"], "NAME=VALUE"),
+        (["--set", "colour=blue"], "colour"),
+        (["--config", "missing.toml"], "missing.toml"),
+    ],
+)
+def test_settings_that_cannot_be(here: Path, arguments: list[str], words: str) -> None:
+    assert words in refused(run(here, "serve", "booking:agent", *arguments))
+
+
+def test_an_agent_that_cannot_start(here: Path) -> None:
+    done = run(here, "serve", "booking:broken", "--port", "0")
+    assert done.returncode not in (0, None)
+    assert "no database" in done.stderr
+
+
+# ---- settings ------------------------------------------------------------------------------
+
+
+def config(here: Path, *arguments: str, **env: str) -> dict[str, Any]:
+    """The settings in force."""
+    done = run(here, "config", "--json", *arguments, **env)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_the_settings_in_force(here: Path) -> None:
+    found = config(here)
+    assert list(found) == list(Settings.__struct_fields__)
+    assert found == {name: getattr(Settings(), name) for name in found}
+
+
+def test_the_settings_for_people_are_toml(here: Path) -> None:
+    arguments = ("--port", "0", "--set", "threads=1", "--access-log", "--log-format", "json")
+    done = run(here, "config", *arguments)
+    assert done.returncode == 0
+    expected = config(here, *arguments)
+    for line in done.stdout.splitlines():
+        assert re.fullmatch(r"\w+ = \S+ +# \S.*", line)
+    assert json.dumps(tomllib.loads(done.stdout)) == json.dumps(expected)
+    shown = {line.partition(" = ")[0]: line for line in done.stdout.splitlines()}
+    assert shown["port"].startswith("port = 0 ")
+    assert shown["threads"].startswith("threads = 1 ")
+    assert shown["access_log"].startswith("access_log = true ")
+    assert shown["poll"].startswith("poll = 1.0 ")
+
+
+def test_who_wins(here: Path) -> None:
+    (here / "dragoman.toml").write_text('port = 1\nhost = "toml"\npoll = 1.5\ndrain = 1.5\n')
+    env = {"DRAGOMAN_PORT": "2", "DRAGOMAN_HOST": "variable", "DRAGOMAN_DRAIN": "2.5"}
+    found = config(here, "--port", "3", "--set", "drain=3.5", **env)
+    assert (found["port"], found["host"]) == (3, "variable")
+    assert (found["poll"], found["drain"]) == (1.5, 3.5)
+    other = here / "other.toml"
+    other.write_text("port = 4\n")
+    assert config(here, "--config", str(other))["port"] == 4
+    assert config(here, DRAGOMAN_CONFIG=str(other))["port"] == 4
+    assert config(here)["port"] == 1
+
+
+def test_set(here: Path) -> None:
+    found = config(here, "--set", "max-body=5", "--set", "push=true", "--set", "url=http://x?a=b")
+    assert (found["max_body"], found["push"], found["url"]) == (5, True, "http://x?a=b")
+
+
+def test_a_setting_that_is_not_known(here: Path) -> None:
+    assert "colour" in refused(run(here, "config", "--set", "colour=blue"))
+    (here / "dragoman.toml").write_text("size = 5\n")
+    said = refused(run(here, "config"))
+    assert "size" in said
+    assert "dragoman.toml" in said
+
+
+@pytest.mark.clause("logs.no-secrets")
+def test_passwords_are_masked(here: Path) -> None:
+    store = "postgresql://user:hunter2@db.example/tasks"
+    for output in (
+        run(here, "config", "--store", store).stdout,
+        run(here, "config", "--json", DRAGOMAN_BELL="redis://:hunter2@bell.example/0").stdout,
+    ):
+        assert "hunter2" not in output
+        assert "***" in output
+        assert ".example/" in output
+    assert "hunter2" not in run(here, "serve", "booking:agent", "--store", store).stderr
+
+
+# ---- logs ----------------------------------------------------------------------------------
+
+
+@pytest.mark.clause("errors.logged")
+def test_logs_for_machines(here: Path) -> None:
+    arguments = ("--log-format", "json", "--access-log", *SHORT)
+    with serving(here, "booking:agent", *arguments) as served:
+        task = served.send("raise")["id"]
+        found = served.until(task, "FAILED")
+        words = found["status"]["message"]["parts"][0]["text"]
+        assert "ValueError" in words
+        assert "secret" not in words
+        assert served.end() == 0
+        lines = [json.loads(line) for line in served.text().splitlines()]
+    for line in lines:
+        assert {"time", "level", "logger", "message"} <= line.keys()
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}.*", line["time"])
+    (raised,) = [line for line in lines if "exception" in line]
+    assert (raised["level"], raised["task"]) == ("error", task)
+    assert raised["correlation"] in words
+    assert "answer" in raised["message"]
+    assert "secret inside" in raised["exception"]
+    assert any("/message" in line["message"] for line in lines)
+
+
+def test_logs_for_people(here: Path) -> None:
+    with serving(here, "booking:agent") as served:
+        task = served.send("raise")["id"]
+        served.until(task, "FAILED")
+        assert served.end() == 0
+        assert f"task={task}" in served.text()
+        assert "correlation=" in served.text()
+        assert "ValueError: secret inside" in served.text()
+
+
+def test_the_log_level(here: Path) -> None:
+    done = run(here, "serve", "booking:broken", "--log-level", "error", "--port", "0")
+    assert "Ctrl-C" not in done.stderr
+    assert "no database" in done.stderr
+
+
+# ---- what is not installed -----------------------------------------------------------------
+
+BLOCKER = """
+import sys
+
+
+class Blocker:
+    names = {names}
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in self.names:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+def without(here: Path, *names: str) -> dict[str, str]:
+    """The variables of a process in which these cannot be imported."""
+    aside = here / "aside"
+    aside.mkdir(exist_ok=True)
+    (aside / "sitecustomize.py").write_text(BLOCKER.format(names=set(names)))
+    return {"PYTHONPATH": str(aside)}
+
+
+def test_without_uvicorn(here: Path) -> None:
+    env = without(here, "uvicorn", "uvloop", "httptools", "watchfiles")
+    said = refused(run(here, "serve", "booking:agent", **env))
+    assert "pip install 'dragoman[serve]'" in said
+    assert config(here, **env)["port"] == 8000
+    assert run(here, "--version", **env).returncode == 0
+
+
+def test_without_uvloop(here: Path) -> None:
+    env = without(here, "uvloop", "httptools", "watchfiles")
+    probe = "import importlib.util\nimport uvloop"
+    blocked = subprocess.run(
+        [sys.executable, "-c", probe], env=environment(**env), capture_output=True, check=False
+    )
+    assert blocked.returncode == 1  # it is not there
+    with serving(here, "booking:agent", **env) as served:
+        served.until(served.send("hello")["id"], "COMPLETED")
+        task = served.send("ask")["id"]
+        served.until(task, "INPUT_REQUIRED")
+        with reading(f"{served.url}/tasks/{task}:subscribe"):
+            assert served.end() == 0
+        assert "Traceback" not in served.text()
