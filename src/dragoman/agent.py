@@ -13,6 +13,7 @@ from dragoman.caller import Caller
 from dragoman.errors import ContentTypeNotSupported, InvalidParams
 from dragoman.events import RESUME
 from dragoman.handler import Handler
+from dragoman.telemetry import logger
 from dragoman.turn import Turn as Turn
 from dragoman.types import (
     AgentCapabilities,
@@ -28,6 +29,7 @@ F = TypeVar("F")
 Lifespan = Callable[["Agent"], AbstractAsyncContextManager[Any]]
 Extended = Callable[[Caller, AgentCard], AgentCard]
 
+RESERVED = ("v1", "tasks", "healthz", "readyz")
 MODES = ("text/plain", "application/json")
 
 
@@ -69,10 +71,7 @@ class Agent:
         self.name = name
         self.key = key or re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
         """What the agent is called in paths and in the store."""
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._~-]*", self.key) or self.key in (
-            "v1",
-            "tasks",
-        ):
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._~-]*", self.key) or self.key in RESERVED:
             raise AgentError(f"Agent: key {self.key!r} cannot be part of a path; give another")
         self.description = description
         self.version = version
@@ -81,6 +80,8 @@ class Agent:
         self.icon_url = icon_url
         self.input_modes = tuple(input_modes)
         self.output_modes = tuple(output_modes)
+        if not self.input_modes or not self.output_modes:
+            raise AgentError("Agent: input_modes and output_modes must not be empty")
         self.extensions = (*extensions, AgentExtension(uri=RESUME, description=RESUME_TEXT))
         self.streaming = streaming
         self.retries = retries
@@ -200,10 +201,8 @@ class Agent:
 
     def handler_of(self, skill: str) -> Handler:
         """The handler of a skill, or the default."""
-        if skill:
-            return self.skills[skill].handler
-        assert self.default is not None
-        return self.default
+        found = self.skills[skill].handler if skill in self.skills else self.default
+        return found if found is not None and (not skill or skill in self.skills) else GONE
 
     def admit(self, message: Message, skill: str) -> None:
         """ContentTypeNotSupported if a part is of a type that neither agent nor skill takes."""
@@ -247,6 +246,14 @@ class Agent:
             skills=tuple(skill.card for skill in self.skills.values()),
         )
 
+
+def _gone(turn: Turn) -> object:
+    logger.error("skill %r of a stored task is no longer offered", turn.skill)
+    return turn.fail(f"The skill {turn.skill!r} is no longer offered")
+
+
+GONE = Handler(_gone)
+"""Stands in for a skill that a stored task was begun with and that is no more."""
 
 RESUME_TEXT = "Each streamed event tells its place in the log; a stream resumes after one."
 

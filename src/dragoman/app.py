@@ -106,9 +106,9 @@ class App:
         if self._loop is not asyncio.get_running_loop():
             try:
                 await self._first()
-            except Exception as error:
+            except Exception:
                 logger.exception("the application cannot start")
-                return await http.fail(exchange, Unavailable(f"Not started: {error}"))
+                return await http.fail(exchange, Unavailable("The agent is not started"))
         try:
             if exchange.path == "/" and self._only is not None and scope["method"] == "POST":
                 await jsonrpc.serve(self._only, exchange)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import inspect
-import re
 import typing
-from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import Executor
+from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any, Protocol
 
 import msgspec
 from msgspec import UNSET
 
+from dragoman.dialects.protojson import explain
 from dragoman.errors import InvalidParams
+from dragoman.threads import Threads
 from dragoman.turn import Turn
 from dragoman.types import Message
 
@@ -64,7 +63,7 @@ class Handler:
         for kind, default in self._checked:
             structured(message, kind, default)
 
-    async def perform(self, turn: Turn, sink: Sink, executor: Executor) -> None:
+    async def perform(self, turn: Turn, sink: Sink, threads: Threads) -> None:
         """Run to the end; blocking kinds in a thread."""
         call = self.run
         args = [turn]
@@ -73,11 +72,11 @@ class Handler:
         if self._streams:
             return await _from_async(call(*args), sink)
         if self._awaits:
-            return await _from_any(await call(*args), turn, sink, executor)
-        value = await _in_thread(executor, call, *args)
-        return await _from_any(value, turn, sink, executor)
+            return await _from_any(await call(*args), turn, sink, threads)
+        value = await threads.run(call, *args)
+        return await _from_any(value, turn, sink, threads)
 
-    async def stop(self, turn: Turn, sink: Sink, executor: Executor) -> None:
+    async def stop(self, turn: Turn, sink: Sink, threads: Threads) -> None:
         """Run the author's `cancel`, if there is one."""
         if self.cancel is None:
             return
@@ -87,8 +86,8 @@ class Handler:
             for event in turn.events(await self.cancel(turn)):
                 sink.put(event)
         else:
-            value = await _in_thread(executor, self.cancel, turn)
-            await _from_any(value, turn, sink, executor)
+            value = await threads.run(self.cancel, turn)
+            await _from_any(value, turn, sink, threads)
 
     @staticmethod
     def _argument(turn: Turn, kind: Any, default: Any) -> Any:
@@ -104,30 +103,38 @@ class Handler:
 # ---- running -------------------------------------------------------------------------------
 
 
-async def _from_async(values: AsyncIterator[Any], sink: Sink) -> None:
+async def _from_async(values: AsyncGenerator[Any, Any], sink: Sink) -> None:
     put = sink.put
-    async for value in values:
-        if put(value):
-            await sink.relieve()
+    try:
+        async for value in values:
+            if put(value):
+                await sink.relieve()
+    except BaseException:
+        await values.aclose()  # now, and not when the collector comes by
+        raise
 
 
-async def _from_any(value: Any, turn: Turn, sink: Sink, executor: Executor) -> None:
+async def _from_any(value: Any, turn: Turn, sink: Sink, threads: Threads) -> None:
     if inspect.isasyncgen(value):  # a function that returns a generator is one
         await _from_async(value, sink)
     elif inspect.isgenerator(value):
-        await _from_sync(value, turn, sink, executor)
+        await _from_sync(value, turn, sink, threads)
     elif inspect.isawaitable(value):
         sink.finish(await value)
     else:
         sink.finish(value)
 
 
-async def _from_sync(values: Iterator[Any], turn: Turn, sink: Sink, executor: Executor) -> None:
+async def _from_sync(
+    values: Generator[Any, Any, Any], turn: Turn, sink: Sink, threads: Threads
+) -> None:
     """Iterate in a thread, which stops at the next value once the turn is canceled."""
     loop = asyncio.get_running_loop()
     faults: list[Exception] = []
 
     def feed(value: Any) -> None:
+        if faults:
+            return  # what came after the value that was refused
         try:
             sink.put(value)
         except Exception as error:  # noqa: BLE001 - it is raised where the handler runs
@@ -137,35 +144,33 @@ async def _from_sync(values: Iterator[Any], turn: Turn, sink: Sink, executor: Ex
         for count, value in enumerate(values, start=1):
             loop.call_soon_threadsafe(feed, value)
             if turn.canceled or faults:
+                values.close()
                 return
             if count % BATCH == 0:
                 asyncio.run_coroutine_threadsafe(sink.relieve(), loop).result()
 
-    await _in_thread(executor, pump)
+    await threads.run(pump)
     if faults:
         raise faults[0]
-
-
-async def _in_thread(executor: Executor, call: Callable[..., Any], *args: Any) -> Any:
-    context = contextvars.copy_context()
-
-    def run() -> Any:
-        try:
-            return context.run(call, *args)
-        except StopIteration as error:  # a future cannot carry it
-            raise RuntimeError("the handler raised StopIteration") from error
-
-    return await asyncio.get_running_loop().run_in_executor(executor, run)
 
 
 # ---- parameters ----------------------------------------------------------------------------
 
 
 def _hints(call: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations; those that only a type checker understands stay as text."""
     try:
-        return typing.get_type_hints(call)
-    except (NameError, TypeError):  # names that only a type checker sees
-        return dict(getattr(call, "__annotations__", {}))
+        return typing.get_type_hints(call, include_extras=True)
+    except (NameError, TypeError):
+        pass
+    found = {}
+    names = getattr(inspect.unwrap(call), "__globals__", {})
+    for name, kind in inspect.get_annotations(call).items():
+        try:
+            found[name] = eval(kind, names) if isinstance(kind, str) else kind
+        except (NameError, TypeError, SyntaxError, AttributeError):
+            found[name] = kind
+    return found
 
 
 def _arguments(call: Callable[..., Any], name: str) -> list[tuple[str, Any, Any]]:
@@ -189,12 +194,24 @@ def _arguments(call: Callable[..., Any], name: str) -> list[tuple[str, Any, Any]
             kind = Turn
         elif isinstance(kind, str):
             raise TypeError(f"{name}: the type of parameter {parameter.name} is unknown: {kind}")
+        if kind not in (Turn, Message, str):
+            _possible(kind, f"{name}: parameter {parameter.name}")
         default = UNSET if parameter.default is parameter.empty else parameter.default
         found.append((parameter.name, kind, default))
     return found
 
 
-_PATH = re.compile(r"(?s)(.*?)(?: - at `\$(.*)`)?")
+def _possible(kind: Any, where: str) -> None:
+    """TypeError if no data part can ever be a value of this type."""
+    if _is_pydantic(kind):
+        return
+    try:
+        info = msgspec.inspect.type_info(kind)
+        msgspec.json.Decoder(kind)
+    except TypeError as error:
+        raise TypeError(f"{where}: {error}") from None
+    if isinstance(info, msgspec.inspect.CustomType):
+        raise TypeError(f"{where}: a {info.cls.__name__} cannot be made from data")
 
 
 def structured(message: Message, kind: Any, default: Any = UNSET) -> Any:
@@ -203,16 +220,14 @@ def structured(message: Message, kind: Any, default: Any = UNSET) -> Any:
         if part.data is UNSET:
             continue
         where = f"message.parts[{index}].data"
-        model = _model(kind)
-        if model is not None:
-            return _validated(model, part.data, where)
+        if _is_pydantic(kind):
+            return _validated(kind, part.data, where)
         try:
             # Clients on protobuf write every number as a double.
             return msgspec.convert(_whole(part.data), kind)
         except msgspec.ValidationError as error:
-            match = _PATH.fullmatch(str(error))
-            what, path = (match[1], match[2] or "") if match else (str(error), "")
-            raise InvalidParams.at(where + path, what.replace("`", "'")) from None
+            field, what = explain(error)
+            raise InvalidParams.at(where + field, what) from None
     if default is not UNSET:
         return default
     name = getattr(kind, "__name__", str(kind))
@@ -230,21 +245,20 @@ def _whole(value: Any) -> Any:
     return value
 
 
-def _model(kind: Any) -> Any:
-    """The pydantic model in a type such as `Model` or `Model | None`, without importing it."""
-    options = typing.get_args(kind) or (kind,)
-    return next((option for option in options if hasattr(option, "model_validate")), None)
+def _is_pydantic(kind: Any) -> bool:
+    """Whether there is a pydantic model in a type; told without importing it."""
+    inner = typing.get_args(kind)
+    return hasattr(kind, "model_validate") or any(_is_pydantic(item) for item in inner)
 
 
-def _validated(model: Any, data: Any, where: str) -> Any:
+def _validated(kind: Any, data: Any, where: str) -> Any:
+    from pydantic import TypeAdapter, ValidationError
+
     try:
-        return model.model_validate(data)
-    except ValueError as error:
-        problems = getattr(error, "errors", None)
-        if problems is None:
-            raise
+        return TypeAdapter(kind).validate_python(data)
+    except ValidationError as error:
         found = []
-        for item in problems():
+        for item in error.errors():
             path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in item["loc"])
             found.append((where + path, item["msg"]))
         text = "; ".join(f"{field}: {what}" for field, what in found)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman import clock, content
 from dragoman.agent import Agent
@@ -71,14 +72,7 @@ def turn(value: Any = "", *, caller: Caller | None = None, skill: str = "") -> T
     """A turn as a handler gets it, from a text, data, parts or a message."""
     asked = message(value, skill=skill)
     received = Received(
-        message=Message(
-            message_id=asked.message_id,
-            context_id=clock.uuid7(),
-            task_id=clock.uuid7(),
-            role=asked.role,
-            parts=asked.parts,
-            metadata=asked.metadata,
-        ),
+        message=replace(asked, context_id=asked.context_id or clock.uuid7(), task_id=clock.uuid7()),
         caller=caller or Caller(),
         at=clock.now(),
         skill=skill,
@@ -107,19 +101,11 @@ async def rehearse(
     scope = service._scope("", call)
     for value in values or ("",):
         asked = message(value, skill=skill)
-        asked = Message(
-            message_id=asked.message_id,
-            task_id=task,
-            role=asked.role,
-            parts=asked.parts,
-            metadata=asked.metadata,
-        )
+        asked = replace(asked, task_id=task)
         accepted = await service._accept(SendMessageRequest(message=asked), scope, call)
         task = accepted.head.id
         for claim in await store.claim([agent.key], worker.id, chosen.lease, 1):
-            run = worker.begin(claim)
-            await run.task
-    worker.executor.shutdown(wait=False, cancel_futures=True)
+            await worker.begin(claim).task
     entries = await store.read(scope, task, 0, chosen.max_events)
     return _told(entries or (), await store.load(scope, task))
 

@@ -12,6 +12,7 @@ from dragoman import clock, content
 from dragoman.caller import Caller
 from dragoman.errors import InvalidAgentResponse
 from dragoman.events import Event, Received, Reply
+from dragoman.telemetry import logger
 from dragoman.types import (
     Artifact,
     Message,
@@ -34,6 +35,23 @@ class Running(Protocol):
 
     async def related(self, ids: Sequence[str]) -> list[Task]:
         """The tasks of these ids, or the others of the context."""
+
+
+class Over:
+    """What stands for a run that has ended: nothing can be said any more."""
+
+    def __init__(self, handler: str) -> None:
+        self.handler = handler
+
+    async def emit(self, event: Event) -> None:
+        """Drop it, and say so."""
+        logger.warning(
+            "handler %s: dropped %s after the end of its turn", self.handler, type(event).__name__
+        )
+
+    async def related(self, ids: Sequence[str]) -> list[Task]:
+        """None any more."""
+        return []
 
 
 class Turn:
@@ -67,7 +85,7 @@ class Turn:
         self._received = received
         self._number = number
         self._run = run
-        self._streams: dict[str, str] = {}
+        self._streams: dict[tuple[str, str], str] = {}
 
     # -- what came in
 
@@ -202,9 +220,10 @@ class Turn:
 
     def write(self, content: Any, *, name: str = "", id: str = "", last: bool = False) -> Event:
         """The next piece of a result that is streamed; each name is an artifact of its own."""
-        known = self._streams.get(id or name)
+        key = ("id", id) if id else ("name", name)
+        known = self._streams.get(key)
         if known is None:
-            known = self._streams[id or name] = id or self._next_id()
+            known = self._streams[key] = id or self._next_id()
             artifact = Artifact(artifact_id=known, name=name, parts=_parts(content))
             append = False
         else:
@@ -218,9 +237,9 @@ class Turn:
             last_chunk=last,
         )
 
-    def leave(self) -> None:
+    def leave(self, name: str) -> None:
         """The run is over. (Turn and run know each other; parted, they need no collector.)"""
-        self._run = None
+        self._run = Over(name)
 
     # -- what a value means
 

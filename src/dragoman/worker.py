@@ -10,7 +10,6 @@ import asyncio
 import contextvars
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from msgspec.structs import replace
@@ -25,7 +24,8 @@ from dragoman.lifecycle import IllegalEvent, advance
 from dragoman.settings import Settings
 from dragoman.store import Claim, Query, Stale, Store
 from dragoman.telemetry import CORRELATION, TASK, logger
-from dragoman.turn import Turn
+from dragoman.threads import Threads
+from dragoman.turn import Over, Turn
 from dragoman.types import (
     Task,
     TaskArtifactUpdateEvent,
@@ -51,7 +51,7 @@ class Worker:
         self.states: dict[str, Any] = {}
         """What the agents' lifespans yielded."""
         self.runs: dict[str, Run] = {}
-        self.executor = ThreadPoolExecutor(settings.threads, thread_name_prefix="dragoman-handler")
+        self.threads = Threads(settings.threads)
         self._zombies: set[asyncio.Task[None]] = set()
         self._draining = False
         self._drained = asyncio.Event()
@@ -81,7 +81,7 @@ class Worker:
             await asyncio.wait(tasks, timeout=min(grace, self.settings.cancel_grace))
         for run in list(self.runs.values()):
             await self.hand_back(run)
-        self.executor.shutdown(wait=False, cancel_futures=True)
+            self.abandon(run)
         self._drained.set()
 
     @property
@@ -91,7 +91,7 @@ class Worker:
 
     def left(self, run: Run) -> None:
         """A run has ended: its place is free."""
-        run.turn.leave()
+        run.turn.leave(run.handler.name)
         if self.runs.get(run.claim.head.id) is run:
             full = len(self.runs) >= self.settings.max_running
             del self.runs[run.claim.head.id]
@@ -152,7 +152,7 @@ class Worker:
     async def _renew(self) -> None:
         runs = dict(self.runs)
         # One that has said its last word holds nothing any more.
-        claims = [run.claim for run in runs.values() if not run.ended]
+        claims = [run.claim for run in runs.values() if not run.over]
         renewal = await self.store.renew(claims, self.settings.lease)
         for task in renewal.lost:
             self.abandon(runs[task])
@@ -180,17 +180,19 @@ class Worker:
             event = run.turn.fail(run.words("drain"))
         await self.store.revoke(run.claim.head, event)  # type: ignore[arg-type]
         self.bell.ring(run.claim.head.id)
-        self.abandon(run)
 
     def abandon(self, run: Run) -> None:
         """Give up a run that can write nothing any more; it may still compute."""
         run.lost = True
+        run.turn.canceled = True  # for one in a thread, which cannot be interrupted
         self.left(run)
-        if not run.task.done():
-            run.task.set_name(run.handler.name)
-            self._zombies.add(run.task)
-            run.task.add_done_callback(self._zombies.discard)
-            run.task.cancel()
+        for task in run.tasks():
+            if task.done():
+                continue
+            task.set_name(run.handler.name)
+            self._zombies.add(task)
+            task.add_done_callback(self._zombies.discard)
+            task.cancel()
             logger.warning(
                 "handler %s goes on after its task was taken from it",
                 run.handler.name,
@@ -207,6 +209,8 @@ class Run:
     task: asyncio.Task[None]
     ended = False
     """A terminal event was said."""
+    over = False
+    """It was written, and ended the task."""
     paused = False
     """The last status that was said here is an interrupted one."""
     closing = False
@@ -219,6 +223,7 @@ class Run:
     _scheduled = False
     _flight: asyncio.Future[bool] | None = None
     _stopper: asyncio.Task[None] | None = None
+    _dropped: tuple[str, ...] = ()
     _events = 0
     _bytes = 0
 
@@ -251,7 +256,8 @@ class Run:
         else:
             for event in self.turn.events(value):
                 self._say(event)
-        return len(self._pending) >= BATCH
+        # one that goes on after its end must not keep others from their turn
+        return len(self._pending) >= BATCH or self.ended or self.lost
 
     def finish(self, value: Any) -> None:
         """Take what was returned."""
@@ -269,9 +275,12 @@ class Run:
 
     async def emit(self, event: Event) -> None:
         """Take what a coroutine says."""
+        if self.closing:
+            return await Over(self.handler.name).emit(event)
         self._say(event)
-        if len(self._pending) >= BATCH:
+        if len(self._pending) >= BATCH or self.ended or self.lost:
             await self.relieve()
+        return None
 
     @staticmethod
     def _is_event(value: Any) -> bool:
@@ -279,12 +288,7 @@ class Run:
 
     def _say(self, event: Event) -> None:
         if self.ended or self.lost:
-            if not self.lost:
-                logger.warning(
-                    "handler %s: dropped %s after the end of the task",
-                    self.handler.name,
-                    type(event).__name__,
-                )
+            self._drop(event)
             return
         if type(event) is Reply and (self.born or not self.handler.reply):
             event = self.turn.complete(event.message)
@@ -292,15 +296,16 @@ class Run:
             # the listing is in the order of these times
             event = replace(event, status=replace(event.status, timestamp=clock.now()))
         try:
-            self._check(event)
             entry = Entry(0, event, self.claim.turn)
             wire = v1_0.streamed(entry)
+            self._check(event)
         except (IllegalEvent, TypeError, ValueError, RecursionError) as error:
             raise InvalidAgentResponse(str(error)) from error
         self._events += 1
         self._bytes += len(wire)
         limit = self.worker.settings
-        if self._events > limit.max_events or self._bytes > limit.max_output:
+        full = self._events > limit.max_events or self._bytes > limit.max_output
+        if full and not self.ended:  # the last word is always heard
             raise InvalidAgentResponse(
                 f"the turn wrote more than {limit.max_events} events or {limit.max_output} bytes"
             )
@@ -308,6 +313,14 @@ class Run:
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._flush)
+
+    def _drop(self, event: Event) -> None:
+        name = type(event).__name__
+        if not self.lost and name not in self._dropped:  # a flood of them is told once
+            self._dropped = (*self._dropped, name)
+            logger.warning(
+                "handler %s: dropped %s after the end of the task", self.handler.name, name
+            )
 
     def _check(self, event: Event) -> None:
         """Keep the local picture of the task, and refuse what cannot follow it."""
@@ -350,6 +363,7 @@ class Run:
     def _landed(self, flight: asyncio.Future[bool]) -> None:
         error = flight.exception()
         if error is None:
+            self.over = self.ended and not self._pending and not flight.result()
             self.worker.bell.ring(self.claim.head.id)
             if self._pending and not self._scheduled:
                 self._flush()
@@ -362,7 +376,7 @@ class Run:
         """The last append: what is pending, and the end of the claim."""
         while self._flight is not None and not self._flight.done():
             await asyncio.wait([self._flight])
-        if self.ended and not self._pending:
+        if self.over:
             return
         self._flush(release=True)
         while self._flight is not None and not self._flight.done():
@@ -377,10 +391,10 @@ class Run:
         TASK.set(self.claim.head.id)
         try:
             try:
-                await self.handler.perform(self.turn, self, self.worker.executor)
-            except asyncio.CancelledError:
+                await self.handler.perform(self.turn, self, self.worker.threads)
+            except asyncio.CancelledError as error:
                 if not self.reason and not self.lost:
-                    self._failed(asyncio.CancelledError("cancelled from inside"))
+                    self._failed(error)
             except InvalidAgentResponse as error:
                 self._invalid(error)
             except KeyboardInterrupt:
@@ -388,7 +402,7 @@ class Run:
             except BaseException as error:  # noqa: BLE001 - an agent cannot take the server down
                 self._failed(error)
             self.closing = True
-            if self._stopper is not None:
+            if self._stopper is not None and not self.lost:
                 await asyncio.wait([self._stopper])
             if self.lost:
                 return
@@ -414,12 +428,18 @@ class Run:
             event = self.turn.complete()
         self._say(event)
 
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """What of it may still be running."""
+        return [self.task] if self._stopper is None else [self.task, self._stopper]
+
     def stop(self, reason: str) -> None:
         """Ask the handler to end: its own `cancel` first, then by cancelling its coroutine."""
         if self.reason or self.closing:
             return
         self.reason = reason
         self.turn.canceled = True
+        if reason == "deadline":
+            logger.warning("handler %s: %s", self.handler.name, self.words(reason))
         if reason == "cancel" and self.handler.cancel is not None:
             self._stopper = asyncio.create_task(self._author_cancel())
         else:
@@ -427,8 +447,10 @@ class Run:
 
     async def _author_cancel(self) -> None:
         try:
-            await self.handler.stop(self.turn, self, self.worker.executor)
-        except Exception as error:
+            await self.handler.stop(self.turn, self, self.worker.threads)
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
             logger.error("handler %s: cancel failed", self.handler.name, exc_info=error)
         finally:
             if not self.closing:
@@ -444,7 +466,8 @@ class Run:
     def _invalid(self, error: InvalidAgentResponse) -> None:
         logger.error("handler %s: invalid agent response: %s", self.handler.name, error)
         if not self.ended and not self.lost:
-            self._say(self.turn.fail(f"{InvalidAgentResponse.text}: {error.message}"))
+            reason = error.message.encode("utf-8", "replace").decode()
+            self._say(self.turn.fail(f"{InvalidAgentResponse.text}: {reason}"))
 
     def _failed(self, error: BaseException) -> None:
         correlation = clock.uuid7()

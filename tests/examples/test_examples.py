@@ -99,7 +99,7 @@ def test_the_demo_runs_once() -> None:
     assert done.returncode == 0, done.stderr
     assert "Booking reference: FL-0427" in done.stdout
     assert "HT-1138" in done.stdout
-    assert "nights: Expected 'int', got 'str'" in done.stdout
+    assert "nights: expected int, got str" in done.stdout
 
 
 def test_every_example_is_tried() -> None:

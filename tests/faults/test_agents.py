@@ -131,15 +131,19 @@ async def world(handler: Any, gate: Gate | None = None, **settings: Any) -> Asyn
 
     defaults = {"cancel_grace": 0.1, "drain": 0.1, "poll": 0.02, "watchdog": 0.0}
     app = App(agent, **{**defaults, **settings})
+    unseen: list[str] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: unseen.append(context["message"]))
     async with httpx.AsyncClient(timeout=10) as http, serving(app) as url:
         try:
             found = World(app, url, http)
             yield found
             await found.alive()
+            gc.collect()
+            assert not unseen  # no exception that nobody has looked at
         finally:
             if gate:
                 gate.release()
-            gc.collect()  # an exception that nobody has looked at is logged now
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -163,8 +167,7 @@ async def gate() -> AsyncIterator[Gate]:
 def log(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> pytest.LogCaptureFixture:
-    """What was logged, whatever an earlier test did to the loggers or has left behind."""
-    gc.collect()
+    """What was logged, whatever an earlier test did to the loggers."""
     monkeypatch.setattr(logger, "propagate", True)
     caplog.set_level(logging.INFO, "dragoman")
     return caplog
@@ -173,11 +176,6 @@ def log(
 def logged(log: pytest.LogCaptureFixture, *words: str) -> bool:
     """Whether one line has all of these words."""
     return any(all(word in record.getMessage() for word in words) for record in log.records)
-
-
-def unseen(log: pytest.LogCaptureFixture) -> list[str]:
-    """What asyncio complains of: exceptions that nobody looked at."""
-    return [record.getMessage() for record in log.records if record.name == "asyncio"]
 
 
 def state(task: dict[str, Any]) -> str:
@@ -276,7 +274,6 @@ async def test_whatever_is_raised_fails_the_task(kind: Any, log: pytest.LogCaptu
             if kind not in (coroutine, function, returned):
                 assert task["artifacts"][0]["parts"] == [{"text": "so far so good"}]
         await found.calm()
-    assert not unseen(log)
 
 
 async def test_the_log_tells_where_a_cancellation_came_from(log: pytest.LogCaptureFixture) -> None:
@@ -353,7 +350,6 @@ async def test_one_that_hangs_is_ended_at_its_deadline(
         assert again == task
         assert "artifacts" not in again
     assert logged(log, kind)
-    assert not unseen(log)
 
 
 async def test_one_that_hangs_and_swallows_its_cancellation(
@@ -375,7 +371,6 @@ async def test_one_that_hangs_and_swallows_its_cancellation(
         gate.release()
         await found.calm()
         assert await found.get(task["id"]) == task
-    assert not unseen(log)
 
 
 async def test_many_that_hang_leave_room_for_others(gate: Gate) -> None:
@@ -389,6 +384,20 @@ async def test_many_that_hang_leave_room_for_others(gate: Gate) -> None:
         await found.alive()
         gate.release()
         await found.calm()
+
+
+async def test_threads_that_never_return_leave_room_for_others(gate: Gate) -> None:
+    def blocking(turn: Turn) -> str:
+        if turn.text == "hang":
+            gate.block()
+        return "free"
+
+    async with world(blocking, gate, turn_timeout=0.2, threads=2) as found:
+        async with asyncio.timeout(SOON):
+            tasks = await asyncio.gather(*(found.send("hang") for _ in range(2)))
+        assert {state(task) for task in tasks} == {"failed"}
+        async with asyncio.timeout(SOON):
+            assert state(await found.send("go on")) == "completed"
 
 
 async def test_a_client_that_waits_no_longer_gets_the_task_as_it_is(gate: Gate) -> None:
@@ -405,28 +414,31 @@ async def test_a_client_that_waits_no_longer_gets_the_task_as_it_is(gate: Gate) 
 
 # ---- flooding ------------------------------------------------------------------------------
 
+ENDLESS = 300_000
+"""More than any of these is allowed; a true flood would never let the tests fail."""
+
 
 async def flood(turn: Turn) -> AsyncIterator[Any]:
     """Says more than anybody wants to hear, without ever pausing."""
-    while True:
+    for _ in range(ENDLESS):
         yield "all work and no play "
 
 
 async def emitted_flood(turn: Turn) -> None:
     """The same by a coroutine."""
-    while True:
+    for _ in range(ENDLESS):
         await turn.emit("all work and no play ")
 
 
 def plain_flood(turn: Turn) -> Iterator[Any]:
     """The same in a thread."""
-    while True:
+    for _ in range(ENDLESS):
         yield "all work and no play "
 
 
 async def status_flood(turn: Turn) -> AsyncIterator[Any]:
     """The same with statuses."""
-    while True:
+    for _ in range(ENDLESS):
         yield turn.working("all work and no play ")
 
 
@@ -450,7 +462,6 @@ async def test_a_flood_is_ended_at_its_limit(
         assert said in words(task)
         assert logged(log, f"handler {kind.__name__}", said)
         await found.calm()
-    assert not unseen(log)
 
 
 async def test_one_answer_that_is_too_large(log: pytest.LogCaptureFixture) -> None:
@@ -476,7 +487,6 @@ async def test_others_are_answered_during_a_flood(kind: Any, log: pytest.LogCapt
         canceled = await found.client.call("CancelTask", id=task)
         assert state(canceled) == "canceled"
         await found.calm()
-    assert not unseen(log)
 
 
 async def test_what_a_flood_holds_open_is_closed_when_it_is_canceled() -> None:
@@ -484,7 +494,7 @@ async def test_what_a_flood_holds_open_is_closed_when_it_is_canceled() -> None:
 
     async def careful_flood(turn: Turn) -> AsyncIterator[Any]:
         try:
-            while True:
+            for _ in range(ENDLESS):
                 yield "all work and no play "
         finally:
             await asyncio.sleep(0)
@@ -524,8 +534,6 @@ async def test_what_is_said_after_the_end_is_dropped(
         assert task["artifacts"] == [{"artifactId": task["artifacts"][0]["artifactId"],
                                       "parts": [{"text": "in time"}]}]  # fmt: skip
         assert logged(log, "handler talkative", "dropped", "TaskStatusUpdateEvent")
-        assert logged(log, "handler talkative", "dropped", "TaskArtifactUpdateEvent")
-    assert not unseen(log)
 
 
 @pytest.mark.parametrize("kind", ["agenerator", "coroutine"])
@@ -586,7 +594,7 @@ async def test_one_that_goes_on_after_it_asked(log: pytest.LogCaptureFixture) ->
         assert state(task) == "input_required"
         await found.calm()
         asked.set()
-        await asyncio.wait(background)
+        await asyncio.gather(*background)
         await asyncio.sleep(0.05)
         assert await found.get(task["id"]) == task
         assert logged(log, "handler restless", "dropped")
@@ -661,7 +669,6 @@ async def test_a_wrong_answer_fails_the_task(name: str, log: pytest.LogCaptureFi
         assert "artifacts" not in task
         assert logged(log, "handler mistaken", "invalid agent response", said)
         await found.calm()
-    assert not unseen(log)
 
 
 @pytest.mark.clause("errors.invalid-agent-response", "send.task-or-message")
@@ -705,7 +712,6 @@ async def test_one_that_swallows_a_cancel(gate: Gate, log: pytest.LogCaptureFixt
         gate.release()
         await found.calm()
         assert await found.get(task) == canceled
-    assert not unseen(log)
 
 
 @pytest.mark.clause("cancel.updated-task")
@@ -733,7 +739,6 @@ async def test_a_thread_that_cannot_be_interrupted(
         await found.calm()
         await asyncio.sleep(0.02)
         assert await found.get(task) == canceled
-    assert not unseen(log)
 
 
 class Careless:
@@ -792,7 +797,6 @@ async def test_a_cancel_that_misbehaves(
         assert failed.value.reason == "TASK_NOT_CANCELABLE"
     if name != "a cancellation":
         assert logged(log, "Careless")
-    assert not unseen(log)
 
 
 def test_a_cancel_that_exits_does_not_end_the_server() -> None:

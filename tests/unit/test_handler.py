@@ -6,7 +6,6 @@ import asyncio
 import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Optional, TypedDict
 
@@ -19,7 +18,6 @@ from dragoman.errors import InvalidParams
 from dragoman.handler import Handler, structured
 from dragoman.telemetry import TASK
 from dragoman.testing import Rehearsal, message, rehearse
-from dragoman.testing import turn as turn_of
 from dragoman.types import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 
 if TYPE_CHECKING:
@@ -708,55 +706,6 @@ def test_the_authors_cancel_is_found() -> None:
     assert Handler(Both).cancel is not None
     assert Handler(Both()).cancel is not None
     assert Handler(coroutine).cancel is None
-
-
-class Sink:
-    """Takes what a handler says."""
-
-    def __init__(self) -> None:
-        self.said: list[Any] = []
-
-    def put(self, value: Any) -> bool:
-        self.said.append(value)
-        return False
-
-    finish = put
-
-    async def relieve(self) -> None:
-        """There is room."""
-
-
-async def cancel_coroutine(self: Any, turn: Turn) -> Any:
-    return turn.working("stopping")
-
-
-async def cancel_agenerator(self: Any, turn: Turn) -> Any:
-    yield turn.working("stopping")
-
-
-def cancel_function(self: Any, turn: Turn) -> Any:
-    return turn.working("stopping")
-
-
-def cancel_generator(self: Any, turn: Turn) -> Any:
-    yield turn.working("stopping")
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [cancel_coroutine, cancel_agenerator, cancel_function, cancel_generator],
-    ids=lambda kind: kind.__name__,
-)
-async def test_every_kind_of_cancel(kind: Any) -> None:
-    target = type("Thing", (), {"run": lambda self, turn: None, "cancel": kind})
-    sink = Sink()
-    with ThreadPoolExecutor(1) as executor:
-        await Handler(target).stop(turn_of("x"), sink, executor)
-        await asyncio.sleep(0)
-    (event,) = sink.said
-    assert isinstance(event, TaskStatusUpdateEvent)
-    assert event.status.message is not None
-    assert event.status.message.text == "stopping"
 
 
 async def test_an_artifact_event_passes_as_it_is() -> None:

@@ -113,8 +113,8 @@ TABLE = [(value, next(NESTED) if expected is None else expected) for value, expe
 
 
 def case(value: Any) -> str:
-    """What a row of the table is called."""
-    return repr(value)[:40]
+    """What a row of the table is called, in every process alike."""
+    return type(value).__name__ if isinstance(value, memoryview) else repr(value)[:40]
 
 
 def agent_of(target: Any, **options: Any) -> Agent:
@@ -523,14 +523,19 @@ async def test_what_cannot_be_sent_fails_the_task(way: Any, name: str) -> None:
 @pytest.mark.clause(
     "errors.invalid-agent-response", "artifact.required-fields", "message.required-fields"
 )
-@pytest.mark.parametrize("way", [returning, yielding])
 @pytest.mark.parametrize("name", FORBIDDEN)
-async def test_what_the_protocol_forbids_is_not_sent(way: Any, name: str) -> None:
-    found = await run(way(FORBIDDEN[name]()))
-    for event in found.events:  # whether it was mended or refused
-        msgspec.json.decode(msgspec.json.encode(event), type=type(event))
-    if found.state is not TaskState.COMPLETED:
-        refused(found)
+async def test_what_the_protocol_forbids_is_not_sent(name: str) -> None:
+    async def returns(turn: Turn) -> Any:
+        return FORBIDDEN[name]()
+
+    async def yields(turn: Turn) -> AsyncIterator[Any]:
+        yield FORBIDDEN[name]()
+
+    for handler in (returns, yields):
+        found = await run(handler)
+        assert found.state in (TaskState.FAILED, TaskState.COMPLETED)  # refused, or mended
+        for event in found.events:
+            msgspec.json.decode(msgspec.json.encode(event), type=type(event))
 
 
 @pytest.mark.clause("errors.invalid-agent-response")

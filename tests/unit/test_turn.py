@@ -14,6 +14,7 @@ from dragoman.caller import Call
 from dragoman.errors import InvalidAgentResponse
 from dragoman.events import Reply
 from dragoman.service import Service
+from dragoman.telemetry import logger
 from dragoman.testing import message, rehearse
 from dragoman.testing import turn as turn_of
 from dragoman.types import (
@@ -468,26 +469,17 @@ async def test_handlers_can_be_tried_with_a_turn_alone() -> None:
     assert second.artifact.parts == (Part(text="x"),)
 
 
-async def test_what_a_turn_says_after_its_end_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
-    seen = Seen(lambda turn: "the end")
-    async with service(seen.agent) as server:
-        task, _ = await send(server, "x")
-        await seen[0].emit("too late")
-        await asyncio.sleep(0)
-        again = await server._task(server._scope("", Call(ANN)), task.id)
-    assert again == task
-    assert any("look" in r.getMessage() and "dropped" in r.getMessage() for r in caplog.records)
-
-
-async def test_what_a_turn_says_after_its_question_is_dropped(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("word", ["complete", "ask"])
+async def test_what_a_turn_says_when_it_is_over_is_dropped(
+    word: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = Seen(lambda turn: turn.ask("which?"))
+    monkeypatch.setattr(logger, "propagate", True)
+    seen = Seen(lambda turn: getattr(turn, word)("the last word"))
     async with service(seen.agent) as server:
         task, _ = await send(server, "x")
-        for late in (seen[0].working("on my own"), "more", seen[0].complete()):
-            await seen[0].emit(late)
+        (turn,) = seen
+        for late in (turn.working("on my own"), "more", turn.complete()):
+            await turn.emit(late)
             await asyncio.sleep(0)
-        again = await server._task(server._scope("", Call(ANN)), task.id)
-    assert again == task
-    assert any("look" in r.getMessage() and "dropped" in r.getMessage() for r in caplog.records)
+        assert await server._task(server._scope("", Call(ANN)), task.id) == task
+    assert any("handler look: dropped" in record.getMessage() for record in caplog.records)

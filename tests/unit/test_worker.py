@@ -601,6 +601,40 @@ async def test_an_authors_cancel(
         assert "Careful: cancel failed" in log.text
 
 
+async def cancel_coroutine(self: Any, turn: Turn) -> Any:
+    return turn.working("stopping")
+
+
+async def cancel_agenerator(self: Any, turn: Turn) -> Any:
+    yield turn.working("stopping")
+
+
+def cancel_function(self: Any, turn: Turn) -> Any:
+    return turn.working("stopping")
+
+
+def cancel_generator(self: Any, turn: Turn) -> Any:
+    yield turn.working("stopping")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [cancel_coroutine, cancel_agenerator, cancel_function, cancel_generator],
+    ids=lambda kind: kind.__name__,
+)
+async def test_every_kind_of_cancel(kind: Any, gate: Gate) -> None:
+    async def run(self: Any, turn: Turn) -> None:
+        await gate.wait()
+
+    world = World(type("Thing", (), {"run": run, "cancel": kind}))
+    async with world.working():
+        task = (await world.send()).head.id
+        await gate.came.wait()
+        found = await world.service.cancel(CancelTaskRequest(id=task), CALL)
+    assert found.status.state is TaskState.CANCELED
+    assert [m.text for m in found.history] == ["x", "stopping"]
+
+
 async def test_the_authors_cancel_is_not_for_deadlines(gate: Gate) -> None:
     target = Careful(gate, "end")
     world = World(target, turn_timeout=0.02)

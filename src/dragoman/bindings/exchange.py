@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from itertools import accumulate
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 from dragoman.caller import Request
 from dragoman.errors import InvalidRequest, MediaTypeNotAccepted, TooLarge, TooSlow
@@ -20,6 +20,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = Iterable[tuple[bytes, bytes]]
 
+SLASH = "\ue000"
+"""Stands in a path for a slash that was percent-encoded, and so separates nothing."""
 JSON = b"application/json"
 A2A = b"application/a2a+json"
 
@@ -81,6 +83,8 @@ class Exchange:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.root: str = scope.get("root_path", "").rstrip("/")
         path: str = scope["path"]
+        if b"%2" in scope.get("raw_path", b"") and SLASH not in path:
+            path = _apart(scope["raw_path"])
         if self.root and (path == self.root or path.startswith(f"{self.root}/")):
             path = path[len(self.root) :]
         self.path = path or "/"
@@ -163,6 +167,11 @@ class Exchange:
         )
         await self.send({"type": "http.response.body", "body": body})
 
+    async def nothing(self) -> None:
+        """Answer that there is nothing to say."""
+        await self.send({"type": "http.response.start", "status": 204, "headers": []})
+        await self.send({"type": "http.response.body", "body": b""})
+
     async def begin(self, kind: bytes, headers: Headers = ()) -> None:
         """Begin an answer whose body comes in pieces."""
         await self.send(
@@ -172,6 +181,11 @@ class Exchange:
                 "headers": [(b"content-type", kind), *headers],
             }
         )
+
+
+def _apart(raw: bytes) -> str:
+    """The path with the slashes that belong to a name marked."""
+    return "/".join(unquote(part).replace("/", SLASH) for part in raw.decode("latin-1").split("/"))
 
 
 def _too_large(limit: int) -> TooLarge:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dragoman import dialects
 from dragoman.bindings.endpoint import Endpoint
-from dragoman.bindings.exchange import A2A, Exchange, Gone, headers_of
+from dragoman.bindings.exchange import A2A, SLASH, Exchange, Gone, headers_of
 from dragoman.bindings.jsonrpc import activated
 from dragoman.bindings.sse import Pour
 from dragoman.caller import Call
@@ -90,7 +90,7 @@ def _match(method: str, path: str) -> tuple[Operation, dict[str, str]] | None:
         if match is None:
             continue
         if method in operation.verbs:
-            return operation, match.groupdict()
+            return operation, {k: v.replace(SLASH, "/") for k, v in match.groupdict().items()}
         allowed |= dict.fromkeys(operation.verbs)
         if ":" in operation.path:
             break  # an action is not also the name of a task

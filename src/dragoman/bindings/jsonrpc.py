@@ -42,7 +42,8 @@ _envelope = msgspec.json.Decoder(Envelope)
 async def serve(endpoint: Endpoint, exchange: Exchange) -> None:
     """Answer one request."""
     id: bytes | None = b"null"
-    call = ANONYMOUS
+    call, body = ANONYMOUS, b""
+    envelope: Envelope | None = None
     try:
         body = await exchange.body()
         envelope = _open(body)
@@ -59,7 +60,7 @@ async def serve(endpoint: Endpoint, exchange: Exchange) -> None:
             endpoint.streams.check()
         answer = await endpoint.operate(operation, request, call, exchange)
     except A2AError as error:
-        return await _fail(exchange, id, error)
+        return await _fail(exchange, id if envelope else _salvaged(body), error)
     except Gone:
         raise
     except Exception as error:
@@ -68,7 +69,7 @@ async def serve(endpoint: Endpoint, exchange: Exchange) -> None:
     if id is None:
         if isinstance(answer, Stream):
             answer.close()
-        return await exchange.respond(204, b"")
+        return await exchange.nothing()
     if isinstance(answer, Stream):
         return await _stream(endpoint, exchange, answer, id, call)
     result = b"null" if answer is None else v1_0.encode(answer)
@@ -98,6 +99,17 @@ def _open(body: bytes) -> Envelope:
     if not isinstance(document.get("method"), str):
         raise InvalidRequest("method: must be a string", violations=[("method", "is required")])
     raise InvalidRequest("id: must be a string, a number or null")
+
+
+def _salvaged(body: bytes) -> bytes:
+    """The id of what is no request otherwise."""
+    try:
+        document = v1_0.parse(body)
+    except A2AError:
+        return b"null"
+    id = document.get("id") if isinstance(document, dict) else None
+    known = isinstance(id, str | int | float) and not isinstance(id, bool)
+    return v1_0.encode(id) if known else b"null"
 
 
 def _unknown(method: str) -> A2AError:

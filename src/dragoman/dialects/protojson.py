@@ -27,7 +27,7 @@ W = TypeVar("W", bound=Wire)
 Tidy = Callable[[Any], Any]
 
 ABSENT = object()
-_WHERE = re.compile(r"(?s)(.*?)(?: - at `(.*)`)?")
+_WHERE = re.compile(r"(?s)(.*?)(?: - at `\$(.*)`)?")
 _MISSING = re.compile(r"Object missing required field `(.*)`")
 _SNAKE = re.compile(r"(?<=[a-z0-9])([A-Z])")
 
@@ -64,12 +64,17 @@ def convert(kind: type[W], document: Any, *, text: bool = False) -> W:
 
 
 def invalid(error: msgspec.ValidationError) -> InvalidParams:
-    """What msgspec says, with the field in the form that the protocol uses."""
+    """What msgspec says, as the error of a field."""
+    field, what = explain(error)
+    return InvalidParams.at(field.removeprefix(".") or "params", what)
+
+
+def explain(error: msgspec.ValidationError) -> tuple[str, str]:
+    """The path of the field to blame, such as `.parts[0].text`, and what is wrong with it."""
     match = _WHERE.fullmatch(str(error))
     what, where = (match[1], match[2] or "") if match else (str(error), "")
-    field = where.removeprefix("$").removeprefix(".")
     if missing := _MISSING.fullmatch(what):
-        return InvalidParams.at(f"{field}.{missing[1]}".lstrip("."), "is required")
+        return f"{where}.{missing[1]}", "is required"
     text = what[:1].lower() + what[1:].replace("`", "")
     if text == "expected str of length >= 1":
         text = "must not be empty"
@@ -77,7 +82,7 @@ def invalid(error: msgspec.ValidationError) -> InvalidParams:
         text = "must have at least one element"
     elif "matching regex" in text:
         text = "expected an RFC 3339 time such as 2026-01-31T12:00:00Z"
-    return InvalidParams.at(field or "params", text)
+    return where, text
 
 
 _any = msgspec.json.Decoder()

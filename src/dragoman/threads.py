@@ -1,0 +1,79 @@
+"""Threads for handlers that block. One that never returns is replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+IDLE = 10.0
+
+Job = tuple[Callable[[], Any], "asyncio.Future[Any]", asyncio.AbstractEventLoop]
+
+
+class Threads:
+    """At most so many calls at once; those whose caller gave up do not count."""
+
+    def __init__(self, limit: int) -> None:
+        self._room = asyncio.Semaphore(limit)
+        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._idle = 0
+
+    async def run(self, call: Callable[..., Any], *args: Any) -> Any:
+        """What the call returns or raises, run with the caller's context variables."""
+        context = contextvars.copy_context()
+        loop = asyncio.get_running_loop()
+        async with self._room:
+            future: asyncio.Future[Any] = loop.create_future()
+            self._jobs.put((lambda: context.run(call, *args), future, loop))
+            with self._lock:
+                waiting = self._idle > 0
+                if waiting:
+                    self._idle -= 1
+            if not waiting:  # a daemon: the interpreter must not wait for a handler that hangs
+                threading.Thread(target=self._work, name="dragoman-handler", daemon=True).start()
+            return await future
+
+    def _work(self) -> None:
+        while True:
+            try:
+                job = self._jobs.get(timeout=IDLE)
+            except queue.Empty:
+                with self._lock:
+                    if self._idle:  # else a job was just promised to this thread
+                        self._idle -= 1
+                        return
+                continue
+            self._perform(*job)
+            with self._lock:
+                self._idle += 1
+
+    @staticmethod
+    def _perform(
+        call: Callable[[], Any], future: asyncio.Future[Any], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        result: Any = None
+        error: BaseException | None = None
+        try:
+            result = call()
+        except StopIteration as stop:  # a future cannot carry it
+            error = RuntimeError("the handler raised StopIteration")
+            error.__cause__ = stop
+        except BaseException as raised:  # noqa: BLE001 - it is raised where it is awaited
+            error = raised
+        with suppress(RuntimeError):  # the loop is gone, and with it whoever waited
+            loop.call_soon_threadsafe(_settle, future, result, error)
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
