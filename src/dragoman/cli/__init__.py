@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -94,13 +95,10 @@ def _settings(arguments: argparse.Namespace, **more: Any) -> settings.Settings:
 def _config(arguments: argparse.Namespace) -> int:
     values = _settings(arguments).masked()
     if arguments.json:
-        import json
-
         print(json.dumps(values, indent=2))
         return 0
     for name, value in values.items():
-        text = {True: "true", False: "false"}.get(value, value) if value in (True, False) else value
-        shown = f'"{text}"' if isinstance(value, str) else text
+        shown = json.dumps(value)  # as TOML writes it, too
         print(f"{name} = {shown}".ljust(40) + f"  # {settings.DESCRIPTIONS[name]}")
     return 0
 

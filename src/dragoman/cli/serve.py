@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import importlib
 import os
@@ -11,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -21,9 +20,6 @@ from dragoman.app import App
 from dragoman.cli import UsageError
 from dragoman.settings import Settings
 from dragoman.telemetry import configure, logger
-
-if TYPE_CHECKING:
-    import uvicorn
 
 CHILD = "DRAGOMAN__SERVE"
 
@@ -36,30 +32,25 @@ def run(names: Sequence[str], settings: Settings, *, reload: bool) -> int:
         raise UsageError(
             "serve needs a server that is not installed; `pip install 'dragoman[serve]'` brings it"
         ) from None
+    from dragoman.cli.server import Server
+
     configure(settings.log_level, settings.log_format)
-    if reload:
-        return _reload(uvicorn, names, settings)
     app = build(names, settings)
-    # what is loaded now stays: the collector need not look at it again
-    gc.collect()
-    gc.freeze()
-    server = _server(uvicorn, app, settings)
     listener = _listen(settings)
     announce(app, listener.getsockname()[1])
     with suppress(KeyboardInterrupt):  # uvicorn passes the signal on after it has ended in order
+        if reload:
+            _reload(uvicorn, names, settings, listener)
+            return 0
+        # what is loaded now stays: the collector need not look at it again
+        gc.collect()
+        gc.freeze()
+        server = Server(_config(uvicorn, app, settings))
         server.run(sockets=[listener])
-    if not server.started:
-        return 1
+        if not server.started:
+            return 1
     logger.info("stopped")
     return 0
-
-
-def _exit(reason: str) -> None:
-    """Leave without those who would never let us go."""
-    logger.warning("stopped; %s", reason)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
 
 
 def build(names: Sequence[str], settings: Settings) -> App:
@@ -140,34 +131,14 @@ def _config(uvicorn: Any, app: Any, settings: Settings, **more: Any) -> Any:
     )
 
 
-def _server(uvicorn: Any, app: App, settings: Settings) -> uvicorn.Server:
-    class Server(uvicorn.Server):  # type: ignore[misc]
-        """Drains before it waits for connections: open streams would keep it waiting."""
-
-        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            if not self.force_exit:
-                logger.info("draining: running turns have %g s; Ctrl-C again to stop now",
-                            settings.drain)  # fmt: skip
-                drain = asyncio.ensure_future(app.drain())
-                while not drain.done() and not self.force_exit:
-                    await asyncio.wait([drain], timeout=0.1)
-                drain.cancel()
-            await super().shutdown(sockets)
-            await asyncio.sleep(0)
-            if stuck := app.stuck:
-                _exit(f"handler {', '.join(stuck)} ignores its cancellation")
-
-    return Server(_config(uvicorn, app, settings))
-
-
-# ---- reloading -----------------------------------------------------------------------------
-
-
-def _reload(uvicorn: Any, names: Sequence[str], settings: Settings) -> int:
+def _reload(
+    uvicorn: Any, names: Sequence[str], settings: Settings, listener: socket.socket
+) -> None:
     """Let uvicorn start a child per change; it builds the application by `child`."""
-    build(names, settings)  # an error in the names is told once, before any child
-    listener = _listen(settings)
-    announce(build(names, settings), listener.getsockname()[1])
+    from uvicorn.supervisors import ChangeReload
+
+    from dragoman.cli.server import Server
+
     os.environ[CHILD] = msgspec.json.encode(
         {"names": list(names), "settings": msgspec.to_builtins(settings)}
     ).decode()
@@ -179,11 +150,7 @@ def _reload(uvicorn: Any, names: Sequence[str], settings: Settings) -> int:
         reload=True,
         reload_dirs=[str(Path.cwd())],
     )
-    from uvicorn.supervisors import ChangeReload
-
-    with suppress(KeyboardInterrupt):
-        ChangeReload(config, target=uvicorn.Server(config).run, sockets=[listener]).run()
-    return 0
+    ChangeReload(config, target=Server(config).run, sockets=[listener]).run()
 
 
 def child() -> App:
