@@ -22,7 +22,7 @@ class IllegalEvent(ValueError):
     """The event cannot follow what the log already says."""
 
 
-def advance(state: TaskState | None, event: Event) -> TaskState | None:
+def advance(state: TaskState | None, event: Event) -> TaskState:
     """The state after the event; `None` is a log without a message yet."""
     if state is None:
         if type(event) is Received:
@@ -48,8 +48,8 @@ def fold(task: Task | None, events: Iterable[Event]) -> Task:
     rest = iter(events)
     if task is None:
         first = next(rest, None)
-        advance(None, first)  # type: ignore[arg-type]
-        assert isinstance(first, Received)
+        if not isinstance(first, Received):
+            raise IllegalEvent("a log begins with a message")
         task = birth(first)
     status, metadata = task.status, task.metadata
     history = list(task.history)
@@ -58,31 +58,32 @@ def fold(task: Task | None, events: Iterable[Event]) -> Task:
 
     for event in rest:
         advance(status.state, event)
-        kind = type(event)
-        if kind is TaskArtifactUpdateEvent:
-            piece = event.artifact  # type: ignore[union-attr]
+        if type(event) is TaskArtifactUpdateEvent:
+            piece = event.artifact
             key = piece.artifact_id
-            if not event.append:  # type: ignore[union-attr]
+            if not event.append:
                 artifacts[key] = piece
                 grown.pop(key, None)
             elif key in artifacts:
-                grown.setdefault(key, list(artifacts[key].parts)).extend(piece.parts)
+                if key not in grown:
+                    grown[key] = list(artifacts[key].parts)
+                grown[key].extend(piece.parts)
                 if piece.metadata:
                     known = artifacts[key].metadata or {}
                     artifacts[key] = replace(artifacts[key], metadata={**known, **piece.metadata})
             else:
                 raise IllegalEvent(f"append to an artifact that does not exist: {key}")
-        elif kind is TaskStatusUpdateEvent:
+        elif type(event) is TaskStatusUpdateEvent:
             if status.message is not None:
                 history.append(status.message)
-            status = event.status  # type: ignore[union-attr]
-            if event.metadata:  # type: ignore[union-attr]
-                metadata = {**(metadata or {}), **event.metadata}  # type: ignore[union-attr]
-        elif kind is Received:
+            status = event.status
+            if event.metadata:
+                metadata = {**(metadata or {}), **event.metadata}
+        elif type(event) is Received:
             if status.message is not None:
                 history.append(status.message)
                 status = replace(status, message=None)
-            history.append(event.message)  # type: ignore[union-attr]
+            history.append(event.message)
 
     for key, parts in grown.items():
         artifacts[key] = replace(artifacts[key], parts=tuple(parts))

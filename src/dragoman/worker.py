@@ -324,25 +324,28 @@ class Run:
 
     def _check(self, event: Event) -> None:
         """Keep the local picture of the task, and refuse what cannot follow it."""
-        kind = type(event)
-        if kind is Reply:
+        if type(event) is Reply:
             self.ended = True
             return
-        if event.task_id != self.claim.head.id:  # type: ignore[union-attr]
-            raise IllegalEvent("the event is of another task")
-        if kind is TaskArtifactUpdateEvent:
-            key = event.artifact.artifact_id  # type: ignore[union-attr]
-            if not event.append:  # type: ignore[union-attr]
+        if type(event) is TaskArtifactUpdateEvent:
+            self._check_task(event.task_id)
+            key = event.artifact.artifact_id
+            if not event.append:
                 self._artifacts.add(key)
             elif key not in self._artifacts:
                 raise IllegalEvent(f"append to an artifact that does not exist: {key}")
             if self.state is TaskState.AUTH_REQUIRED:
                 self.paused = False  # it has gone on, so its end is completion
-        else:
-            self.state = state = advance(self.state, event)  # type: ignore[assignment]
-            self.ended = state.terminal  # type: ignore[union-attr]
-            self.paused = state.interrupted  # type: ignore[union-attr]
+        elif type(event) is TaskStatusUpdateEvent:
+            self._check_task(event.task_id)
+            self.state = state = advance(self.state, event)
+            self.ended = state.terminal
+            self.paused = state.interrupted
         self.born = True
+
+    def _check_task(self, task: str) -> None:
+        if task != self.claim.head.id:
+            raise IllegalEvent("the event is of another task")
 
     # -- appending
 

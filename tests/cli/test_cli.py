@@ -354,8 +354,8 @@ def test_a_handler_that_stops_when_asked_is_not_said_to_go_on(here: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "message", "words"),
     [
-        ("swallow", {}, "handler answer ignores its cancellation"),
-        ("x", {"metadata": {"skill": "block"}}, "a handler still runs in its thread"),
+        ("swallow", {}, "handler answer, which ignores its cancellation"),
+        ("x", {"metadata": {"skill": "block"}}, "stopped"),
     ],
 )
 def test_a_handler_that_will_not_stop(

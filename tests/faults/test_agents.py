@@ -508,6 +508,22 @@ async def test_what_a_flood_holds_open_is_closed_when_it_is_canceled() -> None:
             await closed.wait()
 
 
+@pytest.mark.clause("cancel.updated-task")
+async def test_a_flood_that_has_more_to_say_when_it_is_canceled() -> None:
+    async def talkative_flood(turn: Turn) -> AsyncIterator[Any]:
+        try:
+            for _ in range(ENDLESS):
+                yield "all work and no play "
+        finally:
+            yield turn.working("one more thing")
+
+    async with world(talkative_flood, max_events=10**9, max_output=10**12) as found:
+        task = await found.begin()
+        await found.alive()
+        assert state(await found.client.call("CancelTask", id=task)) == "canceled"
+        await found.calm()
+
+
 # ---- after the end -------------------------------------------------------------------------
 
 
@@ -536,44 +552,90 @@ async def test_what_is_said_after_the_end_is_dropped(
         assert logged(log, "handler talkative", "dropped", "TaskStatusUpdateEvent")
 
 
+class Clock:
+    """Counts the turns that others have; a handler that leaves none to them counts alone."""
+
+    def __init__(self) -> None:
+        self.ticks = 0
+        self.left: int | None = None
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            self.ticks += 1
+            await asyncio.sleep(0)
+
+    async def flood(self, turn: Turn) -> AsyncIterator[str]:
+        """Go on until others had their turn, or long enough to know that they never will."""
+        before, self.left = self.ticks, 5000
+        while self.ticks < before + 3 and self.left:
+            self.left -= 1
+            yield "and on and on "
+
+    async def stop(self) -> bool:
+        """Whether others had their turn."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        return self.left is None or self.left > 0
+
+
 @pytest.mark.parametrize("kind", ["agenerator", "coroutine"])
 async def test_a_flood_after_the_end_stops_nobody_else(kind: str) -> None:
-    ticks = 0
-    left: list[int] = []
-    enough = 5000  # an agent that means it goes on for ever
-
     async def agenerator(turn: Turn) -> AsyncIterator[Any]:
         yield turn.complete("the end")
-        before, count = ticks, enough
-        while ticks < before + 3 and count:
-            yield "and on and on "
-            count -= 1
-        left.append(count)
+        async for more in clock.flood(turn):
+            yield more
 
     async def coroutine(turn: Turn) -> None:
         await turn.emit(turn.complete("the end"))
-        before, count = ticks, enough
-        while ticks < before + 3 and count:
-            await turn.emit("and on and on ")
-            count -= 1
-        left.append(count)
-
-    async def tick() -> None:
-        nonlocal ticks
-        while True:
-            ticks += 1
-            await asyncio.sleep(0)
+        async for more in clock.flood(turn):
+            await turn.emit(more)
 
     async with world(locals()[kind]) as found:
-        ticking = asyncio.create_task(tick())
-        try:
-            task = await found.send()
-            assert (state(task), words(task)) == ("completed", "the end")
-            await found.calm()
-        finally:
-            ticking.cancel()
-    # either it was stopped, or others had their turn
-    assert not left or left[0] > 0, "nobody else could do anything meanwhile"
+        clock = Clock()
+        task = await found.send()
+        assert (state(task), words(task)) == ("completed", "the end")
+        await found.calm()
+        assert await clock.stop()
+
+
+async def test_a_flood_after_the_turn_stops_nobody_else() -> None:
+    background: list[asyncio.Task[None]] = []
+    asked = asyncio.Event()
+
+    async def restless(turn: Turn) -> Any:
+        async def later() -> None:
+            await asked.wait()
+            async for more in clock.flood(turn):
+                await turn.emit(more)
+
+        background.append(asyncio.create_task(later()))
+        return turn.ask("which?")
+
+    async with world(restless) as found:
+        clock = Clock()
+        assert state(await found.send()) == "input_required"
+        await found.calm()
+        asked.set()
+        await asyncio.gather(*background)
+        assert await clock.stop()
+
+
+async def test_a_flood_after_a_cancel_that_was_swallowed_stops_nobody_else(gate: Gate) -> None:
+    async def stubborn(turn: Turn) -> None:
+        await gate.wait_stubbornly()
+        async for more in clock.flood(turn):
+            with suppress(asyncio.CancelledError):
+                await turn.emit(more)
+
+    async with world(stubborn, gate) as found:
+        clock = Clock()
+        task = await found.begin()
+        await gate.came.wait()
+        assert state(await found.client.call("CancelTask", id=task)) == "canceled"
+        gate.release()
+        await found.calm()
+        assert await clock.stop()
 
 
 async def test_one_that_goes_on_after_it_asked(log: pytest.LogCaptureFixture) -> None:
