@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from dragoman.types import Artifact, Message, Part
+from dragoman.types import Artifact, Message, Part, Wire
+
+W = TypeVar("W", bound=Wire)
 
 
 def parts(value: Any) -> tuple[Part, ...]:
@@ -14,21 +16,29 @@ def parts(value: Any) -> tuple[Part, ...]:
     if isinstance(value, str):
         return (Part(text=value),)
     if isinstance(value, Part):
-        return (value,)
+        return (valid(value),)
     if isinstance(value, Message | Artifact):
-        return value.parts
+        return valid(value).parts
     if isinstance(value, bytes | bytearray | memoryview):
         return (Part(raw=bytes(value), media_type="application/octet-stream"),)
     if isinstance(value, list | tuple) and value and all(isinstance(v, Part) for v in value):
-        return tuple(value)
+        return tuple(valid(part) for part in value)
     return (Part(data=plain(value)),)
+
+
+def valid(value: W) -> W:
+    """The same, or TypeError if it is not what the protocol allows: constructors do not check."""
+    try:
+        return msgspec.convert(msgspec.to_builtins(value, builtin_types=(bytes,)), type(value))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(f"this {type(value).__name__} cannot be sent: {error}") from error
 
 
 def plain(value: Any) -> Any:
     """The JSON form of a dict, dataclass, pydantic model, msgspec struct, list or scalar."""
-    if hasattr(value, "model_dump"):  # pydantic, without importing it
-        return value.model_dump(mode="json")
     try:
+        if hasattr(value, "model_dump"):  # pydantic, without importing it
+            return value.model_dump(mode="json")
         return msgspec.to_builtins(value, str_keys=True, enc_hook=_inner)
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"a {type(value).__name__} cannot be sent: {error}") from error

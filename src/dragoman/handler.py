@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import typing
 from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import suppress
 from typing import Any, Protocol
 
 import msgspec
@@ -110,7 +111,8 @@ async def _from_async(values: AsyncGenerator[Any, Any], sink: Sink) -> None:
             if put(value):
                 await sink.relieve()
     except BaseException:
-        await values.aclose()  # now, and not when the collector comes by
+        with suppress(RuntimeError):  # one that yields even then
+            await values.aclose()  # now, and not when the collector comes by
         raise
 
 

@@ -18,7 +18,7 @@ FILE = "dragoman.toml"
 # userinfo of each host in a URL, greedy up to its last @, and the query's password
 _PASSWORD = re.compile(r"((?:://|,)[^/@:,]*:)[^,]*@|([?&]password=)[^&]*")
 POSITIVE = {
-    *("max_body", "max_depth", "max_parts", "max_running", "max_streams", "max_tasks"),
+    *("max_body", "max_depth", "max_parts", "max_running", "max_tasks"),
     *("max_events", "max_output", "stream_buffer", "threads", "poll", "lease", "keepalive"),
     *("stall", "turn_timeout", "body_timeout"),
 }

@@ -106,7 +106,7 @@ async def rehearse(
         task = accepted.head.id
         for claim in await store.claim([agent.key], worker.id, chosen.lease, 1):
             await worker.begin(claim).task
-    entries = await store.read(scope, task, 0, chosen.max_events)
+    entries = await store.read(scope, task, 0, 2 * chosen.max_events + 100)
     return _told(entries or (), await store.load(scope, task))
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -24,7 +25,10 @@ from dragoman.types import (
     TaskState,
     TaskStatus,
     TaskStatusUpdateEvent,
+    Wire,
 )
+
+W = TypeVar("W", bound=Wire)
 
 
 class Running(Protocol):
@@ -42,12 +46,15 @@ class Over:
 
     def __init__(self, handler: str) -> None:
         self.handler = handler
+        self._told = False
 
     async def emit(self, event: Event) -> None:
-        """Drop it, and say so."""
-        logger.warning(
-            "handler %s: dropped %s after the end of its turn", self.handler, type(event).__name__
-        )
+        """Drop it, and say so once; others get their turn meanwhile."""
+        if not self._told:
+            self._told = True
+            name = type(event).__name__
+            logger.warning("handler %s: dropped %s after the end of its turn", self.handler, name)
+        await asyncio.sleep(0)
 
     async def related(self, ids: Sequence[str]) -> list[Task]:
         """None any more."""
@@ -272,7 +279,7 @@ class Turn:
         return TaskArtifactUpdateEvent(
             task_id=self.task.id,
             context_id=self.task.context_id,
-            artifact=artifact,
+            artifact=_valid(artifact),
             last_chunk=True,
         )
 
@@ -304,9 +311,17 @@ class Turn:
 
     def _own(self, message: Message) -> Message:
         """The author's message, with the ids that it must have here."""
-        return replace(
+        own = replace(
             message, context_id=self.task.context_id, task_id=self.task.id, role=Role.AGENT
         )
+        return _valid(own)
+
+
+def _valid(value: W) -> W:
+    try:
+        return content.valid(value)
+    except TypeError as error:
+        raise InvalidAgentResponse(str(error)) from error
 
 
 def _parts(value: Any) -> tuple[Part, ...]:

@@ -286,7 +286,8 @@ class Run:
     def _is_event(value: Any) -> bool:
         return isinstance(value, TaskArtifactUpdateEvent | TaskStatusUpdateEvent | Reply)
 
-    def _say(self, event: Event) -> None:
+    def _say(self, event: Event, *, ours: bool = False) -> None:
+        """Append what the handler said, or what is said for it."""
         if self.ended or self.lost:
             self._drop(event)
             return
@@ -295,24 +296,30 @@ class Run:
         elif type(event) is TaskStatusUpdateEvent and len(event.status.timestamp or "") != 24:
             # the listing is in the order of these times
             event = replace(event, status=replace(event.status, timestamp=clock.now()))
+        entry = Entry(0, event, self.claim.turn)
         try:
-            entry = Entry(0, event, self.claim.turn)
-            wire = v1_0.streamed(entry)
-            self._check(event)
-        except (IllegalEvent, TypeError, ValueError, RecursionError) as error:
+            size = len(v1_0.streamed(entry))
+        except (TypeError, ValueError, RecursionError) as error:
             raise InvalidAgentResponse(str(error)) from error
-        self._events += 1
-        self._bytes += len(wire)
-        limit = self.worker.settings
-        full = self._events > limit.max_events or self._bytes > limit.max_output
-        if full and not self.ended:  # the last word is always heard
-            raise InvalidAgentResponse(
-                f"the turn wrote more than {limit.max_events} events or {limit.max_output} bytes"
-            )
+        if not ours:
+            self._count(size)
+        try:
+            self._check(event)
+        except IllegalEvent as error:
+            raise InvalidAgentResponse(str(error)) from error
         self._pending.append(entry)
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._flush)
+
+    def _count(self, size: int) -> None:
+        limit = self.worker.settings
+        self._events += 1
+        self._bytes += size
+        if self._events > limit.max_events or self._bytes > limit.max_output:
+            raise InvalidAgentResponse(
+                f"the turn wrote more than {limit.max_events} events or {limit.max_output} bytes"
+            )
 
     def _drop(self, event: Event) -> None:
         name = type(event).__name__
@@ -429,7 +436,7 @@ class Run:
             return
         else:
             event = self.turn.complete()
-        self._say(event)
+        self._say(event, ours=True)
 
     def tasks(self) -> list[asyncio.Task[None]]:
         """What of it may still be running."""
@@ -470,7 +477,7 @@ class Run:
         logger.error("handler %s: invalid agent response: %s", self.handler.name, error)
         if not self.ended and not self.lost:
             reason = error.message.encode("utf-8", "replace").decode()
-            self._say(self.turn.fail(f"{InvalidAgentResponse.text}: {reason}"))
+            self._say(self.turn.fail(f"{InvalidAgentResponse.text}: {reason}"), ours=True)
 
     def _failed(self, error: BaseException) -> None:
         correlation = clock.uuid7()
@@ -478,7 +485,8 @@ class Run:
         name = type(error).__name__
         logger.error("handler %s raised %s", self.handler.name, name, exc_info=error)
         if not self.ended and not self.lost:
-            self._say(self.turn.fail(f"The agent failed ({name}); correlation id {correlation}"))
+            words = f"The agent failed ({name}); correlation id {correlation}"
+            self._say(self.turn.fail(words), ours=True)
 
     async def related(self, ids: Sequence[str]) -> list[Task]:
         """Tasks that the caller may see: those named, or the others of the context."""

@@ -134,7 +134,7 @@ async def world(handler: Any, gate: Gate | None = None, **settings: Any) -> Asyn
     unseen: list[str] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: unseen.append(context["message"]))
-    async with httpx.AsyncClient(timeout=10) as http, serving(app) as url:
+    async with serving(app) as url, httpx.AsyncClient(timeout=10) as http:
         try:
             found = World(app, url, http)
             yield found
