@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from benchmarks import load, measure
 from benchmarks.measure import Server
 
-PEERS = ("dragoman", "a2a-sdk", "fasta2a")
+PEERS = ("dragoman", "a2a-sdk", "a2a-sdk-untraced", "fasta2a")
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,13 @@ COMMANDS = {
         *("--port", "{port}", "--log-level", "warning", "--set", "max_tasks=1000000"),
     ],
     "a2a-sdk": ["-m", "benchmarks.servers.sdk_echo", "{port}"],
+    "a2a-sdk-untraced": ["-m", "benchmarks.servers.sdk_echo", "{port}"],
     "fasta2a": ["-m", "benchmarks.servers.fasta_echo", "{port}"],
 }
+
+
+# The SDK opens OpenTelemetry spans wherever OpenTelemetry can be imported.
+ENVIRONMENT = {"a2a-sdk-untraced": {"OTEL_INSTRUMENTATION_A2A_SDK_ENABLED": "false"}}
 
 
 class NotServing(Exception):
@@ -132,7 +137,7 @@ def start(peer: str) -> Server:
         process = subprocess.Popen(
             [sys.executable, *(word.format(port=port) for word in COMMANDS[peer])],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": str(ROOT), **ENVIRONMENT.get(peer, {})},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -76,7 +76,12 @@ def write(bench: Bench) -> None:
 def environment(bench: Bench) -> dict[str, str]:
     """What the figures were measured on."""
     versions = {}
-    for package in (*bench.peers, "uvicorn", "uvloop", "httptools"):
+    for package in (
+        *(p for p in bench.peers if p != "a2a-sdk-untraced"),
+        "uvicorn",
+        "uvloop",
+        "httptools",
+    ):
         try:
             versions[package] = version(package)
         except PackageNotFoundError:

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
-
-# fasta2a brings OpenTelemetry into the environment, and the SDK then opens spans that a plain
-# installation of it would not. Must be set before its import.
-os.environ.setdefault("OTEL_INSTRUMENTATION_A2A_SDK_ENABLED", "false")
 
 from a2a.helpers.proto_helpers import new_task_from_user_message, new_text_part
 from a2a.server.agent_execution import AgentExecutor, RequestContext

@@ -36,18 +36,20 @@ async def until(
     timeout: float,
 ) -> Head:
     """The head once it is ready, or as it is when the time is up or the server goes away."""
-    clock = asyncio.get_running_loop().time
-    deadline = clock() + timeout
-    with bell.ears.listen(task) as ear:
+    now = asyncio.get_running_loop().time
+    deadline = now() + timeout
+    ear = bell.ears.listen(task)
+    try:
         while True:
             head = await store.head(scope, task)
             if head is None:
                 raise TaskNotFound
-            left = deadline - clock()
-            if ready(head) or closing.now or left <= 0:
+            if ready(head) or closing.now or (left := deadline - now()) <= 0:
                 return head
             ear.seen = head.version
             await ear.wait(left)
+    finally:
+        ear.close()
 
 
 class Stream:

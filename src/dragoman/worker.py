@@ -244,6 +244,9 @@ class Run:
             state=worker.states.get(head.scope.agent),
             run=self,
         )
+        self._id = head.id
+        self._max_events = worker.settings.max_events
+        self._max_output = worker.settings.max_output
         self._artifacts = {artifact.artifact_id for artifact in claim.task.artifacts}
         self._pending: list[Entry] = []
 
@@ -296,30 +299,23 @@ class Run:
         elif type(event) is TaskStatusUpdateEvent and len(event.status.timestamp or "") != 24:
             # the listing is in the order of these times
             event = replace(event, status=replace(event.status, timestamp=clock.now()))
-        entry = Entry(0, event, self.claim.turn)
         try:
-            size = len(v1_0.streamed(entry))
-        except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidAgentResponse(str(error)) from error
-        if not ours:
-            self._count(size)
-        try:
+            wire = v1_0.response(event)
+            if not ours:
+                self._events += 1
+                self._bytes += len(wire)
+                if self._events > self._max_events or self._bytes > self._max_output:
+                    raise IllegalEvent(
+                        f"the turn wrote more than {self._max_events} events "
+                        f"or {self._max_output} bytes"
+                    )
             self._check(event)
-        except IllegalEvent as error:
+        except (IllegalEvent, TypeError, ValueError, RecursionError) as error:
             raise InvalidAgentResponse(str(error)) from error
-        self._pending.append(entry)
+        self._pending.append(Entry(0, event, self.claim.turn, wire))
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._flush)
-
-    def _count(self, size: int) -> None:
-        limit = self.worker.settings
-        self._events += 1
-        self._bytes += size
-        if self._events > limit.max_events or self._bytes > limit.max_output:
-            raise InvalidAgentResponse(
-                f"the turn wrote more than {limit.max_events} events or {limit.max_output} bytes"
-            )
 
     def _drop(self, event: Event) -> None:
         name = type(event).__name__
@@ -331,11 +327,9 @@ class Run:
 
     def _check(self, event: Event) -> None:
         """Keep the local picture of the task, and refuse what cannot follow it."""
-        if type(event) is Reply:
-            self.ended = True
-            return
         if type(event) is TaskArtifactUpdateEvent:
-            self._check_task(event.task_id)
+            if event.task_id != self._id:
+                raise IllegalEvent("the event is of another task")
             key = event.artifact.artifact_id
             if not event.append:
                 self._artifacts.add(key)
@@ -344,15 +338,15 @@ class Run:
             if self.state is TaskState.AUTH_REQUIRED:
                 self.paused = False  # it has gone on, so its end is completion
         elif type(event) is TaskStatusUpdateEvent:
-            self._check_task(event.task_id)
+            if event.task_id != self._id:
+                raise IllegalEvent("the event is of another task")
             self.state = state = advance(self.state, event)
             self.ended = state.terminal
             self.paused = state.interrupted
+        else:
+            self.ended = True
+            return
         self.born = True
-
-    def _check_task(self, task: str) -> None:
-        if task != self.claim.head.id:
-            raise IllegalEvent("the event is of another task")
 
     # -- appending
 

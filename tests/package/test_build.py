@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -25,6 +26,8 @@ EXTRAS = (
     *("sqlite3", "asyncpg", "psycopg", "nats", "redis"),
 )
 """What others bring, or what only some need: none of it is loaded by the import."""
+NEEDS = {"dragoman.cli.server": "uvicorn"}
+"""The modules that are only there for an extra, and what they miss without it."""
 
 
 @dataclass
@@ -128,16 +131,21 @@ def test_the_command(installed: Path) -> None:
 
 def test_it_can_be_imported_without_any_extra(installed: Path) -> None:
     code = """
-import dragoman, importlib, pkgutil
-print(dragoman.__file__)
+import dragoman, importlib, json, pkgutil
 for name in dragoman.__all__:
     getattr(dragoman, name)
+missing = {}
 for found in pkgutil.walk_packages(dragoman.__path__, "dragoman."):
-    # the last one is what the extra `serve` is for
-    if not found.name.endswith(("__main__", "dragoman.cli.server")):
-        importlib.import_module(found.name)
+    if not found.name.endswith("__main__"):
+        try:
+            importlib.import_module(found.name)
+        except ModuleNotFoundError as error:
+            missing[found.name] = error.name
+print(json.dumps([dragoman.__file__, missing]))
 """
-    assert alone(installed, code).strip() == str(installed / "dragoman" / "__init__.py")
+    file, missing = json.loads(alone(installed, code))
+    assert file == str(installed / "dragoman" / "__init__.py")
+    assert missing == NEEDS
 
 
 def test_it_works_without_any_extra(installed: Path) -> None:

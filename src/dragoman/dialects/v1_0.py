@@ -26,7 +26,7 @@ _NAMES: dict[type, bytes] = {
 def streamed(entry: Entry) -> bytes:
     """The entry as a `StreamResponse`, encoded once; empty if it is not for clients."""
     if entry.wire is None:
-        entry.wire = _response(entry.event)
+        entry.wire = response(entry.event)
     return entry.wire
 
 
@@ -37,11 +37,12 @@ def placed(entry: Entry, *, reset: bool = False) -> bytes:
     if reset:
         place["reset"] = True
     if isinstance(event, Task | TaskStatusUpdateEvent | TaskArtifactUpdateEvent):
-        return _response(replace(event, metadata={**(event.metadata or {}), RESUME: place}))
+        return response(replace(event, metadata={**(event.metadata or {}), RESUME: place}))
     return streamed(entry)
 
 
-def _response(event: object) -> bytes:
+def response(event: object) -> bytes:
+    """An event as a `StreamResponse`; empty if it is not for clients."""
     name = _NAMES.get(type(event))
     if name is not None:
         wire = b'{"%b":%b}' % (name, encode(event))
