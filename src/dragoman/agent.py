@@ -78,8 +78,8 @@ class Agent:
         self.provider = provider
         self.documentation_url = documentation_url
         self.icon_url = icon_url
-        self.input_modes = tuple(input_modes)
-        self.output_modes = tuple(output_modes)
+        self.input_modes = _several(input_modes, "input_modes")
+        self.output_modes = _several(output_modes, "output_modes")
         if not self.input_modes or not self.output_modes:
             raise AgentError("Agent: input_modes and output_modes must not be empty")
         self.extensions = (*extensions, AgentExtension(uri=RESUME, description=RESUME_TEXT))
@@ -135,10 +135,10 @@ class Agent:
                 id=key,
                 name=words,
                 description=description or handler.doc or words,
-                tags=tuple(tags) or (key,),
-                examples=tuple(examples),
-                input_modes=tuple(input_modes),
-                output_modes=tuple(output_modes),
+                tags=_several(tags, "tags") or (key,),
+                examples=_several(examples, "examples"),
+                input_modes=_several(input_modes, "input_modes"),
+                output_modes=_several(output_modes, "output_modes"),
             )
             self.skills[key] = Skill(card, handler)
             return target
@@ -183,7 +183,7 @@ class Agent:
         """The skill and handler of a message: the one it names, else that of the task before,
         else the default, else the only one."""
         named = (message.metadata or {}).get("skill", before)
-        if named:
+        if named not in (None, ""):
             skill = self.skills.get(named) if isinstance(named, str) else None
             if skill is None:
                 known = ", ".join(self.skills) or "none"
@@ -256,6 +256,12 @@ GONE = Handler(_gone)
 """Stands in for a skill that a stored task was begun with and that is no more."""
 
 RESUME_TEXT = "Each streamed event tells its place in the log; a stream resumes after one."
+
+
+def _several(values: Iterable[str], field: str) -> tuple[str, ...]:
+    if isinstance(values, str):  # whose characters are strings, too
+        raise AgentError(f"{field}: expected a list, such as [{values!r}]")
+    return tuple(values)
 
 
 def _admits(mode: str, media_type: str) -> bool:

@@ -108,7 +108,10 @@ class App:
                 await self._first()
             except Exception:
                 logger.exception("the application cannot start")
-                return await http.fail(exchange, Unavailable("The agent is not started"))
+                error = Unavailable("The agent is not started", headers={"retry-after": "5"})
+                if exchange.path == "/":
+                    return await jsonrpc.fail(exchange, b"null", error)
+                return await http.fail(exchange, error)
         try:
             if exchange.path == "/" and self._only is not None and scope["method"] == "POST":
                 await jsonrpc.serve(self._only, exchange)

@@ -122,7 +122,7 @@ async def _from_any(value: Any, turn: Turn, sink: Sink, threads: Threads) -> Non
     elif inspect.isgenerator(value):
         await _from_sync(value, turn, sink, threads)
     elif inspect.isawaitable(value):
-        sink.finish(await value)
+        await _from_any(await value, turn, sink, threads)
     else:
         sink.finish(value)
 

@@ -52,11 +52,12 @@ class Rehearsal(Struct, frozen=True):
 
 def message(value: Any, *, skill: str = "", metadata: Mapping[str, Any] | None = None) -> Message:
     """A user's message from a text, data, parts, or a message as it is."""
-    if isinstance(value, Message):
-        return value
     known = dict(metadata or {})
     if skill:
         known["skill"] = skill
+    if isinstance(value, Message):
+        known = {**(value.metadata or {}), **known}
+        return replace(value, metadata=known or None)
     items = value if isinstance(value, list | tuple) else [value]
     if not all(isinstance(item, str | bytes | Part) for item in items):
         items = [value]

@@ -61,9 +61,11 @@ class Threads:
         error: BaseException | None = None
         try:
             result = call()
-        except StopIteration as stop:  # a future cannot carry it
-            error = RuntimeError("the handler raised StopIteration")
-            error.__cause__ = stop
+        except (StopIteration, KeyboardInterrupt) as odd:
+            # A future cannot carry the one; the other is the agent's own, since only the main
+            # thread is interrupted by a person.
+            error = RuntimeError(f"the handler raised {type(odd).__name__}")
+            error.__cause__ = odd
         except BaseException as raised:  # noqa: BLE001 - it is raised where it is awaited
             error = raised
         with suppress(RuntimeError):  # the loop is gone, and with it whoever waited

@@ -227,14 +227,15 @@ class Turn:
 
     def write(self, content: Any, *, name: str = "", id: str = "", last: bool = False) -> Event:
         """The next piece of a result that is streamed; each name is an artifact of its own."""
+        parts = _parts(content)
         key = ("id", id) if id else ("name", name)
         known = self._streams.get(key)
         if known is None:
             known = self._streams[key] = id or self._next_id()
-            artifact = Artifact(artifact_id=known, name=name, parts=_parts(content))
+            artifact = Artifact(artifact_id=known, name=name, parts=parts)
             append = False
         else:
-            artifact = Artifact(artifact_id=known, parts=_parts(content))
+            artifact = Artifact(artifact_id=known, parts=parts)
             append = True
         return TaskArtifactUpdateEvent(
             task_id=self.task.id,

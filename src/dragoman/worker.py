@@ -142,12 +142,12 @@ class Worker:
         with self.bell.ears.listen(self.id) as ear:
             while True:
                 await ear.wait(self.settings.poll)
-                self.look()
-                if self.runs:
-                    try:
+                try:
+                    self.look()
+                    if self.runs:
                         await self._renew()
-                    except Exception:
-                        logger.exception("leases could not be renewed; trying again")
+                except Exception:
+                    logger.exception("claims could not be looked after; trying again")
 
     async def _renew(self) -> None:
         runs = dict(self.runs)

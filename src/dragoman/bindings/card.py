@@ -19,6 +19,7 @@ async def serve(endpoint: Endpoint, exchange: Exchange) -> None:
     headers = [
         (b"etag", tag),
         (b"cache-control", b"public, max-age=%d" % endpoint.settings.card_age),
+        (b"vary", b"A2A-Version"),
         (b"access-control-allow-origin", b"*"),
     ]
     if _matches(exchange.headers.get(b"if-none-match", b""), tag):

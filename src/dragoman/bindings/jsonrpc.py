@@ -36,6 +36,7 @@ class Envelope(Struct, gc=False):
     params: Raw = Raw(b"{}")
 
 
+NOTHING = (b"", b"null")
 _envelope = msgspec.json.Decoder(Envelope)
 
 
@@ -55,17 +56,18 @@ async def serve(endpoint: Endpoint, exchange: Exchange) -> None:
             call = ANONYMOUS
         else:
             call = await endpoint.call(exchange, exchange.query().get("A2A-Version", ""))
-        request = v1_0.decode(operation.request, bytes(envelope.params) or b"{}")
+        params = bytes(envelope.params)
+        request = v1_0.decode(operation.request, b"{}" if params in NOTHING else params)
         if operation.streams:
             endpoint.streams.check()
         answer = await endpoint.operate(operation, request, call, exchange)
     except A2AError as error:
-        return await _fail(exchange, id if envelope else _salvaged(body), error)
+        return await fail(exchange, id if envelope else _salvaged(body), error)
     except Gone:
         raise
     except Exception as error:
         logger.exception("internal error")
-        return await _fail(exchange, id, InternalError.of(error))
+        return await fail(exchange, id, InternalError.of(error))
     if id is None:
         if isinstance(answer, Stream):
             answer.close()
@@ -118,7 +120,8 @@ def _unknown(method: str) -> A2AError:
     return MethodNotFound(f"There is no method {method[:64]!r}")
 
 
-async def _fail(exchange: Exchange, id: bytes | None, error: A2AError) -> None:
+async def fail(exchange: Exchange, id: bytes | None, error: A2AError) -> None:
+    """Answer with an error; a notification is answered with nothing."""
     status = error.http if error.transport else 200
     if id is None and not error.transport:
         return await exchange.respond(204, b"")

@@ -37,7 +37,6 @@ def run(names: Sequence[str], settings: Settings, *, reload: bool) -> int:
     configure(settings.log_level, settings.log_format)
     app = build(names, settings)
     listener = _listen(settings)
-    announce(app, listener.getsockname()[1])
     with suppress(KeyboardInterrupt):  # uvicorn passes the signal on after it has ended in order
         if reload:
             _reload(uvicorn, names, settings, listener)
@@ -84,23 +83,6 @@ def load(name: str) -> Agent:
     if not isinstance(found, Agent):
         raise UsageError(f"{name}: is a {type(found).__name__}, not an Agent")
     return found
-
-
-def announce(app: App, port: int) -> None:
-    """Say where everything is."""
-    settings = app.settings
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    base = settings.url.rstrip("/") or f"http://{host}:{port}"
-    for endpoint in app.endpoints.values():
-        logger.info("%s at %s%s/", endpoint.service.agent.name, base, endpoint.prefix)
-        logger.info("  card %s%s/.well-known/agent-card.json", base, endpoint.prefix)
-    if settings.store.startswith("memory:"):
-        logger.info("tasks are kept in memory: they end with this process")
-    if all(endpoint.identify is None for endpoint in app.endpoints.values()):
-        logger.info("callers are anonymous: each of them sees every task")
-        if settings.host not in ("127.0.0.1", "localhost", "::1"):
-            logger.warning("anybody who reaches %s can use these agents", base)
-    logger.info("Ctrl-C stops")
 
 
 def _listen(settings: Settings) -> socket.socket:
