@@ -984,7 +984,7 @@ async def test_a_renewal_that_fails_is_tried_again(
         await world.until(lambda: store.failures["renew"] < -1)
         gate.release()
         assert (await world.ended(task)).status.state is TaskState.COMPLETED
-    assert "leases could not be renewed" in log.text
+    assert "claims could not be looked after" in log.text
 
 
 async def test_a_keeper_goes_on_when_the_store_fails(log: pytest.LogCaptureFixture) -> None:
