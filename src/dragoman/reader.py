@@ -26,30 +26,32 @@ class Closing:
         self.now = False
 
 
-async def until(
-    ready: Callable[[Head], bool],
-    store: Store,
-    bell: Bell,
-    closing: Closing,
-    scope: Scope,
-    task: str,
-    timeout: float,
-) -> Head:
-    """The head once it is ready, or as it is when the time is up or the server goes away."""
-    now = asyncio.get_running_loop().time
-    deadline = now() + timeout
-    ear = bell.ears.listen(task)
-    try:
-        while True:
-            head = await store.head(scope, task)
-            if head is None:
-                raise TaskNotFound
-            if ready(head) or closing.now or (left := deadline - now()) <= 0:
-                return head
-            ear.seen = head.version
-            await ear.wait(left)
-    finally:
-        ear.close()
+class Reader:
+    """Reads logs for whoever asks the service."""
+
+    def __init__(self, store: Store, bell: Bell, closing: Closing) -> None:
+        self.store = store
+        self.bell = bell
+        self.closing = closing
+
+    async def until(
+        self, ready: Callable[[Head], bool], scope: Scope, task: str, timeout: float
+    ) -> Head:
+        """The head once it is ready, or as it is when the time is up or the server goes away."""
+        now = asyncio.get_running_loop().time
+        deadline = now() + timeout
+        ear = self.bell.ears.listen(task)
+        try:
+            while True:
+                head = await self.store.head(scope, task)
+                if head is None:
+                    raise TaskNotFound
+                if ready(head) or self.closing.now or (left := deadline - now()) <= 0:
+                    return head
+                ear.seen = head.version
+                await ear.wait(left)
+        finally:
+            ear.close()
 
 
 class Stream:
@@ -57,9 +59,7 @@ class Stream:
 
     def __init__(
         self,
-        store: Store,
-        bell: Bell,
-        closing: Closing,
+        reader: Reader,
         scope: Scope,
         task: str,
         *,
@@ -71,8 +71,8 @@ class Stream:
         self.task = task
         self.reset = reset
         """The first entry is a fresh start: the place that was asked for is not to be had."""
-        self._store = store
-        self._closing = closing
+        self._store = reader.store
+        self._closing = reader.closing
         self._scope = scope
         self._after = after
         self._first = first
@@ -81,7 +81,7 @@ class Stream:
         self._over = False
         self._current = False
         self._nudged = False
-        self._ear = bell.ears.listen(task)
+        self._ear = reader.bell.ears.listen(task)
 
     async def next(self) -> Sequence[Entry] | None:
         """What comes next, an empty one when nudged; None at the end."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 import msgspec
@@ -29,9 +29,9 @@ from dragoman.errors import (
 )
 from dragoman.events import RESUME, CancelRequested, Entry, Received, Reply
 from dragoman.lifecycle import birth
-from dragoman.reader import Closing, Stream, until
+from dragoman.reader import Closing, Reader, Stream
 from dragoman.settings import Settings
-from dragoman.store import Accepted, Conflict, Draft, Head, Query, Receipt, Store, Webhook
+from dragoman.store import Accepted, Conflict, Draft, Query, Receipt, Store, Webhook
 from dragoman.types import (
     AgentCard,
     CancelTaskRequest,
@@ -67,7 +67,7 @@ class Service:
         self.store = store
         self.bell = bell
         self.settings = settings
-        self.closing = closing
+        self.reader = Reader(store, bell, closing)
         self.draining = False
         self._anybody = Scope(agent.key)
         self.offered = frozenset(extension.uri for extension in agent.extensions)
@@ -80,12 +80,17 @@ class Service:
         scope = self._scope(request.tenant, call)
         accepted = await self._accept(request, scope, call)
         number, configuration = accepted.number, request.configuration
-        if configuration is not None and configuration.return_immediately:
-            head = await self._until(
-                lambda head: head.born or head.replied, scope, accepted.head.id
-            )
-        else:
-            head = await self._until(lambda head: head.answers(number), scope, accepted.head.id)
+
+        def ready(head: Head) -> bool:
+            return head.answers(number)
+
+        def begun(head: Head) -> bool:
+            return head.born or head.replied
+
+        immediately = configuration is not None and configuration.return_immediately
+        head = await self.reader.until(
+            begun if immediately else ready, scope, accepted.head.id, self.settings.blocking_timeout
+        )
         if head.replied:
             return SendMessageResponse(message=await self._reply(scope, head.id))
         record = await self.store.load(scope, head.id)
@@ -102,7 +107,7 @@ class Service:
         head, number = accepted.head, accepted.number
         place = None if accepted.fresh else self._place(call, head.id)
         if place is not None and number <= place <= head.last:
-            return self._follow(scope, head.id, after=place, answer=number)
+            return Stream(self.reader, scope, head.id, after=place, answer=number)
         if number == 1 and (accepted.fresh or not head.born):
             first = Entry(1, birth(accepted.received))
         else:
@@ -112,7 +117,7 @@ class Service:
             first = Entry(record.head.last, record.task)
         length = request.configuration.history_length if request.configuration else None
         first.event = trimmed(first.event, length)  # type: ignore[arg-type]
-        return self._follow(scope, head.id, after=first.number, first=first, answer=number)
+        return Stream(self.reader, scope, head.id, after=first.number, first=first, answer=number)
 
     # -- tasks
 
@@ -158,12 +163,12 @@ class Service:
         grace = self.settings.cancel_grace
         head = await self.store.cancel(scope, head.id, asked, canceled, grace)
         self.bell.ring(head.holder)
-        head = await self._until(lambda head: head.state.terminal, scope, head.id, grace)
+        head = await self.reader.until(lambda head: head.state.terminal, scope, head.id, grace)
         while not head.state.terminal:  # the agent did not stop in time
             status = replace(status, timestamp=clock.now())
             await self.store.revoke(head, replace(canceled, status=status))
             self.bell.ring(head.holder)
-            head = await self._until(lambda _: True, scope, head.id)
+            head = await self.reader.until(lambda _: True, scope, head.id, grace)
         self.bell.ring(head.id)
         task = await self._task(scope, head.id)
         if head.state is not TaskState.CANCELED:
@@ -180,13 +185,15 @@ class Service:
         head = record.head
         place = self._place(call, head.id)
         if place is not None and 1 <= place <= head.last:
-            return self._follow(scope, head.id, after=place)
+            return Stream(self.reader, scope, head.id, after=place)
         if place is None and head.state.terminal:
             raise UnsupportedOperation(
                 f"Task has ended ({head.state.name.lower()}); there is nothing to subscribe to"
             )
         first = Entry(head.last, record.task)
-        return self._follow(scope, head.id, after=head.last, first=first, reset=place is not None)
+        return Stream(
+            self.reader, scope, head.id, after=head.last, first=first, reset=place is not None
+        )
 
     # -- push configs
 
@@ -330,16 +337,6 @@ class Service:
         # Clients reuse message ids: only the same id with the same body is the same send.
         return Receipt(f"message:{message.message_id}:{digest.hex()}", digest)
 
-    async def _until(
-        self,
-        ready: Callable[[Head], bool],
-        scope: Scope,
-        task: str,
-        timeout: float | None = None,
-    ) -> Head:
-        limit = self.settings.blocking_timeout if timeout is None else timeout
-        return await until(ready, self.store, self.bell, self.closing, scope, task, limit)
-
     async def _reply(self, scope: Scope, task: str) -> Message:
         entries = await self.store.read(scope, task, 1, 1)
         if not entries:
@@ -353,28 +350,6 @@ class Service:
         if record is None:
             raise TaskNotFound
         return record.task
-
-    def _follow(
-        self,
-        scope: Scope,
-        task: str,
-        *,
-        after: int,
-        first: Entry | None = None,
-        answer: int = 0,
-        reset: bool = False,
-    ) -> Stream:
-        return Stream(
-            self.store,
-            self.bell,
-            self.closing,
-            scope,
-            task,
-            after=after,
-            first=first,
-            answer=answer,
-            reset=reset,
-        )
 
     def _place(self, call: Call, task: str) -> int | None:
         """Where the reader wants to go on; None if it did not say, -1 if it makes no sense."""
