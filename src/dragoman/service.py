@@ -31,7 +31,7 @@ from dragoman.events import RESUME, CancelRequested, Entry, Received, Reply
 from dragoman.lifecycle import birth
 from dragoman.reader import Closing, Reader, Stream
 from dragoman.settings import Settings
-from dragoman.store import Accepted, Conflict, Draft, Query, Receipt, Store, Webhook
+from dragoman.store import Accepted, Conflict, Draft, Head, Query, Receipt, Store, Webhook
 from dragoman.types import (
     AgentCard,
     CancelTaskRequest,
