@@ -266,6 +266,16 @@ async def test_the_blocking_limit_answers_with_the_task_as_it_is(
     await ended(client, task["id"])
 
 
+@pytest.mark.clause("limits.sizes")
+async def test_the_number_of_parts_is_limited(start: Start, kind: type[Binding]) -> None:
+    client = (await start(max_parts=2)).client(kind)
+    await client.call("SendMessage", message=user(parts=[{"text": "a"}] * 2))
+    with pytest.raises(Failed) as failed:
+        await client.call("SendMessage", message=user(parts=[{"text": "a"}] * 3))
+    assert failed.value.fields == ["message.parts"]
+    assert (await client.call("ListTasks"))["totalSize"] == 1
+
+
 @pytest.mark.clause("send.idempotent")
 async def test_the_same_key_is_the_same_send(world: World, kind: type[Binding]) -> None:
     client = world.client(kind, Idempotency_Key="k-1")

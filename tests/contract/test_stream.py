@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from dragoman.dialects import v1_0
 from dragoman.events import RESUME
+from dragoman.types import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from tests.contract.bindings import Binding, Failed, HttpJson, JsonRpc, Seen
 from tests.contract.conftest import Start, World, user
 from tests.contract.test_send import ended, until
@@ -103,6 +105,32 @@ async def test_subscribers_see_the_same_events_in_the_same_order(
     found = [await follower for follower in followers]
     assert kinds(found[0]) == ["task", "artifactUpdate", "statusUpdate"]
     assert all(one == found[0] for one in found[1:])
+
+
+async def test_an_event_is_encoded_once_for_all_of_its_readers(
+    client: Binding, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[object] = []
+    once = v1_0.response
+
+    def counted(event: object) -> bytes:
+        encoded.append(event)
+        return once(event)
+
+    monkeypatch.setattr(v1_0, "response", counted)
+    answer = await client.call(
+        "SendMessage", message=user("gate"), configuration={"returnImmediately": True}
+    )
+    task = answer["task"]["id"]
+    await until(client, task, "WORKING")
+    followers = [asyncio.create_task(client.stream("SubscribeToTask", id=task)) for _ in range(5)]
+    while len(world.app.streams.open) < 5:
+        await asyncio.sleep(0.01)
+    world.gate.set()
+    for follower in followers:
+        assert kinds(await follower) == ["task", "artifactUpdate", "statusUpdate"]
+    assert len([e for e in encoded if isinstance(e, TaskArtifactUpdateEvent)]) == 1
+    assert len([e for e in encoded if isinstance(e, TaskStatusUpdateEvent)]) == 2
 
 
 @pytest.mark.clause("subscribe.interrupted-task")
