@@ -6,7 +6,17 @@ BIN := .venv/bin
 STAMP := .venv/.stamp
 BENCH_STAMP := .venv/.bench
 
-.PHONY: demo test check format bench wheel clean
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench wheel clean
+
+help:
+	@echo "make demo    two booking agents at work (ONCE=1 ends after one round)"
+	@echo "make test    set up, check and run all tests"
+	@echo "make check   format, lint, types, import rules"
+	@echo "make format  put the format right"
+	@echo "make bench   dragoman beside its peers (ARGS=--quick)"
+	@echo "make wheel   build wheel and sdist"
+	@echo "make clean   remove what was made"
 
 demo: $(STAMP)
 	@$(BIN)/python -m demo $(if $(ONCE),--once)

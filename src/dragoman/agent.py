@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar, overload
 
@@ -27,7 +27,7 @@ from dragoman.types import (
 
 F = TypeVar("F")
 Lifespan = Callable[["Agent"], AbstractAsyncContextManager[Any]]
-Extended = Callable[[Caller, AgentCard], AgentCard]
+Extended = Callable[[Caller, AgentCard], AgentCard | Awaitable[AgentCard]]
 
 RESERVED = ("v1", "tasks", "healthz", "readyz")
 MODES = ("text/plain", "application/json")
@@ -126,6 +126,8 @@ class Agent:
         where they are not given."""
 
         def register(target: F) -> F:
+            if isinstance(target, str):
+                raise AgentError(f"@agent.skill({target!r}): did you mean tags=[{target!r}]?")
             handler = Handler(target, reply=reply)
             key = id or handler.name
             if key in self.skills:
@@ -182,8 +184,10 @@ class Agent:
     def route(self, message: Message, before: str) -> tuple[str, Handler]:
         """The skill and handler of a message: the one it names, else that of the task before,
         else the default, else the only one."""
-        named = (message.metadata or {}).get("skill", before)
-        if named not in (None, ""):
+        named = (message.metadata or {}).get("skill")
+        if named is None or named == "":
+            named = before
+        if named != "":
             skill = self.skills.get(named) if isinstance(named, str) else None
             if skill is None:
                 known = ", ".join(self.skills) or "none"

@@ -218,7 +218,7 @@ class Unavailable(A2AError):
 class MediaTypeNotAccepted(A2AError):
     """The body is declared as something other than JSON."""
 
-    http, grpc = 415, "INVALID_ARGUMENT"
+    rpc, http, grpc = -32600, 415, "INVALID_ARGUMENT"
     reason, text, transport = "MEDIA_TYPE_NOT_ACCEPTED", "Content-Type must be JSON", True
 
 
@@ -237,13 +237,13 @@ class LimitExceeded(A2AError):
 class TooLarge(LimitExceeded):
     """The body is larger than the server takes."""
 
-    http = 413
+    rpc, http = -32600, 413
 
 
 class TooSlow(LimitExceeded):
     """The body did not arrive in time; the connection is of no more use."""
 
-    http = 408
+    rpc, http = -32600, 408
 
     def __init__(self, message: str = "", **kwargs: Any) -> None:
         super().__init__(message, **kwargs)

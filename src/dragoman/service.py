@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import inspect
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
@@ -117,7 +118,15 @@ class Service:
             first = Entry(record.head.last, record.task)
         length = request.configuration.history_length if request.configuration else None
         first.event = trimmed(first.event, length)  # type: ignore[arg-type]
-        return Stream(self.reader, scope, head.id, after=first.number, first=first, answer=number)
+        return Stream(
+            self.reader,
+            scope,
+            head.id,
+            after=first.number,
+            first=first,
+            answer=number,
+            reset=place is not None,
+        )
 
     # -- tasks
 
@@ -254,7 +263,8 @@ class Service:
             raise Unauthenticated("The extended card is for authenticated callers")
         if self.agent.extend is None:
             raise ExtendedAgentCardNotConfigured
-        return self.agent.extend(call.caller, public)
+        card = self.agent.extend(call.caller, public)
+        return await card if inspect.isawaitable(card) else card
 
     # -- negotiation
 

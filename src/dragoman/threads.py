@@ -11,15 +11,19 @@ from contextlib import suppress
 from typing import Any
 
 IDLE = 10.0
+ABANDONED = 4
+"""How many times the limit may be running when those that were given up are counted, too."""
 
 Job = tuple[Callable[[], Any], "asyncio.Future[Any]", asyncio.AbstractEventLoop]
 
 
 class Threads:
-    """At most so many calls at once; those whose caller gave up do not count."""
+    """At most so many calls at once. One whose caller gave up makes room for another, as long as
+    there are not many of those."""
 
     def __init__(self, limit: int) -> None:
         self._room = asyncio.Semaphore(limit)
+        self._all = asyncio.Semaphore(limit * ABANDONED)
         self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._idle = 0
@@ -29,6 +33,7 @@ class Threads:
         context = contextvars.copy_context()
         loop = asyncio.get_running_loop()
         async with self._room:
+            await self._all.acquire()
             future: asyncio.Future[Any] = loop.create_future()
             self._jobs.put((lambda: context.run(call, *args), future, loop))
             with self._lock:
@@ -50,6 +55,8 @@ class Threads:
                         return
                 continue
             self._perform(*job)
+            with suppress(RuntimeError):  # the loop is gone
+                job[2].call_soon_threadsafe(self._all.release)
             with self._lock:
                 self._idle += 1
 

@@ -55,7 +55,9 @@ class Worker:
         self._zombies: set[asyncio.Task[None]] = set()
         self._draining = False
         self._drained = asyncio.Event()
+        self._claim: asyncio.Future[Sequence[Claim]] | None = None
         self._claiming = False
+        self._returned: list[asyncio.Future[Any]] = []
         self._again = False
         self._context = contextvars.copy_context()
 
@@ -71,6 +73,9 @@ class Worker:
     async def drain(self, grace: float) -> None:
         """Claim nothing more; let the running turns end, stop them when the grace is over."""
         self._draining = True
+        if self._claim is not None and not self._claim.done():
+            await asyncio.wait([self._claim])
+        await asyncio.gather(*self._returned)
         tasks = [run.task for run in self.runs.values()]
         if tasks and grace > 0:
             await asyncio.wait(tasks, timeout=grace)
@@ -110,7 +115,7 @@ class Worker:
             return
         self._again = False
         self._claiming = True
-        future = self.store.claim(self.agents, self.id, self.settings.lease, room)
+        future = self._claim = self.store.claim(self.agents, self.id, self.settings.lease, room)
         if future.done():
             self._claimed(future)
         else:
@@ -122,6 +127,11 @@ class Worker:
             logger.error("no work could be claimed; trying again", exc_info=error)
             return
         claims = future.result()
+        if self._draining:  # they came too late
+            self._returned = [
+                asyncio.ensure_future(self.store.revoke(claim.head, None)) for claim in claims
+            ]
+            return
         for claim in claims:
             self.begin(claim)
         if self._again or len(claims) == CLAIMS:
@@ -155,7 +165,8 @@ class Worker:
         claims = [run.claim for run in runs.values() if not run.over]
         renewal = await self.store.renew(claims, self.settings.lease)
         for task in renewal.lost:
-            self.abandon(runs[task])
+            if not runs[task].closing:  # else it has let go itself meanwhile
+                self.abandon(runs[task])
         for task in renewal.canceling:
             runs[task].stop("cancel")
         now = time.monotonic()
@@ -272,8 +283,7 @@ class Run:
     async def relieve(self) -> None:
         """Until all has landed; others get their turn meanwhile."""
         self._flush()
-        while self._flight is not None and not self._flight.done():
-            await asyncio.wait([self._flight])
+        await self._landing()
         await asyncio.sleep(0)
 
     async def emit(self, event: Event) -> None:
@@ -376,15 +386,17 @@ class Run:
             logger.error("append failed: %s", error, exc_info=error)
         self.worker.abandon(self)
 
-    async def _release(self) -> None:
-        """The last append: what is pending, and the end of the claim."""
+    async def _landing(self) -> None:
         while self._flight is not None and not self._flight.done():
             await asyncio.wait([self._flight])
+
+    async def _release(self) -> None:
+        """The last append: what is pending, and the end of the claim."""
+        await self._landing()
         if self.over:
             return
         self._flush(release=True)
-        while self._flight is not None and not self._flight.done():
-            await asyncio.wait([self._flight])
+        await self._landing()
         if self._flight is not None and not self._flight.exception() and self._flight.result():
             self.worker.bell.ring(f"work:{self.agent.key}")
 
@@ -411,6 +423,8 @@ class Run:
             if self.lost:
                 return
             if self.reason == "drain" and not self.ended:
+                self._flush()
+                await self._landing()
                 await self.worker.hand_back(self)
             else:
                 self._end()

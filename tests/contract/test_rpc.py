@@ -389,8 +389,11 @@ async def test_a_notification_in_another_version(world: World) -> None:
     quiet(await post(world, without(envelope(), "id"), A2A_Version="0.3"))
 
 
-async def test_a_notification_that_breaks_us(world: World) -> None:
-    quiet(await post(world, without(envelope(), "id"), X_User="broken"))
+async def test_who_asks_is_looked_at_before_what_is_asked(world: World) -> None:
+    for body in (b"{broken", b'{"jsonrpc":"2.0","id":1,"method":"NoSuchMethod"}'):
+        headers = {"Content-Type": "application/json", "X-User": "nobody"}
+        response = await world.http.post(f"{world.url}/", content=body, headers=headers)
+        assert response.status_code == 401
 
 
 async def test_a_notification_from_nobody_is_challenged(world: World, tenant: str) -> None:
@@ -426,7 +429,7 @@ async def test_no_content_has_no_length(world: World) -> None:
 async def test_other_media_types(world: World, tenant: str, kind: str) -> None:
     body = envelope("SendMessage", sending(tenant))
     response = await post(world, body, Content_Type=kind)
-    error = failed(response, -32603, status=415)
+    error = failed(response, -32600, status=415)
     assert kind.partition(";")[0] in error["message"]
     assert "application/json" in error["message"]
     assert error["data"][0]["reason"] == "MEDIA_TYPE_NOT_ACCEPTED"

@@ -290,14 +290,14 @@ CODES = {
     "UNAUTHENTICATED": (-32603, 401, 401),
     "PERMISSION_DENIED": (-32603, 403, 403),
     "UNAVAILABLE": (-32603, 503, 503),
-    "MEDIA_TYPE_NOT_ACCEPTED": (-32603, 415, 415),
+    "MEDIA_TYPE_NOT_ACCEPTED": (-32600, 415, 415),
     "RESOURCE_EXHAUSTED": (-32603, 429, 429),
 }
 
 
 def codes(error: type[A2AError]) -> tuple[int, int, int]:
     """The codes of an error."""
-    return (-32603, 413, 413) if error is errors.TooLarge else CODES[error.reason]
+    return (-32600, 413, 413) if error is errors.TooLarge else CODES[error.reason]
 
 
 # ---- comparing -----------------------------------------------------------------------------

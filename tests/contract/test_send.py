@@ -290,6 +290,14 @@ async def test_the_same_key_is_the_same_send(world: World, kind: type[Binding]) 
     assert failed.value.fields == ["Idempotency-Key"]
 
 
+async def test_a_key_that_is_too_long_is_refused(world: World, kind: type[Binding]) -> None:
+    client = world.client(kind, Idempotency_Key="k" * 257)
+    with pytest.raises(Failed) as failed:
+        await client.call("SendMessage", message=user("hi"))
+    assert failed.value.fields == ["Idempotency-Key"]
+    assert (await world.client(kind).call("ListTasks"))["totalSize"] == 0
+
+
 @pytest.mark.clause("send.idempotent")
 async def test_only_known_callers_messages_are_merged(world: World, kind: type[Binding]) -> None:
     for client, expected in ((world.client(kind, X_User="ann"), 1), (world.client(kind), 2)):

@@ -244,6 +244,16 @@ async def test_a_repeated_stream_gets_the_rest(world: World, kind: type[Binding]
     assert (await world.client(kind).call("ListTasks"))["totalSize"] == 1
 
 
+async def test_a_repeated_stream_with_a_place_that_is_not_there_starts_afresh(
+    world: World, kind: type[Binding]
+) -> None:
+    options = {"Idempotency_Key": "s-2", "A2A_Extensions": RESUME}
+    await world.client(kind, **options).stream("SendStreamingMessage", message=user("hi"))
+    again = world.client(kind, **options, Last_Event_ID="bogus:99")
+    (only,) = await again.stream("SendStreamingMessage", message=user("hi"))
+    assert only.event["task"]["metadata"][RESUME] == {"place": 4, "reset": True}
+
+
 @pytest.mark.clause("stream.live")
 async def test_idle_streams_say_that_they_are_alive(start: Start) -> None:
     world = await start(keepalive=0.05)

@@ -12,6 +12,8 @@ from typing import Any
 import httpx
 
 from dragoman import Agent, App, Turn
+from dragoman.events import RESUME
+from dragoman.testing import DeafBell
 from tests.serving import serving
 
 CHUNKS = 20_000
@@ -35,18 +37,20 @@ def message(text: str) -> dict[str, Any]:
     return {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}}
 
 
-async def open_without_reading(url: str, chunks: int, room: int = 4096) -> socket.socket:
+async def open_without_reading(
+    url: str, chunks: int, room: int = 4096, path: str = "/message:stream", more: str = ""
+) -> socket.socket:
     """A stream that was asked for, on a socket with little room, of which nothing is read."""
     host, _, port = url.removeprefix("http://").partition(":")
-    body = json.dumps(message(str(chunks))).encode()
+    body = json.dumps(message(str(chunks))).encode() if chunks else b""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
     sock.setblocking(False)
     loop = asyncio.get_running_loop()
     await loop.sock_connect(sock, (host, int(port)))
     head = (
-        "POST /message:stream HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"{more}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
     await loop.sock_sendall(sock, head.encode() + body)
     return sock
@@ -104,6 +108,56 @@ async def test_a_slow_reader_that_takes_a_little_is_not_cut() -> None:
                     got += data
                     await asyncio.sleep(0.05)
     assert got.count(b'"artifactUpdate"') == CHUNKS
+
+
+async def test_a_slow_reader_of_one_large_event_is_not_cut() -> None:
+    agent = Agent("Large", description="Says one large thing.")
+
+    @agent.handler
+    def say(turn: Turn) -> str:
+        return "x" * 12_000_000
+
+    app = App(agent, stall=0.5)
+    async with serving(app) as url, httpx.AsyncClient() as http:
+        with await open_without_reading(url, 1, room=1 << 18) as sock:
+            await completed(http, url)
+            loop = asyncio.get_running_loop()
+            got = 0
+            last = b""
+            async with asyncio.timeout(60):
+                while data := await loop.sock_recv(sock, 1 << 18):
+                    got += len(data)
+                    last = (last + data)[-1000:]
+                    await asyncio.sleep(0.02)
+    assert got > 12_000_000
+    assert b"TASK_STATE_COMPLETED" in last
+
+
+async def test_a_stalled_reader_keeps_nobody_from_being_woken() -> None:
+    agent = talker()
+
+    @agent.skill
+    async def ask(turn: Turn) -> AsyncIterator[Any]:
+        if len(turn.history) > 1:
+            yield turn.artifact("thank you")
+            return
+        for number in range(CHUNKS):
+            yield turn.write(f"{number} {PADDING}")
+        yield turn.ask("more?")
+
+    asked: dict[str, Any] = message("x")
+    asked["message"]["metadata"] = {"skill": "ask"}
+    app = App(agent, bell=DeafBell(), poll=0.05)
+    async with serving(app) as url, httpx.AsyncClient(timeout=20) as http:
+        task = (await http.post(f"{url}/message:send", json=asked)).json()["task"]["id"]
+        place = f"Last-Event-ID: {task}:1\r\nA2A-Extensions: {RESUME}\r\n"
+        with await open_without_reading(url, 0, path=f"/tasks/{task}:subscribe", more=place):
+            async with asyncio.timeout(10):
+                while not any(pour.sending for pour in app.streams.open):
+                    await asyncio.sleep(0.02)
+            asked["message"]["taskId"] = task
+            answer = (await http.post(f"{url}/message:send", json=asked)).json()
+    assert answer["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
 async def test_a_slow_reader_hurts_nobody_else() -> None:

@@ -54,10 +54,10 @@ TABLE: dict[str, tuple[int, int, str, str, bool]] = {
     "Unauthenticated": (-32603, 401, "UNAUTHENTICATED", "UNAUTHENTICATED", True),
     "Forbidden": (-32603, 403, "PERMISSION_DENIED", "PERMISSION_DENIED", True),
     "Unavailable": (-32603, 503, "UNAVAILABLE", "UNAVAILABLE", True),
-    "MediaTypeNotAccepted": (-32603, 415, "INVALID_ARGUMENT", "MEDIA_TYPE_NOT_ACCEPTED", True),
+    "MediaTypeNotAccepted": (-32600, 415, "INVALID_ARGUMENT", "MEDIA_TYPE_NOT_ACCEPTED", True),
     "LimitExceeded": (-32603, 429, "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED", True),
-    "TooLarge": (-32603, 413, "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED", True),
-    "TooSlow": (-32603, 408, "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED", True),
+    "TooLarge": (-32600, 413, "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED", True),
+    "TooSlow": (-32600, 408, "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED", True),
 }
 A2A = [name for name, row in TABLE.items() if -32009 <= row[0] <= -32001]
 GRPC = {

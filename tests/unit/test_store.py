@@ -1399,3 +1399,12 @@ async def test_the_receipts_of_forgotten_tasks_are_forgotten() -> None:
     assert (await accept(store, "c", receipt=Receipt("a", b"other"))).fresh
     with pytest.raises(Conflict):
         await accept(store, "d", receipt=Receipt("b", b"other"))
+
+
+async def test_a_busy_agent_does_not_starve_the_others(store: Store) -> None:
+    busy, other = Scope("busy"), Scope("other")
+    for number in range(10):
+        await accept(store, f"b{number}", scope=busy)
+    await accept(store, "o", scope=other)
+    claims = await store.claim(["busy", "other"], "w", 30.0, 2)
+    assert "o" in [found.head.id for found in claims]

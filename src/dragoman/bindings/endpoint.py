@@ -14,6 +14,7 @@ from dragoman.bindings.exchange import Exchange
 from dragoman.bindings.sse import Streams
 from dragoman.caller import Call, Caller, Request
 from dragoman.dialects import v1_0
+from dragoman.errors import InvalidParams
 from dragoman.operations import Operation
 from dragoman.service import Service
 from dragoman.settings import Settings
@@ -27,6 +28,7 @@ PARTICULARS = frozenset(
 )
 """The headers without which one anonymous call is like the other."""
 CARDS = 64
+LONGEST_KEY = 256
 
 
 class Endpoint:
@@ -57,17 +59,24 @@ class Endpoint:
             self._open and headers.get(b"a2a-version") == b"1.0" and PARTICULARS.isdisjoint(headers)
         )
 
-    async def call(self, exchange: Exchange, version: str = "") -> Call:
+    async def caller(self, exchange: Exchange) -> Caller:
+        """Who asks; comes before anything else is looked at."""
+        if self.identify is None:
+            return ANONYMOUS.caller
+        caller = self.identify(exchange.request())
+        return await caller if inspect.isawaitable(caller) else caller
+
+    def call(self, exchange: Exchange, caller: Caller, version: str = "") -> Call:
         """The circumstances of a request; errors if it may not be made in this manner."""
         dialects.version(exchange.header(b"a2a-version") or version)
-        caller = await self._identified(exchange)
         asked = exchange.every(b"a2a-extensions") or exchange.every(b"x-a2a-extensions")
         active = self.service.negotiate([uri for text in asked.split(",") if (uri := text.strip())])
         if active:
             caller = replace(caller, extensions=active)
-        return Call(
-            caller, exchange.header(b"idempotency-key")[:256], exchange.header(b"last-event-id")
-        )
+        key = exchange.header(b"idempotency-key")
+        if len(key) > LONGEST_KEY:
+            raise InvalidParams.at("Idempotency-Key", f"is longer than {LONGEST_KEY} characters")
+        return Call(caller, key, exchange.header(b"last-event-id"))
 
     def operate(
         self, operation: Operation, request: Wire, call: Call, exchange: Exchange
@@ -109,14 +118,6 @@ class Endpoint:
             server = exchange.scope.get("server") or ("127.0.0.1", None)
             host = f"{server[0]}:{server[1]}" if server[1] else str(server[0])
         return f"{scheme}://{host}{root}{self.prefix}"
-
-    async def _identified(self, exchange: Exchange) -> Caller:
-        if self.identify is None:
-            return ANONYMOUS.caller
-        caller = self.identify(exchange.request())
-        if inspect.isawaitable(caller):
-            caller = await caller
-        return caller
 
 
 def _first(text: str) -> str:

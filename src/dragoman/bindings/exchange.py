@@ -202,7 +202,14 @@ def deeper(body: bytes, limit: int) -> bool:
     if body.count(b"[") + body.count(b"{") <= limit:
         return False
     bones = _STRING.sub(b"", body).translate(None, _REST)
-    return max(accumulate(map(_STEP.__getitem__, bones)), default=0) > limit
+    depth = 0
+    for start in range(0, len(bones), 1 << 16):  # in C, but not longer than it takes
+        *_, depth = steps = list(
+            accumulate(map(_STEP.__getitem__, bones[start : start + (1 << 16)]), initial=depth)
+        )
+        if max(steps) > limit:
+            return True
+    return False
 
 
 def _check_type(kind: bytes) -> None:

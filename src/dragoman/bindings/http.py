@@ -44,11 +44,14 @@ async def serve(endpoint: Endpoint, exchange: Exchange, path: str) -> None:
     try:
         operation, fields = _find(exchange.method, path)
         query = exchange.query() if exchange.scope.get("query_string") else {}
-        call = await endpoint.call(exchange, query.pop("A2A-Version", ""))
+        caller = await endpoint.caller(exchange)
+        call = endpoint.call(exchange, caller, query.pop("A2A-Version", ""))
         request = await _request(operation, fields, query, exchange)
         if operation.streams:
             endpoint.streams.check()
         answer = await endpoint.operate(operation, request, call, exchange)
+        streaming = isinstance(answer, Stream)
+        body = b"{}" if answer is None or streaming else v1_0.encode(answer)
     except A2AError as error:
         return await fail(exchange, error)
     except Gone:
@@ -58,7 +61,6 @@ async def serve(endpoint: Endpoint, exchange: Exchange, path: str) -> None:
         return await fail(exchange, InternalError.of(error))
     if isinstance(answer, Stream):
         return await _stream(endpoint, exchange, answer, call)
-    body = b"{}" if answer is None else v1_0.encode(answer)
     await exchange.respond(200, body, A2A, activated(call))
     return None
 

@@ -46,21 +46,23 @@ async def serve(endpoint: Endpoint, exchange: Exchange) -> None:
     call, body = ANONYMOUS, b""
     envelope: Envelope | None = None
     try:
+        plain = endpoint.plain(exchange)
+        caller = ANONYMOUS.caller if plain else await endpoint.caller(exchange)
         body = await exchange.body()
         envelope = _open(body)
         id = None if envelope.id is UNSET else v1_0.encode(envelope.id)
         operation = METHODS.get(envelope.method)
         if operation is None:
             raise _unknown(envelope.method)
-        if endpoint.plain(exchange):
-            call = ANONYMOUS
-        else:
-            call = await endpoint.call(exchange, exchange.query().get("A2A-Version", ""))
+        if not plain:
+            call = endpoint.call(exchange, caller, exchange.query().get("A2A-Version", ""))
         params = bytes(envelope.params)
         request = v1_0.decode(operation.request, b"{}" if params in NOTHING else params)
         if operation.streams:
             endpoint.streams.check()
         answer = await endpoint.operate(operation, request, call, exchange)
+        streaming = isinstance(answer, Stream)
+        result = b"null" if answer is None or streaming else v1_0.encode(answer)
     except A2AError as error:
         return await fail(exchange, id if envelope else _salvaged(body), error)
     except Gone:
@@ -74,7 +76,6 @@ async def serve(endpoint: Endpoint, exchange: Exchange) -> None:
         return await exchange.nothing()
     if isinstance(answer, Stream):
         return await _stream(endpoint, exchange, answer, id, call)
-    result = b"null" if answer is None else v1_0.encode(answer)
     body = b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (id, result)
     await exchange.respond(200, body, headers=activated(call))
     return None

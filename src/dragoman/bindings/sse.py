@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 from dragoman.bindings.exchange import Exchange, Headers
 from dragoman.dialects import v1_0
-from dragoman.errors import A2AError, LimitExceeded
+from dragoman.errors import A2AError, InternalError, LimitExceeded
 from dragoman.events import Entry
 from dragoman.reader import Stream
 from dragoman.settings import Settings
+from dragoman.telemetry import logger
 
 EVENT_STREAM = b"text/event-stream"
 HEADERS: Headers = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
@@ -101,6 +102,9 @@ class Pour:
                 await self._pour()
             except A2AError as fault:
                 await self._send(error(fault))
+            except Exception as fault:
+                logger.exception("internal error in a stream")
+                await self._send(error(InternalError.of(fault)))
             if not self._gone:
                 await self.exchange.send({"type": "http.response.body", "body": b""})
         except asyncio.CancelledError:
@@ -157,8 +161,12 @@ class Pour:
         )
 
     async def _send(self, body: bytes) -> None:
-        self.sending = time.monotonic()
-        await self.exchange.send({"type": "http.response.body", "body": body, "more_body": True})
+        limit = self.exchange.settings.stream_buffer
+        for start in range(0, len(body), limit):  # in pieces: a slow reader takes them steadily
+            piece = body if len(body) <= limit else body[start : start + limit]
+            self.sending = time.monotonic()
+            message = {"type": "http.response.body", "body": piece, "more_body": True}
+            await self.exchange.send(message)
         self.sent = self.sending
         self.sending = 0.0
         self._idle = False

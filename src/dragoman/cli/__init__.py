@@ -26,6 +26,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # whoever read it has read enough
+        sys.stdout = None
+        return 0
 
 
 class UsageError(Exception):

@@ -72,7 +72,11 @@ def load(name: str) -> Agent:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name and (module == error.name or module.startswith(f"{error.name}.")):
-            raise UsageError(f"{name}: there is no module {error.name!r} here") from None
+            hint = "; leave out the .py" if module.endswith(".py") else ""
+            raise UsageError(f"{name}: there is no module {error.name!r} here{hint}") from None
+        if module.endswith(".py"):
+            right = f"{module.removesuffix('.py')}:{attribute}"
+            raise UsageError(f"{name}: leave out the .py: {right}") from None
         raise
     for part in attribute.split("."):
         if not hasattr(found, part):

@@ -75,7 +75,7 @@ def explain(error: msgspec.ValidationError) -> tuple[str, str]:
     what, where = (match[1], match[2] or "") if match else (str(error), "")
     if missing := _MISSING.fullmatch(what):
         return f"{where}.{missing[1]}", "is required"
-    text = what[:1].lower() + what[1:].replace("`", "")
+    text = what[:1].lower() + what[1:].replace("`", "").replace(" | null", "")
     if text == "expected str of length >= 1":
         text = "must not be empty"
     elif text == "expected array of length >= 1":

@@ -36,6 +36,9 @@ from dragoman.store import (
 from dragoman.stores.log import Log, Shelf
 from dragoman.types import TaskState, TaskStatusUpdateEvent
 
+UNREAD = 1000
+"""The most messages that may wait for their turn in one task."""
+
 
 class MemoryStore:
     """The store without a disk."""
@@ -46,6 +49,7 @@ class MemoryStore:
         self._logs: dict[str, Log] = {}
         self._shelves: dict[Scope, Shelf] = {}
         self._queues: dict[str, deque[Log]] = {}
+        self._next = 0
         self._held: dict[str, Log] = {}
         self._ended: dict[str, float] = {}  # in order of their end
         self._waiting: dict[str, Log] = {}  # in order of their question
@@ -83,6 +87,8 @@ class MemoryStore:
                 raise UnsupportedOperation(
                     f"Task has ended ({log.state.name.lower()}) and takes no more messages"
                 )
+            if len(log.inbox) >= UNREAD:
+                raise LimitExceeded(f"{UNREAD} messages wait for their turn in this task")
         number = log.write(Entry(0, draft.received))
         log.inbox += (number,)
         log.skill = draft.received.skill
@@ -165,15 +171,19 @@ class MemoryStore:
         """See `Store.claim`. Here they are taken when the call returns."""
         future: asyncio.Future[Sequence[Claim]] = asyncio.get_running_loop().create_future()
         claims: list[Claim] = []
-        for agent in agents:
-            queue = self._queues.get(agent)
-            while queue and len(claims) < limit:
-                log = queue.popleft()
-                log.queued = False
-                if log.holder or not log.inbox or self._logs.get(log.id) is not log:
-                    continue
-                claims.append(log.claim(worker, time.monotonic() + lease))
-                self._held[log.id] = log
+        queues = [queue for agent in agents if (queue := self._queues.get(agent))]
+        while queues and len(claims) < limit:
+            # one of each in turn, so that a busy agent does not starve the others
+            queue = queues[self._next % len(queues)]
+            self._next += 1
+            log = queue.popleft()
+            if not queue:
+                queues.remove(queue)
+            log.queued = False
+            if log.holder or not log.inbox or self._logs.get(log.id) is not log:
+                continue
+            claims.append(log.claim(worker, time.monotonic() + lease))
+            self._held[log.id] = log
         future.set_result(claims)
         return future
 
