@@ -103,7 +103,8 @@ class App:
         if kind == "websocket":
             return await send({"type": "websocket.close", "code": 1003})
         exchange = Exchange(scope, receive, send, self.bodies)
-        if self._loop is not asyncio.get_running_loop():
+        # (asking for the running loop is a system call before Python 3.12)
+        if self._loop is None or not self._loop.is_running():
             try:
                 await self._first()
             except Exception:
@@ -235,7 +236,7 @@ class App:
                     if self.settings.watchdog:
                         jobs.append(Watchdog(self.settings.watchdog, _handler).run())
                     tasks = [group.create_task(job) for job in jobs]
-                    self._loop = asyncio.get_running_loop()
+                    self._loop = self.bell.ears.loop = worker.loop
                     started.set_result(None)
                     await stopping.wait()
                     await self.drain()
@@ -252,7 +253,7 @@ class App:
             logger.exception("the application has stopped")
             raise
         finally:
-            self._loop = None
+            self._loop = self.bell.ears.loop = None
 
     async def _first(self) -> None:
         """Start with the first request, where no lifespan has started it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -38,13 +39,13 @@ class Ear:
     async def wait(self, timeout: float = math.inf) -> None:
         """Until woken, or until the time is up."""
         if not self._rung:
-            loop = asyncio.get_running_loop()
+            loop = self._ears.loop or asyncio.get_running_loop()
             self._waiter = loop.create_future()
             timer = None
             if timeout < SWEPT:
                 timer = loop.call_later(max(timeout, 0), self.wake)
             else:
-                self.deadline = loop.time() + timeout
+                self.deadline = time.monotonic() + timeout
             try:
                 await self._waiter
             finally:
@@ -82,6 +83,8 @@ class Ears:
     """All the ears of this process, by topic."""
 
     def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Where they wait; known from the start, it need not be asked for each time."""
         self._by_topic: dict[str, dict[Ear, None]] = {}
 
     def listen(self, *topics: str) -> Ear:

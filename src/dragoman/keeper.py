@@ -7,6 +7,7 @@ has old tasks forgotten.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 
 from dragoman import clock
@@ -51,7 +52,7 @@ class Keeper:
 
     async def wake(self) -> None:
         """Wake the readers of logs that moved on, and those whose time is up."""
-        self.bell.ears.sweep(asyncio.get_running_loop().time())
+        self.bell.ears.sweep(time.monotonic())
         places = self.bell.ears.places()
         if places:
             for task in await self.store.moved(places):

@@ -6,7 +6,7 @@ place in the log and nothing else, so a slow one costs nothing.
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections.abc import Callable, Sequence
 
 from dragoman.bell import Bell
@@ -38,15 +38,14 @@ class Reader:
         self, ready: Callable[[Head], bool], scope: Scope, task: str, timeout: float
     ) -> Head:
         """The head once it is ready, or as it is when the time is up or the server goes away."""
-        now = asyncio.get_running_loop().time
-        deadline = now() + timeout
+        deadline = time.monotonic() + timeout
         ear = self.bell.ears.listen(task)
         try:
             while True:
                 head = await self.store.head(scope, task)
                 if head is None:
                     raise TaskNotFound
-                if ready(head) or self.closing.now or (left := deadline - now()) <= 0:
+                if ready(head) or self.closing.now or (left := deadline - time.monotonic()) <= 0:
                     return head
                 ear.seen = head.version
                 await ear.wait(left)

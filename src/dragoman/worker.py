@@ -47,6 +47,7 @@ class Worker:
         self.store = store
         self.bell = bell
         self.settings = settings
+        self.loop = asyncio.get_running_loop()
         self.id = f"worker:{clock.uuid7()}"
         self.states: dict[str, Any] = {}
         """What the agents' lifespans yielded."""
@@ -142,7 +143,7 @@ class Worker:
         run = Run(self, claim)
         self.runs[claim.head.id] = run
         # A context of its own: what the request's has is not the handler's business.
-        run.task = asyncio.create_task(run.perform(), context=self._context.copy())
+        run.task = self.loop.create_task(run.perform(), context=self._context.copy())
         return run
 
     # -- keeping claims
@@ -325,7 +326,7 @@ class Run:
         self._pending.append(Entry(0, event, self.claim.turn, wire))
         if not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            self.worker.loop.call_soon(self._flush)
 
     def _drop(self, event: Event) -> None:
         name = type(event).__name__

@@ -39,12 +39,13 @@ class Bodies:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._since: dict[asyncio.Task[Any], float] = {}
         self._late: set[asyncio.Task[Any]] = set()
 
     async def wait(self, body: Awaitable[bytes]) -> bytes:
         """The body; TooSlow if it does not arrive in time."""
-        task = asyncio.current_task()
+        task = asyncio.current_task(self.loop)
         assert task is not None
         self._since[task] = time.monotonic()
         try:
@@ -59,6 +60,7 @@ class Bodies:
 
     async def run(self) -> None:
         """Look after them until cancelled."""
+        self.loop = asyncio.get_running_loop()
         limit = self.settings.body_timeout
         while True:
             await asyncio.sleep(min(1.0, limit / 2))

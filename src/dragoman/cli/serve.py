@@ -103,8 +103,11 @@ def _listen(settings: Settings) -> socket.socket:
 
 
 def _config(uvicorn: Any, app: Any, settings: Settings, **more: Any) -> Any:
+    from dragoman.cli.server import Protocol
+
     return uvicorn.Config(
         app,
+        http=Protocol,
         host=settings.host,
         port=settings.port,
         log_config=None,

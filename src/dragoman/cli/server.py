@@ -6,11 +6,57 @@ import asyncio
 import os
 import socket
 import sys
+from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from dragoman.app import App
 from dragoman.telemetry import logger
+
+
+class Cork:
+    """A transport that sends the head of an answer together with what follows it at once."""
+
+    __slots__ = ("_held", "_loop", "_transport")
+
+    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._held = b""
+
+    def write(self, data: bytes) -> None:
+        """Hold a head until its body comes, or until the loop's next turn."""
+        if self._held:
+            held, self._held = self._held, b""
+            self._transport.writelines((held, data))
+        elif data.startswith(b"HTTP/1.1 2"):
+            self._held = data
+            self._loop.call_soon(self.flush)
+        else:
+            self._transport.write(data)
+
+    def flush(self) -> None:
+        """Hold nothing back."""
+        if self._held:
+            held, self._held = self._held, b""
+            self._transport.write(held)
+
+    def close(self) -> None:
+        """Close, when all is written."""
+        self.flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+class Protocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
+    """uvicorn's HTTP, with one write for a short answer instead of two."""
+
+    def connection_made(self, transport: Any) -> None:
+        """A connection with a cork in it."""
+        super().connection_made(Cork(transport, self.loop))
 
 
 class Server(uvicorn.Server):

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -50,16 +51,19 @@ class MemoryStore:
         self._shelves: dict[Scope, Shelf] = {}
         self._queues: dict[str, deque[Log]] = {}
         self._next = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._held: dict[str, Log] = {}
         self._ended: dict[str, float] = {}  # in order of their end
         self._waiting: dict[str, Log] = {}  # in order of their question
         self._receipts: dict[tuple[Scope, str], tuple[bytes, str, int]] = {}
 
     async def open(self) -> None:
-        """Nothing to open."""
+        """Only the loop to know: asking for it each time is a system call before Python 3.12."""
+        self._loop = asyncio.get_running_loop()
 
     async def close(self) -> None:
-        """Nothing to close: what is here stays until the process ends."""
+        """What is here stays until the process ends."""
+        self._loop = None
 
     # -- for callers
 
@@ -169,7 +173,7 @@ class MemoryStore:
         self, agents: Collection[str], worker: str, lease: float, limit: int
     ) -> asyncio.Future[Sequence[Claim]]:
         """See `Store.claim`. Here they are taken when the call returns."""
-        future: asyncio.Future[Sequence[Claim]] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Sequence[Claim]] = self._future()
         claims: list[Claim] = []
         queues = [queue for agent in agents if (queue := self._queues.get(agent))]
         while queues and len(claims) < limit:
@@ -191,7 +195,7 @@ class MemoryStore:
         self, claim: Claim, entries: Sequence[Entry], *, release: bool = False
     ) -> asyncio.Future[bool]:
         """See `Store.append`. Here it has landed when the call returns."""
-        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[bool] = self._future()
         log = self._logs.get(claim.head.id)
         if log is None or log.epoch != claim.epoch:
             future.set_exception(Stale(claim.head.id))
@@ -279,6 +283,9 @@ class MemoryStore:
         return len(old)
 
     # -- inside
+
+    def _future(self) -> asyncio.Future[Any]:
+        return (self._loop or asyncio.get_running_loop()).create_future()
 
     def _find(self, scope: Scope, task: str) -> Log | None:
         log = self._logs.get(task)
