@@ -183,6 +183,8 @@ class Exchange:
                 "headers": [(b"content-type", kind), *headers],
             }
         )
+        # a server may hold the head back until there is a body, which may take its time
+        await self.send({"type": "http.response.body", "body": b"", "more_body": True})
 
 
 def _apart(raw: bytes) -> str:

@@ -16,23 +16,21 @@ from dragoman.telemetry import logger
 
 
 class Cork:
-    """A transport that sends the head of an answer together with what follows it at once."""
+    """A transport that sends the head of an answer together with the first of its body."""
 
-    __slots__ = ("_held", "_loop", "_transport")
+    __slots__ = ("_held", "_transport")
 
-    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, transport: Any) -> None:
         self._transport = transport
-        self._loop = loop
         self._held = b""
 
     def write(self, data: bytes) -> None:
-        """Hold a head until its body comes, or until the loop's next turn."""
+        """Hold a head until its body comes; an empty one lets it go, too."""
         if self._held:
             held, self._held = self._held, b""
             self._transport.writelines((held, data))
         elif data.startswith(b"HTTP/1.1 2"):
             self._held = data
-            self._loop.call_soon(self.flush)
         else:
             self._transport.write(data)
 
@@ -56,7 +54,7 @@ class Protocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
 
     def connection_made(self, transport: Any) -> None:
         """A connection with a cork in it."""
-        super().connection_made(Cork(transport, self.loop))
+        super().connection_made(Cork(transport))
 
 
 class Server(uvicorn.Server):
