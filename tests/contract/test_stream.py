@@ -327,8 +327,9 @@ async def test_draining_ends_turns_that_do_not_end(start: Start, kind: type[Bind
     client = world.client(kind)
     send = asyncio.create_task(client.call("SendMessage", message=user("gate")))
     async with asyncio.timeout(5):
-        while not (await client.call("ListTasks"))["tasks"]:
+        while not (tasks := (await client.call("ListTasks"))["tasks"]):
             await asyncio.sleep(0.01)
+    await until(client, tasks[0]["id"], "WORKING")
     await world.app.drain()
     task = (await send)["task"]
     assert task["status"]["state"] == "TASK_STATE_FAILED"
