@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from dragoman import settings as settings_module
 from dragoman.agent import Agent, AgentError
 from dragoman.app import App
 from dragoman.cli import UsageError
@@ -145,6 +144,6 @@ def _reload(
 def child() -> App:
     """The application in a process that a reload started."""
     given = msgspec.json.decode(os.environ[CHILD])
-    settings = msgspec.convert(given["settings"], settings_module.Settings)
+    settings = msgspec.convert(given["settings"], Settings)
     configure(settings.log_level, settings.log_format)
     return build(given["names"], settings)
