@@ -71,6 +71,7 @@ class Service:
         self.reader = Reader(store, bell, closing)
         self.draining = False
         self._anybody = Scope(agent.key)
+        self._work = f"work:{agent.key}"
         self.offered = frozenset(extension.uri for extension in agent.extensions)
         self.required = tuple(e.uri for e in agent.extensions if e.required)
 
@@ -325,15 +326,15 @@ class Service:
             receipt=self._receipt(message, call),
             webhook=webhook,
         )
+        accepting = self.store.accept(scope, draft)
+        # Rung before it has landed, so that a claim shares its commit; in vain if it is refused.
+        self.bell.ring(self._work)
         try:
-            accepted = await self.store.accept(scope, draft)
+            return await accepting
         except Conflict:
             raise InvalidParams.at(
                 "Idempotency-Key", "was used before, with another message"
             ) from None
-        if accepted.fresh:
-            self.bell.ring(f"work:{scope.agent}")
-        return accepted
 
     def _receipt(self, message: Message, call: Call) -> Receipt | None:
         """What makes a repeated send recognisable, if anything does."""

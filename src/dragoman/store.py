@@ -73,6 +73,26 @@ class Webhook(Struct, frozen=True):
     version: str = "1.0"
 
 
+class Line(Struct, frozen=True, kw_only=True):
+    """One webhook's way through one log, as it was when read."""
+
+    scope: Scope
+    task: str
+    webhook: Webhook
+    cursor: int
+    """The last entry that is behind it."""
+    attempts: int = 0
+    """How often the next one has failed."""
+    due: float = 0.0
+    """Not to be taken before this (Unix time)."""
+    parked: bool = False
+    """It was given up, until it is redriven."""
+    reason: str = ""
+    """What went wrong last."""
+    ticket: int = 0
+    """Grows when it is taken: a result with another one comes too late."""
+
+
 class Draft(Struct, frozen=True, kw_only=True, gc=False):
     """A message to be accepted, with all that is written in its transaction."""
 
@@ -149,8 +169,9 @@ class Store(Protocol):
 
     # -- for callers: every call is within a scope
 
-    async def accept(self, scope: Scope, draft: Draft) -> Accepted:
-        """Append a message. TaskNotFound, UnsupportedOperation (ended), LimitExceeded, Conflict."""
+    def accept(self, scope: Scope, draft: Draft) -> asyncio.Future[Accepted]:
+        """Begin to append a message; a claim that is begun after it finds it. TaskNotFound,
+        UnsupportedOperation (ended), LimitExceeded, Conflict."""
 
     async def head(self, scope: Scope, task: str) -> Head | None:
         """The head, also of a log that is not born."""
@@ -215,4 +236,23 @@ class Store(Protocol):
         """Those of these logs whose head has another version than the given one, or is gone."""
 
     async def prune(self) -> int:
-        """Forget what has outlived its age; how many tasks that were."""
+        """Forget what has outlived its age and has nothing to deliver; how many tasks that
+        were. Called again at once while it finds some."""
+
+    # -- for those who deliver
+
+    async def dispatch(self, agents: Collection[str], limit: int, lease: float) -> Sequence[Line]:
+        """Take lines that are due, for the time of a lease."""
+
+    async def dispatched(
+        self, line: Line, cursor: int, *, wait: float = 0.0, failed: str = "", parked: bool = False
+    ) -> bool:
+        """Record how far a taken line has come, what failed, and that it is not to be taken
+        again before `wait` is over, or, parked, before it is redriven. False if it is not the
+        taker's any more: it was deleted, replaced, or taken by another."""
+
+    async def lines(self, limit: int, *, parked: bool | None = None) -> Sequence[Line]:
+        """For the operator: lines with something to deliver, those of every owner."""
+
+    async def redrive(self, task: str = "", webhook: str = "") -> int:
+        """Let parked lines go on at once: all, those of a task, or one; how many that were."""

@@ -5,85 +5,34 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 
-from dragoman.caller import Scope
-from dragoman.events import Entry, Event, Received, Reply
-from dragoman.lifecycle import advance, birth, fold
-from dragoman.store import Claim, Draft, Head, Query, Webhook
-from dragoman.types import Task, TaskState, TaskStatusUpdateEvent
+from dragoman.events import Received
+from dragoman.lifecycle import birth, fold
+from dragoman.store import Line, Query
+from dragoman.stores.row import Row
+from dragoman.types import Task, TaskState
 
 
-class Log:
-    """One task's entries and head row."""
+class Log(Row):
+    """One task's row, and all of its entries."""
 
-    replied = False
-    version = epoch = turn = settled = attempt = 0
-    state = TaskState.SUBMITTED
-    holder = ""
-    lease = cancel_at = 0.0
-    canceled: TaskStatusUpdateEvent | None = None
     queued = False
     receipts: tuple[str, ...] = ()
     shelf: Shelf | None = None
     shelved: tuple[str, TaskState] | None = None
-    _head: Head | None = None
+    lines: dict[str, Line] = {}  # noqa: RUF012 - most have none, and share it
     _task: Task | None = None
     _folded = 0
-
-    def __init__(self, scope: Scope, draft: Draft) -> None:
-        self.scope = scope
-        self.id = draft.task
-        self.context = draft.received.message.context_id
-        self.skill = draft.received.skill
-        self.born = draft.born
-        self.changed = draft.received.at
-        self.entries: list[Entry] = []
-        self.inbox: tuple[int, ...] = ()
-        self.webhooks: dict[str, Webhook] | None = None
-
-    def write(self, entry: Entry) -> int:
-        """Append one entry under the next number."""
-        event: Event = entry.event  # type: ignore[assignment]
-        entries = self.entries
-        if entries:
-            self.state = state = advance(self.state, event)
-            if type(event) is TaskStatusUpdateEvent:
-                self.changed = event.status.timestamp or self.changed
-                if state.interrupted and entry.turn > self.settled:
-                    self.settled = entry.turn
-            elif type(event) is Reply:
-                self.replied = True
-        entries.append(entry)
-        entry.number = number = len(entries)
-        self.version += 1
-        return number
-
-    def keep(self, webhook: Webhook) -> None:
-        """Add or replace a webhook."""
-        if self.webhooks is None:
-            self.webhooks = {}
-        self.webhooks[webhook.config.id] = webhook
-
-    def claim(self, worker: str, lease: float) -> Claim:
-        """Begin the turn of the first unread message."""
-        self.epoch += 1
-        self.version += 1
-        self.attempt += 1
-        self.holder, self.lease = worker, lease
-        self.turn = self.inbox[0]
-        return Claim(
-            head=self.head(),
-            task=self.task(),
-            received=self.received(self.turn),
-            turn=self.turn,
-            epoch=self.epoch,
-            attempt=self.attempt,
-        )
 
     def received(self, number: int) -> Received:
         """The message of this number."""
         event = self.entries[number - 1].event
         assert isinstance(event, Received)
         return event
+
+    @property
+    def pending(self) -> bool:
+        """A webhook has something to deliver."""
+        return any(line.cursor < self.last and not line.parked for line in self.lines.values())
 
     def task(self) -> Task:
         """The fold of the log; what was folded before is not folded again."""
@@ -96,31 +45,6 @@ class Log:
             self._task = fold(self._task, tail)  # type: ignore[arg-type]
             self._folded = len(entries)
         return self._task
-
-    def head(self) -> Head:
-        """The head row as a value."""
-        head = self._head
-        if head is not None and head.version == self.version:
-            return head
-        self._head = head = Head(
-            id=self.id,
-            context=self.context,
-            scope=self.scope,
-            state=self.state,
-            skill=self.skill,
-            last=len(self.entries),
-            version=self.version,
-            born=self.born,
-            replied=self.replied,
-            epoch=self.epoch,
-            holder=self.holder,
-            turn=self.turn,
-            unread=bool(self.inbox) and (not self.holder or len(self.inbox) > 1),
-            settled=self.settled,
-            attempt=self.attempt,
-            canceling=self.cancel_at > 0,
-        )
-        return head
 
 
 class Shelf:

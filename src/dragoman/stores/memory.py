@@ -11,14 +11,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dragoman import clock
 from dragoman.caller import Scope
-from dragoman.errors import (
-    LimitExceeded,
-    TaskNotCancelable,
-    TaskNotFound,
-    UnsupportedOperation,
-)
+from dragoman.errors import A2AError, LimitExceeded, TaskNotFound
 from dragoman.events import CancelRequested, Entry
 from dragoman.lifecycle import IllegalEvent
 from dragoman.store import (
@@ -27,6 +21,7 @@ from dragoman.store import (
     Conflict,
     Draft,
     Head,
+    Line,
     Page,
     Query,
     Record,
@@ -35,10 +30,7 @@ from dragoman.store import (
     Webhook,
 )
 from dragoman.stores.log import Log, Shelf
-from dragoman.types import TaskState, TaskStatusUpdateEvent
-
-UNREAD = 1000
-"""The most messages that may wait for their turn in one task."""
+from dragoman.types import TaskStatusUpdateEvent
 
 
 class MemoryStore:
@@ -55,6 +47,7 @@ class MemoryStore:
         self._held: dict[str, Log] = {}
         self._ended: dict[str, float] = {}  # in order of their end
         self._waiting: dict[str, Log] = {}  # in order of their question
+        self._pushing: dict[str, Log] = {}  # with webhooks that may be behind
         self._receipts: dict[tuple[Scope, str], tuple[bytes, str, int]] = {}
 
     async def open(self) -> None:
@@ -67,8 +60,16 @@ class MemoryStore:
 
     # -- for callers
 
-    async def accept(self, scope: Scope, draft: Draft) -> Accepted:
-        """See `Store.accept`."""
+    def accept(self, scope: Scope, draft: Draft) -> asyncio.Future[Accepted]:
+        """See `Store.accept`. Here it has landed when the call returns."""
+        future: asyncio.Future[Accepted] = self._future()
+        try:
+            future.set_result(self._accept(scope, draft))
+        except (A2AError, Conflict) as error:
+            future.set_exception(error)
+        return future
+
+    def _accept(self, scope: Scope, draft: Draft) -> Accepted:
         receipt = draft.receipt
         if receipt is not None and (known := self._receipts.get((scope, receipt.key))):
             digest, task, number = known
@@ -83,21 +84,10 @@ class MemoryStore:
             if log.born:
                 self._shelve(log)
         else:
-            found = self._find(scope, draft.task)
-            if found is None or not found.born:
-                raise TaskNotFound
-            log = found
-            if log.state.terminal:
-                raise UnsupportedOperation(
-                    f"Task has ended ({log.state.name.lower()}) and takes no more messages"
-                )
-            if len(log.inbox) >= UNREAD:
-                raise LimitExceeded(f"{UNREAD} messages wait for their turn in this task")
-        number = log.write(Entry(0, draft.received))
-        log.inbox += (number,)
-        log.skill = draft.received.skill
+            log = self._born(scope, draft.task)
+        number = log.receive(draft.received)
         if draft.webhook is not None:
-            log.keep(draft.webhook)
+            self._keep(log, draft.webhook, number)
         if receipt is not None:
             self._receipts[scope, receipt.key] = (receipt.digest, log.id, number)
             log.receipts = (*log.receipts, receipt.key)
@@ -141,31 +131,24 @@ class MemoryStore:
         grace: float,
     ) -> Head:
         """See `Store.cancel`."""
-        log = self._find(scope, task)
-        if log is None or not log.born:
-            raise TaskNotFound
-        if log.state.terminal:
-            raise TaskNotCancelable(f"Task has already ended ({log.state.name.lower()})")
-        if not log.cancel_at:
-            log.write(Entry(0, request))
-            log.cancel_at = time.monotonic() + grace
-            log.canceled = canceled
-            if not log.holder:
-                self._write(log, Entry(0, canceled))
+        log = self._born(scope, task)
+        log.cancel(request, canceled, time.monotonic() + grace)
+        self._settle(log)
         return log.head()
 
     async def put_webhook(self, scope: Scope, webhook: Webhook) -> None:
         """See `Store.put_webhook`."""
-        self._born(scope, webhook.config.task_id).keep(webhook)
+        log = self._born(scope, webhook.config.task_id)
+        self._keep(log, webhook, log.last)
 
     async def webhooks(self, scope: Scope, task: str) -> Sequence[Webhook]:
         """See `Store.webhooks`."""
-        found = self._born(scope, task).webhooks or {}
-        return [found[key] for key in sorted(found)]
+        found = self._born(scope, task).lines
+        return [found[key].webhook for key in sorted(found)]
 
     async def delete_webhook(self, scope: Scope, task: str, webhook: str) -> None:
         """See `Store.delete_webhook`."""
-        (self._born(scope, task).webhooks or {}).pop(webhook, None)
+        self._born(scope, task).lines.pop(webhook, None)
 
     # -- for workers
 
@@ -186,7 +169,8 @@ class MemoryStore:
             log.queued = False
             if log.holder or not log.inbox or self._logs.get(log.id) is not log:
                 continue
-            claims.append(log.claim(worker, time.monotonic() + lease))
+            number = log.take(worker, time.monotonic() + lease)
+            claims.append(log.claim(log.task(), log.received(number)))
             self._held[log.id] = log
         future.set_result(claims)
         return future
@@ -197,30 +181,14 @@ class MemoryStore:
         """See `Store.append`. Here it has landed when the call returns."""
         future: asyncio.Future[bool] = self._future()
         log = self._logs.get(claim.head.id)
-        if log is None or log.epoch != claim.epoch:
+        if log is None:
             future.set_exception(Stale(claim.head.id))
             return future
-        more = len(log.inbox) > 1
-        for entry in entries:
-            event = entry.event
-            if (
-                more
-                and type(event) is TaskStatusUpdateEvent
-                and event.status.state is TaskState.COMPLETED
-            ):
-                status = replace(event.status, state=TaskState.WORKING)
-                entry = Entry(0, replace(event, status=status), claim.turn)
-            try:
-                log.write(entry)
-            except IllegalEvent as error:
-                future.set_exception(error)
-                break
-        if entries:
-            self._settle(log)
-        if release and log.holder:
-            self._release(log, read=True)
-        if not future.done():
-            future.set_result(more and not log.state.terminal)
+        try:
+            future.set_result(log.append(claim, entries, release))
+        except (Stale, IllegalEvent) as error:
+            future.set_exception(error)
+        self._settle(log)
         return future
 
     async def renew(self, claims: Collection[Claim], lease: float) -> Renewal:
@@ -252,13 +220,9 @@ class MemoryStore:
     async def revoke(self, head: Head, event: TaskStatusUpdateEvent | None) -> Head | None:
         """See `Store.revoke`."""
         log = self._logs.get(head.id)
-        if log is None or log.epoch != head.epoch or log.state.terminal:
+        if log is None or not log.revoke(head.epoch, event):
             return None
-        log.epoch += 1
-        if event is not None:
-            self._write(log, Entry(0, event))
-        elif log.holder:
-            self._release(log, read=False)
+        self._settle(log)
         return log.head()
 
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:
@@ -277,10 +241,71 @@ class MemoryStore:
         for task, ended in self._ended.items():
             if ended + self.task_age > now:
                 break
-            old.append(task)
+            if not self._logs[task].pending:
+                old.append(task)
         for task in old:
             self._forget(self._logs[task])
         return len(old)
+
+    # -- for those who deliver
+
+    async def dispatch(self, agents: Collection[str], limit: int, lease: float) -> Sequence[Line]:
+        """See `Store.dispatch`."""
+        now = time.time()
+        found = (
+            (log, line)
+            for log in list(self._pushing.values())
+            if log.scope.agent in agents
+            for line in log.lines.values()
+            if not line.parked and line.cursor < log.last and line.due <= now
+        )
+        taken = []
+        for log, line in list(islice(found, limit)):
+            line = replace(line, ticket=line.ticket + 1, due=now + lease)
+            log.lines[line.webhook.config.id] = line
+            taken.append(line)
+        return taken
+
+    async def dispatched(
+        self, line: Line, cursor: int, *, wait: float = 0.0, failed: str = "", parked: bool = False
+    ) -> bool:
+        """See `Store.dispatched`."""
+        log = self._logs.get(line.task)
+        known = log.lines.get(line.webhook.config.id) if log else None
+        if log is None or known is None or known.ticket != line.ticket:
+            return False
+        log.lines[line.webhook.config.id] = replace(
+            known,
+            cursor=cursor,
+            attempts=known.attempts + 1 if failed else 0,
+            due=time.time() + wait,
+            parked=parked,
+            reason=failed,
+        )
+        if not log.pending:
+            self._pushing.pop(log.id, None)
+        return True
+
+    async def lines(self, limit: int, *, parked: bool | None = None) -> Sequence[Line]:
+        """See `Store.lines`."""
+        found = (
+            line
+            for log in self._logs.values()
+            for line in log.lines.values()
+            if line.cursor < log.last and parked in (None, line.parked)
+        )
+        return list(islice(found, limit))
+
+    async def redrive(self, task: str = "", webhook: str = "") -> int:
+        """See `Store.redrive`."""
+        count = 0
+        for log in self._logs.values():
+            for key, line in log.lines.items():
+                if line.parked and task in ("", log.id) and webhook in ("", key):
+                    log.lines[key] = replace(line, parked=False, attempts=0, due=0.0)
+                    self._pushing[log.id] = log
+                    count += 1
+        return count
 
     # -- inside
 
@@ -297,41 +322,38 @@ class MemoryStore:
             raise TaskNotFound
         return log
 
-    def _write(self, log: Log, entry: Entry) -> None:
-        log.write(entry)
-        self._settle(log)
-
     def _settle(self, log: Log) -> None:
-        """Bring all views of the head in step with what was written."""
-        if not log.born and not log.replied:
-            log.born = True
-            self._shelve(log)
-        elif log.shelf is not None:
+        """Bring all views of a row in step with it."""
+        if log.shelf is not None:
             log.shelf.move(log)
-        if log.state.terminal or log.replied:
-            self._end(log)
-
-    def _end(self, log: Log) -> None:
-        log.inbox = ()
-        self._release(log, read=False)
-        self._waiting.pop(log.id, None)
-        self._ended[log.id] = time.monotonic()
-
-    def _release(self, log: Log, *, read: bool) -> None:
-        log.holder = ""
-        log.epoch += 1
-        log.version += 1
+        elif log.born:
+            self._shelve(log)
+        if log.lines:
+            self._pushing[log.id] = log
+        if log.holder:
+            return
         self._held.pop(log.id, None)
-        if read and log.inbox:
-            log.inbox = log.inbox[1:]
-            log.attempt = 0
-        if log.canceled is not None and not log.state.terminal:
-            status = replace(log.canceled.status, timestamp=clock.now())
-            self._write(log, Entry(0, replace(log.canceled, status=status)))
+        if log.replied or log.state.terminal:
+            self._waiting.pop(log.id, None)
+            self._ended.setdefault(log.id, time.monotonic())
         elif log.inbox:
             self._offer(log)
         elif log.state.interrupted:
             self._waiting[log.id] = log
+
+    def _keep(self, log: Log, webhook: Webhook, cursor: int) -> None:
+        key = webhook.config.id
+        known = log.lines.get(key)
+        if not log.lines:
+            log.lines = {}  # its own
+        log.lines[key] = Line(
+            scope=log.scope,
+            task=log.id,
+            webhook=webhook,
+            cursor=known.cursor if known else cursor,
+            ticket=known.ticket + 1 if known else 0,
+        )
+        self._pushing[log.id] = log
 
     def _offer(self, log: Log) -> None:
         if not log.holder and not log.queued:
@@ -360,6 +382,7 @@ class MemoryStore:
             del self._receipts[log.scope, key]
         self._ended.pop(log.id, None)
         self._waiting.pop(log.id, None)
+        self._pushing.pop(log.id, None)
         self._held.pop(log.id, None)
         if log.shelf is not None:
             log.shelf.remove(log)
