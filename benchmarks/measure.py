@@ -21,6 +21,7 @@ COMMANDS = {
     # the way its users start it; the others have no command of their own
     "dragoman": [
         *("-m", "dragoman", "serve", "benchmarks.servers.dragoman_echo:agent"),
+        *("--store", "memory:"),
         *("--port", "{port}", "--log-level", "warning", "--set", "max_tasks=1000000"),
     ],
     "a2a-sdk": ["-m", "benchmarks.servers.sdk_echo", "{port}"],

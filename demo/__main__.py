@@ -43,13 +43,16 @@ def main() -> int:
     return 0
 
 
+STORE = ("--store", "memory:")  # a demonstration leaves nothing behind
+
+
 @contextlib.contextmanager
 def agent(name: str, port: int) -> Iterator[str]:
     """One agent in a process of its own, ended in the end."""
     port = free(port)
     command = [sys.executable, "-m", "dragoman", "serve", f"demo.booking:{name}"]
     process = subprocess.Popen(
-        [*command, "--port", str(port), "--log-level", "warning", "--set", "drain=1"],
+        [*command, "--port", str(port), "--log-level", "warning", "--set", "drain=1", *STORE],
         start_new_session=True,  # Ctrl-C is for us; we then end it
     )
     url = f"http://127.0.0.1:{port}"

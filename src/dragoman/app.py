@@ -16,9 +16,12 @@ from dragoman.bindings.endpoint import Endpoint, Identify
 from dragoman.bindings.exchange import Bodies, Exchange, Gone, Receive, Scope, Send
 from dragoman.bindings.sse import Streams
 from dragoman.dialects import v1_0
-from dragoman.errors import MethodNotAllowed, MethodNotFound, Unavailable
+from dragoman.errors import A2AError, MethodNotAllowed, MethodNotFound, Unavailable
 from dragoman.keeper import Keeper
+from dragoman.push import Courier
 from dragoman.reader import Closing
+from dragoman.security.egress import Egress
+from dragoman.security.signature import Key
 from dragoman.service import Service
 from dragoman.settings import Settings
 from dragoman.store import Store
@@ -59,17 +62,14 @@ class App:
         for agent in agents:
             agent.check()
         self.store: Store = (
-            stores.connect(
-                self.settings.store,
-                max_tasks=self.settings.max_tasks,
-                task_age=self.settings.task_age,
-            )
-            if store is None or isinstance(store, str)
-            else store
+            stores.connect(self.settings) if store is None or isinstance(store, str) else store
         )
         self.bell: Bell = (
             bells.connect(self.settings.bell) if bell is None or isinstance(bell, str) else bell
         )
+        if self.settings.push:  # now, so that a wrong setting is not found out later
+            self._way_out()
+            [Key.parse(text) for text in self.settings.push_keys]
         self.closing = Closing()
         self.streams = Streams(self.settings)
         self.bodies = Bodies(self.settings)
@@ -229,10 +229,17 @@ class App:
                 for key, agent in self.agents.items():
                     if agent.lifespan is not None:
                         worker.states[key] = await stack.enter_async_context(agent.lifespan(agent))
-                self._begin(worker)
+                egress = self._way_out() if self.settings.push else None
+                if egress is not None:
+                    await stack.enter_async_context(egress)
+                self._begin(worker, egress)
                 async with asyncio.TaskGroup() as group:
                     keeper = Keeper(self.agents, self.store, self.bell, self.settings)
                     jobs = [worker.run(), keeper.run(), self.streams.run(), self.bodies.run()]
+                    if egress is not None:
+                        jobs.append(
+                            Courier(self.agents, self.store, self.bell, self.settings, egress).run()
+                        )
                     if self.settings.watchdog:
                         jobs.append(Watchdog(self.settings.watchdog, _handler).run())
                     tasks = [group.create_task(job) for job in jobs]
@@ -261,11 +268,20 @@ class App:
             raise RuntimeError("the application was stopped")
         await self.start()
 
-    def _begin(self, worker: Worker) -> None:
+    def _begin(self, worker: Worker, egress: Egress | None) -> None:
         self._worker = worker
         self.closing.now = False
         for endpoint in self.endpoints.values():
             endpoint.service.draining = False
+            endpoint.service.egress = egress
+
+    def _way_out(self) -> Egress:
+        return Egress(
+            allow=self.settings.egress_allow,
+            timeout=self.settings.push_timeout,
+            per_host=self.settings.push_per_host,
+            total=self.settings.push_running,
+        )
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
@@ -274,7 +290,10 @@ class App:
                 try:
                     await self.start()
                 except Exception as error:
-                    logger.exception("the application cannot start")
+                    if isinstance(error, A2AError):
+                        logger.error("the application cannot start: %s", error)
+                    else:
+                        logger.exception("the application cannot start")
                     await send({"type": "lifespan.startup.failed", "message": str(error)})
                     return
                 await send({"type": "lifespan.startup.complete"})

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dragoman import clock
 from dragoman.agent import Agent
 from dragoman.bell import Bell
+from dragoman.errors import Unavailable
 from dragoman.settings import Settings
 from dragoman.store import Head, Store
 from dragoman.telemetry import logger
@@ -41,14 +42,17 @@ class Keeper:
 
     async def run(self) -> None:
         """Look after things for ever; a failing store is looked after again later."""
-        while True:
-            await asyncio.sleep(self.settings.poll)
+        while True:  # at once: a killed server may have left something behind
             try:
                 await self.wake()
                 await self.reap()
-                await self.store.prune()
+                while await self.store.prune():
+                    pass
+            except Unavailable as error:
+                logger.error("the store could not be looked after; trying again: %s", error)
             except Exception:
                 logger.exception("the store could not be looked after; trying again")
+            await asyncio.sleep(self.settings.poll)
 
     async def wake(self) -> None:
         """Wake the readers of logs that moved on, and those whose time is up."""
@@ -60,13 +64,19 @@ class Keeper:
 
     async def reap(self) -> None:
         """Take expired claims from their workers."""
-        for head in await self.store.expired(self.agents, REAP):
-            if await self.store.revoke(head, self._verdict(head)) is None:
-                continue
-            logger.warning("the claim of %s has expired", head.holder, extra={"task": head.id})
-            self.bell.ring(head.id)
-            self.bell.ring(head.holder)
-            self.bell.ring(f"work:{head.scope.agent}")
+        while found := await self.store.expired(self.agents, REAP):
+            taken = await asyncio.gather(*map(self._take, found))
+            if not any(taken):
+                return
+
+    async def _take(self, head: Head) -> bool:
+        if await self.store.revoke(head, self._verdict(head)) is None:
+            return False
+        logger.warning("the claim of %s has expired", head.holder, extra={"task": head.id})
+        self.bell.ring(head.id)
+        self.bell.ring(head.holder)
+        self.bell.ring(f"work:{head.scope.agent}")
+        return True
 
     def _verdict(self, head: Head) -> TaskStatusUpdateEvent | None:
         """How an orphaned task ends; None if it may be run again."""

@@ -6,8 +6,8 @@ import base64
 import binascii
 import hashlib
 import inspect
+import re
 from collections.abc import Sequence
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec.structs import replace
@@ -31,6 +31,7 @@ from dragoman.errors import (
 from dragoman.events import RESUME, CancelRequested, Entry, Received, Reply
 from dragoman.lifecycle import birth
 from dragoman.reader import Closing, Reader, Stream
+from dragoman.security.egress import Egress, Refused
 from dragoman.settings import Settings
 from dragoman.store import Accepted, Conflict, Draft, Head, Query, Receipt, Store, Webhook
 from dragoman.types import (
@@ -56,15 +57,23 @@ from dragoman.types import (
 )
 
 PAGE, LARGEST_PAGE = 50, 100
+_HEADER = re.compile(r"[\t\x20-\x7e]{1,8192}")
 
 
 class Service:
     """One agent's operations. Every one takes the call, and sees only what is the caller's."""
 
     def __init__(
-        self, agent: Agent, store: Store, bell: Bell, settings: Settings, closing: Closing
+        self,
+        agent: Agent,
+        store: Store,
+        bell: Bell,
+        settings: Settings,
+        closing: Closing,
     ) -> None:
         self.agent = agent
+        self.egress: Egress | None = None
+        """The way out to webhooks, while there is one."""
         self.store = store
         self.bell = bell
         self.settings = settings
@@ -215,7 +224,7 @@ class Service:
         scope = self._scope(request.tenant, call)
         if not request.task_id:
             raise InvalidParams.at("taskId", "is required")
-        webhook = self._webhook(request, request.task_id, "url", call.caller)
+        webhook = await self._webhook(request, request.task_id, "", call.caller)
         await self.store.put_webhook(scope, webhook)
         return webhook.config
 
@@ -307,8 +316,8 @@ class Service:
             modes = configuration.accepted_output_modes
             if configuration.task_push_notification_config is not None:
                 self._pushing()
-                field = "configuration.taskPushNotificationConfig.url"
-                webhook = self._webhook(
+                field = "configuration.taskPushNotificationConfig."
+                webhook = await self._webhook(
                     configuration.task_push_notification_config, task, field, call.caller
                 )
         draft = Draft(
@@ -394,16 +403,22 @@ class Service:
         found = await self.store.webhooks(self._scope(tenant, call), task)
         return [webhook.config for webhook in found]
 
-    def _webhook(
+    async def _webhook(
         self, config: TaskPushNotificationConfig, task: str, field: str, caller: Caller
     ) -> Webhook:
-        try:
-            target = urlsplit(config.url)
-            valid = target.scheme in ("http", "https") and bool(target.hostname)
-        except ValueError:
-            valid = False
-        if not valid:
-            raise InvalidParams.at(field, "must be an http or https URL")
+        secrets = config.authentication
+        for name, text in (
+            ("token", config.token),
+            ("authentication.scheme", secrets.scheme if secrets else ""),
+            ("authentication.credentials", secrets.credentials if secrets else ""),
+        ):
+            if text and not _HEADER.fullmatch(text):
+                raise InvalidParams.at(field + name, "cannot be sent in a header")
+        if self.egress is not None:
+            try:
+                await self.egress.check(config.url)
+            except Refused as error:
+                raise InvalidParams.at(f"{field}url", str(error)) from None
         full = replace(config, task_id=task, id=config.id or clock.uuid7())
         return Webhook(full, caller.version)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
+import typing
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,8 +21,10 @@ _PASSWORD = re.compile(r"((?:://|,)[^/@:,]*:)[^,]*@|([?&]password=)[^&]*")
 POSITIVE = {
     *("max_body", "max_depth", "max_parts", "max_running", "max_tasks"),
     *("max_events", "max_output", "stream_buffer", "threads", "poll", "lease", "keepalive"),
-    *("stall", "turn_timeout", "body_timeout"),
+    *("stall", "turn_timeout", "body_timeout", "max_task"),
+    *("push_timeout", "push_running", "push_per_host"),
 }
+SECRET = {"seal_keys", "push_keys"}
 
 
 class SettingsError(ValueError):
@@ -45,10 +48,30 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     port: int = setting(8000, "the port to listen on; 0 picks a free one")
     url: str = setting("", "the public URL that the card tells; by default that of the request")
     forwarded: bool = setting(False, "trust X-Forwarded-Proto, -Host and -Prefix for the card")
-    store: str = setting("memory:", "where the logs are kept")
+    store: str = setting(
+        "memory:", "where the logs are kept: memory:, sqlite:///file; `dragoman serve` keeps a file"
+    )
     bell: str = setting("memory:", "how replicas wake each other")
+    synchronous: Literal["full", "normal"] = setting(
+        "full", "what a SQLite commit survives: a power loss, or only the end of the process"
+    )
+    keep: float = setting(0.0, "how long a database keeps a task that ended; 0 is for ever")
+    seal_keys: tuple[str, ...] = setting(
+        (), "keys that encrypt the secrets of webhooks in a database; the first one seals"
+    )
     # what
-    push: bool = setting(False, "offer push notification configs")
+    push: bool = setting(False, "offer webhooks, and deliver to them")
+    push_keys: tuple[str, ...] = setting((), "keys that sign deliveries: whsec_… or whsk_…")
+    push_retries: tuple[float, ...] = setting(
+        (5, 30, 120, 300, 600, 1800, 7200, 18000, 36000, 50400, 72000, 86400),
+        "the pauses after which a failed delivery is tried again; then it is parked",
+    )
+    push_timeout: float = setting(15.0, "how long a webhook may take to answer")
+    push_running: int = setting(64, "the most deliveries at once")
+    push_per_host: int = setting(8, "the most deliveries at once to one host")
+    egress_allow: tuple[str, ...] = setting(
+        (), "hosts and networks that webhooks may reach although they are not public, or not https"
+    )
     duplicates: Literal["off", "authenticated", "always"] = setting(
         "authenticated", "whose identical messages count as one send without an Idempotency-Key"
     )
@@ -62,6 +85,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_tasks: int = setting(50_000, "the most tasks in the memory store; old ones make room")
     task_age: float = setting(24 * 3600.0, "how long the memory store keeps a task that ended")
     max_events: int = setting(100_000, "the most events that one turn may write")
+    max_task: int = setting(256 * 1024 * 1024, "the most bytes of one task in a database")
     max_output: int = setting(64 * 1024 * 1024, "the most bytes that one turn may write")
     stream_buffer: int = setting(64 * 1024, "how much of a log a stream hands over at once")
     threads: int = setting(32, "the most plain functions that run at once, in threads")
@@ -83,9 +107,13 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     access_log: bool = setting(False, "log every request")
 
     def masked(self) -> dict[str, Any]:
-        """All values, with the passwords in URLs hidden."""
+        """All values, with keys and the passwords in URLs hidden."""
         return {
-            name: _PASSWORD.sub(_mask, value) if isinstance(value, str) else value
+            name: ("***",) * len(value)
+            if name in SECRET
+            else _PASSWORD.sub(_mask, value)
+            if isinstance(value, str)
+            else value
             for name, value in msgspec.structs.asdict(self).items()
         }
 
@@ -96,6 +124,7 @@ DESCRIPTIONS: dict[str, str] = dict(zip(Settings.__struct_fields__, HELP, strict
 def load(
     arguments: Mapping[str, Any] | None = None,
     *,
+    defaults: Mapping[str, Any] | None = None,
     texts: Mapping[str, str] | None = None,
     environ: Mapping[str, str] | None = None,
     file: str | Path | None = None,
@@ -103,7 +132,7 @@ def load(
     """The settings in force. `texts` are arguments from a command line, not yet of their type.
     The file is the one given, `DRAGOMAN_CONFIG`, or `dragoman.toml` if it is there."""
     environ = os.environ if environ is None else environ
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = dict(defaults or {})
     named = file or environ.get(PREFIX + "CONFIG")
     path = Path(named or FILE)
     if named or path.is_file():
@@ -144,11 +173,14 @@ def _one(name: str, value: Any, where: str, *, strict: bool) -> Any:
     kinds = {item.name: item.type for item in msgspec.structs.fields(Settings)}
     if name not in kinds:
         raise SettingsError(f"{where}: there is no such setting; `dragoman config` lists them")
+    if isinstance(value, str) and typing.get_origin(kinds[name]) is tuple:
+        value, strict = [item.strip() for item in value.split(",") if item.strip()], False
     try:
         found = msgspec.convert(value, kinds[name], strict=strict)
     except msgspec.ValidationError as error:
         raise SettingsError(f"{where}: {error}") from None
-    if isinstance(found, int | float) and not found >= 0:
+    numbers = found if isinstance(found, tuple) else (found,)
+    if not all(number >= 0 for number in numbers if isinstance(number, int | float)):
         raise SettingsError(f"{where}: must not be negative")
     if name in POSITIVE and not found:
         raise SettingsError(f"{where}: must be more than nothing")

@@ -53,6 +53,8 @@ class Head(Struct, frozen=True, kw_only=True, gc=False):
     """The last message that a terminal or interrupted status has answered."""
     attempt: int
     canceling: bool
+    hooked: bool = False
+    """A webhook follows it."""
 
     def answers(self, number: int) -> bool:
         """Whether the message of this number has its answer."""

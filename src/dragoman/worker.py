@@ -10,6 +10,7 @@ import asyncio
 import contextvars
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -18,7 +19,7 @@ from dragoman import clock
 from dragoman.agent import Agent
 from dragoman.bell import Bell
 from dragoman.dialects import v1_0
-from dragoman.errors import InvalidAgentResponse
+from dragoman.errors import A2AError, InvalidAgentResponse, Unavailable
 from dragoman.events import Entry, Event, Reply
 from dragoman.lifecycle import IllegalEvent, advance
 from dragoman.settings import Settings
@@ -35,6 +36,7 @@ from dragoman.types import (
 
 BATCH = 128
 CLAIMS = 32
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 
 
 class Worker:
@@ -68,6 +70,7 @@ class Worker:
         with self.bell.ears.hook(self.look, *topics):
             async with asyncio.TaskGroup() as group:
                 beat = group.create_task(self._beat())
+                self.look()
                 await self._drained.wait()
                 beat.cancel()
 
@@ -76,7 +79,7 @@ class Worker:
         self._draining = True
         if self._claim is not None and not self._claim.done():
             await asyncio.wait([self._claim])
-        await asyncio.gather(*self._returned)
+        await asyncio.gather(*self._returned, return_exceptions=True)
         tasks = [run.task for run in self.runs.values()]
         if tasks and grace > 0:
             await asyncio.wait(tasks, timeout=grace)
@@ -129,7 +132,7 @@ class Worker:
             return
         claims = future.result()
         if self._draining:  # they came too late
-            self._returned = [
+            self._returned += [
                 asyncio.ensure_future(self.store.revoke(claim.head, None)) for claim in claims
             ]
             return
@@ -185,11 +188,23 @@ class Worker:
             self.bell.ring(run.claim.head.id)
         self.abandon(run)
 
+    def give_back(self, run: Run) -> None:
+        """Give up a run whose words cannot be stored, so that it can be tried again."""
+        giving = asyncio.ensure_future(self.hand_back(run))
+        self._returned.append(giving)
+        giving.add_done_callback(self._given)
+        self.abandon(run)
+
+    def _given(self, giving: asyncio.Future[None]) -> None:
+        self._returned.remove(giving)
+        if error := giving.exception():  # the lease will run out
+            logger.error("a claim could not be given back: %s", error)
+
     async def hand_back(self, run: Run) -> None:
-        """At shutdown: let another worker try again if the agent allows it, else say why not."""
+        """Let another worker try again if the agent allows it, else say why not."""
         event = None
         if run.claim.attempt > run.agent.retries:
-            event = run.turn.fail(run.words("drain"))
+            event = run.turn.fail(run.words(run.reason or "drain"))
         await self.store.revoke(run.claim.head, event)  # type: ignore[arg-type]
         self.bell.ring(run.claim.head.id)
 
@@ -234,6 +249,8 @@ class Run:
 
     _scheduled = False
     _flight: asyncio.Future[bool] | None = None
+    _pause = 0.0
+    _unstorable = False
     _stopper: asyncio.Task[None] | None = None
     _dropped: tuple[str, ...] = ()
     _events = 0
@@ -369,23 +386,54 @@ class Run:
         if self._flight is not None and not self._flight.done():
             return  # it flushes again when it lands
         entries, self._pending = self._pending, []
+        self._ship(entries, release)
+
+    def _ship(self, entries: list[Entry], release: bool) -> None:
         self._flight = self.worker.store.append(self.claim, entries, release=release)
         if self._flight.done():
-            self._landed(self._flight)
+            self._landed(self._flight, entries, release)
         else:
-            self._flight.add_done_callback(self._landed)
+            self._flight.add_done_callback(partial(self._landed, entries=entries, release=release))
 
-    def _landed(self, flight: asyncio.Future[bool]) -> None:
+    def _landed(self, flight: asyncio.Future[bool], entries: list[Entry], release: bool) -> None:
         error = flight.exception()
         if error is None:
+            self._pause = 0.0
             self.over = self.ended and not self._pending and not flight.result()
             self.worker.bell.ring(self.claim.head.id)
+            if self.claim.head.hooked:
+                self.worker.bell.ring(f"push:{self.agent.key}")
             if self._pending and not self._scheduled:
                 self._flush()
+        elif self.lost or isinstance(error, Stale):
+            self.worker.abandon(self)
+        elif isinstance(error, Unavailable):
+            # The store may come back; until then the handler waits with what it has said.
+            self._pause = min(2 * self._pause or FIRST_PAUSE, LONGEST_PAUSE)
+            logger.warning("append failed, again in %g s: %s", self._pause, error)
+            self._flight = self.worker.loop.create_future()
+            self.worker.loop.call_later(self._pause, self._reship, self._flight, entries, release)
+        else:
+            self._refused(error, release)
+
+    def _reship(self, before: asyncio.Future[bool], entries: list[Entry], release: bool) -> None:
+        if not self.lost:
+            self._ship(entries, release)
+        before.set_result(False)  # whoever waited for it looks again
+
+    def _refused(self, error: BaseException, release: bool) -> None:
+        """What was said cannot be stored: the task fails and says why, if it can."""
+        logger.error("handler %s: append failed: %s", self.handler.name, error, exc_info=error)
+        if self._unstorable or not isinstance(error, A2AError | IllegalEvent):
+            self.reason = "store"
+            self.worker.give_back(self)
             return
-        if not isinstance(error, Stale):
-            logger.error("append failed: %s", error, exc_info=error)
-        self.worker.abandon(self)
+        self._unstorable = True
+        self._pending.clear()
+        self.ended = False
+        self.state = TaskState.WORKING
+        self._say(self.turn.fail(f"The result could not be stored: {error}"), ours=True)
+        self._flush(release)
 
     async def _landing(self) -> None:
         while self._flight is not None and not self._flight.done():
@@ -480,6 +528,8 @@ class Run:
         if reason == "deadline":
             seconds = self.worker.settings.turn_timeout
             return f"The agent did not finish within {seconds:g} seconds"
+        if reason == "store":
+            return "The result could not be stored"
         return "The server was shut down before the agent had finished"
 
     def _invalid(self, error: InvalidAgentResponse) -> None:

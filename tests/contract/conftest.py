@@ -1,16 +1,17 @@
-"""A server per test, and a client of each binding; with a bell, and with a deaf one."""
+"""A server per test, and a client of each binding; with a bell, with a deaf one, and on disk."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from dragoman import Agent, App, Caller, Request
+from dragoman import Agent, App, Caller, Request, clock
 from dragoman.errors import Unauthenticated
 from dragoman.testing import DeafBell
 from tests.contract import agents
@@ -50,8 +51,8 @@ def identify(request: Request) -> Caller:
 Start = Callable[..., Any]
 
 
-@pytest.fixture(params=["bell", "deaf"])
-async def start(request: pytest.FixtureRequest) -> AsyncIterator[Start]:
+@pytest.fixture(params=["bell", "deaf", "sqlite"])
+async def start(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Start]:
     """Starts an application: `await start(agent options…, settings…)`."""
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(httpx.AsyncClient(timeout=20))
@@ -65,6 +66,8 @@ async def start(request: pytest.FixtureRequest) -> AsyncIterator[Start]:
         ) -> World:
             made = agent or agents.make(required=required, streaming=streaming, extended=extended)
             settings = {"cancel_grace": 0.3, "drain": 0.2, "poll": 0.02, **settings}
+            if request.param == "sqlite":
+                settings = {"store": f"sqlite:///{tmp_path}/{clock.uuid7()}.db", **settings}
             bell = DeafBell() if request.param == "deaf" else None
             app = App(made, bell=bell, identify=identify, **settings)
             url = await stack.enter_async_context(serving(app))
@@ -85,7 +88,7 @@ def kind(request: pytest.FixtureRequest) -> type[Binding]:
 @pytest.fixture
 async def world(start: Start) -> World:
     """An application with the usual settings, and push switched on."""
-    found: World = await start(push=True)
+    found: World = await start(push=True, egress_allow=["example.com"])
     return found
 
 

@@ -34,7 +34,15 @@ async def world() -> AsyncIterator[World]:
     """One server for the module: what a test makes, it makes under a tenant of its own."""
     agent = agents.make()
     agent.extended_card(lambda caller, card: card)
-    app = App(agent, identify=identify, push=True, cancel_grace=0.3, drain=0.2, poll=0.02)
+    app = App(
+        agent,
+        identify=identify,
+        push=True,
+        egress_allow=["example.com"],
+        cancel_grace=0.3,
+        drain=0.2,
+        poll=0.02,
+    )
     headers = {"A2A-Version": "1.0"}
     async with serving(app) as url, httpx.AsyncClient(timeout=20, headers=headers) as http:
         yield World(agent, app, url, http)

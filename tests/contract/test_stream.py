@@ -235,11 +235,11 @@ async def test_a_repeated_stream_gets_the_rest(world: World, kind: type[Binding]
     client = world.client(kind, Idempotency_Key="s-1")
     async with client.open("SendStreamingMessage", message=user("gate")) as events:
         first = (await anext(events)).event["task"]["id"]
-    again = asyncio.create_task(client.stream("SendStreamingMessage", message=user("gate")))
     await until(world.client(kind), first, "WORKING")
-    world.gate.set()
-    found = await again
-    assert found[0].event["task"]["id"] == first
+    async with client.open("SendStreamingMessage", message=user("gate")) as events:
+        assert (await anext(events)).event["task"]["id"] == first
+        world.gate.set()
+        found = [event async for event in events]
     assert states(found)[-1] == "COMPLETED"
     assert (await world.client(kind).call("ListTasks"))["totalSize"] == 1
 

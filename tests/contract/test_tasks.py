@@ -347,7 +347,7 @@ async def test_versions(world: World, kind: type[Binding]) -> None:
 
 
 async def test_a_full_store_refuses_and_loses_nothing(start: Start, kind: type[Binding]) -> None:
-    world = await start(max_tasks=2)
+    world = await start(max_tasks=2, store="memory:")
     client = world.client(kind)
     configuration = {"returnImmediately": True}
     for _ in range(2):

@@ -18,7 +18,9 @@ from tests.serving import serving
 async def house() -> AsyncIterator[str]:
     """The URL of a server with all agents of the household, started once. It hardly ever polls,
     so that a waiting client that nobody wakes is a failed test and not a slow one."""
-    async with serving(App(*household(), push=True, drain=0.0, poll=60.0)) as url:
+    async with serving(
+        App(*household(), push=True, egress_allow=["*.example"], drain=0.0, poll=60.0)
+    ) as url:
         yield url
 
 

@@ -50,7 +50,9 @@ def desk() -> Agent:
 async def guarded() -> AsyncIterator[str]:
     """The URL of a server that tells its callers apart."""
     mute = agent(book, name="Mute", extended=True)
-    async with serving(App(desk(), mute, identify=identify, push=True, drain=0.0)) as url:
+    async with serving(
+        App(desk(), mute, identify=identify, push=True, egress_allow=["*.example"], drain=0.0)
+    ) as url:
         yield url
 
 

@@ -126,7 +126,7 @@ def test_the_command(installed: Path) -> None:
     done = execute(str(installed / "bin" / "dragoman"), "--version", env=env)
     assert (done.returncode, done.stdout) == (0, f"dragoman {__version__}\n")
     code = "import dragoman.cli as cli; cli.main(['config'])"
-    assert 'store = "memory:"' in alone(installed, code)
+    assert 'store = "sqlite:"' in alone(installed, code)
 
 
 def test_it_can_be_imported_without_any_extra(installed: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -23,6 +24,8 @@ def test_every_setting_is_documented_with_its_default() -> None:
             shown = f'"{default}"'
         elif isinstance(default, float):
             shown = f"{default:g}"
+        elif isinstance(default, tuple):
+            shown = json.dumps(default)
         assert rows[item.name] == str(shown), item.name
         assert DESCRIPTIONS[item.name] in page
 

@@ -66,17 +66,25 @@ def options(name: str) -> tuple[Any, Any, Any]:
         return 1.5, 2.5, 3.0
     if kind is str:
         return "a", "b", "c"
+    if kind == tuple[str, ...]:
+        return ("a",), ("b", "c"), ()
+    if kind == tuple[float, ...]:
+        return (1.0,), (2.0, 3.5), ()
     choices = kind.__args__
     return choices[0], choices[1], choices[-1]
 
 
 def literal(value: Any) -> str:
     """A value in TOML."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(literal, value))}]"
     return f'"{value}"' if isinstance(value, str) else str(value).lower()
 
 
 def text(value: Any) -> str:
     """A value in a variable."""
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dragoman import clock
 from dragoman.caller import Caller, Scope
 from dragoman.errors import LimitExceeded, TaskNotCancelable, TaskNotFound, UnsupportedOperation
 from dragoman.events import CancelRequested, Entry, Event, Received, Reply
@@ -28,6 +30,7 @@ from dragoman.store import (
     Webhook,
 )
 from dragoman.stores.memory import MemoryStore
+from dragoman.stores.sqlite import SqliteStore
 from dragoman.types import (
     Artifact,
     Message,
@@ -41,7 +44,19 @@ from dragoman.types import (
     TaskStatusUpdateEvent,
 )
 
-BACKENDS: dict[str, Callable[..., Store]] = {"memory": MemoryStore}
+
+def sqlite(folder: Path, **options: Any) -> Store:
+    """A store in a new file."""
+    options.pop("max_tasks", None)
+    if (age := options.pop("task_age", None)) is not None:
+        options["keep"] = age
+    return SqliteStore(folder / f"{clock.uuid7()}.db", **options)
+
+
+BACKENDS: dict[str, Callable[..., Store]] = {
+    "memory": lambda folder, **options: MemoryStore(**options),
+    "sqlite": sqlite,
+}
 
 Make = Callable[..., Awaitable[Store]]
 
@@ -59,12 +74,12 @@ W, I, C = TaskState.WORKING, TaskState.INPUT_REQUIRED, TaskState.COMPLETED  # no
 
 
 @pytest.fixture(params=BACKENDS)
-async def make(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
+async def make(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Make]:
     """What opens stores of one backend; they are closed after the test."""
     opened: list[Store] = []
 
     async def build(**options: Any) -> Store:
-        store = BACKENDS[request.param](**options)
+        store = BACKENDS[request.param](tmp_path, **options)
         await store.open()
         opened.append(store)
         return store

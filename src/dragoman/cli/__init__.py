@@ -11,6 +11,9 @@ from typing import Any
 from dragoman import settings
 from dragoman._version import __version__
 
+DEFAULTS = {"store": "sqlite:"}
+"""What the command does otherwise than `App`: it keeps what it is told, in a file that is named
+after the agents."""
 SERVE = ("host", "port", "url", "store", "log_level", "log_format")
 
 
@@ -49,6 +52,9 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Every setting of `dragoman config` can be given with --set name=value.",
     )
     serve.add_argument("agents", nargs="+", metavar="module:agent", help="what to serve")
+    serve.add_argument(
+        "--push", action="store_true", default=None, help=settings.DESCRIPTIONS["push"]
+    )
     serve.add_argument(
         "--reload", action="store_true", help="start again when a file changes; for development"
     )
@@ -92,7 +98,7 @@ def _settings(arguments: argparse.Namespace, **more: Any) -> settings.Settings:
         if not equals:
             raise UsageError(f"--set {item}: expected NAME=VALUE")
         texts[name.replace("-", "_")] = value
-    return settings.load(given, texts=texts, file=arguments.config)
+    return settings.load(given, defaults=DEFAULTS, texts=texts, file=arguments.config)
 
 
 def _config(arguments: argparse.Namespace) -> int:
@@ -108,7 +114,7 @@ def _config(arguments: argparse.Namespace) -> int:
 
 def _serve(arguments: argparse.Namespace) -> int:
     more = {"access_log": True} if arguments.reload and arguments.access_log is None else {}
-    chosen = _settings(arguments, **more)
+    chosen = _settings(arguments, push=arguments.push, **more)
     from dragoman.cli import serve
 
     return serve.run(arguments.agents, chosen, reload=arguments.reload)

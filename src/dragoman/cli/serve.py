@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.agent import Agent, AgentError
 from dragoman.app import App
@@ -53,8 +54,12 @@ def run(names: Sequence[str], settings: Settings, *, reload: bool) -> int:
 
 def build(names: Sequence[str], settings: Settings) -> App:
     """The application of agents given as `module:agent`."""
+    agents = [load(name) for name in names]
+    if settings.store == "sqlite:":
+        keys = "-".join(agent.key for agent in agents)
+        settings = replace(settings, store=f"sqlite:///{keys}.db")
     try:
-        return App(*(load(name) for name in names), settings=settings)
+        return App(*agents, settings=settings)
     except (AgentError, ValueError) as error:
         raise UsageError(str(error)) from None
 

@@ -101,6 +101,8 @@ def announce(app: App, port: int) -> None:
         logger.info("  card %s%s/.well-known/agent-card.json", base, endpoint.prefix)
     if settings.store.startswith("memory:"):
         logger.info("tasks are kept in memory: they end with this process")
+    elif settings.store.startswith("sqlite:"):
+        logger.info("tasks are kept in %s", settings.store.removeprefix("sqlite:///"))
     if all(endpoint.identify is None for endpoint in app.endpoints.values()):
         logger.info("callers are anonymous: each of them sees every task")
         if settings.host not in ("127.0.0.1", "localhost", "::1"):

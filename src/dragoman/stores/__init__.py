@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+from dragoman.settings import Settings
 from dragoman.store import Store
 
 
-def connect(url: str, *, max_tasks: int, task_age: float) -> Store:
-    """The store that a URL names; nothing is opened yet."""
-    scheme = url.partition(":")[0]
+def connect(settings: Settings) -> Store:
+    """The store that the settings name; nothing is opened yet."""
+    scheme, _, rest = settings.store.partition(":")
     if scheme == "memory":
         from dragoman.stores.memory import MemoryStore
 
-        return MemoryStore(max_tasks=max_tasks, task_age=task_age)
-    raise ValueError(f"store: no backend for {scheme!r}; this version has memory:")
+        return MemoryStore(max_tasks=settings.max_tasks, task_age=settings.task_age)
+    if scheme == "sqlite":
+        from dragoman.security.seal import Seal
+        from dragoman.stores.sqlite import SqliteStore
+
+        path = rest.removeprefix("///")
+        if not path or path.startswith((":", "//")) or (rest.startswith("//") and path == rest):
+            raise ValueError(
+                f"store: {settings.store!r} names no file; write sqlite:///tasks.db for one in the "
+                "working directory, or sqlite:////var/lib/tasks.db"
+            )
+        return SqliteStore(
+            path,
+            synchronous=settings.synchronous,
+            keep=settings.keep,
+            max_task=settings.max_task,
+            seal=Seal(settings.seal_keys),
+        )
+    raise ValueError(f"store: no backend for {scheme!r}; this version has sqlite: and memory:")

@@ -277,10 +277,14 @@ class MemoryStore:
         log.lines[line.webhook.config.id] = replace(
             known,
             cursor=cursor,
-            attempts=known.attempts + 1 if failed else 0,
+            attempts=known.attempts + 1
+            if failed
+            else known.attempts
+            if cursor == known.cursor
+            else 0,
             due=time.time() + wait,
             parked=parked,
-            reason=failed,
+            reason=failed or (known.reason if cursor == known.cursor else ""),
         )
         if not log.pending:
             self._pushing.pop(log.id, None)
@@ -354,6 +358,8 @@ class MemoryStore:
             ticket=known.ticket + 1 if known else 0,
         )
         self._pushing[log.id] = log
+        log.hooked = True
+        log.version += 1
 
     def _offer(self, log: Log) -> None:
         if not log.holder and not log.queued:

@@ -34,6 +34,8 @@ class Row:
     """What to write when a canceled turn is let go."""
     inbox: tuple[int, ...] = ()
     """The messages without a finished turn; the first may be in work."""
+    hooked = False
+    """A webhook follows it."""
     _head: Head | None = None
 
     def __init__(self, scope: Scope, draft: Draft) -> None:
@@ -203,5 +205,6 @@ class Row:
             settled=self.settled,
             attempt=self.attempt,
             canceling=self.cancel_at > 0,
+            hooked=self.hooked,
         )
         return head

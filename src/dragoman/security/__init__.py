@@ -1,0 +1,1 @@
+"""What keeps strangers from doing harm: the guarded way out, signatures, sealed secrets."""

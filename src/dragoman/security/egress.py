@@ -1,0 +1,498 @@
+"""The way out: the only one for whatever dials an address that a stranger chose.
+
+Refused      the address is forbidden, now and later
+Unreachable  nobody answered properly; it may be tried again
+└── Busy     it was not even tried: all places of its host are taken
+
+A URL is taken apart once, by `admit`, and what is dialled is built from those pieces. A name's
+addresses are checked at the moment of dialling, and the connection goes to a checked one, so that
+a name which changes its address in between gains nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import re
+import socket
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ssl import SSLContext
+from typing import TYPE_CHECKING, Any, cast
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from aiohttp import ClientSession
+    from aiohttp.abc import AbstractResolver
+    from yarl import URL
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+Resolve = Callable[[str], Awaitable[Sequence[str]]]
+
+# Our own table: what `ipaddress` calls private has changed from one Python to the next.
+DENIED: dict[str, tuple[str, ...]] = {
+    "unspecified": ("0.0.0.0/8", "::/128"),
+    "loopback": ("127.0.0.0/8", "::1/128"),
+    "private": ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7", "fec0::/10"),
+    "shared": ("100.64.0.0/10",),
+    "link-local": ("169.254.0.0/16", "fe80::/10"),
+    # another address is inside these, and somebody between here and there unpacks it
+    "translated": (
+        *("192.88.99.0/24", "::/96", "::ffff:0:0/96", "::ffff:0:0:0/96"),
+        *("64:ff9b::/96", "64:ff9b:1::/48", "2001::/32", "2002::/16"),
+    ),
+    "documentation": ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32"),
+    "multicast": ("224.0.0.0/4", "ff00::/8"),
+    "reserved": (
+        *("192.0.0.0/24", "198.18.0.0/15", "240.0.0.0/4"),
+        *("100::/64", "2001::/23", "3fff::/20", "5f00::/16"),
+    ),
+    # public by its number, but inside Azure it is the machine's host
+    "metadata": ("168.63.129.16/32",),
+}
+_DENIED = [(ip_network(text), what) for what, texts in DENIED.items() for text in texts]
+_GLOBAL = IPv6Network("2000::/3")  # no other part of IPv6 has been given to anybody
+LOCAL = (".localhost", ".localdomain", ".local", ".internal", ".home.arpa")
+
+PORTS = {"https": 443, "http": 80}
+MAX_URL = 2048
+PATIENCE = 3.0  # somebody waits while a URL is checked; what is dialled is checked again
+KEEP = 4.0  # many servers hang up after 5 s; to send just then would fail
+# aiohttp tries n dead addresses n * (n + 1) / 2 times, so a stranger's name must not have many
+MAX_ADDRESSES = 4
+LARGE = 1 << 20  # aiohttp warns of larger bodies that are given in one piece
+
+_LEGAL = re.compile(r"(?:[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*")
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)(/[^?#]*)?(?:\?([^#]*))?(?:#.*)?")
+_AUTHORITY = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^:\[\]]+))(?::([1-9][0-9]{0,4}))?")
+_NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(?:\.(?!-)[a-z0-9_-]{1,63}(?<!-))*")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_VALUE = re.compile(r"[\t\x20-\x7e]*")
+_OURS = {"host", "connection", "content-length", "transfer-encoding", "expect", "upgrade"}
+
+
+class Refused(ValueError):
+    """The address is forbidden. The text names the rule, and may be shown to who gave the URL."""
+
+
+class Unreachable(Exception):
+    """No proper answer; it may come later. The text is a short reason."""
+
+
+class Busy(Unreachable):
+    """All places were taken for so long that nothing was sent."""
+
+
+class Answer(Struct, frozen=True):
+    """What came back, whatever its status."""
+
+    status: int
+    headers: Mapping[str, str]
+    """By names in lower case."""
+    body: bytes
+    cut: bool = False
+    """The body was longer than it may be; this is its beginning."""
+
+
+class Target(Struct, frozen=True):
+    """A URL in pieces, admitted by its looks. The host is in its one canonical form."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    query: str
+    literal: bool
+    """The host is an address."""
+
+    @property
+    def authority(self) -> str:
+        """Host and port as the request names them."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
+
+    def url(self) -> URL:
+        """The pieces for the engine, which parses and quotes nothing of them again."""
+        from yarl import URL
+
+        return URL.build(
+            scheme=self.scheme,
+            authority=self.authority,
+            path=self.path,
+            query_string=self.query,
+            encoded=True,
+        )
+
+
+class Rule(Struct, frozen=True):
+    """An entry of the allow list: a name, all names under one, or a network; perhaps one port."""
+
+    name: str = ""
+    network: Network | None = None
+    port: int = 0
+    """0 is any."""
+
+    @classmethod
+    def parse(cls, entry: str) -> Rule:
+        """The rule of an entry such as `*.intra.example:8443`, `10.0.0.0/8` or `[::1]:80`."""
+        text = entry.strip().lower()
+        with suppress(ValueError):
+            return cls(network=ip_network(text))
+        wild = text.startswith("*.")
+        try:
+            host, port = _split(text[2:] if wild else text)
+            if wild and not isinstance(host, str):
+                raise Refused("a wildcard stands before a name")
+        except Refused as error:
+            raise ValueError(f"{entry!r} cannot be allowed: {error}") from None
+        if isinstance(host, str):
+            return cls(name=f".{host}" if wild else host, port=port)
+        return cls(network=ip_network(host), port=port)
+
+    def matches(self, host: str | Address, port: int) -> bool:
+        """Whether a name is named here, or an address is in the network."""
+        if self.port not in (0, port):
+            return False
+        if not isinstance(host, str):
+            return self.network is not None and host in self.network
+        return host == self.name or (self.name[:1] == "." and host.endswith(self.name))
+
+
+class Lookup:
+    """The system's resolver, in threads of its own: a name server that hangs stops nothing else.
+    A name that is being asked for is not asked for again; one that nobody awaits, not at all."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(32, "dragoman-lookup")
+        self._asked: dict[str, Future[list[str]]] = {}
+        self._users: Counter[str] = Counter()
+
+    async def __call__(self, host: str) -> list[str]:
+        """The addresses of a name, or OSError."""
+        asked = self._asked.get(host)
+        if asked is None:
+            asked = self._asked[host] = self._threads.submit(_lookup, host)
+            asked.add_done_callback(lambda _: self._asked.pop(host, None))
+        self._users[host] += 1
+        try:
+            return await asyncio.shield(asyncio.wrap_future(asked))
+        finally:
+            self._users[host] -= 1
+            if not self._users[host]:
+                del self._users[host]
+                asked.cancel()  # if it is still in the queue
+
+    def close(self) -> None:
+        """Ask for nothing more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class Egress:
+    """Requests to addresses that strangers chose: https to public addresses, and what is allowed.
+
+    No redirect is followed, no proxy, cookie or credential is taken from anywhere, nothing is
+    decompressed. Time, sizes and the number of connections are bounded. `resolve` stands in for
+    DNS, `ssl` for the system's certificate authorities."""
+
+    def __init__(
+        self,
+        *,
+        allow: Sequence[str] = (),
+        timeout: float = 15.0,
+        max_response: int = 64 * 1024,
+        per_host: int = 8,
+        total: int = 256,
+        resolve: Resolve | None = None,
+        ssl: SSLContext | None = None,
+    ) -> None:
+        self._rules = [Rule.parse(entry) for entry in allow]
+        self._timeout = timeout
+        self._max_response = max_response
+        self._per_host = per_host
+        self._lines: dict[str, asyncio.Semaphore] = {}
+        self._users: Counter[str] = Counter()
+        self._places = asyncio.Semaphore(total)
+        # as many hosts as keep no more idle connections than there may be busy ones
+        self._max_warm = max(1, total // per_host)
+        self._warm: dict[str, float] = {}
+        self._resolve = resolve
+        self._lookup = Lookup()
+        self._ssl = ssl
+        self._sessions: tuple[ClientSession, ClientSession] | None = None
+        self._closed = False
+
+    async def __aenter__(self) -> Egress:
+        self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def open(self) -> None:
+        """Load the HTTP engine, which the first request does otherwise. Needs a running loop."""
+        if self._closed:
+            raise Unreachable("the way out is closed")
+        if self._sessions is None:
+            self._sessions = (self._session(keep=False), self._session(keep=True))
+
+    async def close(self) -> None:
+        """Hang up. The last request should have ended before."""
+        self._closed = True
+        self._lookup.close()
+        for session in self._sessions or ():
+            await session.close()
+
+    def admit(self, url: str) -> Target:
+        """What can be told without asking anybody: syntax, scheme, port, literal addresses."""
+        if len(url) > MAX_URL:
+            raise Refused(f"the URL is longer than {MAX_URL} characters")
+        if not _LEGAL.fullmatch(url):
+            raise Refused("the URL has characters that must be percent-encoded")
+        match = _URL.fullmatch(url)
+        if match is None:
+            raise Refused("the URL is not of the form https://host/path")
+        scheme = match[1].lower()
+        if scheme not in PORTS:
+            raise Refused("the URL is not https")
+        host, port = _split(match[2].lower())
+        port = port or PORTS[scheme]
+        if not self._free(host, port):
+            _check(scheme, host, port)
+        literal = not isinstance(host, str)
+        return Target(scheme, str(host), port, match[3] or "/", match[4] or "", literal)
+
+    async def check(self, url: str) -> None:
+        """Refuse what would be refused now. A name without an address may have one later."""
+        target = self.admit(url)
+        if not target.literal and not self._free(target.host, target.port):
+            with suppress(Unreachable, TimeoutError):
+                async with asyncio.timeout(min(self._timeout, PATIENCE)):
+                    await self._addresses(target.host, target.port)
+
+    async def post(self, url: str, body: bytes, *, headers: Mapping[str, str] = {}) -> Answer:
+        """`request` with POST."""
+        return await self.request("POST", url, headers=headers, body=body)
+
+    async def request(
+        self, method: str, url: str, *, headers: Mapping[str, str] = {}, body: bytes = b""
+    ) -> Answer:
+        """Send one request and wait for its answer: Refused, Unreachable, or an Answer."""
+        target = self.admit(url)
+        fields = _fields(headers)
+        self.open()
+        begun = False
+        try:
+            async with asyncio.timeout(self._timeout), self._place(target.host):
+                begun = True
+                return await self._exchange(method, target, fields, body)
+        except TimeoutError:
+            if begun:
+                raise Unreachable(f"no answer within {self._timeout:g} s") from None
+            raise Busy("too many requests to this host are still waiting") from None
+
+    async def _exchange(
+        self, method: str, target: Target, headers: dict[str, str], body: bytes
+    ) -> Answer:
+        from aiohttp import ClientError
+
+        assert self._sessions is not None
+        session = self._sessions[self._keeps(f"{target.scheme}://{target.authority}")]
+        data = io.BytesIO(body) if len(body) > LARGE else body
+        found = bytearray()
+        try:
+            async with session.request(
+                method, target.url(), headers=headers, data=data, allow_redirects=False
+            ) as response:
+                async for chunk in response.content.iter_any():
+                    found += chunk
+                    if len(found) > self._max_response:
+                        response.close()
+                        break
+        except (ClientError, OSError, RuntimeError) as error:  # uvloop has RuntimeErrors of sockets
+            raise Unreachable(_reason(error)) from error
+        cut = len(found) > self._max_response
+        head = _joined(response.raw_headers)
+        return Answer(response.status, head, bytes(found[: self._max_response]), cut)
+
+    async def _addresses(self, host: str, port: int) -> list[str]:
+        """The addresses of a name, all of them checked."""
+        named = self._free(host, port)
+        try:
+            if self._resolve is not None:
+                texts = await self._resolve(host)
+            else:
+                # the dot keeps a stranger's name out of the search list of our own network
+                texts = await self._lookup(host if named else f"{host}.")
+        except (OSError, UnicodeError):
+            texts = ()
+        if not texts:
+            raise Unreachable("the host does not resolve")
+        found = [ip_address(text) for text in texts]
+        # one that is denied among others that are not is no accident
+        if not named and any(denied(item) and not self._free(item, port) for item in found):
+            raise Refused("the host resolves to an address that is not public")
+        return [str(item) for item in found[:MAX_ADDRESSES]]
+
+    def _free(self, host: str | Address, port: int) -> bool:
+        """Whether the allow list has it."""
+        return any(rule.matches(host, port) for rule in self._rules)
+
+    @asynccontextmanager
+    async def _place(self, host: str) -> AsyncIterator[None]:
+        """A place in the host's own line first, so that one who waits there takes no other's."""
+        line = self._lines.setdefault(host, asyncio.Semaphore(self._per_host))
+        self._users[host] += 1
+        try:
+            async with line, self._places:
+                yield
+        finally:
+            self._users[host] -= 1
+            if not self._users[host]:
+                del self._users[host], self._lines[host]
+
+    def _keeps(self, origin: str) -> bool:
+        """Whether a connection may stay open for the next request. Only so many origins' may, or
+        a stranger with many names would use up our sockets."""
+        now = time.monotonic()
+        self._warm = {name: until for name, until in self._warm.items() if until > now}
+        if origin not in self._warm and len(self._warm) >= self._max_warm:
+            return False
+        self._warm[origin] = now + self._timeout + KEEP
+        return True
+
+    def _session(self, *, keep: bool) -> ClientSession:
+        try:
+            import aiohttp
+        except ImportError:
+            raise ModuleNotFoundError(
+                "webhooks need an HTTP client that is not installed; "
+                "`pip install 'dragoman[push]'` brings it",
+                name="aiohttp",
+            ) from None
+        connector = aiohttp.TCPConnector(
+            # asked once for each connection that is made; literals, which `admit` checks, pass by
+            resolver=cast("AbstractResolver", Checked(self._addresses)),
+            use_dns_cache=False,
+            ssl=self._ssl or True,
+            limit=0,
+            **({"keepalive_timeout": KEEP} if keep else {"force_close": True}),
+        )
+        return aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None),
+            auto_decompress=False,
+            trust_env=False,
+            skip_auto_headers=("Content-Type",),
+            headers={"User-Agent": "dragoman", "Accept-Encoding": "identity"},
+        )
+
+
+class Checked:
+    """aiohttp's resolver: it never learns of an address that was not checked."""
+
+    def __init__(self, addresses: Callable[[str, int], Awaitable[list[str]]]) -> None:
+        self._addresses = addresses
+
+    async def resolve(self, host: str, port: int = 0, family: int = 0) -> list[dict[str, Any]]:
+        """Where to dial."""
+        rest = {"hostname": host, "port": port, "family": family, "proto": 0, "flags": 0}
+        return [{**rest, "host": address} for address in await self._addresses(host, port)]
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+
+def denied(address: Address) -> str:
+    """Why nobody may be sent to this address, or nothing."""
+    for network, what in _DENIED:
+        if address in network:
+            return what
+    if isinstance(address, IPv6Address) and (address not in _GLOBAL or address.scope_id):
+        return "reserved"
+    return ""
+
+
+def _check(scheme: str, host: str | Address, port: int) -> None:
+    """The rules for what is not on the allow list."""
+    if scheme != "https":
+        raise Refused("the URL is not https")
+    if port < 1024 and port not in PORTS.values():
+        raise Refused(f"port {port} is not allowed")
+    if isinstance(host, str):
+        if "." not in host or host.endswith(LOCAL):
+            raise Refused("the host is a local name")
+    elif what := denied(host):
+        raise Refused(f"the address is not public ({what})")
+
+
+def _split(authority: str) -> tuple[str | Address, int]:
+    """Host and port, or 0, of an authority in lower case. Only canonical forms are taken: what
+    others might read as another host is refused, not guessed at."""
+    if "@" in authority:
+        raise Refused("credentials in the URL are not allowed")
+    match = _AUTHORITY.fullmatch(authority)
+    if match is None:
+        raise Refused("the host or its port is not valid")
+    port = int(match[3] or 0)
+    if port > 65535:
+        raise Refused(f"port {port} is not allowed")
+    try:
+        if match[1]:
+            return IPv6Address(match[1]), port
+        if _NUMBER.fullmatch(match[2].rpartition(".")[2]):
+            return IPv4Address(match[2]), port
+    except ValueError:
+        raise Refused("the host is not a canonical IP address") from None
+    if len(match[2]) > 253 or not _NAME.fullmatch(match[2]):
+        raise Refused("the host is not a valid name")
+    return match[2], port
+
+
+def _lookup(host: str) -> list[str]:
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(item[4][0]) for item in found))
+
+
+def _fields(headers: Mapping[str, str]) -> dict[str, str]:
+    """Headers that cannot change where the request goes or where it ends."""
+    for name, value in headers.items():
+        if not _TOKEN.fullmatch(name) or name.lower() in _OURS:
+            raise Refused(f"header {name!r} cannot be set")
+        if not _VALUE.fullmatch(value):
+            raise Refused(f"header {name} has characters that are not allowed")
+    return dict(headers)
+
+
+def _joined(headers: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for raw, value in headers:
+        name, text = raw.decode("latin-1").lower(), value.decode("latin-1")
+        found[name] = f"{found[name]}, {text}" if name in found else text
+    return found
+
+
+def _reason(error: Exception) -> str:
+    """Few words, and no address among them."""
+    import aiohttp
+
+    match error:
+        case aiohttp.ClientConnectorCertificateError():
+            return "the certificate is not valid for the host"
+        case aiohttp.ClientSSLError():
+            return "the TLS handshake failed"
+        case aiohttp.ClientConnectorError():
+            number = error.os_error.errno  # its own text names the address
+            return f"no connection: {os.strerror(number).lower()}" if number else "no connection"
+        case aiohttp.ClientResponseError() | aiohttp.ClientPayloadError():
+            return "the answer is broken"
+        case _:
+            return "the connection broke"

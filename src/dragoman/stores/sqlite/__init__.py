@@ -1,0 +1,589 @@
+"""Logs in one SQLite file: one writer that commits for many, readers beside it.
+
+One server has the file at a time; that is what lets it take up at its start, without waiting for
+a lease, what a killed one left behind. Leases count by the machine's monotonic clock, so that a
+clock that is set ends none of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from dragoman.caller import Scope
+from dragoman.errors import LimitExceeded, TaskNotFound
+from dragoman.events import CancelRequested, Entry, Received
+from dragoman.lifecycle import birth
+from dragoman.security.seal import Seal, Unsealable
+from dragoman.store import (
+    Accepted,
+    Claim,
+    Conflict,
+    Draft,
+    Head,
+    Line,
+    Page,
+    Query,
+    Record,
+    Renewal,
+    Stale,
+    Webhook,
+)
+from dragoman.stores.sqlite.driver import STANDARD, Driver, prepare, unavailable
+from dragoman.stores.sqlite.ledger import Leaf, Ledger, encode, entries
+from dragoman.stores.sqlite.lock import Lock
+from dragoman.stores.sqlite.schema import Unusable, migrate
+from dragoman.stores.sqlite.view import LINE, SMALL, Folded, View, decode_webhook, line
+from dragoman.stores.sqlite.writer import Writer
+from dragoman.types import TaskStatusUpdateEvent
+
+T = TypeVar("T")
+
+CHUNK = 1024 * 1024
+"""The bytes after which a read is long enough."""
+READERS = 2
+PRUNED = 256
+RECEIPTS = 24 * 3600.0
+"""How long a send is recognised, at least."""
+KNOWN = 10_000
+"""The most tasks whose keys are remembered for reading."""
+
+
+class SqliteStore:
+    """The store in a file."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        synchronous: str = "full",
+        keep: float = 0.0,
+        max_task: int = 1 << 30,
+        seal: Seal | None = None,
+        driver: Driver = STANDARD,
+    ) -> None:
+        self.path = Path(path)
+        self.synchronous = synchronous
+        self.keep = keep
+        """How long a task is kept after its end; 0 is for ever."""
+        self.max_task = max_task
+        self.driver = driver
+        self._seal = seal or Seal(())
+        self._keys: dict[str, tuple[int, Scope]] = {}
+        self._views = threading.local()
+        self._open: list[Any] = []
+        self._turn = 0
+
+    async def open(self) -> None:
+        """Take the file, bring its tables up to date, and let go what a dead server held."""
+        self._loop = asyncio.get_running_loop()
+        self._lock = Lock(self.path)
+        self._pool = ThreadPoolExecutor(READERS, "dragoman-reader")
+        try:
+            ledger = await self._loop.run_in_executor(self._pool, self._prepare)
+        except self.driver.error as error:
+            self._release()
+            raise Unusable(f"{self.path}: {unavailable(error).message}") from error
+        except BaseException:
+            self._release()
+            raise
+        self._writer = Writer(ledger, self.driver, self._loop)
+        self._view = self._new_view()
+
+    def _prepare(self) -> Ledger:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock.take()
+        db = self.driver.connect(self.path)
+        self._open.append(db)
+        try:
+            prepare(db, synchronous=self.synchronous)
+            migrate(db)
+        except Unusable as error:
+            raise Unusable(f"{self.path}: {error.message}") from None
+        # Nobody else has the file: whoever held a claim is dead.
+        db.execute("UPDATE task SET lease = 1e-9, cancel_at = min(cancel_at, 1e-9) WHERE lease > 0")
+        return Ledger(db, max_task=self.max_task)
+
+    async def close(self) -> None:
+        """Finish what was begun, and let go of the file."""
+        await self._writer.close()
+        self._release()
+
+    def _release(self) -> None:
+        self._pool.shutdown()
+        for db in self._open:
+            db.close()
+        self._open.clear()
+        self._lock.release()
+
+    # -- for callers
+
+    def accept(self, scope: Scope, draft: Draft) -> asyncio.Future[Accepted]:
+        """See `Store.accept`."""
+
+        def work(ledger: Ledger) -> Accepted:
+            receipt = draft.receipt
+            if receipt is not None and (known := _receipt(ledger, scope, receipt.key)):
+                digest, task, number = known
+                if digest != receipt.digest:
+                    raise Conflict(receipt.key)
+                row = ledger.row(task)
+                assert row is not None  # a receipt goes with its task
+                return Accepted(row.head(), number, _received(ledger, row, number), False)
+            row = ledger.add(scope, draft) if draft.new else ledger.mine(scope, draft.task)
+            if row.size > self.max_task:
+                raise LimitExceeded(f"The task is larger than {self.max_task} bytes")
+            number = row.receive(draft.received)
+            row.mail = (number, draft.received)
+            ledger.touch(row)
+            if draft.webhook is not None:
+                self._put(ledger, row, draft.webhook, number)
+            if receipt is not None:
+                ledger.flush()  # it gives a new row its key
+                ledger.db.execute(
+                    "INSERT INTO receipt (scope, name, digest, task, number) "
+                    "VALUES (?, ?, ?, ?, ?)",
+                    (ledger.scope(scope), receipt.key, receipt.digest, row.key, number),
+                )
+            return Accepted(row.head(), number, draft.received, True)
+
+        return self._writer.submit(work)
+
+    async def head(self, scope: Scope, task: str) -> Head | None:
+        """See `Store.head`."""
+        row = self._row(scope, task)
+        return row.head() if row else None
+
+    async def load(self, scope: Scope, task: str) -> Record | None:
+        """See `Store.load`."""
+        row = self._row(scope, task)
+        if row is None or not row.born:
+            return None
+        if row.size < SMALL:
+            folded = self._now(lambda view: view.load(task))
+        else:
+            folded = await self._read(lambda view: view.load(task))
+        if folded is None:
+            return None
+        self._keep(folded)
+        return Record(folded.task, folded.row.head())
+
+    async def read(self, scope: Scope, task: str, after: int, limit: int) -> Sequence[Entry] | None:
+        """See `Store.read`."""
+        known = self._keys.get(task)
+        if known is None:
+            row = self._row(scope, task)
+            if row is None:
+                return None
+            if len(self._keys) >= KNOWN:
+                self._keys.clear()
+            known = self._keys[task] = (row.key, row.scope)
+        if known[1] != scope:
+            return None
+        return self._now(lambda view: view.read(known[0], after, limit, CHUNK))
+
+    async def list(self, scope: Scope, query: Query) -> Page:
+        """See `Store.list`."""
+        return await self._read(lambda view: view.page(scope, query))
+
+    async def cancel(
+        self,
+        scope: Scope,
+        task: str,
+        request: CancelRequested,
+        canceled: TaskStatusUpdateEvent,
+        grace: float,
+    ) -> Head:
+        """See `Store.cancel`."""
+
+        def work(ledger: Ledger) -> Head:
+            row = ledger.mine(scope, task)
+            row.cancel(request, canceled, time.monotonic() + grace)
+            ledger.touch(row)
+            return row.head()
+
+        return await self._writer.submit(work)
+
+    async def put_webhook(self, scope: Scope, webhook: Webhook) -> None:
+        """See `Store.put_webhook`."""
+
+        def work(ledger: Ledger) -> None:
+            row = ledger.mine(scope, webhook.config.task_id)
+            self._put(ledger, row, webhook, row.last)
+
+        await self._writer.submit(work)
+
+    async def webhooks(self, scope: Scope, task: str) -> Sequence[Webhook]:
+        """See `Store.webhooks`."""
+        row = self._row(scope, task)
+        if row is None or not row.born:
+            raise TaskNotFound
+        found = self._now(lambda view: view.webhooks(row.key))
+        return [self._opened(decode_webhook(webhook)) for webhook in found]
+
+    async def delete_webhook(self, scope: Scope, task: str, webhook: str) -> None:
+        """See `Store.delete_webhook`."""
+
+        def work(ledger: Ledger) -> None:
+            row = ledger.mine(scope, task)
+            ledger.flush()
+            ledger.db.execute("DELETE FROM line WHERE task = ? AND id = ?", (row.key, webhook))
+
+        await self._writer.submit(work)
+
+    # -- for workers
+
+    def claim(
+        self, agents: Collection[str], worker: str, lease: float, limit: int
+    ) -> asyncio.Future[Sequence[Claim]]:
+        """See `Store.claim`."""
+        names = list(agents)
+        self._turn += 1
+        first = self._turn % len(names) if names else 0
+        names = names[first:] + names[:first]
+
+        def work(ledger: Ledger) -> Sequence[tuple[Head, Received]]:
+            until = time.monotonic() + lease
+            queues = [ledger.ready(agent, limit) for agent in names]
+            taken: list[tuple[Head, Received]] = []
+            # one of each in turn, so that a busy agent does not starve the others
+            for place in range(max(map(len, queues), default=0)):
+                for queue in queues:
+                    if place < len(queue) and len(taken) < limit:
+                        row = queue[place]
+                        number = row.take(worker, until)
+                        ledger.touch(row)
+                        taken.append((row.head(), _received(ledger, row, number)))
+                        row.mail = None
+            return taken
+
+        claims: asyncio.Future[Sequence[Claim]] = self._loop.create_future()
+        taking = self._writer.submit(work)
+
+        def taken(future: asyncio.Future[Sequence[tuple[Head, Received]]]) -> None:
+            if error := future.exception():
+                claims.set_exception(error)
+                return
+            found = [_claimed(head, received) for head, received in future.result()]
+            if all(claim.turn == 1 for claim in found):
+                claims.set_result(found)
+            else:  # what came before the message has to be read
+                self._folding = asyncio.ensure_future(self._folded(found, claims))
+
+        taking.add_done_callback(taken)
+        return claims
+
+    async def _folded(
+        self, found: Sequence[Claim], claims: asyncio.Future[Sequence[Claim]]
+    ) -> None:
+        try:
+            whole = []
+            for claim in found:
+                if claim.turn > 1:
+                    folded = await self._read(partial(View.load, task=claim.head.id))
+                    assert folded is not None  # one that is claimed is not forgotten
+                    self._keep(folded)
+                    claim = replace(claim, task=folded.task)
+                whole.append(claim)
+            claims.set_result(whole)
+        except BaseException as error:  # noqa: BLE001 - it is raised where the claim is awaited
+            claims.set_exception(error)
+
+    def append(
+        self, claim: Claim, entries: Sequence[Entry], *, release: bool = False
+    ) -> asyncio.Future[bool]:
+        """See `Store.append`."""
+
+        def work(ledger: Ledger) -> bool:
+            row = ledger.row(claim.head.id)
+            if row is None or row.epoch != claim.epoch:
+                raise Stale(claim.head.id)
+            ledger.room(row, entries)
+            try:
+                return row.append(claim, entries, release)
+            finally:
+                ledger.touch(row)
+
+        return self._writer.submit(work)
+
+    async def renew(self, claims: Collection[Claim], lease: float) -> Renewal:
+        """See `Store.renew`."""
+
+        def work(ledger: Ledger) -> Renewal:
+            now = time.monotonic()
+            lost, canceling = [], []
+            for claim in claims:
+                row = ledger.row(claim.head.id)
+                if row is None or row.epoch != claim.epoch:
+                    lost.append(claim.head.id)
+                    continue
+                if row.lease - now < lease * 2 / 3:  # not on every beat: it is a write
+                    row.lease = now + lease
+                    ledger.touch(row)
+                if row.cancel_at:
+                    canceling.append(row.id)
+            return Renewal(lost, canceling)
+
+        return await self._writer.submit(work)
+
+    # -- for every replica
+
+    async def expired(self, agents: Collection[str], limit: int) -> Sequence[Head]:
+        """See `Store.expired`."""
+        return await self._read(lambda view: view.expired(agents, limit))
+
+    async def revoke(self, head: Head, event: TaskStatusUpdateEvent | None) -> Head | None:
+        """See `Store.revoke`."""
+
+        def work(ledger: Ledger) -> Head | None:
+            row = ledger.row(head.id)
+            if row is None or not row.revoke(head.epoch, event):
+                return None
+            ledger.touch(row)
+            return row.head()
+
+        return await self._writer.submit(work)
+
+    async def moved(self, places: Mapping[str, int]) -> Collection[str]:
+        """See `Store.moved`."""
+        return await self._read(lambda view: view.moved(places))
+
+    async def prune(self) -> int:
+        """See `Store.prune`. A direct reply is kept for as long as its send may come again."""
+        now = time.time()
+
+        def work(ledger: Ledger) -> int:
+            ledger.flush()
+            ages = [("replied = 1", min(self.keep or RECEIPTS, RECEIPTS))]
+            if self.keep:
+                ages.append(("replied = 0", self.keep))
+            old: list[Leaf] = []
+            for which, age in ages:
+                old += ledger.rows(
+                    f"WHERE task.{which} AND task.ended < ? AND NOT EXISTS (SELECT 1 FROM line "
+                    "WHERE line.task = task.key AND behind = 1 AND parked = 0) AND (task.ended < ? "
+                    "OR NOT EXISTS (SELECT 1 FROM receipt WHERE receipt.task = task.key)) LIMIT ?",
+                    (now - age, now - RECEIPTS, PRUNED),
+                )
+            for row in old:
+                ledger.drop(row)
+            return len(old)
+
+        count = await self._writer.submit(work)
+        if count:
+            self._keys.clear()
+        return count
+
+    # -- for those who deliver
+
+    async def dispatch(self, agents: Collection[str], limit: int, lease: float) -> Sequence[Line]:
+        """See `Store.dispatch`."""
+
+        def work(ledger: Ledger) -> list[Line]:
+            ledger.flush()
+            now = time.time()
+            taken: list[Line] = []
+            for agent in agents:
+                found = ledger.db.execute(
+                    f"{LINE} WHERE line.agent = ? AND line.due <= ? AND line.behind = 1 "
+                    "AND line.parked = 0 ORDER BY line.due LIMIT ?",
+                    (agent, now, limit - len(taken)),
+                ).fetchall()
+                taken.extend(map(line, found))
+            ledger.db.executemany(
+                "UPDATE line SET ticket = ticket + 1, taken = 1, due = ? "
+                "WHERE id = ? AND task = (SELECT key FROM task WHERE id = ?)",
+                [(now + lease, item.webhook.config.id, item.task) for item in taken],
+            )
+            return [replace(item, ticket=item.ticket + 1, due=now + lease) for item in taken]
+
+        if not await self._read(lambda view: view.due(agents)):
+            return ()  # looked at often, and mostly in vain
+        return [
+            opened for item in await self._writer.submit(work) if (opened := await self._able(item))
+        ]
+
+    async def _able(self, line: Line) -> Line | None:
+        """The line with its secrets; one whose key is missing is parked."""
+        try:
+            return replace(line, webhook=self._opened(line.webhook))
+        except Unsealable as error:
+            await self.dispatched(line, line.cursor, failed=str(error), parked=True)
+            return None
+
+    async def dispatched(
+        self, line: Line, cursor: int, *, wait: float = 0.0, failed: str = "", parked: bool = False
+    ) -> bool:
+        """See `Store.dispatched`."""
+
+        def work(ledger: Ledger) -> bool:
+            row = ledger.row(line.task)
+            if row is None:
+                return False
+            ledger.flush()
+            found = ledger.db.execute(
+                "UPDATE line SET cursor = :cursor, behind = :behind, due = :due, taken = :taken, "
+                "parked = :parked, attempts = CASE WHEN :failed <> '' THEN attempts + 1 "
+                "WHEN cursor = :cursor THEN attempts ELSE 0 END, reason = CASE "
+                "WHEN :failed = '' AND cursor = :cursor THEN reason ELSE :failed END "
+                "WHERE task = :task AND id = :id AND ticket = :ticket RETURNING 1",
+                {
+                    "cursor": cursor,
+                    "behind": cursor < row.last,
+                    "due": time.time() + wait,
+                    "taken": wait > 0 and not failed,
+                    "parked": parked,
+                    "failed": failed,
+                    "task": row.key,
+                    "id": line.webhook.config.id,
+                    "ticket": line.ticket,
+                },
+            )
+            return bool(found.fetchall())
+
+        return await self._writer.submit(work)
+
+    async def lines(self, limit: int, *, parked: bool | None = None) -> Sequence[Line]:
+        """See `Store.lines`."""
+        found = await self._read(lambda view: view.lines(limit, parked))
+        return [line(columns) for columns in found]
+
+    async def redrive(self, task: str = "", webhook: str = "") -> int:
+        """See `Store.redrive`."""
+
+        def work(ledger: Ledger) -> int:
+            return len(
+                ledger.db.execute(
+                    "UPDATE line SET parked = 0, attempts = 0, due = 0 WHERE parked = 1 "
+                    "AND (? = '' OR task = (SELECT key FROM task WHERE id = ?)) "
+                    "AND (? = '' OR id = ?) RETURNING 1",
+                    (task, task, webhook, webhook),
+                ).fetchall()
+            )
+
+        return await self._writer.submit(work)
+
+    # -- inside
+
+    def _new_view(self) -> View:
+        db = self.driver.connect(self.path)
+        self._open.append(db)
+        return View(prepare(db, synchronous=self.synchronous, query_only=True))
+
+    def _now(self, look: Callable[[View], T]) -> T:
+        """Look at once: a few pages, most likely in memory, cost less than a change of threads."""
+        try:
+            return look(self._view)
+        except self.driver.error as error:
+            raise unavailable(error) from error
+
+    async def _read(self, look: Callable[[View], T]) -> T:
+        """Look in a thread."""
+
+        def run() -> T:
+            view = getattr(self._views, "view", None)
+            if view is None:
+                view = self._views.view = self._new_view()
+            return look(view)
+
+        try:
+            return await self._loop.run_in_executor(self._pool, run)
+        except self.driver.error as error:
+            raise unavailable(error) from error
+
+    def _row(self, scope: Scope, task: str) -> Leaf | None:
+        row = self._now(lambda view: view.row(task))
+        return row if row is not None and row.scope == scope else None
+
+    def _keep(self, folded: Folded) -> None:
+        """Keep what was folded, when that has become worth it."""
+        if not folded.grown:
+            return
+        row, task = folded.row, folded.task
+
+        def work(ledger: Ledger) -> None:
+            if ledger.row(row.id) is not None:
+                ledger.db.execute(
+                    "INSERT OR REPLACE INTO snapshot (task, number, body) "
+                    "SELECT ?, ?, ? WHERE NOT EXISTS (SELECT 1 FROM snapshot WHERE task = ? "
+                    "AND number >= ?)",
+                    (row.key, row.last, encode(task), row.key, row.last),
+                )
+
+        self._writer.submit(work).add_done_callback(lambda future: future.exception())
+
+    def _put(self, ledger: Ledger, row: Leaf, webhook: Webhook, cursor: int) -> None:
+        row.hooked = True
+        row.version += 1
+        ledger.touch(row)
+        ledger.flush()
+        ledger.db.execute(
+            "INSERT INTO line (task, id, agent, webhook, cursor, attempts, due, taken, behind, "
+            "parked, reason, ticket) VALUES (?, ?, ?, ?, ?, 0, 0, 0, ?, 0, '', 0) "
+            "ON CONFLICT DO UPDATE SET webhook = excluded.webhook, attempts = 0, due = 0, "
+            "taken = 0, parked = 0, ticket = ticket + 1",
+            (
+                row.key,
+                webhook.config.id,
+                row.scope.agent,
+                encode(self._sealed(webhook)),
+                cursor,
+                cursor < row.last,
+            ),
+        )
+
+    def _sealed(self, webhook: Webhook) -> Webhook:
+        return _secrets(webhook, self._seal.seal)
+
+    def _opened(self, webhook: Webhook) -> Webhook:
+        return _secrets(webhook, self._seal.open)
+
+
+def _secrets(webhook: Webhook, change: Callable[[str, str], str]) -> Webhook:
+    """The webhook with its secrets changed."""
+    config = webhook.config
+    about = f"{config.task_id}:{config.id}"
+    token = change(config.token, about) if config.token else config.token
+    authentication = config.authentication
+    if authentication is not None and authentication.credentials:
+        credentials = change(authentication.credentials, about)
+        authentication = replace(authentication, credentials=credentials)
+    return replace(webhook, config=replace(config, token=token, authentication=authentication))
+
+
+def _receipt(ledger: Ledger, scope: Scope, name: str) -> tuple[bytes, str, int] | None:
+    found: tuple[bytes, str, int] | None = ledger.db.execute(
+        "SELECT receipt.digest, task.id, receipt.number FROM receipt "
+        "JOIN task ON task.key = receipt.task WHERE receipt.scope = ? AND receipt.name = ?",
+        (ledger.scope(scope), name),
+    ).fetchone()
+    return found
+
+
+def _received(ledger: Ledger, row: Leaf, number: int) -> Received:
+    """The message of this number."""
+    if row.mail is not None and row.mail[0] == number:
+        return row.mail[1]
+    ledger.flush()
+    event = entries(ledger.db, row.key, number - 1, 1)[0].event
+    assert isinstance(event, Received)
+    return event
+
+
+def _claimed(head: Head, received: Received) -> Claim:
+    return Claim(
+        head=head,
+        task=birth(received),
+        received=received,
+        turn=head.turn,
+        epoch=head.epoch,
+        attempt=head.attempt,
+    )

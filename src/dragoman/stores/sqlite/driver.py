@@ -1,0 +1,98 @@
+"""Connections to the file, and what its errors mean."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from dragoman.errors import Unavailable
+
+OLDEST = (3, 37, 0)
+BUSY = 10.0
+"""How long to wait for another process that has the file."""
+
+
+class Cursor(Protocol):
+    """What is used of a cursor."""
+
+    def fetchone(self) -> Any:
+        """The next row, or None."""
+
+    def fetchall(self) -> list[Any]:
+        """All further rows."""
+
+    def __iter__(self) -> Any: ...
+
+
+class Connection(Protocol):
+    """What is used of a connection: little, so that another driver can stand in."""
+
+    def execute(self, sql: str, parameters: Any = ..., /) -> Cursor:
+        """Run one statement."""
+
+    def executemany(self, sql: str, parameters: Iterable[Any], /) -> Any:
+        """Run one statement many times."""
+
+    def close(self) -> None:
+        """Let go of the file."""
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+
+
+class Driver(Struct, frozen=True):
+    """A library that opens SQLite files, and the root of its errors."""
+
+    connect: Callable[[Path], Connection]
+    error: type[Exception]
+
+
+def _connect(path: Path) -> Connection:
+    if sqlite3.sqlite_version_info < OLDEST:
+        wanted = ".".join(map(str, OLDEST))
+        raise Unavailable(f"SQLite {sqlite3.sqlite_version} is too old; {wanted} is needed")
+    return sqlite3.connect(
+        path, timeout=BUSY, isolation_level=None, check_same_thread=False, cached_statements=256
+    )
+
+
+STANDARD = Driver(_connect, sqlite3.Error)
+"""What Python brings."""
+
+
+def prepare(db: Connection, *, synchronous: str, query_only: bool = False) -> Connection:
+    """Set a connection up."""
+    db.execute("PRAGMA journal_mode = WAL").fetchone()
+    db.execute(f"PRAGMA synchronous = {synchronous}")
+    db.execute("PRAGMA cache_size = -16000")
+    db.execute("PRAGMA temp_store = MEMORY")
+    db.execute("PRAGMA journal_size_limit = 67108864").fetchone()
+    if query_only:
+        db.execute("PRAGMA query_only = 1")
+    return db
+
+
+_WORDS = (
+    ("full", "the disk is full"),
+    ("readonly", "the file cannot be written"),
+    ("read-only", "the file cannot be written"),
+    ("readonly database", "the file cannot be written"),
+    ("locked", "another process keeps the file locked"),
+    ("busy", "another process keeps the file locked"),
+    ("malformed", "the file is damaged; see `dragoman db check`"),
+    ("not a database", "the file is damaged; see `dragoman db check`"),
+    ("disk I/O", "the disk does not work"),
+    ("unable to open", "the file cannot be opened"),
+)
+
+
+def unavailable(error: BaseException) -> Unavailable:
+    """What a caller is told of a driver's error."""
+    text = str(error)
+    reason = next((words for mark, words in _WORDS if mark in text), text)
+    return Unavailable(f"The store is not available: {reason}", headers={"retry-after": "5"})

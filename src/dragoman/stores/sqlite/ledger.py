@@ -1,0 +1,358 @@
+"""The writer's hand on the file: rows by id while they are in use, written together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from dragoman.caller import Scope
+from dragoman.dialects import v1_0
+from dragoman.errors import LimitExceeded, TaskNotFound
+from dragoman.events import CancelRequested, Entry, Event, Received, Reply
+from dragoman.store import Draft
+from dragoman.stores.row import Row
+from dragoman.stores.sqlite.driver import Connection
+from dragoman.stores.sqlite.schema import BITS
+from dragoman.types import (
+    ENUM_NUMBERS,
+    StreamResponse,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatusUpdateEvent,
+)
+
+RECEIVED, STATUS, ARTIFACT, REPLY, CANCEL = range(1, 6)
+_KINDS: dict[type, int] = {
+    Received: RECEIVED,
+    TaskStatusUpdateEvent: STATUS,
+    TaskArtifactUpdateEvent: ARTIFACT,
+    Reply: REPLY,
+    CancelRequested: CANCEL,
+}
+STATES: Any = ENUM_NUMBERS[TaskState]
+KEPT = 4096
+"""The most rows and scopes that are remembered between commits."""
+
+encode = msgspec.json.Encoder().encode
+_received = msgspec.json.Decoder(Received).decode
+_streamed = msgspec.json.Decoder(StreamResponse).decode
+_canceled = msgspec.json.Decoder(TaskStatusUpdateEvent).decode
+_request = msgspec.json.Decoder(CancelRequested).decode
+decode_task = msgspec.json.Decoder(Task).decode
+
+COLUMNS = (
+    "key, id, scope, agent, context, skill, state, changed, last, version, born, replied, epoch, "
+    "holder, lease, turn, settled, attempt, inbox, cancel_at, canceled, hooked, size, ended, "
+    "ready"
+)
+NAMES = ", ".join(f"task.{name}" for name in COLUMNS.split(", "))
+FOUND = f"SELECT {NAMES}, scope.tenant, scope.owner FROM task JOIN scope ON scope.key = task.scope"
+_INSERT = f"INSERT INTO task ({COLUMNS}) VALUES ({', '.join('?' * 25)})"
+_UPDATE = (
+    "UPDATE task SET skill = ?, state = ?, changed = ?, last = ?, version = ?, born = ?, "
+    "replied = ?, epoch = ?, holder = ?, lease = ?, turn = ?, settled = ?, attempt = ?, "
+    "inbox = ?, cancel_at = ?, canceled = ?, hooked = ?, size = ?, ended = ?, ready = ? "
+    "WHERE key = ?"
+)
+
+
+class Leaf(Row):
+    """A row of the file."""
+
+    key = 0
+    """The number that stands for the id inside the file; 0 before it is there."""
+    size = 0
+    """The bytes of the log."""
+    ended_at: float | None = None
+    offered: int | None = None
+    """Its place in the queue of those that are ready."""
+    told: TaskState | None = None
+    """The state under which it is counted; None while it is not born."""
+    mail: tuple[int, Received] | None = None
+    """The latest message, until its turn begins."""
+
+    @staticmethod
+    def restored(columns: tuple[Any, ...]) -> Leaf:
+        """The row of the columns that `FOUND` selects."""
+        row = Leaf.__new__(Leaf)
+        (
+            row.key, row.id, _, agent, row.context, row.skill, state, row.changed, row.last,
+            row.version, born, replied, row.epoch, row.holder, row.lease, row.turn, row.settled,
+            row.attempt, inbox, row.cancel_at, canceled, hooked, row.size, row.ended_at,
+            row.offered, tenant, owner,
+        ) = columns  # fmt: skip
+        row.scope = Scope(agent, tenant, owner)
+        row.state = STATES[state]
+        row.born, row.replied, row.hooked = bool(born), bool(replied), bool(hooked)
+        row.inbox = tuple(map(int, inbox.split(","))) if inbox else ()
+        row.canceled = None if canceled is None else _canceled(canceled)
+        row.told = row.state if born else None
+        row.entries = []
+        return row
+
+    def values(self) -> tuple[Any, ...]:
+        """What an update sets."""
+        return (
+            self.skill, self.state.number, self.changed, self.last, self.version, self.born,
+            self.replied, self.epoch, self.holder, self.lease, self.turn, self.settled,
+            self.attempt, ",".join(map(str, self.inbox)), self.cancel_at,
+            None if self.canceled is None else encode(self.canceled), self.hooked, self.size,
+            self.ended_at, self.offered,
+        )  # fmt: skip
+
+
+def body(entry: Entry) -> tuple[int, bytes]:
+    """An entry's kind and its bytes: what is streamed is kept as it is streamed."""
+    event = entry.event
+    kind = _KINDS[type(event)]
+    if kind in (RECEIVED, CANCEL):
+        return kind, encode(event)
+    return kind, v1_0.streamed(entry)
+
+
+def entry(number: int, turn: int, kind: int, body: bytes) -> Entry:
+    """The entry of these columns."""
+    if kind == RECEIVED:
+        return Entry(number, _received(body), turn, b"")
+    if kind == CANCEL:
+        return Entry(number, _request(body), turn, b"")
+    streamed = _streamed(body)
+    event: Any = streamed.artifact_update or streamed.status_update
+    if event is None:
+        assert streamed.message is not None
+        event = Reply(streamed.message)
+    return Entry(number, event, turn, body)
+
+
+def entries(db: Connection, key: int, after: int, limit: int, size: int = 1 << 62) -> list[Entry]:
+    """The entries of a log after a place: at most so many, and one more than so many bytes."""
+    base = key << BITS
+    found = []
+    for place, turn, kind, data in db.execute(
+        "SELECT place, turn, kind, body FROM entry WHERE place > ? AND place < ? "
+        "ORDER BY place LIMIT ?",
+        (base + after, base + (1 << BITS), limit),
+    ):
+        found.append(entry(place - base, turn, kind, data))
+        size -= len(data)
+        if size < 0:
+            break
+    return found
+
+
+def events(db: Connection, key: int, after: int) -> Iterator[tuple[int, Event]]:
+    """All events of a log after a place, and their sizes."""
+    base = key << BITS
+    for turn, kind, data in db.execute(
+        "SELECT turn, kind, body FROM entry WHERE place > ? AND place < ? ORDER BY place",
+        (base + after, base + (1 << BITS)),
+    ):
+        yield len(data), entry(0, turn, kind, data).event  # type: ignore[misc]
+
+
+class Ledger:
+    """One transaction after the other. Work finds rows, changes them and touches them."""
+
+    def __init__(self, db: Connection, *, max_task: int) -> None:
+        self.db = db
+        self.max_task = max_task
+        self._rows: dict[str, Leaf] = {}
+        self._touched: dict[str, Leaf] = {}
+        self._scopes: dict[Scope, int] = {}
+        self._tally: dict[tuple[int, int], int] = {}
+        self._version = -1
+        self._key = 0
+        self._offer = 0
+
+    # -- the transaction
+
+    def begin(self) -> None:
+        """Begin one; what another process changed meanwhile is not remembered any more."""
+        db = self.db
+        db.execute("BEGIN IMMEDIATE")
+        (version,) = db.execute("PRAGMA data_version").fetchone()
+        if version != self._version:
+            self._forget()
+            self._version = version
+            (self._key,) = db.execute("SELECT coalesce(max(key), 0) FROM task").fetchone()
+            (offer,) = db.execute("SELECT max(ready) FROM task WHERE ready NOTNULL").fetchone()
+            self._offer = offer or 0
+
+    def commit(self) -> None:
+        """Write what was touched, and wait for the disk."""
+        self.flush()
+        self.db.execute("COMMIT")
+        if len(self._rows) > KEPT:
+            self._rows.clear()
+        if len(self._scopes) > KEPT:
+            self._scopes.clear()
+
+    def rollback(self) -> None:
+        """Nothing of it has happened."""
+        if self.db.in_transaction:
+            self.db.execute("ROLLBACK")
+        self._forget()
+        self._version = -1
+
+    def _forget(self) -> None:
+        self._rows.clear()
+        self._touched.clear()
+        self._scopes.clear()
+        self._tally.clear()
+
+    # -- rows
+
+    def scope(self, scope: Scope) -> int:
+        """The key of a scope, which is made when it is new."""
+        known = self._scopes.get(scope)
+        if known is None:
+            names = (scope.agent, scope.tenant, scope.owner)
+            self.db.execute(
+                "INSERT INTO scope (agent, tenant, owner) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                names,
+            )
+            (known,) = self.db.execute(
+                "SELECT key FROM scope WHERE agent = ? AND tenant = ? AND owner = ?", names
+            ).fetchone()
+            self._scopes[scope] = known
+        return known
+
+    def add(self, scope: Scope, draft: Draft) -> Leaf:
+        """A new row."""
+        row = self._rows[draft.task] = Leaf(scope, draft)
+        return row
+
+    def row(self, task: str) -> Leaf | None:
+        """The row of this id."""
+        row = self._rows.get(task)
+        if row is None:
+            found = list(self.rows("WHERE id = ?", (task,)))
+            row = found[0] if found else None
+        return row
+
+    def rows(self, where: str, values: Iterable[Any]) -> Iterator[Leaf]:
+        """Rows that are stored; those in use as they are now."""
+        for columns in self.db.execute(f"{FOUND} {where}", tuple(values)).fetchall():
+            row = self._rows.get(columns[1])
+            if row is None:
+                row = self._rows[columns[1]] = Leaf.restored(columns)
+            yield row
+
+    def ready(self, agent: str, limit: int) -> list[Leaf]:
+        """Rows of an agent that wait for a worker, the longest first."""
+        # One row more for each that this transaction has taken already.
+        where = "WHERE task.agent = ? AND task.ready NOTNULL ORDER BY task.ready LIMIT ?"
+        stored = self.rows(where, (agent, limit + len(self._touched)))
+        found = [row for row in stored if row.ready]
+        known = {row.id for row in found}
+        for row in self._touched.values():
+            if row.ready and row.scope.agent == agent and row.id not in known:
+                found.append(row)
+        return found[:limit]
+
+    def mine(self, scope: Scope, task: str) -> Leaf:
+        """A born row of this scope; TaskNotFound."""
+        row = self.row(task)
+        if row is None or row.scope != scope or not row.born:
+            raise TaskNotFound
+        return row
+
+    def room(self, row: Leaf, fresh: Iterable[Entry]) -> None:
+        """Refuse what would make a task larger than one may be."""
+        size = row.size + sum(len(entry.wire or b"") for entry in fresh)
+        if size > self.max_task:
+            raise LimitExceeded(f"The task is larger than {self.max_task} bytes")
+
+    def touch(self, row: Leaf) -> None:
+        """This row was changed."""
+        self._touched[row.id] = row
+
+    def drop(self, row: Leaf) -> None:
+        """Forget a row and all that hangs on it."""
+        db, key = self.db, row.key
+        base = key << BITS
+        db.execute("DELETE FROM entry WHERE place > ? AND place < ?", (base, base + (1 << BITS)))
+        for table in ("snapshot", "receipt", "line"):
+            db.execute(f"DELETE FROM {table} WHERE task = ?", (key,))
+        db.execute("DELETE FROM task WHERE key = ?", (key,))
+        self._rows.pop(row.id, None)
+        self._touched.pop(row.id, None)
+        if row.told is not None:
+            self._count(self.scope(row.scope), row.told.number, -1)
+
+    # -- writing
+
+    def flush(self) -> None:
+        """Write rows, entries and counts."""
+        if not self._touched and not self._tally:
+            return
+        rows, self._touched = self._touched, {}
+        new: list[Leaf] = []
+        known: list[Leaf] = []
+        fresh: list[tuple[int, int, int, bytes]] = []
+        hooked: list[tuple[int]] = []
+        for row in rows.values():
+            if not row.key:
+                self._key += 1
+                row.key = self._key
+                new.append(row)
+            else:
+                known.append(row)
+            if row.entries:
+                fresh.extend(self._entries(row))
+                if row.hooked:
+                    hooked.append((row.key,))
+            self._views(row)
+        db = self.db
+        if new:
+            db.executemany(_INSERT, [self._columns(row) for row in new])
+        if known:
+            db.executemany(_UPDATE, [(*row.values(), row.key) for row in known])
+        if fresh:
+            db.executemany("INSERT INTO entry (place, turn, kind, body) VALUES (?, ?, ?, ?)", fresh)
+        if hooked:
+            db.executemany("UPDATE line SET behind = 1 WHERE task = ?", hooked)
+        if self._tally:
+            db.executemany(
+                "INSERT INTO tally (scope, state, number) VALUES (?, ?, ?) "
+                "ON CONFLICT DO UPDATE SET number = number + excluded.number",
+                [(*place, number) for place, number in self._tally.items() if number],
+            )
+            self._tally.clear()
+
+    def _columns(self, row: Leaf) -> tuple[Any, ...]:
+        rest = row.values()
+        scope = self.scope(row.scope)
+        return (row.key, row.id, scope, row.scope.agent, row.context, *rest)
+
+    def _entries(self, row: Leaf) -> Iterator[tuple[int, int, int, bytes]]:
+        base = row.key << BITS
+        fresh, row.entries = row.entries, []
+        for item in fresh:
+            kind, data = body(item)
+            row.size += len(data)
+            yield base + item.number, item.turn, kind, data
+
+    def _views(self, row: Leaf) -> None:
+        """What is derived from the row: its place in the queue, its end, its count."""
+        if not row.ready:
+            row.offered = None
+        elif row.offered is None:
+            self._offer += 1
+            row.offered = self._offer
+        if row.ended and row.ended_at is None:
+            row.ended_at = time.time()
+        if row.born and row.told is not row.state:
+            scope = self.scope(row.scope)
+            if row.told is not None:
+                self._count(scope, row.told.number, -1)
+            self._count(scope, row.state.number, 1)
+            row.told = row.state
+
+    def _count(self, scope: int, state: int, number: int) -> None:
+        place = (scope, state)
+        self._tally[place] = self._tally.get(place, 0) + number

@@ -1,0 +1,154 @@
+"""The tables, and the way from one version of them to the next."""
+
+from __future__ import annotations
+
+from dragoman.errors import Unavailable
+from dragoman.stores.sqlite.driver import Connection
+
+APPLICATION = 0x64726167
+"""What `PRAGMA application_id` says of a file that is ours."""
+
+BITS = 24
+"""An entry's place is its task's key, shifted by these, plus its number: neighbours in a log are
+neighbours on disk, and reading on from a place is one range of one tree."""
+
+_FIRST = """
+CREATE TABLE scope (
+  key INTEGER PRIMARY KEY,
+  agent TEXT NOT NULL,
+  tenant TEXT NOT NULL,
+  owner TEXT NOT NULL,
+  UNIQUE (agent, tenant, owner)
+) STRICT;
+
+CREATE TABLE task (
+  key INTEGER PRIMARY KEY,
+  id TEXT NOT NULL UNIQUE,
+  scope INTEGER NOT NULL,
+  agent TEXT NOT NULL,
+  context TEXT NOT NULL,
+  skill TEXT NOT NULL,
+  state INTEGER NOT NULL,
+  changed TEXT NOT NULL,
+  last INTEGER NOT NULL,
+  version INTEGER NOT NULL,
+  born INTEGER NOT NULL,
+  replied INTEGER NOT NULL,
+  epoch INTEGER NOT NULL,
+  holder TEXT NOT NULL,
+  lease REAL NOT NULL,
+  turn INTEGER NOT NULL,
+  settled INTEGER NOT NULL,
+  attempt INTEGER NOT NULL,
+  inbox TEXT NOT NULL,
+  cancel_at REAL NOT NULL,
+  canceled BLOB,
+  hooked INTEGER NOT NULL,
+  size INTEGER NOT NULL,
+  ready INTEGER,
+  ended REAL
+) STRICT;
+
+CREATE INDEX task_changed ON task (scope, changed, id) WHERE born = 1;
+CREATE INDEX task_state ON task (scope, state, changed, id) WHERE born = 1;
+CREATE INDEX task_context ON task (scope, context, changed, id, state) WHERE born = 1;
+CREATE INDEX task_ready ON task (agent, ready) WHERE ready IS NOT NULL;
+CREATE INDEX task_held ON task (lease) WHERE lease > 0;
+CREATE INDEX task_ended ON task (ended) WHERE ended IS NOT NULL;
+CREATE INDEX task_replied ON task (ended) WHERE replied = 1;
+
+CREATE TABLE tally (
+  scope INTEGER NOT NULL,
+  state INTEGER NOT NULL,
+  number INTEGER NOT NULL,
+  PRIMARY KEY (scope, state)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE entry (
+  place INTEGER PRIMARY KEY,
+  turn INTEGER NOT NULL,
+  kind INTEGER NOT NULL,
+  body BLOB NOT NULL
+) STRICT;
+
+CREATE TABLE snapshot (
+  task INTEGER PRIMARY KEY,
+  number INTEGER NOT NULL,
+  body BLOB NOT NULL
+) STRICT;
+
+CREATE TABLE receipt (
+  scope INTEGER NOT NULL,
+  name TEXT NOT NULL,
+  digest BLOB NOT NULL,
+  task INTEGER NOT NULL,
+  number INTEGER NOT NULL,
+  PRIMARY KEY (scope, name)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX receipt_task ON receipt (task);
+
+CREATE TABLE line (
+  task INTEGER NOT NULL,
+  id TEXT NOT NULL,
+  agent TEXT NOT NULL,
+  webhook BLOB NOT NULL,
+  cursor INTEGER NOT NULL,
+  attempts INTEGER NOT NULL,
+  due REAL NOT NULL,
+  taken INTEGER NOT NULL,
+  behind INTEGER NOT NULL,
+  parked INTEGER NOT NULL,
+  reason TEXT NOT NULL,
+  ticket INTEGER NOT NULL,
+  PRIMARY KEY (task, id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX line_due ON line (agent, due) WHERE behind = 1 AND parked = 0;
+CREATE INDEX line_parked ON line (task) WHERE parked = 1;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST,)
+"""Each leads from the version that is its index to the next one."""
+
+VERSION = len(MIGRATIONS)
+
+
+class Unusable(Unavailable):
+    """The file cannot be used by this program; the message says why."""
+
+
+def version(db: Connection) -> int:
+    """The version of the file's tables, 0 if it is new; Unusable if they are not ours."""
+    (found,) = db.execute("PRAGMA user_version").fetchone()
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    (tables,) = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if tables and application != APPLICATION:
+        raise Unusable("it is a database of another application")
+    if found > VERSION:
+        raise Unusable(
+            f"it was written by a newer dragoman (schema {found}, this one knows {VERSION}); "
+            "upgrade dragoman, or give another file"
+        )
+    return int(found)
+
+
+def migrate(db: Connection) -> int:
+    """Bring the tables to the present version; from which one they came."""
+    before = version(db)
+    if before == VERSION:
+        return before
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        before = version(db)  # another process may have been quicker
+        for script in MIGRATIONS[before:]:
+            for statement in script.split(";"):
+                if statement.strip():
+                    db.execute(statement)
+        db.execute(f"PRAGMA application_id = {APPLICATION}")
+        db.execute(f"PRAGMA user_version = {VERSION}")
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+    return before

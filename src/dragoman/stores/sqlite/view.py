@@ -1,0 +1,211 @@
+"""What is read from the file. Every answer comes from one state of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from dragoman.caller import Scope
+from dragoman.events import Entry
+from dragoman.lifecycle import fold
+from dragoman.store import Head, Line, Page, Query, Webhook
+from dragoman.stores.sqlite.driver import Connection
+from dragoman.stores.sqlite.ledger import FOUND, Leaf, decode_task, entries, events
+from dragoman.types import Task
+
+SMALL = 64 * 1024
+"""A log of fewer bytes is folded from its beginning; a larger one gets snapshots."""
+
+decode_webhook = msgspec.json.Decoder(Webhook).decode
+
+
+class Folded(msgspec.Struct, frozen=True):
+    """A task, and what it took to fold it."""
+
+    row: Leaf
+    task: Task
+    snapshot: int
+    """The bytes of the snapshot that it began with."""
+    tail: int
+    """The bytes that were folded onto it."""
+
+    @property
+    def grown(self) -> bool:
+        """The tail has grown as large as the snapshot: time for another."""
+        return self.tail >= max(SMALL, self.snapshot)
+
+
+class View:
+    """A reader's connection. Not to be used by two threads at once."""
+
+    def __init__(self, db: Connection) -> None:
+        self.db = db
+
+    def row(self, task: str) -> Leaf | None:
+        """The row of this id."""
+        found = self.db.execute(f"{FOUND} WHERE task.id = ?", (task,)).fetchone()
+        return None if found is None else Leaf.restored(found)
+
+    def read(self, key: int, after: int, limit: int, size: int) -> Sequence[Entry]:
+        """Entries after a place."""
+        return entries(self.db, key, after, limit, size)
+
+    def load(self, task: str) -> Folded | None:
+        """The task of this id, folded."""
+        self.db.execute("BEGIN")
+        try:
+            row = self.row(task)
+            return None if row is None else self._fold(row)
+        finally:
+            self.db.execute("COMMIT")
+
+    def _fold(self, row: Leaf) -> Folded:
+        start: Task | None = None
+        number, size = 0, 0
+        if row.size >= SMALL:
+            found = self.db.execute(
+                "SELECT number, body FROM snapshot WHERE task = ?", (row.key,)
+            ).fetchone()
+            if found is not None:
+                number, data = found
+                start, size = decode_task(data), len(data)
+        tail = 0
+
+        def counted() -> Any:
+            nonlocal tail
+            for length, event in events(self.db, row.key, number):
+                tail += length
+                yield event
+
+        task = fold(start, counted())
+        return Folded(row, task, size, tail)
+
+    def page(self, scope: Scope, query: Query) -> Page:
+        """A page of tasks, folded."""
+        db = self.db
+        db.execute("BEGIN")
+        try:
+            found = db.execute(
+                "SELECT key FROM scope WHERE agent = ? AND tenant = ? AND owner = ?",
+                (scope.agent, scope.tenant, scope.owner),
+            ).fetchone()
+            if found is None:
+                return Page((), None, 0)
+            where, values = _where(found[0], query)
+            total = self._total(found[0], query, where, values)
+            if query.cursor is not None:
+                where += " AND (changed, id) < (?, ?)"
+                values += query.cursor
+            chosen = db.execute(
+                f"SELECT changed, id FROM task WHERE {where} "
+                "ORDER BY changed DESC, id DESC LIMIT ?",
+                (*values, query.size + 1),
+            ).fetchall()
+            cursor = None
+            if len(chosen) > query.size:
+                chosen.pop()
+                cursor = (chosen[-1][0], chosen[-1][1])
+            tasks = [self._task(id) for _, id in chosen]
+            return Page(tasks, cursor, total)
+        finally:
+            db.execute("COMMIT")
+
+    def _task(self, id: str) -> Task:
+        row = self.row(id)
+        assert row is not None  # it is one state of the file
+        return self._fold(row).task
+
+    def _total(self, scope: int, query: Query, where: str, values: tuple[Any, ...]) -> int:
+        """Counted while writing; a context or a time makes it a count of index entries."""
+        if query.context or query.since:
+            sql = f"SELECT count(*) FROM task WHERE {where}"
+        elif query.state is not None:
+            sql = "SELECT coalesce(sum(number), 0) FROM tally WHERE scope = ? AND state = ?"
+        else:
+            sql = "SELECT coalesce(sum(number), 0) FROM tally WHERE scope = ?"
+        (total,) = self.db.execute(sql, values).fetchone()
+        return int(total)
+
+    def moved(self, places: Mapping[str, int]) -> Collection[str]:
+        """Those whose version is another, or that are gone."""
+        found = dict(
+            self.db.execute(
+                "SELECT id, version FROM task WHERE id IN (SELECT value FROM json_each(?))",
+                (json.dumps(list(places)),),
+            ).fetchall()
+        )
+        return [task for task, version in places.items() if found.get(task) != version]
+
+    def expired(self, agents: Collection[str], limit: int) -> Sequence[Head]:
+        """Rows whose lease, or grace, has run out."""
+        now = time.monotonic()
+        found = self.db.execute(
+            f"{FOUND} WHERE task.lease > 0 AND (task.lease < ? OR task.cancel_at BETWEEN 1e-9 "
+            "AND ?) AND task.agent IN (SELECT value FROM json_each(?)) LIMIT ?",
+            (now, now, json.dumps(list(agents)), limit),
+        )
+        return [Leaf.restored(columns).head() for columns in found.fetchall()]
+
+    def webhooks(self, key: int) -> list[bytes]:
+        """The webhooks of a task, in order of id."""
+        found = self.db.execute("SELECT webhook FROM line WHERE task = ? ORDER BY id", (key,))
+        return [row[0] for row in found.fetchall()]
+
+    def due(self, agents: Collection[str]) -> bool:
+        """Whether any line is due."""
+        found = self.db.execute(
+            "SELECT 1 FROM line WHERE behind = 1 AND parked = 0 AND due <= ? "
+            "AND agent IN (SELECT value FROM json_each(?)) LIMIT 1",
+            (time.time(), json.dumps(list(agents))),
+        )
+        return found.fetchone() is not None
+
+    def lines(self, limit: int, parked: bool | None) -> list[Any]:
+        """The columns of lines with something to deliver."""
+        return self.db.execute(
+            f"{LINE} WHERE line.behind = 1 AND (? IS NULL OR line.parked = ?) "
+            "ORDER BY line.due LIMIT ?",
+            (parked, parked, limit),
+        ).fetchall()
+
+
+def _where(scope: int, query: Query) -> tuple[str, tuple[Any, ...]]:
+    where, values = "born = 1 AND scope = ?", [scope]
+    found: list[Any] = values
+    if query.context:
+        where += " AND context = ?"
+        found.append(query.context)
+    if query.state is not None:
+        where += " AND state = ?"
+        found.append(query.state.number)
+    if query.since:
+        where += " AND changed >= ?"
+        found.append(query.since)
+    return where, tuple(found)
+
+
+LINE = (
+    "SELECT scope.agent, scope.tenant, scope.owner, task.id, line.webhook, line.cursor, "
+    "line.attempts, line.due, line.parked, line.reason, line.ticket "
+    "FROM line JOIN task ON task.key = line.task JOIN scope ON scope.key = task.scope"
+)
+
+
+def line(columns: Any) -> Line:
+    """The line of the columns that `LINE` selects; its secrets as they are stored."""
+    agent, tenant, owner, task, webhook, cursor, attempts, due, parked, reason, ticket = columns
+    return Line(
+        scope=Scope(agent, tenant, owner),
+        task=task,
+        webhook=decode_webhook(webhook),
+        cursor=cursor,
+        attempts=attempts,
+        due=due,
+        parked=bool(parked),
+        reason=reason,
+        ticket=ticket,
+    )

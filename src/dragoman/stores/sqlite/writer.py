@@ -1,0 +1,128 @@
+"""The one thread that writes. What is asked for while it commits shares the next commit."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from dragoman.errors import A2AError
+from dragoman.lifecycle import IllegalEvent
+from dragoman.store import Conflict, Stale
+from dragoman.stores.sqlite.driver import Driver, unavailable
+from dragoman.stores.sqlite.ledger import Ledger
+from dragoman.telemetry import logger
+
+T = TypeVar("T")
+Work = Callable[[Ledger], Any]
+
+REFUSALS = (A2AError, Conflict, IllegalEvent, Stale)
+GROUP = 512
+"""The most pieces of work that share a commit."""
+
+
+class Job:
+    """A piece of work, and what came of it."""
+
+    __slots__ = ("error", "future", "result", "work")
+
+    def __init__(self, work: Work, future: asyncio.Future[Any]) -> None:
+        self.work = work
+        self.future = future
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def attempt(self, ledger: Ledger) -> None:
+        """Do it; a refusal is a result, and leaves the transaction sound."""
+        self.error = None
+        try:
+            self.result = self.work(ledger)
+        except REFUSALS as error:
+            self.error = error
+
+    def deliver(self) -> None:
+        """Tell, unless nobody waits any more."""
+        if self.future.done():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)
+
+
+class Writer:
+    """Takes work from the event loop and answers when it is on disk."""
+
+    def __init__(self, ledger: Ledger, driver: Driver, loop: asyncio.AbstractEventLoop) -> None:
+        self._ledger = ledger
+        self._driver = driver
+        self._loop = loop
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="dragoman-writer", daemon=True)
+        self._ended = loop.create_future()
+        self._thread.start()
+
+    def submit(self, work: Callable[[Ledger], T]) -> asyncio.Future[T]:
+        """Begin a piece of work; works are done in the order of these calls."""
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._jobs.put(Job(work, future))
+        return future
+
+    async def close(self) -> None:
+        """Finish what was asked for."""
+        self._jobs.put(None)
+        await self._ended
+
+    # -- in the thread
+
+    def _run(self) -> None:
+        open_ = True
+        while open_:
+            jobs: list[Job] = []
+            job = self._jobs.get()
+            with contextlib.suppress(queue.Empty):
+                while job is not None:
+                    jobs.append(job)
+                    if len(jobs) >= GROUP:
+                        break
+                    job = self._jobs.get_nowait()
+            open_ = job is not None
+            if jobs:
+                self._group(jobs)
+        self._tell(self._ended.set_result, None)
+
+    def _group(self, jobs: Sequence[Job]) -> None:
+        try:
+            self._commit(jobs)
+        except Exception as error:  # noqa: BLE001 - it is raised where the work was asked for
+            if len(jobs) > 1:  # one that cannot be written must not take the others with it
+                for job in jobs:
+                    self._group([job])
+                return
+            broken = isinstance(error, self._driver.error)
+            jobs[0].error = unavailable(error) if broken else error
+            logger.error("nothing was written: %s", error)
+        self._tell(_deliver, jobs)
+
+    def _commit(self, jobs: Sequence[Job]) -> None:
+        ledger = self._ledger
+        ledger.begin()
+        try:
+            for job in jobs:
+                job.attempt(ledger)
+            ledger.commit()
+        except BaseException:
+            ledger.rollback()
+            raise
+
+    def _tell(self, call: Callable[..., None], *arguments: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody is left to tell
+            self._loop.call_soon_threadsafe(call, *arguments)
+
+
+def _deliver(jobs: Sequence[Job]) -> None:
+    for job in jobs:
+        job.deliver()
