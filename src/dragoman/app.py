@@ -290,9 +290,7 @@ class App:
                 try:
                     await self.start()
                 except Exception as error:
-                    if isinstance(error, A2AError):
-                        logger.error("the application cannot start: %s", error)
-                    else:
+                    if not isinstance(error, A2AError):  # those say all in their message
                         logger.exception("the application cannot start")
                     await send({"type": "lifespan.startup.failed", "message": str(error)})
                     return

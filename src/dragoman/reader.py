@@ -13,7 +13,7 @@ from dragoman.bell import Bell
 from dragoman.caller import Scope
 from dragoman.errors import TaskNotFound
 from dragoman.events import Entry, Reply
-from dragoman.store import Head, Store
+from dragoman.store import LARGE, Head, Store
 from dragoman.types import TaskState, TaskStatusUpdateEvent
 
 BATCH = 512
@@ -119,7 +119,9 @@ class Stream:
 
     def _taken(self, entries: Sequence[Entry]) -> Sequence[Entry]:
         """These entries up to the one that ends the stream, behind the first."""
-        self._current = 0 < len(entries) < BATCH
+        self._current = 0 < len(entries) < BATCH and (
+            sum([len(entry.wire or b"") for entry in entries]) < LARGE
+        )
         for index, entry in enumerate(entries):
             event = entry.event
             if type(event) is TaskStatusUpdateEvent:

@@ -17,6 +17,9 @@ from dragoman.caller import Scope
 from dragoman.events import CancelRequested, Entry, Received
 from dragoman.types import Task, TaskPushNotificationConfig, TaskState, TaskStatusUpdateEvent
 
+LARGE = 1024 * 1024
+"""The bytes after which a read of entries is long enough."""
+
 
 class Stale(Exception):
     """The claim is no longer the writer's: another epoch has begun."""
@@ -182,7 +185,8 @@ class Store(Protocol):
         """The task, once it is born."""
 
     async def read(self, scope: Scope, task: str, after: int, limit: int) -> Sequence[Entry] | None:
-        """Entries after a place, in order; None if there is no such log."""
+        """Entries after a place, in order; None if there is no such log. Fewer than `limit` are
+        all that there are, unless they are LARGE together, as they are streamed."""
 
     async def list(self, scope: Scope, query: Query) -> Page:
         """A page of born tasks."""

@@ -23,7 +23,7 @@ from dragoman.errors import A2AError, InvalidAgentResponse, Unavailable
 from dragoman.events import Entry, Event, Reply
 from dragoman.lifecycle import IllegalEvent, advance
 from dragoman.settings import Settings
-from dragoman.store import Claim, Query, Stale, Store
+from dragoman.store import LARGE, Claim, Query, Stale, Store
 from dragoman.telemetry import CORRELATION, TASK, logger
 from dragoman.threads import Threads
 from dragoman.turn import Over, Turn
@@ -255,6 +255,8 @@ class Run:
     _dropped: tuple[str, ...] = ()
     _events = 0
     _bytes = 0
+    _held = 0
+    """The bytes that are pending."""
 
     def __init__(self, worker: Worker, claim: Claim) -> None:
         head = claim.head
@@ -289,7 +291,7 @@ class Run:
             for event in self.turn.events(value):
                 self._say(event)
         # one that goes on after its end must not keep others from their turn
-        return len(self._pending) >= BATCH or self.ended or self.lost
+        return self._much()
 
     def finish(self, value: Any) -> None:
         """Take what was returned."""
@@ -309,9 +311,13 @@ class Run:
         if self.closing:
             return await Over(self.handler.name).emit(event)
         self._say(event)
-        if len(self._pending) >= BATCH or self.ended or self.lost:
+        if self._much():
             await self.relieve()
         return None
+
+    def _much(self) -> bool:
+        """Whether to wait until what was said has landed."""
+        return len(self._pending) >= BATCH or self._held >= LARGE or self.ended or self.lost
 
     @staticmethod
     def _is_event(value: Any) -> bool:
@@ -341,6 +347,7 @@ class Run:
         except (IllegalEvent, TypeError, ValueError, RecursionError) as error:
             raise InvalidAgentResponse(str(error)) from error
         self._pending.append(Entry(0, event, self.claim.turn, wire))
+        self._held += len(wire)
         if not self._scheduled:
             self._scheduled = True
             self.worker.loop.call_soon(self._flush)
@@ -386,6 +393,7 @@ class Run:
         if self._flight is not None and not self._flight.done():
             return  # it flushes again when it lands
         entries, self._pending = self._pending, []
+        self._held = 0
         self._ship(entries, release)
 
     def _ship(self, entries: list[Entry], release: bool) -> None:

@@ -47,8 +47,6 @@ from dragoman.types import TaskStatusUpdateEvent
 
 T = TypeVar("T")
 
-CHUNK = 1024 * 1024
-"""The bytes after which a read is long enough."""
 READERS = 2
 PRUNED = 256
 RECEIPTS = 24 * 3600.0
@@ -188,7 +186,7 @@ class SqliteStore:
             known = self._keys[task] = (row.key, row.scope)
         if known[1] != scope:
             return None
-        return self._now(lambda view: view.read(known[0], after, limit, CHUNK))
+        return self._now(lambda view: view.read(known[0], after, limit))
 
     async def list(self, scope: Scope, query: Query) -> Page:
         """See `Store.list`."""

@@ -12,7 +12,7 @@ from dragoman.caller import Scope
 from dragoman.dialects import v1_0
 from dragoman.errors import LimitExceeded, TaskNotFound
 from dragoman.events import CancelRequested, Entry, Event, Received, Reply
-from dragoman.store import Draft
+from dragoman.store import LARGE, Draft
 from dragoman.stores.row import Row
 from dragoman.stores.sqlite.driver import Connection
 from dragoman.stores.sqlite.schema import BITS
@@ -128,18 +128,19 @@ def entry(number: int, turn: int, kind: int, body: bytes) -> Entry:
     return Entry(number, event, turn, body)
 
 
-def entries(db: Connection, key: int, after: int, limit: int, size: int = 1 << 62) -> list[Entry]:
-    """The entries of a log after a place: at most so many, and one more than so many bytes."""
+def entries(db: Connection, key: int, after: int, limit: int) -> list[Entry]:
+    """The entries of a log after a place: at most so many, and no more once they are LARGE."""
     base = key << BITS
     found = []
+    size = 0
     for place, turn, kind, data in db.execute(
         "SELECT place, turn, kind, body FROM entry WHERE place > ? AND place < ? "
         "ORDER BY place LIMIT ?",
         (base + after, base + (1 << BITS), limit),
     ):
-        found.append(entry(place - base, turn, kind, data))
-        size -= len(data)
-        if size < 0:
+        found.append(item := entry(place - base, turn, kind, data))
+        size += len(item.wire or b"")
+        if size >= LARGE:
             break
     return found
 
@@ -173,6 +174,8 @@ class Ledger:
     def begin(self) -> None:
         """Begin one; what another process changed meanwhile is not remembered any more."""
         db = self.db
+        if db.in_transaction:  # the last one could not even be rolled back
+            db.execute("ROLLBACK")
         db.execute("BEGIN IMMEDIATE")
         (version,) = db.execute("PRAGMA data_version").fetchone()
         if version != self._version:

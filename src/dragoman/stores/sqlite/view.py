@@ -50,9 +50,9 @@ class View:
         found = self.db.execute(f"{FOUND} WHERE task.id = ?", (task,)).fetchone()
         return None if found is None else Leaf.restored(found)
 
-    def read(self, key: int, after: int, limit: int, size: int) -> Sequence[Entry]:
+    def read(self, key: int, after: int, limit: int) -> Sequence[Entry]:
         """Entries after a place."""
-        return entries(self.db, key, after, limit, size)
+        return entries(self.db, key, after, limit)
 
     def load(self, task: str) -> Folded | None:
         """The task of this id, folded."""
