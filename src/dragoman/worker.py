@@ -249,6 +249,7 @@ class Run:
 
     _scheduled = False
     _flight: asyncio.Future[bool] | None = None
+    _waiters: tuple[asyncio.Future[None], ...] = ()
     _pause = 0.0
     _unstorable = False
     _stopper: asyncio.Task[None] | None = None
@@ -404,6 +405,8 @@ class Run:
             self._flight.add_done_callback(partial(self._landed, entries=entries, release=release))
 
     def _landed(self, flight: asyncio.Future[bool], entries: list[Entry], release: bool) -> None:
+        if self._waiters:
+            self._wake()
         error = flight.exception()
         if error is None:
             self._pause = 0.0
@@ -427,7 +430,8 @@ class Run:
     def _reship(self, before: asyncio.Future[bool], entries: list[Entry], release: bool) -> None:
         if not self.lost:
             self._ship(entries, release)
-        before.set_result(False)  # whoever waited for it looks again
+        before.set_result(False)
+        self._wake()  # whoever waits looks again
 
     def _refused(self, error: BaseException, release: bool) -> None:
         """What was said cannot be stored: the task fails and says why, if it can."""
@@ -445,7 +449,15 @@ class Run:
 
     async def _landing(self) -> None:
         while self._flight is not None and not self._flight.done():
-            await asyncio.wait([self._flight])
+            waiter = self.worker.loop.create_future()  # its own: it may be cancelled
+            self._waiters = (*self._waiters, waiter)
+            await waiter
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, ()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def _release(self) -> None:
         """The last append: what is pending, and the end of the claim."""

@@ -6,13 +6,13 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 
 from dragoman.events import Received
-from dragoman.lifecycle import birth, fold
 from dragoman.store import Line, Query
 from dragoman.stores.row import Row
-from dragoman.types import Task, TaskState
+from dragoman.stores.tail import Tail
+from dragoman.types import TaskState
 
 
-class Log(Row):
+class Log(Row, Tail):
     """One task's row, and all of its entries."""
 
     queued = False
@@ -20,8 +20,6 @@ class Log(Row):
     shelf: Shelf | None = None
     shelved: tuple[str, TaskState] | None = None
     lines: dict[str, Line] = {}  # noqa: RUF012 - most have none, and share it
-    _task: Task | None = None
-    _folded = 0
 
     def received(self, number: int) -> Received:
         """The message of this number."""
@@ -33,18 +31,6 @@ class Log(Row):
     def pending(self) -> bool:
         """A webhook has something to deliver."""
         return any(line.cursor < self.last and not line.parked for line in self.lines.values())
-
-    def task(self) -> Task:
-        """The fold of the log; what was folded before is not folded again."""
-        entries = self.entries
-        if self._task is None:
-            self._task = birth(entries[0].event)  # type: ignore[arg-type]
-            self._folded = 1
-        if self._folded < len(entries):
-            tail = (entry.event for entry in entries[self._folded :])
-            self._task = fold(self._task, tail)  # type: ignore[arg-type]
-            self._folded = len(entries)
-        return self._task
 
 
 class Shelf:

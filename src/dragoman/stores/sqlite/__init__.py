@@ -40,6 +40,7 @@ from dragoman.store import (
 from dragoman.stores.sqlite.driver import STANDARD, Driver, prepare, unavailable
 from dragoman.stores.sqlite.ledger import Leaf, Ledger, encode, entries
 from dragoman.stores.sqlite.lock import Lock
+from dragoman.stores.sqlite.recent import Recent
 from dragoman.stores.sqlite.schema import Unusable, migrate
 from dragoman.stores.sqlite.view import LINE, SMALL, Folded, View, decode_webhook, line
 from dragoman.stores.sqlite.writer import Writer
@@ -75,6 +76,7 @@ class SqliteStore:
         self.max_task = max_task
         self.driver = driver
         self._seal = seal or Seal(())
+        self._recent = Recent()
         self._keys: dict[str, tuple[int, Scope]] = {}
         self._views = threading.local()
         self._open: list[Any] = []
@@ -93,7 +95,7 @@ class SqliteStore:
         except BaseException:
             self._release()
             raise
-        self._writer = Writer(ledger, self.driver, self._loop)
+        self._writer = Writer(ledger, self.driver, self._loop, self._recent.publish)
         self._view = self._new_view()
 
     def _prepare(self) -> Ledger:
@@ -108,6 +110,9 @@ class SqliteStore:
             raise Unusable(f"{self.path}: {error.message}") from None
         # Nobody else has the file: whoever held a claim is dead.
         db.execute("UPDATE task SET lease = 1e-9, cancel_at = min(cancel_at, 1e-9) WHERE lease > 0")
+        db.execute(
+            "UPDATE line SET due = 0, taken = 0 WHERE behind = 1 AND parked = 0 AND taken = 1"
+        )
         return Ledger(db, max_task=self.max_task)
 
     async def close(self) -> None:
@@ -157,11 +162,16 @@ class SqliteStore:
 
     async def head(self, scope: Scope, task: str) -> Head | None:
         """See `Store.head`."""
+        if live := self._recent.find(scope, task):
+            return live.head
         row = self._row(scope, task)
         return row.head() if row else None
 
     async def load(self, scope: Scope, task: str) -> Record | None:
         """See `Store.load`."""
+        live = self._recent.find(scope, task)
+        if live is not None and live.first == 1:
+            return Record(live.task(), live.head) if live.head.born else None
         row = self._row(scope, task)
         if row is None or not row.born:
             return None
@@ -176,6 +186,10 @@ class SqliteStore:
 
     async def read(self, scope: Scope, task: str, after: int, limit: int) -> Sequence[Entry] | None:
         """See `Store.read`."""
+        live = self._recent.find(scope, task)
+        if live is not None and live.first <= after + 1:
+            place = after + 1 - live.first
+            return live.entries[place : place + limit]
         known = self._keys.get(task)
         if known is None:
             row = self._row(scope, task)
@@ -285,7 +299,10 @@ class SqliteStore:
         try:
             whole = []
             for claim in found:
-                if claim.turn > 1:
+                live = self._recent.find(claim.head.scope, claim.head.id)
+                if live is not None and live.first == 1:
+                    claim = replace(claim, task=live.task())
+                elif claim.turn > 1:
                     folded = await self._read(partial(View.load, task=claim.head.id))
                     assert folded is not None  # one that is claimed is not forgotten
                     self._keep(folded)
@@ -388,14 +405,15 @@ class SqliteStore:
         def work(ledger: Ledger) -> list[Line]:
             ledger.flush()
             now = time.time()
-            taken: list[Line] = []
+            found: list[Line] = []
             for agent in agents:
-                found = ledger.db.execute(
+                columns = ledger.db.execute(
                     f"{LINE} WHERE line.agent = ? AND line.due <= ? AND line.behind = 1 "
                     "AND line.parked = 0 ORDER BY line.due LIMIT ?",
-                    (agent, now, limit - len(taken)),
+                    (agent, now, limit),
                 ).fetchall()
-                taken.extend(map(line, found))
+                found.extend(map(line, columns))
+            taken = sorted(found, key=lambda item: item.due)[:limit]
             ledger.db.executemany(
                 "UPDATE line SET ticket = ticket + 1, taken = 1, due = ? "
                 "WHERE id = ? AND task = (SELECT key FROM task WHERE id = ?)",
@@ -525,9 +543,9 @@ class SqliteStore:
         ledger.flush()
         ledger.db.execute(
             "INSERT INTO line (task, id, agent, webhook, cursor, attempts, due, taken, behind, "
-            "parked, reason, ticket) VALUES (?, ?, ?, ?, ?, 0, 0, 0, ?, 0, '', 0) "
+            "parked, reason, ticket) VALUES (?, ?, ?, ?, ?, 0, 0, 0, ?, 0, '', ?) "
             "ON CONFLICT DO UPDATE SET webhook = excluded.webhook, attempts = 0, due = 0, "
-            "taken = 0, parked = 0, ticket = ticket + 1",
+            "taken = 0, parked = 0, reason = '', ticket = ticket + 1",
             (
                 row.key,
                 webhook.config.id,
@@ -535,6 +553,7 @@ class SqliteStore:
                 encode(self._sealed(webhook)),
                 cursor,
                 cursor < row.last,
+                time.time_ns(),  # after a deletion it must not meet a ticket that is still out
             ),
         )
 

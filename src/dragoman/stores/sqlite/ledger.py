@@ -15,6 +15,7 @@ from dragoman.events import CancelRequested, Entry, Event, Received, Reply
 from dragoman.store import LARGE, Draft
 from dragoman.stores.row import Row
 from dragoman.stores.sqlite.driver import Connection
+from dragoman.stores.sqlite.recent import Commit
 from dragoman.stores.sqlite.schema import BITS
 from dragoman.types import (
     ENUM_NUMBERS,
@@ -163,6 +164,7 @@ class Ledger:
         self.max_task = max_task
         self._rows: dict[str, Leaf] = {}
         self._touched: dict[str, Leaf] = {}
+        self._changes: dict[str, list[Entry]] = {}
         self._scopes: dict[Scope, int] = {}
         self._tally: dict[tuple[int, int], int] = {}
         self._version = -1
@@ -185,14 +187,20 @@ class Ledger:
             (offer,) = db.execute("SELECT max(ready) FROM task WHERE ready NOTNULL").fetchone()
             self._offer = offer or 0
 
-    def commit(self) -> None:
-        """Write what was touched, and wait for the disk."""
+    def commit(self) -> list[Commit]:
+        """Write what was touched, wait for the disk, and tell what there is now."""
         self.flush()
         self.db.execute("COMMIT")
+        commits: list[Commit] = []
+        for task, fresh in self._changes.items():
+            row = self._rows.get(task)
+            commits.append((task, row.head() if row else None, fresh))
+        self._changes = {}
         if len(self._rows) > KEPT:
             self._rows.clear()
         if len(self._scopes) > KEPT:
             self._scopes.clear()
+        return commits
 
     def rollback(self) -> None:
         """Nothing of it has happened."""
@@ -204,6 +212,7 @@ class Ledger:
     def _forget(self) -> None:
         self._rows.clear()
         self._touched.clear()
+        self._changes = {}
         self._scopes.clear()
         self._tally.clear()
 
@@ -284,6 +293,7 @@ class Ledger:
         db.execute("DELETE FROM task WHERE key = ?", (key,))
         self._rows.pop(row.id, None)
         self._touched.pop(row.id, None)
+        self._changes[row.id] = []
         if row.told is not None:
             self._count(self.scope(row.scope), row.told.number, -1)
 
@@ -305,7 +315,9 @@ class Ledger:
                 new.append(row)
             else:
                 known.append(row)
+            changes = self._changes.setdefault(row.id, [])
             if row.entries:
+                changes += row.entries
                 fresh.extend(self._entries(row))
                 if row.hooked:
                     hooked.append((row.key,))

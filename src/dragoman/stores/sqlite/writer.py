@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from dragoman.errors import A2AError
@@ -14,6 +14,7 @@ from dragoman.lifecycle import IllegalEvent
 from dragoman.store import Conflict, Stale
 from dragoman.stores.sqlite.driver import Driver, unavailable
 from dragoman.stores.sqlite.ledger import Ledger
+from dragoman.stores.sqlite.recent import Commit
 from dragoman.telemetry import logger
 
 T = TypeVar("T")
@@ -56,7 +57,14 @@ class Job:
 class Writer:
     """Takes work from the event loop and answers when it is on disk."""
 
-    def __init__(self, ledger: Ledger, driver: Driver, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        driver: Driver,
+        loop: asyncio.AbstractEventLoop,
+        publish: Callable[[Iterable[Commit]], None],
+    ) -> None:
+        self._publish = publish
         self._ledger = ledger
         self._driver = driver
         self._loop = loop
@@ -95,8 +103,9 @@ class Writer:
         self._tell(self._ended.set_result, None)
 
     def _group(self, jobs: Sequence[Job]) -> None:
+        commits: list[Commit] = []
         try:
-            self._commit(jobs)
+            commits = self._commit(jobs)
         except Exception as error:  # noqa: BLE001 - it is raised where the work was asked for
             if len(jobs) > 1:  # one that cannot be written must not take the others with it
                 for job in jobs:
@@ -105,15 +114,15 @@ class Writer:
             broken = isinstance(error, self._driver.error)
             jobs[0].error = unavailable(error) if broken else error
             logger.error("nothing was written: %s", error)
-        self._tell(_deliver, jobs)
+        self._tell(self._deliver, jobs, commits)
 
-    def _commit(self, jobs: Sequence[Job]) -> None:
+    def _commit(self, jobs: Sequence[Job]) -> list[Commit]:
         ledger = self._ledger
         ledger.begin()
         try:
             for job in jobs:
                 job.attempt(ledger)
-            ledger.commit()
+            return ledger.commit()
         except BaseException:
             ledger.rollback()
             raise
@@ -122,7 +131,9 @@ class Writer:
         with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody is left to tell
             self._loop.call_soon_threadsafe(call, *arguments)
 
+    # -- in the loop
 
-def _deliver(jobs: Sequence[Job]) -> None:
-    for job in jobs:
-        job.deliver()
+    def _deliver(self, jobs: Sequence[Job], commits: Sequence[Commit]) -> None:
+        self._publish(commits)
+        for job in jobs:
+            job.deliver()

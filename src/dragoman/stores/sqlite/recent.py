@@ -1,0 +1,65 @@
+"""What was committed lately, as it is on disk: most who read a log read what was just written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from dragoman.caller import Scope
+from dragoman.events import Entry
+from dragoman.store import LARGE, Head
+from dragoman.stores.tail import Tail
+
+ROOM = 16 * 1024 * 1024
+"""The bytes of entries that are remembered in all; of one log, at most LARGE."""
+LOGS = 10_000
+
+Commit = tuple[str, Head | None, Sequence[Entry]]
+"""What a transaction made of a log: its head, or None if it is gone, and its new entries."""
+
+
+class Live(Tail):
+    """The head of a log, and its entries from the `first` on."""
+
+    def __init__(self, head: Head, first: int) -> None:
+        super().__init__()
+        self.head = head
+        self.first = first
+        self.size = 0
+
+
+class Recent:
+    """The logs that moved last. It is told of every commit, in order, before anybody else is."""
+
+    def __init__(self) -> None:
+        self._logs: dict[str, Live] = {}
+        self._size = 0
+
+    def find(self, scope: Scope, task: str) -> Live | None:
+        """A log of this scope, if it is remembered."""
+        live = self._logs.get(task)
+        return live if live is not None and live.head.scope == scope else None
+
+    def publish(self, commits: Iterable[Commit]) -> None:
+        """Take note of what was committed."""
+        for task, head, fresh in commits:
+            live = self._logs.pop(task, None)
+            if head is None:
+                self._size -= live.size if live else 0
+                continue
+            if live is None:
+                live = Live(head, fresh[0].number if fresh else head.last + 1)
+            live.head = head
+            self._logs[task] = live  # the latest is the last to go
+            if fresh:
+                self._extend(live, fresh)
+        while self._logs and (self._size > ROOM or len(self._logs) > LOGS):
+            self._size -= self._logs.pop(next(iter(self._logs))).size
+
+    def _extend(self, live: Live, fresh: Sequence[Entry]) -> None:
+        size = sum([len(entry.wire or b"") + 512 for entry in fresh])
+        self._size += size
+        live.size += size
+        live.entries.extend(fresh)
+        if live.size > LARGE:  # too long to be remembered whole: begin anew behind it
+            self._size -= live.size
+            self._logs[live.head.id] = Live(live.head, live.head.last + 1)

@@ -1,0 +1,29 @@
+"""The entries of a log from a place on, and the task that they fold into."""
+
+from __future__ import annotations
+
+from dragoman.events import Entry
+from dragoman.lifecycle import birth, fold
+from dragoman.types import Task
+
+
+class Tail:
+    """Entries that are at hand; what was folded once is not folded again."""
+
+    _task: Task | None = None
+    _folded = 0
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+
+    def task(self) -> Task:
+        """The fold of the log; only if the entries begin with the first."""
+        entries = self.entries
+        if self._task is None:
+            self._task = birth(entries[0].event)  # type: ignore[arg-type]
+            self._folded = 1
+        if self._folded < len(entries):
+            tail = (entry.event for entry in entries[self._folded :])
+            self._task = fold(self._task, tail)  # type: ignore[arg-type]
+            self._folded = len(entries)
+        return self._task
