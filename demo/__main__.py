@@ -1,15 +1,15 @@
-"""Start both agents on two ports, book with each over HTTP, and show what happens."""
+"""Start both agents on two ports, book with each over HTTP, kill one, and show what happens."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -28,12 +28,17 @@ def main() -> int:
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
-        with agent("flight", 8001) as flight, agent("hotel", 8002) as hotel:
-            show_card(flight)
-            show_card(hotel)
-            book_flight(flight)
-            book_hotel(hotel)
-            show_curl(flight, hotel)
+        with (
+            tempfile.TemporaryDirectory(prefix="dragoman-demo-") as folder,
+            Server("flight", 8001, folder) as flight,
+            Server("hotel", 8002, folder) as hotel,
+        ):
+            show_card(flight.url)
+            show_card(hotel.url)
+            book_flight(flight.url)
+            book_hotel(hotel.url)
+            survive(flight)
+            show_curl(flight.url, hotel.url)
             if not arguments.once:
                 say("\nBoth agents stay up; Ctrl-C ends them.", "1")
                 while True:
@@ -43,28 +48,41 @@ def main() -> int:
     return 0
 
 
-STORE = ("--store", "memory:")  # a demonstration leaves nothing behind
+class Server:
+    """One agent in a process of its own, with its tasks in a file."""
 
+    process: subprocess.Popen[bytes]
 
-@contextlib.contextmanager
-def agent(name: str, port: int) -> Iterator[str]:
-    """One agent in a process of its own, ended in the end."""
-    port = free(port)
-    command = [sys.executable, "-m", "dragoman", "serve", f"demo.booking:{name}"]
-    process = subprocess.Popen(
-        [*command, "--port", str(port), "--log-level", "warning", "--set", "drain=1", *STORE],
-        start_new_session=True,  # Ctrl-C is for us; we then end it
-    )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        wait(process, url)
-        yield url
-    finally:
-        process.terminate()
+    def __init__(self, name: str, port: int, folder: str) -> None:
+        self.port = free(port)
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._command = [
+            *(sys.executable, "-m", "dragoman", "serve", f"demo.booking:{name}"),
+            *("--port", str(self.port), "--store", f"sqlite:///{folder}/{name}.db"),
+            *("--log-level", "error", "--set", "drain=1"),
+        ]
+
+    def __enter__(self) -> Server:
+        self.start()
+        return self
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        # Ctrl-C is for us; we then end it
+        self.process = subprocess.Popen(self._command, start_new_session=True)
+        wait(self.process, self.url)
+
+    def kill(self) -> None:
+        """End it as a crash does."""
+        self.process.kill()
+        self.process.wait()
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
         try:
-            process.wait(10)
+            self.process.wait(10)
         except subprocess.TimeoutExpired:
-            process.kill()
+            self.process.kill()
 
 
 def free(port: int) -> int:
@@ -96,9 +114,9 @@ def wait(process: subprocess.Popen[bytes], url: str) -> None:
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def get(url: str) -> Any:
+def get(url: str, **headers: str) -> Any:
     """An open response."""
-    return opener.open(url, timeout=30)
+    return opener.open(urllib.request.Request(url, headers=headers), timeout=30)
 
 
 def post(url: str, body: dict[str, Any]) -> Any:
@@ -129,11 +147,9 @@ def follow(url: str, asked: dict[str, Any]) -> str | None:
     say(f"  you    {asked['parts'][0]['text']}", "36")
     task = None
     with post(f"{url}/message:stream", {"message": asked}) as response:
-        for line in response:
-            if line.startswith(b"data: "):
-                ((kind, event),) = json.loads(line[6:]).items()
-                task = task or event.get("id")
-                show_event(kind, event)
+        for _, kind, event in events(response):
+            task = task or event.get("id")
+            show_event(kind, event)
     return task
 
 
@@ -150,6 +166,42 @@ def book_hotel(url: str) -> None:
         error = json.load(response)["error"]
     say("  and with a mistake in it:")
     say(f"  error  {error['code']}: {error['message']}", "31")
+
+
+def survive(flight: Server) -> None:
+    """A stream that is cut off by a crash, and goes on where it was."""
+    title("Kill it: SIGKILL in the middle of a stream, and start it again")
+    asked = message({"text": "Book me a flight from 2026-09-01 to 2026-09-08"})
+    say(f"  you    {asked['parts'][0]['text']}", "36")
+    place = ""
+    with post(f"{flight.url}/message:stream", {"message": asked}) as response:
+        for seen, kind, event in events(response):
+            place = seen
+            show_event(kind, event)
+            if kind == "artifactUpdate":
+                break
+    flight.kill()
+    say("  kill -9, and a new server on the same file", "31")
+    flight.start()
+    task = place.partition(":")[0]
+    say(f"  you    go on after {place}", "36")
+    resume = {"A2A-Extensions": "urn:dragoman:resume:v1", "Last-Event-ID": place}
+    with get(f"{flight.url}/tasks/{task}:subscribe", **resume) as response:
+        for _, kind, event in events(response):
+            show_event(kind, event)
+    with get(f"{flight.url}/tasks/{task}") as response:
+        show_task(json.load(response))
+
+
+def events(response: Any) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """The events of a stream: place, kind, content."""
+    place = ""
+    for line in response:
+        if line.startswith(b"id: "):
+            place = line[4:].decode().strip()
+        elif line.startswith(b"data: "):
+            ((kind, event),) = json.loads(line[6:]).items()
+            yield place, kind, event
 
 
 def show_card(url: str) -> None:

@@ -11,7 +11,11 @@ from dragoman import Agent, Turn
 from dragoman.events import Event
 
 flight = Agent(
-    "Flight Booking Agent", description="Books round-trip flights.", version="1.0.0", key="flight"
+    "Flight Booking Agent",
+    description="Books round-trip flights.",
+    version="1.0.0",
+    key="flight",
+    retries=1,  # a turn that was cut off may be run again
 )
 hotel = Agent("Hotel Booking Agent", description="Books hotel rooms.", version="1.0.0", key="hotel")
 

@@ -100,6 +100,9 @@ def test_the_demo_runs_once() -> None:
     assert "Booking reference: FL-0427" in done.stdout
     assert "HT-1138" in done.stdout
     assert "nights: expected int, got str" in done.stdout
+    killed = done.stdout.partition("kill -9")[2]
+    assert "Back: 2026-09-08" in killed
+    assert "TASK_STATE_COMPLETED" in killed
 
 
 def test_every_example_is_tried() -> None:
