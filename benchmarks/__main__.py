@@ -10,10 +10,10 @@ import sys
 from collections.abc import Callable
 
 from benchmarks import measure, report
-from benchmarks.bench import PEERS, Bench
+from benchmarks.bench import PEERS, STORES, Bench
 from benchmarks.load import Broken
 
-CASES = ("send", "stream", "get", "list", "idle", "start", "stall")
+CASES = ("send", "stream", "get", "list", "scale", "idle", "waiting", "start", "stall")
 
 
 def arguments(given: list[str] | None = None) -> argparse.Namespace:
@@ -22,6 +22,9 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one small round of each")
     parser.add_argument("--only", type=_some(CASES), default=CASES, metavar="CASE,...")
     parser.add_argument("--peers", type=_some(PEERS), default=PEERS, metavar="PEER,...")
+    parser.add_argument(
+        "--stores", type=_some(tuple(STORES)), default=tuple(STORES), metavar="STORE,..."
+    )
     parser.add_argument("--rounds", type=int, help="5, or 1 when quick")
     parser.add_argument("--check", action="store_true", help="fail when a sight is missed")
     chosen = parser.parse_args(given)
@@ -69,7 +72,7 @@ def _loop() -> asyncio.AbstractEventLoop:
 def main() -> int:
     """Measure, show and, when asked, check."""
     chosen = arguments()
-    bench = Bench(chosen.quick, chosen.rounds, chosen.peers)
+    bench = Bench(chosen.quick, chosen.rounds, chosen.peers, chosen.stores)
     try:
         run(bench, chosen.only)
     except (Broken, measure.NotServing, OSError) as failed:

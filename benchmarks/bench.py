@@ -11,6 +11,8 @@ from benchmarks import load, measure
 from benchmarks.measure import Server
 
 PEERS = ("dragoman", "a2a-sdk", "a2a-sdk-untraced", "fasta2a")
+STORES = {"memory": PEERS, "sqlite": ("dragoman", "a2a-sdk")}
+"""Who has which store."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class Work:
     payload: Callable[[], bytes]
     check: Callable[[bytes], None]
     units: int = 1
+    limit: float = 300
+    """The seconds that one batch may take."""
 
 
 @dataclass
@@ -33,6 +37,7 @@ class Bench:
     quick: bool
     rounds: int
     peers: Sequence[str]
+    stores: Sequence[str] = tuple(STORES)
     figures: dict[str, float] = field(default_factory=dict)
     samples: dict[str, list[float]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -59,36 +64,44 @@ class Bench:
             print(text, file=sys.stderr, flush=True)
 
     async def compare(
-        self, family: str, prepare: Callable[[Bench, Server], Awaitable[list[Work]]]
+        self,
+        family: str,
+        prepare: Callable[[Bench, Server], Awaitable[list[Work]]],
+        store: str = "memory",
     ) -> None:
-        """Measure the works of a family on all peers, interleaved."""
-        self.progress(f"{family}: starting {', '.join(self.peers)}")
-        with measure.serving(self.peers) as servers:
+        """Measure the works of a family on all peers that have the store, interleaved."""
+        peers = self.only(*STORES[store])
+        self.progress(f"{family}.{store}: starting {', '.join(peers)}")
+        with measure.serving(peers, store) as servers:
             works = []
             for server in servers:
-                self.progress(f"{family}: preparing {server.peer}")
+                self.progress(f"{family}.{store}: preparing {server.peer}")
                 works.append((server, await prepare(self, server)))
-            for number in range(self.rounds):
-                for place in range(max(len(each) for _, each in works)):
-                    for server, each in works:
-                        if place < len(each):
-                            work = each[place]
-                            self.progress(
-                                f"{work.key}: round {number + 1} of {self.rounds}, {server.peer}"
-                            )
-                            await self._sample(server, work)
+            await self.rotate(works)
+
+    async def rotate(self, works: Sequence[tuple[Server, list[Work]]]) -> None:
+        """Measure the works of each server, in turn."""
+        for number in range(self.rounds):
+            for place in range(max(len(each) for _, each in works)):
+                for server, each in works:
+                    if place < len(each):
+                        work = each[place]
+                        self.progress(
+                            f"{work.key}: round {number + 1} of {self.rounds}, {server.peer}"
+                        )
+                        await self._sample(server, work)
 
     async def _sample(self, server: Server, work: Work) -> None:
         # A cheap server gets the batch more often, so that its figure is as sure as the others'.
         enough, most = (0.05, 5) if self.quick else (0.25, 20)
         async with load.connect(server.port, work.connections) as connections:
             warm = max(work.connections, work.count // 10)
-            await load.drive(connections, warm, work.payload, work.check)
+            await load.drive(connections, warm, work.payload, work.check, work.limit)
             await server.quiet()
             batches, elapsed, used = 0, 0.0, 0.0
             while batches < most and used < enough:
                 before, began = server.cpu(), time.perf_counter()
-                await load.drive(connections, work.count, work.payload, work.check)
+                await load.drive(connections, work.count, work.payload, work.check, work.limit)
                 elapsed += time.perf_counter() - began
                 await server.quiet()
                 used += server.cpu() - before

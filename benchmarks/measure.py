@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -17,18 +19,20 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
+OUT = ROOT / "benchmarks" / "out"
 COMMANDS = {
     # the way its users start it; the others have no command of their own
     "dragoman": [
         *("-m", "dragoman", "serve", "benchmarks.servers.dragoman_echo:agent"),
-        *("--store", "memory:"),
+        *("--store", "{store}"),
         *("--port", "{port}", "--log-level", "warning", "--set", "max_tasks=1000000"),
     ],
-    "a2a-sdk": ["-m", "benchmarks.servers.sdk_echo", "{port}"],
-    "a2a-sdk-untraced": ["-m", "benchmarks.servers.sdk_echo", "{port}"],
+    "a2a-sdk": ["-m", "benchmarks.servers.sdk_echo", "{port}", "{store}"],
+    "a2a-sdk-untraced": ["-m", "benchmarks.servers.sdk_echo", "{port}", "{store}"],
     "fasta2a": ["-m", "benchmarks.servers.fasta_echo", "{port}"],
 }
 
+VOLATILE = ("tmpfs", "ramfs")
 
 # The SDK opens OpenTelemetry spans wherever OpenTelemetry can be imported.
 ENVIRONMENT = {"a2a-sdk-untraced": {"OTEL_INSTRUMENTATION_A2A_SDK_ENABLED": "false"}}
@@ -66,6 +70,9 @@ class Server:
     port: int
     process: subprocess.Popen[bytes]
     log: Path
+    store: str = "memory"
+    folder: Path | None = None
+    """Where its store is, if that goes with it."""
 
     def cpu(self) -> float:
         """Seconds of CPU, user and system, that it and its children have used."""
@@ -102,7 +109,13 @@ class Server:
             calm = calm + 1 if now - before < 0.001 else 0
             before = now
 
-    def stop(self) -> None:
+    async def settled(self) -> int:
+        """The memory it holds when nothing happens any more."""
+        await self.quiet()
+        await asyncio.sleep(0.5)
+        return self.rss()
+
+    def end(self) -> None:
         """End it, by force when it does not go."""
         self.process.terminate()
         try:
@@ -110,7 +123,13 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait(10)
+
+    def stop(self) -> None:
+        """End it, and remove what it wrote."""
+        self.end()
         self.log.unlink(missing_ok=True)
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _cpu(process: psutil.Process) -> float:
@@ -130,13 +149,44 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def start(peer: str) -> Server:
-    """Start a server without waiting for it."""
+def disk() -> Path:
+    """A folder for stores, on a disk rather than in memory if one can be found."""
+    OUT.mkdir(exist_ok=True)
+    folders = (OUT, Path(tempfile.gettempdir()))
+    return next((folder for folder in folders if filesystem(folder) not in VOLATILE), OUT)
+
+
+def filesystem(folder: Path) -> str:
+    """The kind of file system that a folder is on, as far as it is known."""
+    mounts = {Path(one.mountpoint): one.fstype for one in psutil.disk_partitions(all=True)}
+    above = (mounts[parent] for parent in (folder, *folder.parents) if parent in mounts)
+    return next(above, "unknown")
+
+
+def sync(folder: Path, times: int = 50) -> float:
+    """The median of the seconds that a page takes to be on disk."""
+    taken = []
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        for _ in range(times):
+            began = time.perf_counter()
+            file.write(bytes(4096))
+            os.fsync(file.fileno())
+            taken.append(time.perf_counter() - began)
+    return statistics.median(taken)
+
+
+def start(peer: str, store: str = "memory", file: Path | None = None) -> Server:
+    """Start a server without waiting for it. Without a file, one with `sqlite` gets a new one."""
     port = free_port()
+    folder = None
+    if store == "sqlite" and file is None:
+        folder = Path(tempfile.mkdtemp(prefix="bench-", dir=disk()))
+        file = folder / "tasks.db"
+    url = "memory:" if file is None else f"sqlite:///{file}"
     handle, name = tempfile.mkstemp(prefix="bench-", suffix=".log")
     with os.fdopen(handle, "wb") as log:
         process = subprocess.Popen(
-            [sys.executable, *(word.format(port=port) for word in COMMANDS[peer])],
+            [sys.executable, *(word.format(port=port, store=url) for word in COMMANDS[peer])],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT), **ENVIRONMENT.get(peer, {})},
             stdin=subprocess.DEVNULL,
@@ -146,16 +196,18 @@ def start(peer: str) -> Server:
             start_new_session=True,
         )
     pin_server(process.pid)
-    return Server(peer, port, process, Path(name))
+    return Server(peer, port, process, Path(name), store, folder)
 
 
 @contextlib.contextmanager
-def serving(peers: Sequence[str]) -> Iterator[list[Server]]:
+def serving(
+    peers: Sequence[str], store: str = "memory", file: Path | None = None
+) -> Iterator[list[Server]]:
     """Servers that accept connections, ended whatever happens."""
     with contextlib.ExitStack() as stack:
         servers = []
         for peer in peers:
-            server = start(peer)
+            server = start(peer, store, file)
             stack.callback(server.stop)
             servers.append(server)
         for server in servers:

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import json
 import platform
+import sqlite3
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks import measure
 from benchmarks.bench import Bench
 from benchmarks.measure import CORES
 
-OUT = Path(__file__).resolve().parent / "out" / "latest.json"
+OUT = measure.OUT / "latest.json"
 COSTS = (".cpu_us_per_request", ".cpu_us_per_event", ".rss_kib_per_stream", ".first_answer_ms")
+
+
+GROWTH = (
+    ("stream5000", "stream100", "memory"),
+    ("stream10000", "stream1000", "sqlite"),
+    *(
+        (f"{work}{size}", f"{work}1k", "sqlite")
+        for work in ("get", "list", "liststate", "listcontext")
+        for size in ("20k", "1m")
+    ),
+)
+"""Which of dragoman's costs is held against which."""
 
 
 class Sight(NamedTuple):
@@ -37,6 +50,14 @@ SIGHTS = (
     Sight("get.memory.vs.a2a-sdk", 12),
     Sight("list10k.memory.vs.a2a-sdk", 80),
     Sight("idle.memory.dragoman.rss_kib_per_stream", 20, at_least=False),
+    Sight("send.sqlite.c32.throughput.vs.a2a-sdk", 60),
+    Sight("stream1000.sqlite.vs.a2a-sdk", 100),
+    Sight("stream10000.over.stream1000.sqlite", 1.2, at_least=False),
+    Sight("get1m.over.get1k.sqlite", 2, at_least=False),
+    Sight("list1m.over.list1k.sqlite", 2, at_least=False),
+    Sight("liststate1m.over.liststate1k.sqlite", 2, at_least=False),
+    Sight("listcontext1m.over.listcontext1k.sqlite", 2, at_least=False),
+    Sight("idle.sqlite.dragoman.rss_kib_per_stream", 20, at_least=False),
     Sight("start.dragoman.first_answer_ms", 300, at_least=False),
 )
 
@@ -53,11 +74,27 @@ def ratios(bench: Bench) -> dict[str, float]:
                     theirs = bench.figures.get(f"{work}.{peer}{cost}")
                     if peer != "dragoman" and theirs is not None and ours > 0:
                         found[f"{work}.vs.{peer}"] = theirs / ours
-    long = bench.figures.get("stream5000.memory.dragoman.cpu_us_per_event")
-    short = bench.figures.get("stream100.memory.dragoman.cpu_us_per_event")
-    if long and short:
-        found["stream5000.over.stream100"] = long / short
+    _throughput(bench, found)
+    for large, small, store in GROWTH:
+        over, under = (_cost(bench, f"{work}.{store}") for work in (large, small))
+        if over and under:
+            ending = "" if store == "memory" else f".{store}"
+            found[f"{large}.over.{small}{ending}"] = over / under
     return found
+
+
+def _throughput(bench: Bench, found: dict[str, float]) -> None:
+    """Where a disk is waited for, requests in a second say what CPU does not."""
+    for key, theirs in bench.figures.items():
+        work, dot, peer = key.removesuffix(".requests_per_s").rpartition(".")
+        ours = bench.figures.get(f"{work}.dragoman.requests_per_s")
+        if dot and ours and peer in bench.peers and peer != "dragoman" and ".sqlite" in work:
+            found[f"{work}.throughput.vs.{peer}"] = ours / theirs
+
+
+def _cost(bench: Bench, work: str) -> float | None:
+    found = (bench.figures.get(f"{work}.dragoman{cost}") for cost in COSTS)
+    return next((value for value in found if value is not None), None)
 
 
 def write(bench: Bench) -> None:
@@ -86,6 +123,11 @@ def environment(bench: Bench) -> dict[str, str]:
             versions[package] = version(package)
         except PackageNotFoundError:
             versions[package] = "not installed"
+    if "sqlite" in bench.stores:
+        versions["sqlite"] = sqlite3.sqlite_version
+        folder = measure.disk()
+        took = measure.sync(folder) * 1e6
+        versions["disk"] = f"{measure.filesystem(folder)}, {took:.0f} us to sync a page"
     return {
         **versions,
         "python": platform.python_version(),
@@ -100,16 +142,20 @@ def show(bench: Bench) -> None:
     print("  ".join(f"{name} {value}" for name, value in environment(bench).items()))
     for cost in COSTS:
         _show_table(bench, cost)
-    stall = {key: value for key, value in bench.figures.items() if key.startswith("stall.")}
-    if stall:
-        print("\nstalled reader")
-        for key, value in stall.items():
-            print(f"  {key.removeprefix('stall.'):42}{_number(value):>12}")
-    growth = ratios(bench).get("stream5000.over.stream100")
-    if growth is not None:
-        print(f"\nan event of 5,000 costs dragoman {growth:.2f} times an event of 100")
+    _show("stalled reader", {k: v for k, v in bench.figures.items() if k.startswith("stall.")})
+    _show("waiting tasks", {k: v for k, v in bench.figures.items() if k.startswith("waiting")})
+    found = ratios(bench)
+    _show("growth of dragoman's cost", {k: v for k, v in found.items() if ".over." in k})
+    _show("requests per second", {k: v for k, v in found.items() if ".throughput." in k})
     for note in bench.notes:
         print(f"note: {note}")
+
+
+def _show(title: str, values: dict[str, float]) -> None:
+    if values:
+        print(f"\n{title}")
+    for key, value in values.items():
+        print(f"  {key:48}{_number(value):>12}")
 
 
 def _show_table(bench: Bench, cost: str) -> None:

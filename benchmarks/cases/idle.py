@@ -15,14 +15,15 @@ FIRST = 20
 
 async def run(bench: Bench) -> None:
     """Measure it on the peers whose streams stay open on a waiting task."""
-    streams = 100 if bench.quick else 500
-    with measure.serving(bench.only("dragoman", "a2a-sdk")) as servers:
-        for server in servers:
-            bench.progress(f"idle: {streams} streams, {server.peer}")
-            async with asyncio.timeout(120):
-                grown = await _grown(server, streams)
-            key = f"idle.memory.{server.peer}.rss_kib_per_stream"
-            bench.record(key, grown / streams / 1024)
+    streams = 100 if bench.quick else 1000
+    for store in bench.stores:
+        with measure.serving(bench.only("dragoman", "a2a-sdk"), store) as servers:
+            for server in servers:
+                bench.progress(f"idle.{store}: {streams} streams, {server.peer}")
+                async with asyncio.timeout(120):
+                    grown = await _grown(server, streams)
+                key = f"idle.{store}.{server.peer}.rss_kib_per_stream"
+                bench.record(key, grown / streams / 1024)
 
 
 async def _grown(server: Server, streams: int) -> int:
@@ -31,9 +32,9 @@ async def _grown(server: Server, streams: int) -> int:
     # The first ones also pay for what is made once; they stay open and are not counted.
     async with load.connect(server.port, FIRST + streams) as connections:
         await _subscribe(connections[:FIRST], task_id)
-        before = await _settled(server)
+        before = await server.settled()
         await _subscribe(connections[FIRST:], task_id)
-        after = await _settled(server)
+        after = await server.settled()
         if any(connection.transport.is_closing() for connection in connections):
             raise Broken(f"{server.peer} closed an idle stream")
         return after - before
@@ -43,9 +44,3 @@ async def _subscribe(connections: list[load.Connection], task_id: str) -> None:
     for connection in connections:
         first = await connection.open(wire.call("SubscribeToTask", id=task_id))
         wire.has(b"TASK_STATE_INPUT_REQUIRED")(first)
-
-
-async def _settled(server: Server) -> int:
-    await server.quiet()
-    await asyncio.sleep(0.5)
-    return server.rss()

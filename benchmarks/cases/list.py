@@ -10,6 +10,8 @@ from benchmarks.measure import Server
 
 async def run(bench: Bench) -> None:
     """Measure it on all peers that can list."""
+    if "memory" not in bench.stores:
+        return
     if "fasta2a" in bench.peers:
         bench.note("fasta2a does not list tasks.")
     await bench.compare("list", prepare)

@@ -15,6 +15,8 @@ MIB = 1024 * 1024
 
 async def run(bench: Bench) -> None:
     """Only dragoman: that nothing is lost is the point, the memory is the figure."""
+    if "memory" not in bench.stores:
+        return
     for peer in bench.only("dragoman"):
         with measure.serving([peer]) as [server]:
             await _stall(bench, server, 3 if bench.quick else 45)

@@ -1,17 +1,20 @@
-"""The echo agent on a2a-sdk: Starlette, DefaultRequestHandler, InMemoryTaskStore."""
+"""The echo agent on a2a-sdk: Starlette, DefaultRequestHandler, and either of its stores."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from a2a.helpers.proto_helpers import new_task_from_user_message, new_text_part
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 from a2a.server.request_handlers import DefaultRequestHandler
 from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes
-from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
+from a2a.server.tasks import DatabaseTaskStore, InMemoryTaskStore, TaskUpdater
 from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentSkill
+from sqlalchemy.ext.asyncio import create_async_engine
 from starlette.applications import Starlette
 
 from benchmarks.servers import script
@@ -79,23 +82,37 @@ def card(port: int) -> AgentCard:
     )
 
 
-def application(port: int) -> Starlette:
+def tasks(store: str) -> InMemoryTaskStore | DatabaseTaskStore:
+    """The store at a URL, as the SDK sets it up by default."""
+    if store == "memory:":
+        return InMemoryTaskStore()
+    return DatabaseTaskStore(create_async_engine(store.replace("sqlite:", "sqlite+aiosqlite:")))
+
+
+def application(port: int, store: str) -> Starlette:
     """The ASGI application."""
-    described = card(port)
-    handler = DefaultRequestHandler(
-        agent_executor=Echo(), task_store=InMemoryTaskStore(), agent_card=described
-    )
+    described, stored = card(port), tasks(store)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        # first requests that come at once would each make the table
+        if not isinstance(stored, InMemoryTaskStore):
+            await stored.initialize()
+        yield
+
+    handler = DefaultRequestHandler(agent_executor=Echo(), task_store=stored, agent_card=described)
     return Starlette(
-        routes=[*create_agent_card_routes(described), *create_jsonrpc_routes(handler, "/")]
+        routes=[*create_agent_card_routes(described), *create_jsonrpc_routes(handler, "/")],
+        lifespan=lifespan,
     )
 
 
-def main(port: int) -> None:
+def main(port: int, store: str) -> None:
     """Serve until ended."""
     import uvicorn
 
     uvicorn.run(
-        application(port),
+        application(port, store),
         host="127.0.0.1",
         port=port,
         loop="uvloop",
@@ -106,4 +123,4 @@ def main(port: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[2])

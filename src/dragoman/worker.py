@@ -58,8 +58,9 @@ class Worker:
         self._zombies: set[asyncio.Task[None]] = set()
         self._draining = False
         self._drained = asyncio.Event()
-        self._claim: asyncio.Future[Sequence[Claim]] | None = None
-        self._claiming = False
+        self._claims: dict[asyncio.Future[Sequence[Claim]], int] = {}
+        """Those that are under way, and how many logs each may bring."""
+        self._soon = False
         self._returned: list[asyncio.Future[Any]] = []
         self._again = False
         self._context = contextvars.copy_context()
@@ -77,8 +78,8 @@ class Worker:
     async def drain(self, grace: float) -> None:
         """Claim nothing more; let the running turns end, stop them when the grace is over."""
         self._draining = True
-        if self._claim is not None and not self._claim.done():
-            await asyncio.wait([self._claim])
+        if self._claims:
+            await asyncio.wait(list(self._claims))
         await asyncio.gather(*self._returned, return_exceptions=True)
         tasks = [run.task for run in self.runs.values()]
         if tasks and grace > 0:
@@ -111,24 +112,35 @@ class Worker:
 
     def look(self) -> None:
         """Claim what waits, as far as there is room."""
-        if self._claiming or self._draining:
+        if not self._claims:
+            self._look()
+        elif not self._soon:
+            # One claim is under way and another takes what came since; all that rings in the
+            # same moment is one claim.
+            self._soon = True
+            self.loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        self._soon = False
+        room = self.settings.max_running - len(self.runs)
+        if self._claims:
+            room -= sum(self._claims.values())
+        if room <= 0 or self._draining:
             self._again = True
             return
-        room = min(CLAIMS, self.settings.max_running - len(self.runs))
-        if room <= 0:
-            return
         self._again = False
-        self._claiming = True
-        future = self._claim = self.store.claim(self.agents, self.id, self.settings.lease, room)
+        room = min(CLAIMS, room)
+        future = self.store.claim(self.agents, self.id, self.settings.lease, room)
         if future.done():
-            self._claimed(future)
+            self._claimed(future, room)
         else:
-            future.add_done_callback(self._claimed)
+            self._claims[future] = room
+            future.add_done_callback(partial(self._claimed, room=room))
 
-    def _claimed(self, future: asyncio.Future[Sequence[Claim]]) -> None:
-        self._claiming = False
+    def _claimed(self, future: asyncio.Future[Sequence[Claim]], room: int) -> None:
+        self._claims.pop(future, None)
         if error := future.exception():
-            logger.error("no work could be claimed; trying again", exc_info=error)
+            logger.error("no work could be claimed; trying again: %s", error, exc_info=error)
             return
         claims = future.result()
         if self._draining:  # they came too late
@@ -138,7 +150,7 @@ class Worker:
             return
         for claim in claims:
             self.begin(claim)
-        if self._again or len(claims) == CLAIMS:
+        if self._again or len(claims) == room:
             self.look()
 
     def begin(self, claim: Claim) -> Run:

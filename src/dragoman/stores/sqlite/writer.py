@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from dragoman.errors import A2AError
+from dragoman.errors import A2AError, Unavailable
 from dragoman.lifecycle import IllegalEvent
 from dragoman.store import Conflict, Stale
 from dragoman.stores.sqlite.driver import Driver, unavailable
@@ -71,57 +71,62 @@ class Writer:
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="dragoman-writer", daemon=True)
         self._ended = loop.create_future()
+        self._closed = False
         self._thread.start()
 
     def submit(self, work: Callable[[Ledger], T]) -> asyncio.Future[T]:
         """Begin a piece of work; works are done in the order of these calls."""
         future: asyncio.Future[T] = self._loop.create_future()
-        self._jobs.put(Job(work, future))
+        if self._closed:
+            future.set_exception(Unavailable("The store is closed"))
+        else:
+            self._jobs.put(Job(work, future))
         return future
 
     async def close(self) -> None:
         """Finish what was asked for."""
+        self._closed = True
         self._jobs.put(None)
         await self._ended
 
     # -- in the thread
 
     def _run(self) -> None:
-        open_ = True
-        while open_:
-            jobs: list[Job] = []
-            job = self._jobs.get()
-            with contextlib.suppress(queue.Empty):
-                while job is not None:
-                    jobs.append(job)
-                    if len(jobs) >= GROUP:
-                        break
-                    job = self._jobs.get_nowait()
-            open_ = job is not None
-            if jobs:
-                self._group(jobs)
+        while (job := self._jobs.get()) is not None:
+            self._group([job], self._more)
         self._tell(self._ended.set_result, None)
 
-    def _group(self, jobs: Sequence[Job]) -> None:
+    def _more(self) -> Job | None:
+        """What else waits; the end is left for later."""
+        with contextlib.suppress(queue.Empty):
+            job = self._jobs.get_nowait()
+            if job is not None:
+                return job
+            self._jobs.put(None)
+        return None
+
+    def _group(self, jobs: list[Job], more: Callable[[], Job | None]) -> None:
         commits: list[Commit] = []
         try:
-            commits = self._commit(jobs)
+            commits = self._commit(jobs, more)
         except Exception as error:  # noqa: BLE001 - it is raised where the work was asked for
             if len(jobs) > 1:  # one that cannot be written must not take the others with it
                 for job in jobs:
-                    self._group([job])
+                    self._group([job], _no_more)
                 return
             broken = isinstance(error, self._driver.error)
             jobs[0].error = unavailable(error) if broken else error
             logger.error("nothing was written: %s", error)
         self._tell(self._deliver, jobs, commits)
 
-    def _commit(self, jobs: Sequence[Job]) -> list[Commit]:
+    def _commit(self, jobs: list[Job], more: Callable[[], Job | None]) -> list[Commit]:
         ledger = self._ledger
         ledger.begin()
         try:
-            for job in jobs:
+            for job in jobs:  # it grows: what comes while these are done is done with them
                 job.attempt(ledger)
+                if len(jobs) < GROUP and job is jobs[-1] and (another := more()):
+                    jobs.append(another)
             return ledger.commit()
         except BaseException:
             ledger.rollback()
@@ -137,3 +142,7 @@ class Writer:
         self._publish(commits)
         for job in jobs:
             job.deliver()
+
+
+def _no_more() -> None:
+    return None
