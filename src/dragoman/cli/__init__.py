@@ -67,6 +67,10 @@ def _parser() -> argparse.ArgumentParser:
     config.add_argument("--json", action="store_true", help="as JSON")
     _add_settings(config)
     config.set_defaults(run=_config)
+
+    from dragoman.cli import db  # it needs names of this module
+
+    db.add(commands)
     return parser
 
 

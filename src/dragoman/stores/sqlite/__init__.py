@@ -41,9 +41,10 @@ from dragoman.stores.sqlite.driver import STANDARD, Driver, prepare, unavailable
 from dragoman.stores.sqlite.ledger import Leaf, Ledger, encode, entries
 from dragoman.stores.sqlite.lock import Lock
 from dragoman.stores.sqlite.recent import Recent
-from dragoman.stores.sqlite.schema import Unusable, migrate
+from dragoman.stores.sqlite.schema import Unusable, migrate, version
 from dragoman.stores.sqlite.view import LINE, SMALL, Folded, View, decode_webhook, line
 from dragoman.stores.sqlite.writer import Writer
+from dragoman.telemetry import logger
 from dragoman.types import TaskStatusUpdateEvent
 
 T = TypeVar("T")
@@ -76,15 +77,15 @@ class SqliteStore:
         self.max_task = max_task
         self.driver = driver
         self._seal = seal or Seal(())
-        self._recent = Recent()
-        self._keys: dict[str, tuple[int, Scope]] = {}
-        self._views = threading.local()
         self._open: list[Any] = []
         self._turn = 0
 
     async def open(self) -> None:
         """Take the file, bring its tables up to date, and let go what a dead server held."""
         self._loop = asyncio.get_running_loop()
+        self._recent = Recent()
+        self._keys: dict[str, tuple[int, Scope]] = {}
+        self._views = threading.local()
         self._lock = Lock(self.path)
         self._pool = ThreadPoolExecutor(READERS, "dragoman-reader")
         try:
@@ -92,10 +93,13 @@ class SqliteStore:
         except self.driver.error as error:
             self._release()
             raise Unusable(f"{self.path}: {unavailable(error).message}") from error
+        except OSError as error:
+            self._release()
+            raise Unusable(f"{self.path}: {error.strerror}") from error
         except BaseException:
             self._release()
             raise
-        self._writer = Writer(ledger, self.driver, self._loop, self._recent.publish)
+        self._writer = Writer(ledger, self.driver, self._loop, self._recent.publish, self._forget)
         self._view = self._new_view()
 
     def _prepare(self) -> Ledger:
@@ -104,6 +108,7 @@ class SqliteStore:
         db = self.driver.connect(self.path)
         self._open.append(db)
         try:
+            version(db)  # a file that is not ours stays as it is
             prepare(db, synchronous=self.synchronous)
             migrate(db)
         except Unusable as error:
@@ -432,6 +437,8 @@ class SqliteStore:
         try:
             return replace(line, webhook=self._opened(line.webhook))
         except Unsealable as error:
+            id = line.webhook.config.id
+            logger.warning("webhook %s: %s; parked", id, error, extra={"task": line.task})
             await self.dispatched(line, line.cursor, failed=str(error), parked=True)
             return None
 
@@ -488,6 +495,11 @@ class SqliteStore:
         return await self._writer.submit(work)
 
     # -- inside
+
+    def _forget(self) -> None:
+        """Another process has written: what is remembered may not be so any more."""
+        self._recent.clear()
+        self._keys.clear()
 
     def _new_view(self) -> View:
         db = self.driver.connect(self.path)

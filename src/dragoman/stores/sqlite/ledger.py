@@ -168,24 +168,30 @@ class Ledger:
         self._scopes: dict[Scope, int] = {}
         self._tally: dict[tuple[int, int], int] = {}
         self._version = -1
+        self._sound = False
         self._key = 0
         self._offer = 0
 
     # -- the transaction
 
-    def begin(self) -> None:
-        """Begin one; what another process changed meanwhile is not remembered any more."""
+    def begin(self) -> bool:
+        """Begin one; what another process changed meanwhile is not remembered any more. Whether
+        one did."""
         db = self.db
         if db.in_transaction:  # the last one could not even be rolled back
             db.execute("ROLLBACK")
         db.execute("BEGIN IMMEDIATE")
         (version,) = db.execute("PRAGMA data_version").fetchone()
-        if version != self._version:
+        foreign: bool = version != self._version
+        if foreign or not self._sound:
             self._forget()
-            self._version = version
-            (self._key,) = db.execute("SELECT coalesce(max(key), 0) FROM task").fetchone()
+            self._version, self._sound = version, True
+            (key,) = db.execute("SELECT coalesce(max(key), 0) FROM task").fetchone()
+            # a key is never given twice: readers may remember whose it was
+            self._key = max(self._key, key)
             (offer,) = db.execute("SELECT max(ready) FROM task WHERE ready NOTNULL").fetchone()
             self._offer = offer or 0
+        return foreign
 
     def commit(self) -> list[Commit]:
         """Write what was touched, wait for the disk, and tell what there is now."""
@@ -207,7 +213,7 @@ class Ledger:
         if self.db.in_transaction:
             self.db.execute("ROLLBACK")
         self._forget()
-        self._version = -1
+        self._sound = False
 
     def _forget(self) -> None:
         self._rows.clear()

@@ -39,6 +39,11 @@ class Recent:
         live = self._logs.get(task)
         return live if live is not None and live.head.scope == scope else None
 
+    def clear(self) -> None:
+        """Remember nothing."""
+        self._logs.clear()
+        self._size = 0
+
     def publish(self, commits: Iterable[Commit]) -> None:
         """Take note of what was committed."""
         for task, head, fresh in commits:

@@ -166,10 +166,9 @@ class View:
 
     def lines(self, limit: int, parked: bool | None) -> list[Any]:
         """The columns of lines with something to deliver."""
+        which = {None: "", True: " AND line.parked = 1", False: " AND line.parked = 0"}[parked]
         return self.db.execute(
-            f"{LINE} WHERE line.behind = 1 AND (? IS NULL OR line.parked = ?) "
-            "ORDER BY line.due LIMIT ?",
-            (parked, parked, limit),
+            f"{LINE} WHERE line.behind = 1{which} ORDER BY line.due LIMIT ?", (limit,)
         ).fetchall()
 
 

@@ -63,8 +63,10 @@ class Writer:
         driver: Driver,
         loop: asyncio.AbstractEventLoop,
         publish: Callable[[Iterable[Commit]], None],
+        forget: Callable[[], None],
     ) -> None:
         self._publish = publish
+        self._forget = forget
         self._ledger = ledger
         self._driver = driver
         self._loop = loop
@@ -121,7 +123,8 @@ class Writer:
 
     def _commit(self, jobs: list[Job], more: Callable[[], Job | None]) -> list[Commit]:
         ledger = self._ledger
-        ledger.begin()
+        if ledger.begin():
+            self._tell(self._forget)
         try:
             for job in jobs:  # it grows: what comes while these are done is done with them
                 job.attempt(ledger)

@@ -1,0 +1,173 @@
+"""`dragoman db`: the store on this machine, also while a server is running on it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from dragoman import settings
+from dragoman.cli import DEFAULTS, UsageError
+from dragoman.cli.table import moment, span
+
+STATES = (
+    *("submitted", "working", "completed", "failed", "canceled"),
+    *("input-required", "rejected", "auth-required"),
+)
+ENDED = ("completed", "failed", "canceled", "rejected")
+
+
+def add(commands: Any) -> None:
+    """Add `db` to the commands."""
+    db = commands.add_parser(
+        "db",
+        help="look after the store",
+        description="Look after a SQLite store, also while a server is running on it.",
+    )
+    inner = db.add_subparsers(required=True, metavar="command")
+
+    one = _command(inner, "list", "list tasks, the latest status first", "--state working")
+    for name in ("agent", "tenant", "owner"):
+        one.add_argument(f"--{name}", help=f"only those of this {name}; '' is the one without name")
+    one.add_argument("--context", default="", help="only those of this context")
+    one.add_argument("--state", choices=STATES, metavar="STATE", help=", ".join(STATES))
+    one.add_argument("--since", type=moment, help="1h, 2026-01-31 or an RFC 3339 time")
+    _bounded(one)
+
+    one = _command(inner, "show", "show a task and its webhooks", "0198… --events")
+    one.add_argument("task")
+    one.add_argument("--events", action="store_true", help="the entries of its log, too")
+    one.add_argument("--json", action="store_true", help="as JSON")
+
+    one = _command(inner, "follow", "print the log of a task as it grows", "0198… --after 7")
+    one.add_argument("task")
+    one.add_argument("--after", type=_whole, default=0, metavar="N", help="only later entries")
+    one.add_argument("--json", action="store_true", help="as JSON, one line each")
+
+    one = _command(inner, "prune", "forget tasks that ended long ago", "--older 30d")
+    one.add_argument("--older", type=span, required=True, metavar="SPAN", help="30d, 12h, 90m")
+    one.add_argument(
+        "--state",
+        action="append",
+        choices=ENDED,
+        metavar="STATE",
+        default=[],
+        help=f"only those that ended so: {', '.join(ENDED)}; may be repeated",
+    )
+    one.add_argument("--dry-run", action="store_true", help="only say what would be forgotten")
+    one.add_argument(
+        "--force",
+        action="store_true",
+        help="also what webhooks have not had yet, and sends of the last 24 hours",
+    )
+
+    one = _command(inner, "webhooks", "list webhooks that are behind", "--parked")
+    one.add_argument("--parked", action="store_true", help="only those that were given up")
+    _bounded(one)
+
+    one = _command(inner, "redrive", "let parked webhooks go on at once", "--task 0198…")
+    one.add_argument("--task", default="", help="those of this task")
+    one.add_argument("--webhook", default="", help="those of this id")
+    one.add_argument("--all", action="store_true", help="all of them")
+
+    one = _command(inner, "backup", "copy the store as it is now", "tasks-monday.db")
+    one.add_argument("file", type=Path)
+    one.add_argument("--force", action="store_true", help="overwrite the file")
+
+    _command(inner, "check", "check that the store is sound")
+
+    one = _command(inner, "export", "write tasks as JSON lines", "tasks.jsonl --since 7d")
+    one.add_argument("file", nargs="?", default="-", help="- is standard output, the default")
+    one.add_argument("--agent", default="", help="only those of this agent")
+    one.add_argument("--since", type=moment, help="only those with a later status")
+    one.add_argument("--force", action="store_true", help="overwrite the file")
+
+    one = _command(inner, "import", "take in exported tasks", "tasks.jsonl")
+    one.add_argument("file", nargs="?", default="-", help="- is standard input, the default")
+    one.add_argument("--replace", action="store_true", help="also those that are there and differ")
+
+    _command(inner, "migrate", "bring the tables up to date; serve does it, too")
+
+
+def _command(commands: Any, name: str, help: str, example: str = "") -> argparse.ArgumentParser:
+    one: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=help,
+        description=f"{help[0].upper()}{help[1:]}.",
+        epilog=f"Example: dragoman db {name} {example}".rstrip(),
+    )
+    one.add_argument("--store", help="the store, such as sqlite:///tasks.db; default as for serve")
+    one.add_argument("--config", metavar="FILE", help="a TOML file; default dragoman.toml")
+    one.set_defaults(run=_run, command=name)
+    return one
+
+
+def _bounded(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--limit", type=_positive, default=50, help="the most; default 50")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    import sqlite3
+
+    from dragoman.cli import desk  # what the other commands need not wait for
+    from dragoman.errors import Unavailable
+    from dragoman.stores.dump import Broken
+    from dragoman.stores.sqlite.clerk import Missing
+    from dragoman.stores.sqlite.driver import unavailable
+
+    path = _path(arguments)
+    try:
+        return desk.COMMANDS[arguments.command](arguments, path)
+    except Unavailable as error:
+        words = error.message
+    except sqlite3.Error as error:
+        words = f"{path}: {unavailable(error).message}"
+    except (Missing, Broken) as error:
+        words = str(error)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        words = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    return desk.fail(words)
+
+
+def _path(arguments: argparse.Namespace) -> Path:
+    """The file that the settings name, or the one store that is here."""
+    from dragoman.stores import connect
+    from dragoman.stores.sqlite import SqliteStore
+    from dragoman.stores.sqlite.clerk import ours
+
+    chosen = settings.load({"store": arguments.store}, defaults=DEFAULTS, file=arguments.config)
+    if chosen.store == "sqlite:":
+        found = [path for path in sorted(Path().glob("*.db")) if ours(path)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            names = ", ".join(map(str, found))
+            raise UsageError(f"there are several stores here ({names}); say which with --store")
+        raise UsageError("there is no store here; say where with --store sqlite:///file.db")
+    try:
+        store = connect(replace(chosen, seal_keys=()))  # nothing is unsealed here
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if not isinstance(store, SqliteStore):
+        raise UsageError(
+            f"store {chosen.store!r} is not in a file; db works on one: --store sqlite:///file.db"
+        )
+    return store.path
+
+
+def _whole(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    number = _whole(text)
+    if not number:
+        raise argparse.ArgumentTypeError("must be more than nothing")
+    return number

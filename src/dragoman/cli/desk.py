@@ -1,0 +1,323 @@
+"""What `dragoman db` does: one function per command, from arguments and a file to a status."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from dragoman.cli import UsageError, sheet
+from dragoman.cli.table import Meter, count, size
+from dragoman.stores import dump
+from dragoman.stores.dump import Dump
+from dragoman.stores.sqlite import clerk as clerks
+from dragoman.stores.sqlite import porter
+from dragoman.stores.sqlite.audit import audit
+from dragoman.stores.sqlite.clerk import BATCH, HEAVY, Choice, Clerk, Pruned
+from dragoman.stores.sqlite.schema import VERSION
+from dragoman.types import TaskState
+
+PAUSE = 0.2
+"""How often to look whether there is more."""
+
+
+def fail(words: str) -> int:
+    """Say what is wrong; the status."""
+    print(f"dragoman: {words}", file=sys.stderr)
+    return 1
+
+
+# -- looking
+
+
+def list_(arguments: Namespace, path: Path) -> int:
+    """Print tasks."""
+    choice = Choice(
+        agent=arguments.agent,
+        tenant=arguments.tenant,
+        owner=arguments.owner,
+        context=arguments.context,
+        state=_state(arguments.state) if arguments.state else None,
+        since=arguments.since or "",
+        limit=arguments.limit,
+    )
+    with Clerk(path) as clerk:
+        rows = clerk.tasks(choice)
+    if arguments.json:
+        print(json.dumps([sheet.head(row) for row in rows], indent=2))
+    elif rows:
+        print(sheet.heads(rows))
+    else:
+        print("no tasks", file=sys.stderr)
+    return 0
+
+
+def show(arguments: Namespace, path: Path) -> int:
+    """Print one task."""
+    with Clerk(path) as clerk:
+        folded = clerk.load(arguments.task)
+        row = folded.row
+        lines = clerk.webhooks(row)
+        events = clerk.read(row) if arguments.events else ()
+        if arguments.json:
+            found = {
+                "head": sheet.head(row),
+                "task": msgspec.to_builtins(folded.task),
+                "webhooks": [sheet.webhook(line) for line in lines],
+            }
+            if arguments.events:
+                found["events"] = [sheet.event(entry) for entry in events]
+            print(json.dumps(found, indent=2))
+            return 0
+        for line in sheet.text(row, folded.task, lines):
+            print(line)
+        if arguments.events:
+            print()
+        for entry in events:
+            print(sheet.entry(entry))
+    return 0
+
+
+def follow(arguments: Namespace, path: Path) -> int:
+    """Print a log until it ends."""
+    # an interrupt is how one leaves
+    with suppress(KeyboardInterrupt), Clerk(path) as clerk:
+        for entry in clerk.follow(arguments.task, arguments.after, PAUSE):
+            shown = json.dumps(sheet.event(entry)) if arguments.json else sheet.entry(entry)
+            print(shown, flush=True)
+    return 0
+
+
+def webhooks(arguments: Namespace, path: Path) -> int:
+    """Print lines that are behind."""
+    with Clerk(path) as clerk:
+        found = clerk.lines(arguments.limit, parked=arguments.parked)
+    if arguments.json:
+        print(json.dumps([sheet.webhook(waiting) for waiting in found], indent=2))
+    elif found:
+        print(sheet.webhooks(found))
+    else:
+        print(f"no webhook is {'parked' if arguments.parked else 'behind'}", file=sys.stderr)
+    return 0
+
+
+def check(arguments: Namespace, path: Path) -> int:
+    """Print what is wrong with the file."""
+    problems = 0
+    with Clerk(path) as clerk:
+        log = path.with_name(path.name + "-wal")
+        more = f" and {size(log.stat().st_size)} of write-ahead log" if log.exists() else ""
+        print(f"{path}: schema {VERSION}, {size(path.stat().st_size)}{more}", flush=True)
+        with Meter() as meter:
+            for problem in audit(clerk.db, meter.part):
+                problems += 1
+                print(problem, flush=True)
+        if not problems:
+            (tasks,) = clerk.db.execute("SELECT count(*) FROM task").fetchone()
+            (entries,) = clerk.db.execute("SELECT count(*) FROM entry").fetchone()
+            print(f"{count(tasks, 'task')}, {count(entries, 'event')}: sound")
+            return 0
+    return fail(f"{path}: {count(problems, 'problem')}")
+
+
+# -- changing
+
+
+def prune(arguments: Namespace, path: Path) -> int:
+    """Forget tasks that have ended."""
+    done = Pruned()
+    with Clerk(path, write=not arguments.dry_run) as clerk, Meter() as meter:
+        for done in clerk.prune(
+            time.time() - arguments.older,
+            {_state(name) for name in arguments.state},
+            force=arguments.force,
+            dry=arguments.dry_run,
+        ):
+            meter.show(f"{count(done.tasks, 'task')}, {size(done.size)}")
+    verb = "would be forgotten" if arguments.dry_run else "forgotten"
+    print(f"{count(done.tasks, 'task')} {verb}, {size(done.size)}")
+    if done.pending:
+        print(f"{count(done.pending, 'task')} kept: webhooks have not had everything")
+    if done.recent:
+        print(f"{count(done.recent, 'task')} kept: the send may come again within 24 hours")
+    return 0
+
+
+def redrive(arguments: Namespace, path: Path) -> int:
+    """Let parked lines go on."""
+    some = bool(arguments.task or arguments.webhook)
+    if some == arguments.all:
+        raise UsageError("redrive: say which with --task and --webhook, or --all")
+    with Clerk(path, write=True) as clerk:
+        number = clerk.redrive(arguments.task, arguments.webhook)
+    if not number and some:
+        return fail(f"no such webhook is parked in {path}")
+    print(f"{count(number, 'webhook')} redriven")
+    return 0
+
+
+def backup(arguments: Namespace, path: Path) -> int:
+    """Copy the file."""
+    target = arguments.file
+    with Clerk(path) as clerk, Meter() as meter:
+        try:
+            copied = clerk.backup(
+                target,
+                force=arguments.force,
+                progress=lambda done, of: meter.part("pages", done, of),
+            )
+        except FileExistsError:
+            return fail(_exists(target, path))
+    print(f"{path} copied to {target}, {size(copied)}")
+    return 0
+
+
+def export(arguments: Namespace, path: Path) -> int:
+    """Write tasks as JSON lines."""
+    target = Path(arguments.file)
+    taken = arguments.file != "-" and target.exists()
+    if taken and (not arguments.force or target.samefile(path)):
+        return fail(_exists(target, path))
+    number = 0
+    broken: list[str] = []
+    with (
+        Clerk(path) as clerk,
+        _writing(arguments.file) as file,
+        Meter() as meter,
+    ):
+        for task in porter.tasks(
+            clerk.db, broken.append, agent=arguments.agent, since=arguments.since or ""
+        ):
+            file.write(dump.encode(task) + b"\n")
+            number += 1
+            if arguments.file != "-":  # there, the tasks themselves are what is seen
+                meter.show(count(number, "task"))
+    for words in broken:
+        fail(words)
+    print(f"{count(number, 'task')} exported", file=sys.stderr)
+    return 1 if broken else 0
+
+
+def import_(arguments: Namespace, path: Path) -> int:
+    """Read them back. What cannot be taken is named, and the rest goes on."""
+    sums = {"new": 0, "same": 0, "replaced": 0, "refused": 0}
+    with (
+        _reading(arguments.file) as source,
+        Clerk(path, write=True, create=True) as clerk,
+        Meter() as meter,
+    ):
+        for batch in _batches(source, sums):
+            _take(clerk, batch, sums, replace=arguments.replace)
+            meter.show(count(sum(sums.values()), "task"))
+    print(
+        f"{count(sums['new'], 'task')} imported, {sums['replaced']} replaced, "
+        f"{sums['same']} already there"
+    )
+    if sums["refused"]:
+        return fail(f"{count(sums['refused'], 'task')} not imported")
+    return 0
+
+
+def _batches(source: BinaryIO, sums: dict[str, int]) -> Iterator[list[Dump]]:
+    """The tasks of a file, as many as share a transaction. None is open while they are read."""
+    batch: list[Dump] = []
+    heavy = 0
+    for number, line in enumerate(source, start=1):
+        if not line.strip():
+            continue
+        try:
+            batch.append(dump.decode(line))
+        except dump.Broken as error:
+            sums["refused"] += 1
+            fail(f"line {number}: {error}")
+        heavy += len(line)
+        if len(batch) >= BATCH or heavy >= HEAVY:
+            yield batch
+            batch, heavy = [], 0
+    yield batch
+
+
+def _take(clerk: Clerk, batch: list[Dump], sums: dict[str, int], *, replace: bool) -> None:
+    with clerk.writing():
+        for task in batch:
+            try:
+                sums[porter.put(clerk.db, task, replace=replace)] += 1
+            except porter.Differs as error:
+                sums["refused"] += 1
+                fail(str(error))
+
+
+def migrate(arguments: Namespace, path: Path) -> int:
+    """Bring the tables up to date."""
+    before, after = clerks.migrate(path)
+    if before == after:
+        print(f"{path} is up to date: schema {after}")
+    else:
+        print(f"{path}: schema {before} brought to {after}")
+    return 0
+
+
+# -- inside
+
+
+@contextmanager
+def _reading(name: str) -> Iterator[BinaryIO]:
+    if name == "-":
+        yield sys.stdin.buffer
+        return
+    with Path(name).open("rb") as file:
+        yield file
+
+
+@contextmanager
+def _writing(name: str) -> Iterator[BinaryIO]:
+    """Standard output, or a file that is there when all of it is."""
+    if name == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    part = Path(f"{name}.part")
+    part.unlink(missing_ok=True)
+    try:
+        # what tasks say, and perhaps secrets, are for nobody else's eyes
+        with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(name)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _exists(target: Path, source: Path) -> str:
+    if source.exists() and target.samefile(source):
+        return f"{target} is the store itself"
+    return f"{target} is there already; --force overwrites it"
+
+
+def _state(word: str) -> TaskState:
+    return TaskState[word.upper().replace("-", "_")]
+
+
+COMMANDS: dict[str, Callable[[Namespace, Path], int]] = {
+    "list": list_,
+    "show": show,
+    "follow": follow,
+    "prune": prune,
+    "webhooks": webhooks,
+    "redrive": redrive,
+    "backup": backup,
+    "check": check,
+    "export": export,
+    "import": import_,
+    "migrate": migrate,
+}

@@ -1,0 +1,403 @@
+"""The operator's hand on the file, also beside the server that has it.
+
+It takes no lock of the server's. Reading never waits; writing is short, and the server notices
+that somebody else has written before it trusts what it remembers.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman.events import Entry
+from dragoman.store import Line
+from dragoman.stores.sqlite import RECEIPTS, schema
+from dragoman.stores.sqlite.driver import BUSY, prepare
+from dragoman.stores.sqlite.ledger import FOUND, Leaf, Ledger, entries
+from dragoman.stores.sqlite.lock import Lock
+from dragoman.stores.sqlite.schema import APPLICATION, VERSION, Unusable
+from dragoman.stores.sqlite.view import LINE, Folded, View, line
+from dragoman.types import TaskState
+
+BATCH = 256
+"""The most tasks that are written in one transaction."""
+HEAVY = 8 * 1024 * 1024
+"""The bytes after which a transaction is large enough."""
+PAGES = 1024
+"""How many pages a backup copies at once."""
+
+Progress = Callable[[int, int], None]
+"""Is told how much is done, and of how much."""
+
+
+class Missing(LookupError):
+    """There is no such thing in the file; it says which."""
+
+
+class Choice(Struct, frozen=True, kw_only=True):
+    """Which tasks, of whomever. None is any, and empty is the one without a name."""
+
+    agent: str | None = None
+    tenant: str | None = None
+    owner: str | None = None
+    context: str = ""
+    state: TaskState | None = None
+    since: str = ""
+    limit: int = 50
+
+
+class Waiting(Struct, frozen=True):
+    """A line, and the last entry of its log."""
+
+    line: Line
+    last: int
+
+
+class Pruned(Struct, frozen=True):
+    """What was forgotten so far, and what was old enough but had to stay."""
+
+    tasks: int = 0
+    size: int = 0
+    """The bytes of their logs."""
+    pending: int = 0
+    """Kept for a webhook that has not had everything."""
+    recent: int = 0
+    """Kept for a send that may come again."""
+
+
+class Clerk:
+    """A connection to a file that is there. Used in a `with`."""
+
+    db: sqlite3.Connection
+
+    def __init__(self, path: Path, *, write: bool = False, create: bool = False) -> None:
+        self.path = path
+        self.write = write
+        self.create = create
+
+    def __enter__(self) -> Clerk:
+        if not self.create and not self.path.is_file():
+            raise Missing(f"there is no file {self.path}")
+        self.db = connect(self.path, "rwc" if self.create else "rw")
+        try:
+            self._prepare()
+        except BaseException:
+            self.db.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.db.close()
+
+    def _prepare(self) -> None:
+        try:
+            found = schema.version(self.db)  # before anything is changed that may not be ours
+            if not found and self.create:
+                schema.migrate(prepare(self.db, synchronous="full"))
+            elif not found:
+                raise Unusable("it is empty; `dragoman serve` makes a store of it")
+            elif found < VERSION:
+                raise Unusable(f"its schema is {found}, not {VERSION}; see `dragoman db migrate`")
+        except Unusable as error:
+            raise Unusable(f"{self.path}: {error.message}") from None
+        if not self.write:
+            self.db.execute("PRAGMA query_only = 1")
+
+    # -- looking
+
+    def find(self, task: str) -> Leaf:
+        """The row of a task; Missing."""
+        row = View(self.db).row(task)
+        if row is None:
+            raise Missing(f"there is no task {task} in {self.path}")
+        return row
+
+    def load(self, task: str) -> Folded:
+        """The task; Missing."""
+        folded = View(self.db).load(task)
+        if folded is None:
+            raise Missing(f"there is no task {task} in {self.path}")
+        return folded
+
+    def read(self, row: Leaf, after: int = 0) -> Iterator[Entry]:
+        """The entries after a place."""
+        while found := entries(self.db, row.key, after, BATCH):
+            yield from found
+            after = found[-1].number
+
+    def tasks(self, choice: Choice) -> list[Leaf]:
+        """Born tasks, the latest status first. Each scope costs a seek, and of its tasks only
+        those are looked at that are later than the last one which is wanted so far."""
+        db = self.db
+        where, values = chosen(choice)
+        best: list[tuple[str, str]] = []
+        for (scope,) in db.execute(*scopes(choice)).fetchall():
+            floor = best[0] if len(best) == choice.limit else (choice.since, "")
+            found = db.execute(
+                f"SELECT changed, id FROM task WHERE {where} AND (changed, id) > (?, ?) "
+                "ORDER BY changed DESC, id DESC LIMIT ?",
+                (scope, *values, *floor, choice.limit),
+            )
+            for place in found.fetchall():
+                if len(best) < choice.limit:
+                    heapq.heappush(best, place)
+                else:
+                    heapq.heappushpop(best, place)
+        rows = (View(db).row(id) for _, id in sorted(best, reverse=True))
+        return [row for row in rows if row is not None]
+
+    def follow(self, task: str, after: int, pause: float) -> Iterator[Entry]:
+        """The entries after a place as they come, until the log has ended; Missing."""
+        seen = -1
+        while True:
+            (version,) = self.db.execute("PRAGMA data_version").fetchone()
+            if version != seen:
+                row = self.find(task)
+                for entry in self.read(row, after):
+                    after = entry.number
+                    yield entry
+                if row.ended and after >= row.last:
+                    return
+                seen = version
+            time.sleep(pause)
+
+    def lines(self, limit: int, *, parked: bool = False) -> list[Waiting]:
+        """Lines with something to deliver, those that were given up first."""
+        found = self._lines(f"{_WAITING} WHERE line.parked = 1 LIMIT ?", limit)
+        if not parked and len(found) < limit:
+            found += self._lines(
+                f"{_WAITING} WHERE line.behind = 1 AND line.parked = 0 ORDER BY line.due LIMIT ?",
+                limit - len(found),
+            )
+        return found
+
+    def webhooks(self, row: Leaf) -> Sequence[Waiting]:
+        """All lines of a task."""
+        return self._lines(f"{_WAITING} WHERE line.task = ? ORDER BY line.id", row.key)
+
+    def _lines(self, sql: str, value: int) -> list[Waiting]:
+        return [Waiting(line(columns), last) for last, *columns in self.db.execute(sql, (value,))]
+
+    # -- changing
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """A transaction."""
+        self.db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self.db.execute("ROLLBACK")
+            raise
+        self.db.execute("COMMIT")
+
+    def redrive(self, task: str = "", webhook: str = "") -> int:
+        """Let parked lines go on at once; how many."""
+        with self.writing():
+            key = self.find(task).key if task else 0
+            found = self.db.execute(
+                "UPDATE line SET parked = 0, attempts = 0, due = 0 WHERE parked = 1 "
+                "AND (? = 0 OR task = ?) AND (? = '' OR id = ?) RETURNING 1",
+                (key, key, webhook, webhook),
+            )
+            return len(found.fetchall())
+
+    def prune(
+        self,
+        before: float,
+        states: Collection[TaskState] = (),
+        *,
+        force: bool = False,
+        dry: bool = False,
+    ) -> Iterator[Pruned]:
+        """Forget tasks that ended before a time, in transactions that are short; what has come
+        of it, after each. With `force` also those that webhooks or repeated sends may need."""
+        ledger = Ledger(self.db, max_task=0)
+        done, place, more = Pruned(), (0.0, 0), True
+        while more:
+            began = time.monotonic()
+            heavy, more = 0, False
+            with nullcontext() if dry else _ledger(ledger):
+                for behind, recent, row in self._old(before, place):
+                    place, more = (row.ended_at or 0.0, row.key), True
+                    if states and (row.replied or row.state not in states):
+                        continue
+                    if behind and not force:
+                        done = replace(done, pending=done.pending + 1)
+                        continue
+                    if recent and not force:
+                        done = replace(done, recent=done.recent + 1)
+                        continue
+                    if not dry:
+                        ledger.drop(row)
+                    done = replace(done, tasks=done.tasks + 1, size=done.size + row.size)
+                    heavy += row.size
+                    if heavy >= HEAVY:
+                        break
+            yield done
+            if more and not dry:  # as much time for the server as we had
+                time.sleep(min(time.monotonic() - began, 0.5))
+
+    def _old(self, before: float, place: tuple[float, int]) -> Iterator[tuple[bool, bool, Leaf]]:
+        """Tasks in the order of their ends, after a place: whether a webhook waits, whether a
+        send may come again, and the row."""
+        found = self.db.execute(_OLD, (time.time() - RECEIPTS, before, *place, BATCH))
+        for behind, recent, *columns in found.fetchall():
+            yield bool(behind), bool(recent), Leaf.restored(tuple(columns))
+
+    def backup(self, target: Path, *, force: bool, progress: Progress) -> int:
+        """Copy the file as it is at this moment; the size of the copy. FileExistsError."""
+        target = target.absolute()
+        if target.exists() and (not force or target.samefile(self.path)):
+            raise FileExistsError(target)
+        part = target.with_name(target.name + ".part")
+        part.unlink(missing_ok=True)
+        # made first: what the tasks say is for the same eyes as in the file itself
+        mode = self.path.stat().st_mode & 0o777
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+        try:
+            self._copy(part, progress)
+            _move(part, target)
+        except BaseException:
+            for name in (part, *_beside(part)):
+                name.unlink(missing_ok=True)
+            raise
+        return target.stat().st_size
+
+    def _copy(self, part: Path, progress: Progress) -> None:
+        copy = connect(part, "rw")
+        try:
+            # One state from the first page to the last: without the transaction every commit
+            # of the server would start the copy anew.
+            self.db.execute("BEGIN")
+            self.db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
+            self.db.backup(
+                copy,
+                pages=PAGES,
+                sleep=0,
+                progress=lambda _, left, all_: progress(all_ - left, all_),
+            )
+            self.db.execute("COMMIT")
+            schema.version(copy)
+            copy.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        finally:
+            copy.close()
+        with part.open("rb+") as file:
+            os.fsync(file.fileno())
+
+
+def connect(path: Path, mode: str) -> sqlite3.Connection:
+    """A connection that makes no file unless it is told to."""
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=BUSY, isolation_level=None
+    )
+
+
+def ours(path: Path) -> bool:
+    """Whether the file is a store of ours. Others are not opened, if that can be helped."""
+    with suppress(sqlite3.Error, OSError):
+        with path.open("rb") as file:
+            head = file.read(72)
+        found = int.from_bytes(head[68:], "big")
+        log = path.with_name(path.name + "-wal")
+        if found or not head.startswith(b"SQLite format 3") or not log.exists():
+            return found == APPLICATION
+        db = connect(path, "rw")  # a young one has not yet come further than its log
+        try:
+            return bool(db.execute("PRAGMA application_id").fetchone() == (APPLICATION,))
+        finally:
+            db.close()
+    return False
+
+
+def migrate(path: Path) -> tuple[int, int]:
+    """Bring the tables of a file up to date; from which version, and to which. Unusable while a
+    server has it: tables must not change under one."""
+    if not path.is_file():
+        raise Missing(f"there is no file {path}")
+    db = connect(path, "rw")
+    lock = Lock(path)
+    try:
+        before = schema.version(db)
+        if before < VERSION:
+            lock.take()
+            schema.migrate(prepare(db, synchronous="full"))
+        return before, VERSION
+    except Unusable as error:
+        raise Unusable(f"{path}: {error.message}") from None
+    finally:
+        db.close()
+        lock.release()
+
+
+def scopes(choice: Choice) -> tuple[str, list[Any]]:
+    """The statement that finds the scopes of a choice, and its values."""
+    names = {"agent": choice.agent, "tenant": choice.tenant, "owner": choice.owner}
+    given = {name: value for name, value in names.items() if value is not None}
+    where = " AND ".join(["1", *(f"{name} = ?" for name in given)])
+    return f"SELECT key FROM scope WHERE {where}", list(given.values())
+
+
+def chosen(choice: Choice) -> tuple[str, list[Any]]:
+    """What has to be so for tasks of one scope, and its values after the scope's."""
+    where = "born = 1 AND scope = ?"
+    values: list[Any] = []
+    if choice.context:
+        where += " AND context = ?"
+        values.append(choice.context)
+    if choice.state is not None:
+        where += " AND state = ?"
+        values.append(choice.state.number)
+    return where, values
+
+
+def _move(part: Path, target: Path) -> None:
+    """Put a copy in its place, also in that of a store that nobody has in use."""
+    lock = Lock(target)
+    if lock.path.exists():
+        lock.take()
+    try:
+        for name in _beside(target):  # they are of what is replaced, and would spoil the copy
+            name.unlink(missing_ok=True)
+        part.replace(target)
+    finally:
+        lock.release()
+    if sys.platform != "win32":  # the name, too, survives a power loss
+        folder = os.open(target.parent, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+
+
+def _beside(path: Path) -> tuple[Path, ...]:
+    return tuple(path.with_name(path.name + end) for end in ("-wal", "-shm", "-journal"))
+
+
+@contextmanager
+def _ledger(ledger: Ledger) -> Iterator[None]:
+    """A transaction of a ledger."""
+    ledger.begin()
+    try:
+        yield
+        ledger.commit()
+    except BaseException:
+        ledger.rollback()
+        raise
+
+
+_OLD = (
+    "SELECT EXISTS (SELECT 1 FROM line WHERE line.task = task.key AND behind = 1 AND parked = 0), "
+    "task.ended > ? AND EXISTS (SELECT 1 FROM receipt WHERE receipt.task = task.key), "
+    f"{FOUND.removeprefix('SELECT ')} WHERE task.ended < ? AND (task.ended, task.key) > (?, ?) "
+    "ORDER BY task.ended, task.key LIMIT ?"
+)
+_WAITING = f"SELECT task.last, {LINE.removeprefix('SELECT ')}"
