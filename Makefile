@@ -7,11 +7,12 @@ STAMP := .venv/.stamp
 BENCH_STAMP := .venv/.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench wheel clean
+.PHONY: help demo test soak check format bench wheel clean
 
 help:
 	@echo "make demo    two booking agents at work (ONCE=1 ends after one round)"
 	@echo "make test    set up, check and run all tests"
+	@echo "make soak    crash it for a quarter of an hour (SCALE=0.1 for less)"
 	@echo "make check   format, lint, types, import rules"
 	@echo "make format  put the format right"
 	@echo "make bench   dragoman beside its peers (ARGS=--quick)"
@@ -23,6 +24,9 @@ demo: $(STAMP)
 
 test: check
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+soak: $(STAMP)
+	CRASH_SOAK=$(or $(SCALE),1) $(BIN)/python -m pytest tests/faults/crash -x -s
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

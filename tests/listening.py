@@ -111,7 +111,11 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 @contextlib.asynccontextmanager
 async def listening(
-    talk: Talk | bytes = OK, *, tls: ssl.SSLContext | None = None, both: bool = False
+    talk: Talk | bytes = OK,
+    *,
+    tls: ssl.SSLContext | None = None,
+    both: bool = False,
+    port: int = 0,
 ) -> AsyncIterator[Listener]:
     """A server on 127.0.0.1, with `both` also on ::1 and the same port where there is IPv6."""
 
@@ -120,7 +124,7 @@ async def listening(
 
     listener = Listener(silent)
     listener.talk = answer(talk)(listener) if isinstance(talk, bytes) else talk
-    server = await asyncio.start_server(listener.serve, "127.0.0.1", 0, ssl=tls)
+    server = await asyncio.start_server(listener.serve, "127.0.0.1", port, ssl=tls)
     listener.port = server.sockets[0].getsockname()[1]
     servers = [server]
     if both and ipv6():

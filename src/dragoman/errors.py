@@ -248,3 +248,39 @@ class TooSlow(LimitExceeded):
     def __init__(self, message: str = "", **kwargs: Any) -> None:
         super().__init__(message, **kwargs)
         self.headers.setdefault("connection", "close")
+
+
+def restored(
+    message: str,
+    details: Iterable[Any] = (),
+    *,
+    rpc: int = 0,
+    http: int = 0,
+    headers: Mapping[str, str] | None = None,
+) -> A2AError:
+    """The error that an answer carries: by its reason, else by its JSON-RPC code, else by its HTTP
+    status. What others leave out is made up for, and what they add is kept."""
+    reason, metadata, violations = "", {}, []
+    for detail in details if isinstance(details, list | tuple) else ():
+        if not isinstance(detail, dict):
+            continue
+        if detail.get("@type") == ERROR_INFO and not reason:
+            reason = str(detail.get("reason", ""))
+            metadata = {str(k): str(v) for k, v in (detail.get("metadata") or {}).items()}
+        elif detail.get("@type") == BAD_REQUEST:
+            for item in detail.get("fieldViolations") or ():
+                violations.append((str(item.get("field", "")), str(item.get("description", ""))))
+    kinds = _every(A2AError)
+    kind = (
+        next((kind for kind in kinds if reason and kind.reason == reason), None)
+        or next((kind for kind in kinds if rpc and rpc != -32603 and kind.rpc == rpc), None)
+        # a bare status says nothing of what only A2A knows
+        or next((k for k in kinds if http and k.http == http and k.rpc < -32099), InternalError)
+    )
+    error = kind(message, violations=violations, metadata=metadata)
+    error.headers = dict(headers or {})
+    return error
+
+
+def _every(kind: type[A2AError]) -> list[type[A2AError]]:
+    return [found for child in kind.__subclasses__() for found in (child, *_every(child))]

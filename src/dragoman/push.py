@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 
 from msgspec import Struct
@@ -28,6 +30,10 @@ from dragoman.store import Line, Store
 from dragoman.telemetry import logger
 
 BATCH = 64
+LOOK = 256
+"""The most lines that are taken at once: what is appended to logs waits as long."""
+TAKEN = 1024
+"""The most lines that are held here at once; most of them may wait for a place at their host."""
 LONGEST = 24 * 3600.0
 """The longest that a receiver can ask us to wait."""
 TOPIC = "push:"
@@ -41,8 +47,6 @@ class Failure(Struct, frozen=True):
     """There is no use in trying again."""
     after: float = 0.0
     """The receiver's own wish when to come again."""
-    counts: bool = True
-    """It was tried, and the next pause is longer."""
 
 
 class Courier:
@@ -62,10 +66,14 @@ class Courier:
         self.settings = settings
         self.egress = egress
         self.keys = [signature.Key.parse(text) for text in settings.push_keys]
-        # longer than a delivery can take, so that a line is never taken twice
+        # longer than a wait or a delivery can take, so that a line is never taken twice
         self.lease = 2 * settings.push_timeout + 30
+        self._held = 0
         self._hosts: Counter[str] = Counter()
-        self._running = 0
+        self._moved: dict[str, float] = {}
+        """When each of them took something last."""
+        self._doors: dict[str, asyncio.Semaphore] = {}
+        self._places = asyncio.Semaphore(settings.push_running)
 
     async def run(self) -> None:
         """Deliver for ever; a failing store is asked again later."""
@@ -77,25 +85,32 @@ class Courier:
                     except Unavailable as error:
                         more = False
                         logger.error("webhooks could not be looked after: %s", error)
+                    except Exception:
+                        more = False
+                        logger.exception("webhooks could not be looked after")
                     if not more:
                         await ear.wait(min(self.settings.poll, 4.0))
 
     async def _look(self, group: asyncio.TaskGroup, freed: Callable[[], None]) -> bool:
         """Take what is due, as far as there is room; whether there may be more."""
-        room = self.settings.push_running - self._running
+        room = min(LOOK, TAKEN - self._held)
         if room <= 0:
             return False
         lines = await self.store.dispatch(self.agents, room, self.lease)
+        back: list[tuple[Line, str]] = []
         for line in lines:
             host = self._host(line)
-            if self._hosts[host] >= self.settings.push_per_host:
-                # its host is busy: others must not wait for it
-                await self.store.dispatched(line, line.cursor, wait=self.settings.poll)
+            # half of what is left at most: there is always some for others
+            if self._hosts[host] >= max(self.settings.push_per_host, (TAKEN - self._held) // 2):
+                back.append((line, host))
                 continue
             self._hosts[host] += 1
-            self._running += 1
-            task = group.create_task(self._deliver(line))
+            self._held += 1
+            self._moved.setdefault(host, time.monotonic())
+            task = group.create_task(self._deliver(line, host))
             task.add_done_callback(partial(self._left, host, freed))
+        # at once, so that they share a commit
+        await asyncio.gather(*(self._later(line, line.cursor, host) for line, host in back))
         return len(lines) == room
 
     def _host(self, line: Line) -> str:
@@ -105,40 +120,68 @@ class Courier:
             return ""
 
     def _left(self, host: str, freed: Callable[[], None], _: asyncio.Task[None]) -> None:
-        self._running -= 1
+        self._held -= 1
         self._hosts[host] -= 1
         if not self._hosts[host]:
-            del self._hosts[host]
+            del self._hosts[host], self._moved[host]
+            self._doors.pop(host, None)
         freed()
+
+    @asynccontextmanager
+    async def _place(self, host: str) -> AsyncIterator[bool]:
+        """A place at the host's own door first, so that who waits there takes no other's; whether
+        it had to be waited for. Busy."""
+        door = self._doors.setdefault(host, asyncio.Semaphore(self.settings.push_per_host))
+        waited = door.locked() or self._places.locked()
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(self.settings.push_timeout):
+                    await stack.enter_async_context(door)
+                    await stack.enter_async_context(self._places)
+            except TimeoutError:
+                raise Busy("all places were taken") from None
+            yield waited
+
+    async def _later(self, line: Line, cursor: int, host: str) -> None:
+        """Put back what was not tried, for as long as its host has taken nothing: many lines to
+        one that hangs must not be looked at again and again."""
+        silent = time.monotonic() - self._moved.get(host, math.inf)
+        with suppress(Exception):  # its lease runs out
+            wait = min(max(silent, self.settings.poll), self.lease)
+            await self.store.dispatched(line, cursor, wait=wait)
 
     # -- one line
 
-    async def _deliver(self, line: Line) -> None:
-        """Post what the line has waiting, until it is empty or something fails."""
+    async def _deliver(self, line: Line, host: str) -> None:
+        """Post what the line has waiting, or a stretch of it, until something fails."""
         cursor = line.cursor
         try:
-            while True:
-                entries = await self.store.read(line.scope, line.task, cursor, BATCH)
-                for entry in entries or ():
+            async with self._place(host) as waited:
+                if waited and not await self.store.dispatched(line, cursor, wait=self.lease):
+                    return  # deleted meanwhile
+                # one stretch: a log that never ends must not keep the place for itself
+                for entry in await self.store.read(line.scope, line.task, cursor, BATCH) or ():
                     body = v1_0.streamed(entry)
                     if body and (failure := await self._post(line, entry.number, body)):
                         await self._failed(line, cursor, failure)
                         return
                     cursor = entry.number
+                    self._moved[host] = time.monotonic()
                     if body and not await self.store.dispatched(line, cursor, wait=self.lease):
                         return  # deleted, or taken over
-                if not entries:
-                    await self.store.dispatched(line, cursor)
-                    return
+                await self.store.dispatched(line, cursor)
         except asyncio.CancelledError:
-            await asyncio.shield(self.store.dispatched(line, cursor))
+            with suppress(Exception):  # its lease runs out
+                await asyncio.shield(self.store.dispatched(line, cursor))
             raise
+        except Busy:
+            await self._later(line, cursor, host)
         except Unavailable as error:
             logger.error("webhook %s: %s", line.webhook.config.id, error)  # its lease runs out
         except Exception:
             logger.exception("webhook %s", line.webhook.config.id, extra={"task": line.task})
-            failure = Failure("internal error")
-            await self._failed(line, cursor, failure)
+            with suppress(Exception):  # its lease runs out
+                await self._failed(line, cursor, Failure("internal error"))
 
     async def _post(self, line: Line, number: int, body: bytes) -> Failure | None:
         try:
@@ -147,16 +190,13 @@ class Courier:
             )
         except Refused as error:
             return Failure(f"refused: {error}", final=True)
-        except Busy as error:
-            return Failure(str(error), counts=False)
+        except Busy:
+            raise  # it was not tried
         except Unreachable as error:
             return Failure(str(error))
         return _verdict(answer)
 
     async def _failed(self, line: Line, cursor: int, failure: Failure) -> None:
-        if not failure.counts:
-            await self.store.dispatched(line, cursor, wait=self.settings.poll)
-            return
         # what came before it was taken, so this one fails for the first time
         attempts = line.attempts if cursor == line.cursor else 0
         plan = self.settings.push_retries

@@ -6,6 +6,7 @@ place in the log and nothing else, so a slow one costs nothing.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 
@@ -98,7 +99,8 @@ class Stream:
             if entries is None or head is None:
                 raise TaskNotFound
             if head.last > self._after:
-                continue  # something came in between
+                await asyncio.sleep(0)  # something came in between
+                continue
             if self._first is not None and head.born:
                 return self._taken(())
             if self._ended(head) or self._closing.now:

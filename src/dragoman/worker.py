@@ -155,6 +155,8 @@ class Worker:
 
     def begin(self, claim: Claim) -> Run:
         """Work on a claim."""
+        if before := self.runs.get(claim.head.id):  # its lease ran out, and it has not heard of it
+            self.abandon(before)
         run = Run(self, claim)
         self.runs[claim.head.id] = run
         # A context of its own: what the request's has is not the handler's business.
@@ -217,12 +219,17 @@ class Worker:
         event = None
         if run.claim.attempt > run.agent.retries:
             event = run.turn.fail(run.words(run.reason or "drain"))
-        await self.store.revoke(run.claim.head, event)  # type: ignore[arg-type]
+        try:
+            await self.store.revoke(run.claim.head, event)  # type: ignore[arg-type]
+        except Unavailable as error:  # its lease runs out, then
+            logger.error("a turn could not be handed back: %s", error)
+            return
         self.bell.ring(run.claim.head.id)
 
     def abandon(self, run: Run) -> None:
         """Give up a run that can write nothing any more; it may still compute."""
         run.lost = True
+        run.wake()
         run.turn.canceled = True  # for one in a thread, which cannot be interrupted
         self.left(run)
         for task in run.tasks():
@@ -261,6 +268,8 @@ class Run:
 
     _scheduled = False
     _flight: asyncio.Future[bool] | None = None
+    _flying = False
+    """An append is under way, or waits to be tried again."""
     _waiters: tuple[asyncio.Future[None], ...] = ()
     _pause = 0.0
     _unstorable = False
@@ -403,13 +412,14 @@ class Run:
         self._scheduled = False
         if self.lost or not (self._pending or release):
             return
-        if self._flight is not None and not self._flight.done():
+        if self._flying:
             return  # it flushes again when it lands
         entries, self._pending = self._pending, []
         self._held = 0
         self._ship(entries, release)
 
     def _ship(self, entries: list[Entry], release: bool) -> None:
+        self._flying = True
         self._flight = self.worker.store.append(self.claim, entries, release=release)
         if self._flight.done():
             self._landed(self._flight, entries, release)
@@ -417,8 +427,8 @@ class Run:
             self._flight.add_done_callback(partial(self._landed, entries=entries, release=release))
 
     def _landed(self, flight: asyncio.Future[bool], entries: list[Entry], release: bool) -> None:
-        if self._waiters:
-            self._wake()
+        # (Not the future's own state: that changes before this is called.)
+        self._flying = False
         error = flight.exception()
         if error is None:
             self._pause = 0.0
@@ -432,18 +442,20 @@ class Run:
             self.worker.abandon(self)
         elif isinstance(error, Unavailable):
             # The store may come back; until then the handler waits with what it has said.
+            self._flying = True
             self._pause = min(2 * self._pause or FIRST_PAUSE, LONGEST_PAUSE)
             logger.warning("append failed, again in %g s: %s", self._pause, error)
-            self._flight = self.worker.loop.create_future()
-            self.worker.loop.call_later(self._pause, self._reship, self._flight, entries, release)
+            self.worker.loop.call_later(self._pause, self._reship, entries, release)
         else:
             self._refused(error, release)
+        if self._waiters:
+            self.wake()
 
-    def _reship(self, before: asyncio.Future[bool], entries: list[Entry], release: bool) -> None:
+    def _reship(self, entries: list[Entry], release: bool) -> None:
+        self._flying = False
         if not self.lost:
             self._ship(entries, release)
-        before.set_result(False)
-        self._wake()  # whoever waits looks again
+        self.wake()  # whoever waits looks again
 
     def _refused(self, error: BaseException, release: bool) -> None:
         """What was said cannot be stored: the task fails and says why, if it can."""
@@ -460,12 +472,13 @@ class Run:
         self._flush(release)
 
     async def _landing(self) -> None:
-        while self._flight is not None and not self._flight.done():
+        while self._flying and not self.lost:
             waiter = self.worker.loop.create_future()  # its own: it may be cancelled
             self._waiters = (*self._waiters, waiter)
             await waiter
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Let those go on who wait for an append."""
         waiters, self._waiters = self._waiters, ()
         for waiter in waiters:
             if not waiter.done():

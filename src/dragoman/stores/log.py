@@ -20,6 +20,8 @@ class Log(Row, Tail):
     shelf: Shelf | None = None
     shelved: tuple[str, TaskState] | None = None
     lines: dict[str, Line] = {}  # noqa: RUF012 - most have none, and share it
+    rests = 0.0
+    """When its lines will be looked at again, if nothing happens before."""
 
     def received(self, number: int) -> Received:
         """The message of this number."""
@@ -30,7 +32,12 @@ class Log(Row, Tail):
     @property
     def pending(self) -> bool:
         """A webhook has something to deliver."""
-        return any(line.cursor < self.last and not line.parked for line in self.lines.values())
+        return any(True for _ in self.behind)
+
+    @property
+    def behind(self) -> Iterator[Line]:
+        """The lines with something to deliver, but for those that are parked."""
+        return (line for line in self.lines.values() if line.cursor < self.last and not line.parked)
 
 
 class Shelf:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
+from heapq import heappop, heappush, nsmallest
 from itertools import islice
 from typing import Any
 
@@ -47,7 +49,8 @@ class MemoryStore:
         self._held: dict[str, Log] = {}
         self._ended: dict[str, float] = {}  # in order of their end
         self._waiting: dict[str, Log] = {}  # in order of their question
-        self._pushing: dict[str, Log] = {}  # with webhooks that may be behind
+        self._pushing: dict[str, Log] = {}  # with lines that may be due
+        self._resting: list[tuple[float, str]] = []  # and when others will be
         self._receipts: dict[tuple[Scope, str], tuple[bytes, str, int]] = {}
 
     async def open(self) -> None:
@@ -252,18 +255,24 @@ class MemoryStore:
     async def dispatch(self, agents: Collection[str], limit: int, lease: float) -> Sequence[Line]:
         """See `Store.dispatch`."""
         now = time.time()
+        while self._resting and self._resting[0][0] <= now:
+            task = heappop(self._resting)[1]
+            if (known := self._logs.get(task)) is not None:
+                self._pushing[task] = known
         found = (
             (log, line)
-            for log in list(self._pushing.values())
+            for log in self._pushing.values()
             if log.scope.agent in agents
             for line in log.lines.values()
             if not line.parked and line.cursor < log.last and line.due <= now
         )
         taken = []
-        for log, line in list(islice(found, limit)):
+        for log, line in nsmallest(limit, found, key=lambda pair: pair[1].due):
             line = replace(line, ticket=line.ticket + 1, due=now + lease)
             log.lines[line.webhook.config.id] = line
             taken.append(line)
+        for log in list(self._pushing.values()):
+            self._rest(log, now)
         return taken
 
     async def dispatched(
@@ -286,8 +295,7 @@ class MemoryStore:
             parked=parked,
             reason=failed or (known.reason if cursor == known.cursor else ""),
         )
-        if not log.pending:
-            self._pushing.pop(log.id, None)
+        self._pushing[log.id] = log
         return True
 
     async def lines(self, limit: int, *, parked: bool | None = None) -> Sequence[Line]:
@@ -355,11 +363,22 @@ class MemoryStore:
             task=log.id,
             webhook=webhook,
             cursor=known.cursor if known else cursor,
-            ticket=known.ticket + 1 if known else 0,
+            # after a deletion it must not meet a ticket that is still out
+            ticket=known.ticket + 1 if known else time.time_ns(),
         )
         self._pushing[log.id] = log
         log.hooked = True
         log.version += 1
+
+    def _rest(self, log: Log, now: float) -> None:
+        """Look no more at a log of which nothing is due, until something is."""
+        due = min((line.due for line in log.behind), default=math.inf)
+        if due <= now:
+            return
+        del self._pushing[log.id]
+        if due < math.inf and not now < log.rests <= due:  # else it is looked at before
+            log.rests = due
+            heappush(self._resting, (due, log.id))
 
     def _offer(self, log: Log) -> None:
         if not log.holder and not log.queued:

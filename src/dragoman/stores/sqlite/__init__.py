@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from dragoman.caller import Scope
-from dragoman.errors import LimitExceeded, TaskNotFound
+from dragoman.errors import LimitExceeded, TaskNotFound, Unavailable
 from dragoman.events import CancelRequested, Entry, Received
 from dragoman.lifecycle import birth
 from dragoman.security.seal import Seal, Unsealable
@@ -37,12 +37,13 @@ from dragoman.store import (
     Stale,
     Webhook,
 )
+from dragoman.stores.sqlite import lines
 from dragoman.stores.sqlite.driver import STANDARD, Driver, prepare, unavailable
-from dragoman.stores.sqlite.ledger import Leaf, Ledger, encode, entries
+from dragoman.stores.sqlite.ledger import Leaf, Ledger, encode
 from dragoman.stores.sqlite.lock import Lock
 from dragoman.stores.sqlite.recent import Recent
 from dragoman.stores.sqlite.schema import Unusable, migrate, version
-from dragoman.stores.sqlite.view import LINE, SMALL, Folded, View, decode_webhook, line
+from dragoman.stores.sqlite.view import SMALL, Folded, View
 from dragoman.stores.sqlite.writer import Writer
 from dragoman.telemetry import logger
 from dragoman.types import TaskStatusUpdateEvent
@@ -139,13 +140,13 @@ class SqliteStore:
 
         def work(ledger: Ledger) -> Accepted:
             receipt = draft.receipt
-            if receipt is not None and (known := _receipt(ledger, scope, receipt.key)):
+            if receipt is not None and (known := ledger.receipt(scope, receipt.key)):
                 digest, task, number = known
                 if digest != receipt.digest:
                     raise Conflict(receipt.key)
                 row = ledger.row(task)
                 assert row is not None  # a receipt goes with its task
-                return Accepted(row.head(), number, _received(ledger, row, number), False)
+                return Accepted(row.head(), number, ledger.received(row, number), False)
             row = ledger.add(scope, draft) if draft.new else ledger.mine(scope, draft.task)
             if row.size > self.max_task:
                 raise LimitExceeded(f"The task is larger than {self.max_task} bytes")
@@ -153,7 +154,7 @@ class SqliteStore:
             row.mail = (number, draft.received)
             ledger.touch(row)
             if draft.webhook is not None:
-                self._put(ledger, row, draft.webhook, number)
+                lines.put(ledger, row, self._sealed(draft.webhook), number)
             if receipt is not None:
                 ledger.flush()  # it gives a new row its key
                 ledger.db.execute(
@@ -234,7 +235,7 @@ class SqliteStore:
 
         def work(ledger: Ledger) -> None:
             row = ledger.mine(scope, webhook.config.task_id)
-            self._put(ledger, row, webhook, row.last)
+            lines.put(ledger, row, self._sealed(webhook), row.last)
 
         await self._writer.submit(work)
 
@@ -244,7 +245,10 @@ class SqliteStore:
         if row is None or not row.born:
             raise TaskNotFound
         found = self._now(lambda view: view.webhooks(row.key))
-        return [self._opened(decode_webhook(webhook)) for webhook in found]
+        try:
+            return [self._opened(webhook) for webhook in found]
+        except Unsealable as error:
+            raise Unavailable(f"The webhooks of this task cannot be read: {error}") from None
 
     async def delete_webhook(self, scope: Scope, task: str, webhook: str) -> None:
         """See `Store.delete_webhook`."""
@@ -278,7 +282,7 @@ class SqliteStore:
                         row = queue[place]
                         number = row.take(worker, until)
                         ledger.touch(row)
-                        taken.append((row.head(), _received(ledger, row, number)))
+                        taken.append((row.head(), ledger.received(row, number)))
                         row.mail = None
             return taken
 
@@ -380,19 +384,16 @@ class SqliteStore:
         """See `Store.prune`. A direct reply is kept for as long as its send may come again."""
         now = time.time()
 
+        ages = {"replied = 1": min(self.keep or RECEIPTS, RECEIPTS)}
+        if self.keep:
+            ages["replied = 0"] = self.keep
+
         def work(ledger: Ledger) -> int:
-            ledger.flush()
-            ages = [("replied = 1", min(self.keep or RECEIPTS, RECEIPTS))]
-            if self.keep:
-                ages.append(("replied = 0", self.keep))
-            old: list[Leaf] = []
-            for which, age in ages:
-                old += ledger.rows(
-                    f"WHERE task.{which} AND task.ended < ? AND NOT EXISTS (SELECT 1 FROM line "
-                    "WHERE line.task = task.key AND behind = 1 AND parked = 0) AND (task.ended < ? "
-                    "OR NOT EXISTS (SELECT 1 FROM receipt WHERE receipt.task = task.key)) LIMIT ?",
-                    (now - age, now - RECEIPTS, PRUNED),
-                )
+            old = [
+                row
+                for which, age in ages.items()
+                for row in ledger.old(which, now - age, now - RECEIPTS, PRUNED)
+            ]
             for row in old:
                 ledger.drop(row)
             return len(old)
@@ -406,31 +407,12 @@ class SqliteStore:
 
     async def dispatch(self, agents: Collection[str], limit: int, lease: float) -> Sequence[Line]:
         """See `Store.dispatch`."""
-
-        def work(ledger: Ledger) -> list[Line]:
-            ledger.flush()
-            now = time.time()
-            found: list[Line] = []
-            for agent in agents:
-                columns = ledger.db.execute(
-                    f"{LINE} WHERE line.agent = ? AND line.due <= ? AND line.behind = 1 "
-                    "AND line.parked = 0 ORDER BY line.due LIMIT ?",
-                    (agent, now, limit),
-                ).fetchall()
-                found.extend(map(line, columns))
-            taken = sorted(found, key=lambda item: item.due)[:limit]
-            ledger.db.executemany(
-                "UPDATE line SET ticket = ticket + 1, taken = 1, due = ? "
-                "WHERE id = ? AND task = (SELECT key FROM task WHERE id = ?)",
-                [(now + lease, item.webhook.config.id, item.task) for item in taken],
-            )
-            return [replace(item, ticket=item.ticket + 1, due=now + lease) for item in taken]
-
         if not await self._read(lambda view: view.due(agents)):
             return ()  # looked at often, and mostly in vain
-        return [
-            opened for item in await self._writer.submit(work) if (opened := await self._able(item))
-        ]
+        taken = await self._writer.submit(
+            partial(lines.take, agents=agents, limit=limit, lease=lease)
+        )
+        return [opened for item in taken if (opened := await self._able(item))]
 
     async def _able(self, line: Line) -> Line | None:
         """The line with its secrets; one whose key is missing is parked."""
@@ -446,53 +428,18 @@ class SqliteStore:
         self, line: Line, cursor: int, *, wait: float = 0.0, failed: str = "", parked: bool = False
     ) -> bool:
         """See `Store.dispatched`."""
-
-        def work(ledger: Ledger) -> bool:
-            row = ledger.row(line.task)
-            if row is None:
-                return False
-            ledger.flush()
-            found = ledger.db.execute(
-                "UPDATE line SET cursor = :cursor, behind = :behind, due = :due, taken = :taken, "
-                "parked = :parked, attempts = CASE WHEN :failed <> '' THEN attempts + 1 "
-                "WHEN cursor = :cursor THEN attempts ELSE 0 END, reason = CASE "
-                "WHEN :failed = '' AND cursor = :cursor THEN reason ELSE :failed END "
-                "WHERE task = :task AND id = :id AND ticket = :ticket RETURNING 1",
-                {
-                    "cursor": cursor,
-                    "behind": cursor < row.last,
-                    "due": time.time() + wait,
-                    "taken": wait > 0 and not failed,
-                    "parked": parked,
-                    "failed": failed,
-                    "task": row.key,
-                    "id": line.webhook.config.id,
-                    "ticket": line.ticket,
-                },
-            )
-            return bool(found.fetchall())
-
+        work = partial(
+            lines.record, line=line, cursor=cursor, wait=wait, failed=failed, parked=parked
+        )
         return await self._writer.submit(work)
 
     async def lines(self, limit: int, *, parked: bool | None = None) -> Sequence[Line]:
         """See `Store.lines`."""
-        found = await self._read(lambda view: view.lines(limit, parked))
-        return [line(columns) for columns in found]
+        return await self._read(lambda view: view.lines(limit, parked))
 
     async def redrive(self, task: str = "", webhook: str = "") -> int:
         """See `Store.redrive`."""
-
-        def work(ledger: Ledger) -> int:
-            return len(
-                ledger.db.execute(
-                    "UPDATE line SET parked = 0, attempts = 0, due = 0 WHERE parked = 1 "
-                    "AND (? = '' OR task = (SELECT key FROM task WHERE id = ?)) "
-                    "AND (? = '' OR id = ?) RETURNING 1",
-                    (task, task, webhook, webhook),
-                ).fetchall()
-            )
-
-        return await self._writer.submit(work)
+        return await self._writer.submit(partial(lines.redrive, task=task, webhook=webhook))
 
     # -- inside
 
@@ -548,63 +495,11 @@ class SqliteStore:
 
         self._writer.submit(work).add_done_callback(lambda future: future.exception())
 
-    def _put(self, ledger: Ledger, row: Leaf, webhook: Webhook, cursor: int) -> None:
-        row.hooked = True
-        row.version += 1
-        ledger.touch(row)
-        ledger.flush()
-        ledger.db.execute(
-            "INSERT INTO line (task, id, agent, webhook, cursor, attempts, due, taken, behind, "
-            "parked, reason, ticket) VALUES (?, ?, ?, ?, ?, 0, 0, 0, ?, 0, '', ?) "
-            "ON CONFLICT DO UPDATE SET webhook = excluded.webhook, attempts = 0, due = 0, "
-            "taken = 0, parked = 0, reason = '', ticket = ticket + 1",
-            (
-                row.key,
-                webhook.config.id,
-                row.scope.agent,
-                encode(self._sealed(webhook)),
-                cursor,
-                cursor < row.last,
-                time.time_ns(),  # after a deletion it must not meet a ticket that is still out
-            ),
-        )
-
     def _sealed(self, webhook: Webhook) -> Webhook:
-        return _secrets(webhook, self._seal.seal)
+        return lines.secrets(webhook, self._seal.seal)
 
     def _opened(self, webhook: Webhook) -> Webhook:
-        return _secrets(webhook, self._seal.open)
-
-
-def _secrets(webhook: Webhook, change: Callable[[str, str], str]) -> Webhook:
-    """The webhook with its secrets changed."""
-    config = webhook.config
-    about = f"{config.task_id}:{config.id}"
-    token = change(config.token, about) if config.token else config.token
-    authentication = config.authentication
-    if authentication is not None and authentication.credentials:
-        credentials = change(authentication.credentials, about)
-        authentication = replace(authentication, credentials=credentials)
-    return replace(webhook, config=replace(config, token=token, authentication=authentication))
-
-
-def _receipt(ledger: Ledger, scope: Scope, name: str) -> tuple[bytes, str, int] | None:
-    found: tuple[bytes, str, int] | None = ledger.db.execute(
-        "SELECT receipt.digest, task.id, receipt.number FROM receipt "
-        "JOIN task ON task.key = receipt.task WHERE receipt.scope = ? AND receipt.name = ?",
-        (ledger.scope(scope), name),
-    ).fetchone()
-    return found
-
-
-def _received(ledger: Ledger, row: Leaf, number: int) -> Received:
-    """The message of this number."""
-    if row.mail is not None and row.mail[0] == number:
-        return row.mail[1]
-    ledger.flush()
-    event = entries(ledger.db, row.key, number - 1, 1)[0].event
-    assert isinstance(event, Received)
-    return event
+        return lines.secrets(webhook, self._seal.open)
 
 
 def _claimed(head: Head, received: Received) -> Claim:

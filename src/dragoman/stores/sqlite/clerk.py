@@ -24,9 +24,10 @@ from dragoman.store import Line
 from dragoman.stores.sqlite import RECEIPTS, schema
 from dragoman.stores.sqlite.driver import BUSY, prepare
 from dragoman.stores.sqlite.ledger import FOUND, Leaf, Ledger, entries
+from dragoman.stores.sqlite.lines import LINE, line
 from dragoman.stores.sqlite.lock import Lock
 from dragoman.stores.sqlite.schema import APPLICATION, VERSION, Unusable
-from dragoman.stores.sqlite.view import LINE, Folded, View, line
+from dragoman.stores.sqlite.view import Folded, View
 from dragoman.types import TaskState
 
 BATCH = 256

@@ -279,6 +279,34 @@ class Ledger:
             raise TaskNotFound
         return row
 
+    def receipt(self, scope: Scope, name: str) -> tuple[bytes, str, int] | None:
+        """The digest, the task and the number of a send that came before."""
+        found: tuple[bytes, str, int] | None = self.db.execute(
+            "SELECT receipt.digest, task.id, receipt.number FROM receipt "
+            "JOIN task ON task.key = receipt.task WHERE receipt.scope = ? AND receipt.name = ?",
+            (self.scope(scope), name),
+        ).fetchone()
+        return found
+
+    def received(self, row: Leaf, number: int) -> Received:
+        """The message of this number."""
+        if row.mail is not None and row.mail[0] == number:
+            return row.mail[1]
+        self.flush()
+        event = entries(self.db, row.key, number - 1, 1)[0].event
+        assert isinstance(event, Received)
+        return event
+
+    def old(self, which: str, ended: float, receipts: float, limit: int) -> Iterator[Leaf]:
+        """Rows that ended before then and have nothing to deliver, nor a receipt that is young."""
+        self.flush()
+        return self.rows(
+            f"WHERE task.{which} AND task.ended < ? AND NOT EXISTS (SELECT 1 FROM line "
+            "WHERE line.task = task.key AND behind = 1 AND parked = 0) AND (task.ended < ? "
+            "OR NOT EXISTS (SELECT 1 FROM receipt WHERE receipt.task = task.key)) LIMIT ?",
+            (ended, receipts, limit),
+        )
+
     def room(self, row: Leaf, fresh: Iterable[Entry]) -> None:
         """Refuse what would make a task larger than one may be."""
         size = row.size + sum(len(entry.wire or b"") for entry in fresh)

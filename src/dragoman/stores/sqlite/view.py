@@ -15,12 +15,11 @@ from dragoman.lifecycle import fold
 from dragoman.store import Head, Line, Page, Query, Webhook
 from dragoman.stores.sqlite.driver import Connection
 from dragoman.stores.sqlite.ledger import FOUND, Leaf, decode_task, entries, events
+from dragoman.stores.sqlite.lines import LINE, decode_webhook, line
 from dragoman.types import Task
 
 SMALL = 64 * 1024
 """A log of fewer bytes is folded from its beginning; a larger one gets snapshots."""
-
-decode_webhook = msgspec.json.Decoder(Webhook).decode
 
 
 class Folded(msgspec.Struct, frozen=True):
@@ -150,10 +149,10 @@ class View:
         )
         return [Leaf.restored(columns).head() for columns in found.fetchall()]
 
-    def webhooks(self, key: int) -> list[bytes]:
-        """The webhooks of a task, in order of id."""
+    def webhooks(self, key: int) -> list[Webhook]:
+        """The webhooks of a task, in order of id, their secrets as they are stored."""
         found = self.db.execute("SELECT webhook FROM line WHERE task = ? ORDER BY id", (key,))
-        return [row[0] for row in found.fetchall()]
+        return [decode_webhook(row[0]) for row in found.fetchall()]
 
     def due(self, agents: Collection[str]) -> bool:
         """Whether any line is due."""
@@ -164,12 +163,13 @@ class View:
         )
         return found.fetchone() is not None
 
-    def lines(self, limit: int, parked: bool | None) -> list[Any]:
-        """The columns of lines with something to deliver."""
+    def lines(self, limit: int, parked: bool | None) -> list[Line]:
+        """Lines with something to deliver."""
         which = {None: "", True: " AND line.parked = 1", False: " AND line.parked = 0"}[parked]
-        return self.db.execute(
+        found = self.db.execute(
             f"{LINE} WHERE line.behind = 1{which} ORDER BY line.due LIMIT ?", (limit,)
-        ).fetchall()
+        )
+        return [line(columns) for columns in found.fetchall()]
 
 
 def _where(scope: int, query: Query) -> tuple[str, tuple[Any, ...]]:
@@ -185,26 +185,3 @@ def _where(scope: int, query: Query) -> tuple[str, tuple[Any, ...]]:
         where += " AND changed >= ?"
         found.append(query.since)
     return where, tuple(found)
-
-
-LINE = (
-    "SELECT scope.agent, scope.tenant, scope.owner, task.id, line.webhook, line.cursor, "
-    "line.attempts, line.due, line.parked, line.reason, line.ticket "
-    "FROM line JOIN task ON task.key = line.task JOIN scope ON scope.key = task.scope"
-)
-
-
-def line(columns: Any) -> Line:
-    """The line of the columns that `LINE` selects; its secrets as they are stored."""
-    agent, tenant, owner, task, webhook, cursor, attempts, due, parked, reason, ticket = columns
-    return Line(
-        scope=Scope(agent, tenant, owner),
-        task=task,
-        webhook=decode_webhook(webhook),
-        cursor=cursor,
-        attempts=attempts,
-        due=due,
-        parked=bool(parked),
-        reason=reason,
-        ticket=ticket,
-    )

@@ -1,0 +1,223 @@
+"""Switches that break one promise each, so that it can be seen that its breach is found.
+
+Never part of the product: the tests' own process is broken for one test, a served one by its
+agent's module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from msgspec.structs import replace
+
+from dragoman.events import Entry
+from dragoman.keeper import Keeper
+from dragoman.service import Service
+from dragoman.store import Claim
+from dragoman.stores import sqlite
+from dragoman.stores.row import Row
+from dragoman.stores.sqlite import SqliteStore
+from dragoman.stores.sqlite.ledger import ARTIFACT, Ledger
+from dragoman.stores.sqlite.schema import BITS
+from dragoman.turn import Turn
+
+Patch = Callable[[Any, str, Any], None]
+LATE = 0.3
+
+
+def fsync(patch: Patch) -> None:
+    """A commit does not wait for the disk."""
+    prepare = sqlite.prepare
+    patch(sqlite, "prepare", lambda db, **more: prepare(db, **(more | {"synchronous": "off"})))
+
+
+def receipts(patch: Patch) -> None:
+    """A send that comes again is a new one."""
+    accept = SqliteStore.accept
+    patch(
+        SqliteStore,
+        "accept",
+        lambda self, scope, draft: accept(self, scope, replace(draft, receipt=None)),
+    )
+
+
+def epochs(patch: Patch) -> None:
+    """Whoever has had a claim may write."""
+
+    def append(
+        self: SqliteStore, claim: Claim, entries: Sequence[Entry], *, release: bool = False
+    ) -> asyncio.Future[bool]:
+        def work(ledger: Ledger) -> bool:
+            row = ledger.row(claim.head.id)
+            assert row is not None
+            try:
+                return row.append(replace(claim, epoch=row.epoch), entries, release)
+            finally:
+                ledger.touch(row)
+
+        return self._writer.submit(work)
+
+    patch(SqliteStore, "append", append)
+
+
+def order(patch: Patch) -> None:
+    """Readers see neighbours the other way round."""
+    read = SqliteStore.read
+
+    async def swapped(self: SqliteStore, *arguments: Any) -> Any:
+        entries = await read(self, *arguments)
+        if entries and len(entries) > 1:
+            first, second = entries[-2:]
+            first.event, second.event = second.event, first.event
+            first.wire, second.wire = second.wire, first.wire
+        return entries
+
+    patch(SqliteStore, "read", swapped)
+
+
+def writing(patch: Patch) -> None:
+    """What is said together is written the other way round."""
+    written = Ledger._entries
+
+    def swapped(self: Ledger, row: Any) -> Iterator[Any]:
+        fresh = list(written(self, row))
+        chunks = [n for n, item in enumerate(fresh) if item[2] == ARTIFACT]
+        if len(chunks) > 1:
+            one, two = chunks[-2:]
+            fresh[one], fresh[two] = (
+                (fresh[one][0], *fresh[two][1:]),
+                (fresh[two][0], *fresh[one][1:]),
+            )
+        yield from fresh
+
+    patch(Ledger, "_entries", swapped)
+
+
+def numbers(patch: Patch) -> None:
+    """No entry has the number 5."""
+    written = Ledger._entries
+
+    def skipping(self: Ledger, row: Any) -> Iterator[Any]:
+        for place, *rest in written(self, row):
+            yield place + (place % (1 << BITS) >= 5), *rest
+
+    patch(Ledger, "_entries", skipping)
+
+
+class Lazy:
+    """A connection that does not commit."""
+
+    def __init__(self, db: Any) -> None:
+        self._db = db
+
+    def execute(self, sql: str, *values: Any) -> Any:
+        return None if sql == "COMMIT" else self._db.execute(sql, *values)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._db, name)
+
+
+def showing(patch: Patch) -> None:
+    """What is written is shown at once, and persisted some time later."""
+    begin, commit = Ledger.begin, Ledger.commit
+    since = 0.0
+
+    def joined(self: Ledger) -> None:
+        nonlocal since
+        if not self.db.in_transaction:
+            begin(self)
+            since = time.monotonic()
+
+    def late(self: Ledger) -> Any:
+        db = self.db
+        if time.monotonic() - since < LATE:
+            self.db = Lazy(db)
+        try:
+            return commit(self)
+        finally:
+            self.db = db
+
+    patch(Ledger, "begin", joined)
+    patch(Ledger, "commit", late)
+
+
+def _shifted(by: int) -> Callable[[Patch], None]:
+    def shift(patch: Patch) -> None:
+        place = Service._place
+
+        def other(self: Service, *arguments: Any) -> int | None:
+            found = place(self, *arguments)
+            return found + by if found else found
+
+        patch(Service, "_place", other)
+
+    return shift
+
+
+skipping = _shifted(1)
+"""A resumed stream leaves something out."""
+repeating = _shifted(-1)
+"""A resumed stream shows something again."""
+
+
+def attempts(patch: Patch) -> None:
+    """A second run says that it is the first."""
+    take = Row.take
+
+    def first(self: Row, *arguments: Any) -> int:
+        self.attempt = 0
+        return take(self, *arguments)
+
+    patch(Row, "take", first)
+
+
+def replacing(patch: Patch) -> None:
+    """What a second run says comes beside what the first one said."""
+    name = Turn._next_id
+    patch(Turn, "_next_id", lambda self: f"{self.attempt}.{name(self)}")
+
+
+def reaping(patch: Patch) -> None:
+    """Nobody looks after the tasks of the dead."""
+
+    async def nothing(self: Keeper) -> None:
+        return
+
+    patch(Keeper, "reap", nothing)
+
+
+SWITCHES: dict[str, Callable[[Patch], None]] = {
+    "fsync": fsync,
+    "receipts": receipts,
+    "epochs": epochs,
+    "order": order,
+    "writing": writing,
+    "numbers": numbers,
+    "showing": showing,
+    "skipping": skipping,
+    "repeating": repeating,
+    "attempts": attempts,
+    "replacing": replacing,
+    "reaping": reaping,
+}
+
+
+def switch(name: str) -> None:
+    """Break a promise for the rest of this process; the empty name breaks none."""
+    if name:
+        SWITCHES[name](setattr)
+
+
+@contextmanager
+def promise(name: str) -> Iterator[None]:
+    """Break a promise for the length of a block."""
+    import pytest  # a served process does without it
+
+    with pytest.MonkeyPatch.context() as patch:
+        if name:
+            SWITCHES[name](patch.setattr)
+        yield

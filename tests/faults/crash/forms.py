@@ -1,0 +1,24 @@
+"""How much: little with every run of the tests, a lot with `make soak`."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+
+SOAK = bool(os.environ.get("CRASH_SOAK"))
+SCALE = float(os.environ.get("CRASH_SOAK") or 1)
+"""The part of the long form; 1 is all of it."""
+
+
+def seeded(what: str) -> random.Random:
+    """A chance whose seed is told; `CRASH_SEED` brings one back."""
+    seed = int(os.environ.get("CRASH_SEED") or random.SystemRandom().randrange(1 << 32))
+    say(f"{what}: CRASH_SEED={seed}")
+    return random.Random(seed)
+
+
+def say(text: str) -> None:
+    """Tell how it goes; pytest shows it when the test fails, or with -s."""
+    sys.stdout.write(f"  {text}\n")
+    sys.stdout.flush()
