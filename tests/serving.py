@@ -20,11 +20,11 @@ class Quiet(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def serving(app: Any, **options: Any) -> AsyncIterator[str]:
+async def serving(app: Any, *, port: int = 0, **options: Any) -> AsyncIterator[str]:
     """The URL of the application, up and running until the block ends."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(("127.0.0.1", 0))
+    listener.bind(("127.0.0.1", port))
     config = uvicorn.Config(
         app,
         log_config=None,

@@ -1,0 +1,101 @@
+"""The card of an agent, and which of its interfaces to use."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from dragoman.client.engine import Engine, Request, whole
+from dragoman.dialects import v1_0
+from dragoman.errors import A2AError, InvalidAgentResponse, VersionNotSupported, restored
+from dragoman.types import AgentCard, AgentInterface
+
+PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
+SPOKEN = "1.0"
+
+
+class Cards:
+    """Cards by their address, kept as HTTP says: fresh for max-age, then asked for by ETag."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._known: dict[str, tuple[AgentCard, str, float]] = {}
+
+    async def find(self, target: str) -> AgentCard:
+        """The card at an agent's address, at a card's own address, or in a file."""
+        if "://" not in target:
+            file = Path(target)
+            if file.is_file():  # noqa: ASYNC240 - a small local file, read once
+                return decode(file.read_bytes(), target)  # noqa: ASYNC240
+            target = f"https://{target}"
+        if urlsplit(target).path.endswith(".json"):
+            return await self.get(target)
+        missing: A2AError | None = None
+        for path in PATHS:
+            try:
+                return await self.get(target.rstrip("/") + path)
+            except A2AError as error:
+                if error.http not in (404, 405):
+                    raise
+                missing = error
+        raise type(missing or InvalidAgentResponse())(
+            f"there is no agent card at {target}: neither {PATHS[0]} nor {PATHS[1]}"
+        )
+
+    async def get(self, url: str) -> AgentCard:
+        """The card at this address."""
+        card, tag, until = self._known.get(url, (None, "", 0.0))
+        if card is not None and time.monotonic() < until:
+            return card
+        headers = {"accept": "application/json", "a2a-version": SPOKEN}
+        if tag:
+            headers["if-none-match"] = tag
+        response = await self._engine.send(Request("GET", url, headers))
+        body = await whole(response)
+        if response.status == 304 and card is not None:
+            found = card
+        elif response.status != 200:
+            raise restored(f"{url} answered {response.status}", http=response.status)
+        else:
+            found = decode(body, url)
+        until = time.monotonic() + _age(response.headers.get("cache-control", ""))
+        self._known[url] = (found, response.headers.get("etag", ""), until)
+        return found
+
+
+def decode(body: bytes, where: str) -> AgentCard:
+    """The card in a document; InvalidAgentResponse names the field that is wrong."""
+    try:
+        return v1_0.decode(AgentCard, body)
+    except A2AError as error:
+        raise InvalidAgentResponse(f"the card at {where} is not valid: {error}") from None
+
+
+def interfaces(card: AgentCard, bindings: Collection[str]) -> list[AgentInterface]:
+    """The interfaces that can be used, in the agent's order; an error says why there are none."""
+    spoken = [
+        found
+        for found in card.supported_interfaces
+        if found.protocol_version.split(".")[:2] == SPOKEN.split(".")
+    ]
+    usable = [found for found in spoken if found.protocol_binding.upper() in bindings]
+    if usable:
+        return usable
+    offered = ", ".join(
+        f"{found.protocol_binding} {found.protocol_version}" for found in card.supported_interfaces
+    )
+    raise VersionNotSupported(
+        f"the agent offers {offered}; this client speaks {', '.join(bindings)} in {SPOKEN}"
+    )
+
+
+def _age(control: str) -> float:
+    for item in control.split(","):
+        name, _, value = item.strip().partition("=")
+        if name in ("no-store", "no-cache"):
+            return 0.0
+        if name == "max-age" and value.isdigit():
+            return float(value)
+    return 0.0

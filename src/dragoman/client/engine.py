@@ -1,0 +1,250 @@
+"""How bytes get to an agent and back: over sockets, or straight into an application.
+
+The seam is small, and it is also the test seam: whatever sends a `Request` and answers with a
+`Response` can stand in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse, ClientSession
+
+LONGEST = 64 * 1024 * 1024
+"""The longest answer that is read as a whole."""
+
+
+class Unreachable(ConnectionError):
+    """The agent did not answer, or broke off. The same request may succeed later."""
+
+
+class Request(Struct, frozen=True):
+    """One HTTP request."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str] = {}
+    body: bytes = b""
+
+
+class Response(Protocol):
+    """The head of an answer, and its body as it comes. Close it after use."""
+
+    status: int
+    headers: Mapping[str, str]
+    """By names in lower case."""
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body in pieces; Unreachable if it breaks off."""
+
+    async def close(self) -> None:
+        """Read no more."""
+
+
+class Engine(Protocol):
+    """Sends requests."""
+
+    async def send(self, request: Request) -> Response:
+        """The answer, once its head is here; Unreachable."""
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+
+
+async def whole(response: Response) -> bytes:
+    """The body of an answer, which is closed then."""
+    found = bytearray()
+    try:
+        async for chunk in response.chunks():
+            found += chunk
+            if len(found) > LONGEST:
+                raise Unreachable(f"the answer is longer than {LONGEST} bytes")
+    finally:
+        await response.close()
+    return bytes(found)
+
+
+# ---- sockets -------------------------------------------------------------------------------
+
+
+class Sockets:
+    """HTTP over the network. No redirect is followed: a card says where its agent is."""
+
+    def __init__(self) -> None:
+        self._session: ClientSession | None = None
+
+    async def send(self, request: Request) -> Response:
+        """See `Engine.send`."""
+        try:
+            import aiohttp
+        except ImportError:
+            raise ModuleNotFoundError(
+                "the client needs an HTTP engine that is not installed; "
+                "`pip install 'dragoman[client]'` brings it",
+                name="aiohttp",
+            ) from None
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
+                connector=aiohttp.TCPConnector(limit=0),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                read_bufsize=1 << 18,
+                headers={"User-Agent": "dragoman"},
+            )
+        try:
+            response = await self._session.request(
+                request.method,
+                request.url,
+                headers=request.headers,
+                data=request.body or None,
+                allow_redirects=False,
+            )
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise Unreachable(_reason(error)) from error
+        return _Received(response)
+
+    async def close(self) -> None:
+        """See `Engine.close`."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+
+class _Received:
+    def __init__(self, response: ClientResponse) -> None:
+        self._response = response
+        self.status = response.status
+        self.headers: Mapping[str, str] = {
+            name.lower(): value for name, value in response.headers.items()
+        }
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        import aiohttp
+
+        try:
+            async for chunk in self._response.content.iter_any():
+                yield chunk
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise Unreachable(_reason(error)) from error
+
+    async def close(self) -> None:
+        if self._response.content.at_eof():
+            self._response.release()
+        else:
+            self._response.close()
+
+
+def _reason(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+# ---- straight into an application ----------------------------------------------------------
+
+
+class Inside:
+    """Requests to an ASGI application in this process, without a socket."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def send(self, request: Request) -> Response:
+        """See `Engine.send`."""
+        exchange = _Exchange(request)
+        task = asyncio.create_task(exchange.run(self._app))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        exchange.task = task
+        await exchange.begun.wait()
+        if not exchange.status:
+            raise Unreachable("the application gave no answer") from exchange.error
+        return exchange
+
+    async def close(self) -> None:
+        """See `Engine.close`."""
+        for task in list(self._running):
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+
+class _Exchange:
+    """One request inside: the application's side, and ours."""
+
+    task: asyncio.Task[None]
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.status = 0
+        self.headers: Mapping[str, str] = {}
+        self.begun = asyncio.Event()
+        self.error: BaseException | None = None
+        self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue(64)
+        self._gone = asyncio.Event()
+        self._asked = False
+
+    async def run(self, app: Any) -> None:
+        parts = urlsplit(self.request.url)
+        headers = {"host": parts.netloc, **self.request.headers}
+        if self.request.body:
+            headers["content-length"] = str(len(self.request.body))
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": self.request.method,
+            "scheme": parts.scheme or "http",
+            "path": unquote(parts.path) or "/",
+            "raw_path": parts.path.encode() or b"/",
+            "query_string": parts.query.encode(),
+            "root_path": "",
+            "headers": [(k.lower().encode(), v.encode("latin-1")) for k, v in headers.items()],
+            "client": ("127.0.0.1", 0),
+            "server": (parts.hostname or "localhost", parts.port or 80),
+        }
+        try:
+            await app(scope, self._receive, self._send)
+        except Exception as error:  # noqa: BLE001 - it is what a server would answer 500 to
+            self.error = error
+        finally:
+            self.begun.set()
+            with suppress(asyncio.QueueFull):
+                self._pieces.put_nowait(None)
+
+    async def _receive(self) -> dict[str, Any]:
+        if not self._asked:
+            self._asked = True
+            return {"type": "http.request", "body": self.request.body, "more_body": False}
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.headers = {
+                name.decode("latin-1").lower(): value.decode("latin-1")
+                for name, value in message.get("headers", ())
+            }
+            self.begun.set()
+        elif not self._gone.is_set():
+            if body := message.get("body", b""):
+                await self._pieces.put(body)
+            if not message.get("more_body", False):
+                await self._pieces.put(None)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        while (piece := await self._pieces.get()) is not None:
+            yield piece
+        if self.error is not None:
+            raise Unreachable("the application broke off") from self.error
+
+    async def close(self) -> None:
+        self._gone.set()
+        while not self._pieces.empty():  # whoever waits to put may go on
+            self._pieces.get_nowait()
