@@ -21,6 +21,7 @@ from dragoman.errors import (
     ExtensionSupportRequired,
     Forbidden,
     InvalidParams,
+    LimitExceeded,
     PushNotificationNotSupported,
     TaskNotCancelable,
     TaskNotFound,
@@ -57,6 +58,8 @@ from dragoman.types import (
 )
 
 PAGE, LARGEST_PAGE = 50, 100
+WEBHOOKS = 100
+"""The most that one task may have."""
 _HEADER = re.compile(r"[\t\x20-\x7e]{1,8192}")
 
 
@@ -152,9 +155,11 @@ class Service:
         size = PAGE if request.page_size is None else request.page_size
         if not 1 <= size <= LARGEST_PAGE:
             raise InvalidParams.at("pageSize", f"must be between 1 and {LARGEST_PAGE}")
+        artifacts = bool(request.include_artifacts)
         page = await self.store.list(
             self._scope(request.tenant, call),
             Query(
+                artifacts=artifacts,
                 context=request.context_id,
                 state=request.status,
                 since=_since(request.status_timestamp_after),
@@ -162,7 +167,6 @@ class Service:
                 cursor=_cursor(request.page_token) if request.page_token else None,
             ),
         )
-        artifacts = bool(request.include_artifacts)
         return ListTasksResponse(
             tasks=tuple(trimmed(t, request.history_length, artifacts) for t in page.tasks),
             next_page_token=_token(page.cursor) if page.cursor else "",
@@ -225,6 +229,9 @@ class Service:
         if not request.task_id:
             raise InvalidParams.at("taskId", "is required")
         webhook = await self._webhook(request, request.task_id, "", call.caller)
+        known = {each.config.id for each in await self.store.webhooks(scope, request.task_id)}
+        if len(known | {webhook.config.id}) > WEBHOOKS:
+            raise LimitExceeded(f"A task has at most {WEBHOOKS} webhooks")
         await self.store.put_webhook(scope, webhook)
         return webhook.config
 

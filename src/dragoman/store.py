@@ -146,6 +146,8 @@ class Query(Struct, frozen=True, kw_only=True):
     size: int = 50
     cursor: tuple[str, str] | None = None
     """The status time and id of the last task of the page before."""
+    artifacts: bool = True
+    """Whether the artifacts are asked for; a store may leave them out otherwise."""
 
 
 class Page(Struct, frozen=True, gc=False):

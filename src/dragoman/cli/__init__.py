@@ -40,7 +40,7 @@ class UsageError(Exception):
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="dragoman", description="Serve agents over A2A, and look at how."
+        prog="dragoman", description="Serve agents over A2A, call them, and look at how."
     )
     parser.add_argument("--version", action="version", version=f"dragoman {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
@@ -68,9 +68,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_settings(config)
     config.set_defaults(run=_config)
 
-    from dragoman.cli import db  # it needs names of this module
+    from dragoman.cli import db, talk  # they need names of this module
 
     db.add(commands)
+    talk.add(commands)
     return parser
 
 

@@ -146,12 +146,15 @@ def entries(db: Connection, key: int, after: int, limit: int) -> list[Entry]:
     return found
 
 
-def events(db: Connection, key: int, after: int) -> Iterator[tuple[int, Event]]:
-    """All events of a log after a place, and their sizes."""
+def events(
+    db: Connection, key: int, after: int, *, artifacts: bool = True
+) -> Iterator[tuple[int, Event]]:
+    """The events of a log after a place, and their sizes; without artifacts if so asked."""
     base = key << BITS
     for turn, kind, data in db.execute(
-        "SELECT turn, kind, body FROM entry WHERE place > ? AND place < ? ORDER BY place",
-        (base + after, base + (1 << BITS)),
+        "SELECT turn, kind, body FROM entry WHERE place > ? AND place < ? AND kind <> ? "
+        "ORDER BY place",
+        (base + after, base + (1 << BITS), 0 if artifacts else ARTIFACT),
     ):
         yield len(data), entry(0, turn, kind, data).event  # type: ignore[misc]
 

@@ -62,10 +62,10 @@ class View:
         finally:
             self.db.execute("COMMIT")
 
-    def _fold(self, row: Leaf) -> Folded:
+    def _fold(self, row: Leaf, *, artifacts: bool = True) -> Folded:
         start: Task | None = None
         number, size = 0, 0
-        if row.size >= SMALL:
+        if artifacts and row.size >= SMALL:
             found = self.db.execute(
                 "SELECT number, body FROM snapshot WHERE task = ?", (row.key,)
             ).fetchone()
@@ -76,7 +76,7 @@ class View:
 
         def counted() -> Any:
             nonlocal tail
-            for length, event in events(self.db, row.key, number):
+            for length, event in events(self.db, row.key, number, artifacts=artifacts):
                 tail += length
                 yield event
 
@@ -108,15 +108,15 @@ class View:
             if len(chosen) > query.size:
                 chosen.pop()
                 cursor = (chosen[-1][0], chosen[-1][1])
-            tasks = [self._task(id) for _, id in chosen]
+            tasks = [self._task(id, query.artifacts) for _, id in chosen]
             return Page(tasks, cursor, total)
         finally:
             db.execute("COMMIT")
 
-    def _task(self, id: str) -> Task:
+    def _task(self, id: str, artifacts: bool) -> Task:
         row = self.row(id)
         assert row is not None  # it is one state of the file
-        return self._fold(row).task
+        return self._fold(row, artifacts=artifacts).task
 
     def _total(self, scope: int, query: Query, where: str, values: tuple[Any, ...]) -> int:
         """Counted while writing; a context or a time makes it a count of index entries."""

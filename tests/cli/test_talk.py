@@ -1,0 +1,140 @@
+"""`dragoman card`, `send` and `task` against a server in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman import Agent, App, Caller, Request, Turn
+from tests.serving import serving
+
+
+def agent() -> Agent:
+    """Echoes, asks, fails."""
+    made = Agent("Echo", description="Says it again.", version="1.2.3", input_modes=["*/*"])
+
+    @made.skill(tags=["x"], examples=["Hello"])
+    async def echo(turn: Turn) -> AsyncIterator[Any]:
+        """Say it again."""
+        yield turn.working("on it")
+        if turn.text == "ask":
+            yield turn.ask("What?")
+        elif turn.text == "fail":
+            yield turn.fail("I cannot")
+        elif turn.text == "who":
+            yield turn.artifact(turn.caller.identity)
+        elif turn.text:
+            for word in turn.text.split():
+                yield turn.write(f"{word} ")
+        else:
+            yield turn.artifact(list(turn.message.parts))
+
+    return made
+
+
+@pytest.fixture
+async def url() -> AsyncIterator[str]:
+    """Where it is served."""
+
+    def identify(request: Request) -> Caller:
+        return Caller(identity=request.headers.get("authorization", "").removeprefix("Bearer "))
+
+    async with serving(App(agent(), identify=identify)) as url:
+        yield url
+
+
+async def run(*arguments: str, stdin: str = "") -> tuple[int, str, str]:
+    """The command in a process of its own: status, output, errors."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "dragoman", *arguments),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 30)
+    return process.returncode or 0, out.decode(), err.decode()
+
+
+async def test_card(url: str) -> None:
+    status, out, _ = await run("card", url)
+    assert status == 0
+    for words in ("Echo 1.2.3", "JSONRPC 1.0", "(used here)", "skill echo", "such as: Hello"):
+        assert words in out
+    _, out, _ = await run("card", f"{url}/.well-known/agent-card.json", "--json")
+    assert json.loads(out)["name"] == "Echo"
+
+
+async def test_send(url: str) -> None:
+    status, out, err = await run("send", url, "hello world")
+    assert (status, out) == (0, "hello \nworld \n")
+    assert "[completed] task " in err
+    status, out, _ = await run("send", url, "-", "--json", stdin="from a pipe")
+    assert json.loads(out)["status"]["state"] == "TASK_STATE_COMPLETED"
+    status, _, err = await run("send", url, "fail")
+    assert status == 1
+    assert "[failed]" in err
+
+
+async def test_send_files_and_data(url: str, tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"\x00\x01")
+    status, out, _ = await run("send", url, f"@{tmp_path}/a.bin", "--data", '{"n": 1}')
+    assert (status, out) == (0, '<a.bin, 2 B>\n{"n":1}\n')
+
+
+async def test_stream_and_tasks(url: str) -> None:
+    status, out, err = await run("send", url, "a b", "--stream")
+    assert (status, out) == (0, "a \nb \n")
+    assert [line.partition("]")[0][1:] for line in err.splitlines()] == [
+        *("submitted", "working", "completed")
+    ]
+    _, out, _ = await run("send", url, "ask", "--stream", "--json")
+    events = [json.loads(line) for line in out.splitlines()]
+    task = events[0]["task"]["id"]
+    status, out, _ = await run("task", "list", url, "--state", "input-required")
+    assert task in out
+    status, out, err = await run("task", "get", url, task)
+    assert (status, out) == (0, "What?\n")
+    status, out, _ = await run("send", url, "this", "--task", task)
+    assert (status, out) == (0, "this \n")
+    status, _, _ = await run("task", "watch", url, task)
+    assert status == 0
+    status, _, err = await run("task", "cancel", url, task)
+    assert status == 1
+    assert "already ended" in err
+
+
+async def test_who_asks(url: str) -> None:
+    _, out, _ = await run("send", url, "who", "--bearer", "ann")
+    assert out == "ann\n"
+    _, out, _ = await run("send", url, "who", "-H", "Authorization: Bearer bob")
+    assert out == "bob\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["send", "URL"], 2, "nothing to send"),
+        (["send", "URL", "x", "--data", "{"], 2, "not JSON"),
+        (["send", "URL", "@/no/such/file"], 2, "No such file"),
+        (["send", "URL", "x", "-H", "oops"], 2, "NAME: VALUE"),
+        (["task", "get", "URL", "unknown"], 1, "Task not found"),
+        (["card", "URL/nowhere"], 1, "no agent card"),
+        (["card", "http://127.0.0.1:1"], 1, "127.0.0.1"),
+    ],
+)
+async def test_mistakes(url: str, arguments: list[str], status: int, words: str) -> None:
+    found, _, err = await run(*(item.replace("URL", url) for item in arguments))
+    assert (found, words in err) == (status, True), err
+    assert "Traceback" not in err
+
+
+async def test_what_an_agent_says_does_not_steer_the_terminal(url: str) -> None:
+    _, out, _ = await run("send", url, "red\x1b[31m")
+    assert "\x1b" not in out
+    assert "red\\x1b[31m" in out
