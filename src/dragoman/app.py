@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from types import FrameType, TracebackType
 from typing import Any
 
-from dragoman import bells, stores
+from dragoman import bells, push, stores
 from dragoman import settings as settings_module
 from dragoman.agent import Agent, AgentError
 from dragoman.bell import Bell
@@ -18,10 +18,8 @@ from dragoman.bindings.sse import Streams
 from dragoman.dialects import v1_0
 from dragoman.errors import A2AError, MethodNotAllowed, MethodNotFound, Unavailable
 from dragoman.keeper import Keeper
-from dragoman.push import Courier
 from dragoman.reader import Closing
 from dragoman.security.egress import Egress
-from dragoman.security.signature import Key
 from dragoman.service import Service
 from dragoman.settings import Settings
 from dragoman.store import Store
@@ -69,7 +67,7 @@ class App:
         )
         if self.settings.push:  # now, so that a wrong setting is not found out later
             self._way_out()
-            [Key.parse(text) for text in self.settings.push_keys]
+            push.keys(self.settings)
         self.closing = Closing()
         self.streams = Streams(self.settings)
         self.bodies = Bodies(self.settings)
@@ -87,6 +85,7 @@ class App:
         self._only = None if several else next(iter(self.endpoints.values()))
         self._worker: Worker | None = None
         self._runner: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         """The loop that it runs on; none before it has started and after it has stopped."""
         self._stopped = False
@@ -173,6 +172,8 @@ class App:
     async def start(self) -> None:
         """Open the store, enter the agents' lifespans, begin to work."""
         loop = asyncio.get_running_loop()
+        if self._ending is not None and self._ending.get_loop() is loop:
+            await asyncio.wait([self._ending])
         if self._runner is None or self._runner.done() or self._runner.get_loop() is not loop:
             self._stopped = False
             self._starting = loop.create_future()
@@ -203,7 +204,11 @@ class App:
             return
         assert self._stopping is not None
         self._stopping.set()
-        await runner
+        self._ending = runner
+        try:
+            await runner
+        finally:
+            self._ending = None
 
     async def __aenter__(self) -> App:
         await self.start()
@@ -238,7 +243,9 @@ class App:
                     jobs = [worker.run(), keeper.run(), self.streams.run(), self.bodies.run()]
                     if egress is not None:
                         jobs.append(
-                            Courier(self.agents, self.store, self.bell, self.settings, egress).run()
+                            push.Courier(
+                                self.agents, self.store, self.bell, self.settings, egress
+                            ).run()
                         )
                     if self.settings.watchdog:
                         jobs.append(Watchdog(self.settings.watchdog, _handler).run())

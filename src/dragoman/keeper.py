@@ -65,14 +65,25 @@ class Keeper:
     async def reap(self) -> None:
         """Take expired claims from their workers."""
         while found := await self.store.expired(self.agents, REAP):
-            taken = await asyncio.gather(*map(self._take, found))
+            # (with their exceptions: one that is raised at once can make a cancel be forgotten)
+            taken = await asyncio.gather(*map(self._take, found), return_exceptions=True)
+            for error in taken:
+                if isinstance(error, BaseException):
+                    raise error
             if not any(taken):
                 return
 
     async def _take(self, head: Head) -> bool:
-        if await self.store.revoke(head, self._verdict(head)) is None:
+        if await self.store.revoke(head, self._verdict(head), expired=True) is None:
             return False
-        logger.warning("the claim of %s has expired", head.holder, extra={"task": head.id})
+        event = self._verdict(head)
+        how = "it is run again" if event is None else f"it is {event.status.state.name.lower()}"
+        logger.warning(
+            "a turn was cut off, since its worker stopped (attempt %d); %s",
+            head.attempt,
+            how,
+            extra={"task": head.id},
+        )
         self.bell.ring(head.id)
         self.bell.ring(head.holder)
         self.bell.ring(f"work:{head.scope.agent}")

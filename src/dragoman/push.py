@@ -65,7 +65,7 @@ class Courier:
         self.bell = bell
         self.settings = settings
         self.egress = egress
-        self.keys = [signature.Key.parse(text) for text in settings.push_keys]
+        self.keys = keys(settings)
         # longer than a wait or a delivery can take, so that a line is never taken twice
         self.lease = 2 * settings.push_timeout + 30
         self._held = 0
@@ -233,6 +233,22 @@ class Courier:
             scheme, credentials = config.authentication.scheme, config.authentication.credentials
             headers["authorization"] = f"{scheme} {credentials}".strip()
         return headers
+
+
+def keys(settings: Settings) -> list[signature.Key]:
+    """The keys that sign; ValueError if one of them cannot."""
+    found = []
+    for text in settings.push_keys:
+        try:
+            key = signature.Key.parse(text)
+        except ValueError as error:
+            raise ValueError(f"push_keys: {error}") from None
+        if key.prefix == signature.PUBLIC:
+            raise ValueError(
+                "push_keys: a whpk_ key is for receivers; give the whsk_ key of the pair"
+            )
+        found.append(key)
+    return found
 
 
 def delivery(task: str, webhook: str, number: int) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dragoman.bell import Bell
 from dragoman.caller import Scope
 from dragoman.errors import TaskNotFound
-from dragoman.events import Entry, Reply
+from dragoman.events import Entry, Received, Reply
 from dragoman.store import LARGE, Head, Store
 from dragoman.types import TaskState, TaskStatusUpdateEvent
 
@@ -134,6 +134,8 @@ class Stream:
                     state is TaskState.INPUT_REQUIRED and 0 < self._answer <= entry.turn
                 ):
                     self._over = True
+            elif type(event) is Received:
+                self._current = False  # how large it is does not show here
             elif type(event) is Reply:
                 self._over = True
                 self._first = None

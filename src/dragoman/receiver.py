@@ -144,6 +144,8 @@ class Receiver:
         if isinstance(keys, str) or isinstance(tasks, str):
             raise ValueError("keys and tasks are collections, not strings")
         self._keys = [Key.parse(text) for text in keys]
+        if any(key.prefix == signature.PRIVATE for key in self._keys):
+            raise ValueError("a whsk_ key is the sender's own; receivers get its whpk_ half")
         if token == "":
             raise ValueError("the token is empty; None is for no token")
         if token is None and not self._keys and not insecure:
@@ -322,7 +324,7 @@ class Hook:
             return
         except A2AError as error:
             if error.http < 500:
-                logger.info("webhook refused: %r", error)
+                logger.warning("webhook refused: %s", error)
             headers = [(k.encode(), v.encode()) for k, v in error.headers.items()]
             await _respond(send, error.http, msgspec.json.encode(error.to_http()), headers)
         else:

@@ -188,7 +188,7 @@ class Store(Protocol):
 
     async def read(self, scope: Scope, task: str, after: int, limit: int) -> Sequence[Entry] | None:
         """Entries after a place, in order; None if there is no such log. Fewer than `limit` are
-        all that there are, unless they are LARGE together, as they are streamed."""
+        all that there are, unless they are LARGE together."""
 
     async def list(self, scope: Scope, query: Query) -> Page:
         """A page of born tasks."""
@@ -236,9 +236,12 @@ class Store(Protocol):
     async def expired(self, agents: Collection[str], limit: int) -> Sequence[Head]:
         """Claimed logs of these agents whose lease, or grace after a cancel, has run out."""
 
-    async def revoke(self, head: Head, event: TaskStatusUpdateEvent | None) -> Head | None:
-        """End the epoch of this head, if it is still the current one: with a terminal event, or
-        without one to let another worker try again."""
+    async def revoke(
+        self, head: Head, event: TaskStatusUpdateEvent | None, *, expired: bool = False
+    ) -> Head | None:
+        """End the epoch of this head, if it is still the current one, and, with `expired`, if its
+        time has still run out: with a terminal event, or without one to let another worker try
+        again."""
 
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:
         """Those of these logs whose head has another version than the given one, or is gone."""

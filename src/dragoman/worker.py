@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from dragoman import clock
@@ -28,6 +29,7 @@ from dragoman.telemetry import CORRELATION, TASK, logger
 from dragoman.threads import Threads
 from dragoman.turn import Over, Turn
 from dragoman.types import (
+    StreamResponse,
     Task,
     TaskArtifactUpdateEvent,
     TaskState,
@@ -37,6 +39,8 @@ from dragoman.types import (
 BATCH = 128
 CLAIMS = 32
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+
+_readable = msgspec.json.Decoder(StreamResponse).decode
 
 
 class Worker:
@@ -183,8 +187,10 @@ class Worker:
         claims = [run.claim for run in runs.values() if not run.over]
         renewal = await self.store.renew(claims, self.settings.lease)
         for task in renewal.lost:
-            if not runs[task].closing:  # else it has let go itself meanwhile
-                self.abandon(runs[task])
+            run = runs[task]
+            # else it has let go itself meanwhile
+            if run.stopping or not (run.over or run.closing):
+                self.abandon(run)
         for task in renewal.canceling:
             runs[task].stop("cancel")
         now = time.monotonic()
@@ -217,7 +223,8 @@ class Worker:
     async def hand_back(self, run: Run) -> None:
         """Let another worker try again if the agent allows it, else say why not."""
         event = None
-        if run.claim.attempt > run.agent.retries:
+        # one that is to be canceled is, by being let go
+        if run.claim.attempt > run.agent.retries and run.reason != "cancel":
             event = run.turn.fail(run.words(run.reason or "drain"))
         try:
             await self.store.revoke(run.claim.head, event)  # type: ignore[arg-type]
@@ -357,6 +364,7 @@ class Run:
             event = replace(event, status=replace(event.status, timestamp=clock.now()))
         try:
             wire = v1_0.response(event)
+            _readable(wire)  # what cannot be read back must not get into a log
             if not ours:
                 self._events += 1
                 self._bytes += len(wire)
@@ -539,6 +547,11 @@ class Run:
         else:
             event = self.turn.complete()
         self._say(event, ours=True)
+
+    @property
+    def stopping(self) -> bool:
+        """The author's own `cancel` is still at it."""
+        return self._stopper is not None and not self._stopper.done()
 
     def tasks(self) -> list[asyncio.Task[None]]:
         """What of it may still be running."""

@@ -227,7 +227,7 @@ async def test_a_claim_that_ran_out_fails_the_task(log: pytest.LogCaptureFixture
     head = await world.head(task.id)
     assert (head.holder, head.unread) == ("", False)
     assert head.epoch > claim.epoch
-    assert claim.head.holder in log.text
+    assert "cut off" in log.text
     assert not await world.store.claim(world.agents, "another", 30.0, 1)
 
 
@@ -1014,3 +1014,30 @@ async def test_an_append_that_fails_is_not_lost_in_silence(
         assert found.artifacts[0].parts[0].text == "attempt 2"
     else:
         assert found.status.state is TaskState.FAILED
+
+
+@pytest.mark.parametrize(
+    "say",
+    [
+        lambda turn: turn.artifact("x", name=5),
+        lambda turn: turn.artifact("x", metadata=["a"]),
+        lambda turn: TaskStatusUpdateEvent(
+            task_id=turn.task.id,
+            context_id=turn.context_id,
+            status=TaskStatus(state=TaskState.WORKING, message="hello"),  # type: ignore[arg-type]
+        ),
+    ],
+)
+async def test_what_cannot_be_read_back_is_not_written(say: Callable[[Turn], Any]) -> None:
+    async def handler(turn: Turn) -> AsyncIterator[Any]:
+        yield say(turn)
+        yield turn.ask("and now?")
+
+    world = World(handler)
+    async with world.working():
+        found = await world.ended((await world.send()).head.id)
+    assert found.status.state is TaskState.FAILED
+    assert found.status.message is not None
+    assert (
+        "not valid" in found.status.message.text or "expected" in found.status.message.text.lower()
+    )

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from dragoman import dialects
@@ -63,8 +64,10 @@ class Endpoint:
         """Who asks; comes before anything else is looked at."""
         if self.identify is None:
             return ANONYMOUS.caller
-        caller = self.identify(exchange.request())
-        return await caller if inspect.isawaitable(caller) else caller
+        found = self.identify(exchange.request())
+        caller = await found if inspect.isawaitable(found) else found
+        # It is stored with the message: what cannot be read back must not get there.
+        return msgspec.json.decode(msgspec.json.encode(caller), type=Caller)
 
     def call(self, exchange: Exchange, caller: Caller, version: str = "") -> Call:
         """The circumstances of a request; errors if it may not be made in this manner."""

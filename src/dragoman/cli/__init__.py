@@ -27,6 +27,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (settings.SettingsError, UsageError) as error:
         print(f"dragoman: {error}", file=sys.stderr)
         return 2
+    except ImportError as error:
+        if "pip install" not in str(error):  # an extra that says how to get it
+            raise
+        print(f"dragoman: {error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # whoever read it has read enough

@@ -220,10 +220,13 @@ class MemoryStore:
         )
         return [head for head, _ in zip(found, range(limit), strict=False)]
 
-    async def revoke(self, head: Head, event: TaskStatusUpdateEvent | None) -> Head | None:
+    async def revoke(
+        self, head: Head, event: TaskStatusUpdateEvent | None, *, expired: bool = False
+    ) -> Head | None:
         """See `Store.revoke`."""
         log = self._logs.get(head.id)
-        if log is None or not log.revoke(head.epoch, event):
+        now = time.monotonic() if expired else None
+        if log is None or not log.revoke(head.epoch, event, now):
             return None
         self._settle(log)
         return log.head()

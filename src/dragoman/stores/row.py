@@ -154,9 +154,13 @@ class Row:
             self.write(Entry(0, canceled))
             self._end()
 
-    def revoke(self, epoch: int, event: TaskStatusUpdateEvent | None) -> bool:
-        """End the epoch, if it is still this one."""
+    def revoke(
+        self, epoch: int, event: TaskStatusUpdateEvent | None, now: float | None = None
+    ) -> bool:
+        """End the epoch, if it is still this one; at a given time only if it has run out."""
         if self.epoch != epoch or self.state.terminal:
+            return False
+        if now is not None and not (self.lease < now or 0 < self.cancel_at < now):
             return False
         self.epoch += 1
         if event is not None:

@@ -112,7 +112,7 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
 
 def test_a_file_that_is_a_folder(tmp_path: Path) -> None:
     (tmp_path / "tasks.db").mkdir()
-    refused(tmp_path / "tasks.db", "cannot be opened")
+    refused(tmp_path / "tasks.db", "Is a directory")
 
 
 async def test_a_second_server_on_the_same_file(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ clock that is set ends none of them.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,8 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
+from dragoman import clock
 from dragoman.caller import Scope
 from dragoman.errors import LimitExceeded, TaskNotFound, Unavailable
 from dragoman.events import CancelRequested, Entry, Received
@@ -46,12 +49,22 @@ from dragoman.stores.sqlite.schema import Unusable, migrate, version
 from dragoman.stores.sqlite.view import SMALL, Folded, View
 from dragoman.stores.sqlite.writer import Writer
 from dragoman.telemetry import logger
-from dragoman.types import TaskStatusUpdateEvent
+from dragoman.types import (
+    Message,
+    Part,
+    Role,
+    Task,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
 
 T = TypeVar("T")
 
 READERS = 2
 PRUNED = 256
+SWEEP = 600.0
+"""How often to look again at what was too old already, but could not be forgotten yet."""
 RECEIPTS = 24 * 3600.0
 """How long a send is recognised, at least."""
 KNOWN = 10_000
@@ -79,10 +92,15 @@ class SqliteStore:
         self.driver = driver
         self._seal = seal or Seal(())
         self._open: list[Any] = []
+        self._folding: set[asyncio.Future[None]] = set()
+        self._floors: dict[str, float] = {}
+        self._swept = 0.0
         self._turn = 0
 
     async def open(self) -> None:
         """Take the file, bring its tables up to date, and let go what a dead server held."""
+        if self._open:
+            raise Unusable(f"{self.path}: the store is open already")
         self._loop = asyncio.get_running_loop()
         self._recent = Recent()
         self._keys: dict[str, tuple[int, Scope]] = {}
@@ -91,6 +109,7 @@ class SqliteStore:
         self._pool = ThreadPoolExecutor(READERS, "dragoman-reader")
         try:
             ledger = await self._loop.run_in_executor(self._pool, self._prepare)
+            self._view = self._new_view()
         except self.driver.error as error:
             self._release()
             raise Unusable(f"{self.path}: {unavailable(error).message}") from error
@@ -101,11 +120,13 @@ class SqliteStore:
             self._release()
             raise
         self._writer = Writer(ledger, self.driver, self._loop, self._recent.publish, self._forget)
-        self._view = self._new_view()
 
     def _prepare(self) -> Ledger:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if not self.path.parent.is_dir():  # more likely a mistake than a wish
+            raise Unusable(f"{self.path}: there is no directory {self.path.parent}")
         self._lock.take()
+        # There are secrets of others in it; what SQLite puts beside it gets the same mode.
+        os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
         db = self.driver.connect(self.path)
         self._open.append(db)
         try:
@@ -258,6 +279,7 @@ class SqliteStore:
             ledger.flush()
             ledger.db.execute("DELETE FROM line WHERE task = ? AND id = ?", (row.key, webhook))
 
+        self._floors.clear()
         await self._writer.submit(work)
 
     # -- for workers
@@ -280,10 +302,16 @@ class SqliteStore:
                 for queue in queues:
                     if place < len(queue) and len(taken) < limit:
                         row = queue[place]
-                        number = row.take(worker, until)
+                        try:
+                            received = ledger.received(row, row.inbox[0])
+                        except msgspec.MsgspecError as error:  # it must not hold up the others
+                            logger.error("a message cannot be read: %s", error)
+                            row.revoke(row.epoch, _unreadable(row.head()))
+                        else:
+                            row.take(worker, until)
+                            row.mail = None
+                            taken.append((row.head(), received))
                         ledger.touch(row)
-                        taken.append((row.head(), ledger.received(row, number)))
-                        row.mail = None
             return taken
 
         claims: asyncio.Future[Sequence[Claim]] = self._loop.create_future()
@@ -297,7 +325,9 @@ class SqliteStore:
             if all(claim.turn == 1 for claim in found):
                 claims.set_result(found)
             else:  # what came before the message has to be read
-                self._folding = asyncio.ensure_future(self._folded(found, claims))
+                folding = asyncio.ensure_future(self._folded(found, claims))
+                self._folding.add(folding)
+                folding.add_done_callback(self._folding.discard)
 
         taking.add_done_callback(taken)
         return claims
@@ -305,21 +335,41 @@ class SqliteStore:
     async def _folded(
         self, found: Sequence[Claim], claims: asyncio.Future[Sequence[Claim]]
     ) -> None:
-        try:
-            whole = []
-            for claim in found:
-                live = self._recent.find(claim.head.scope, claim.head.id)
-                if live is not None and live.first == 1:
-                    claim = replace(claim, task=live.task())
-                elif claim.turn > 1:
-                    folded = await self._read(partial(View.load, task=claim.head.id))
-                    assert folded is not None  # one that is claimed is not forgotten
-                    self._keep(folded)
-                    claim = replace(claim, task=folded.task)
-                whole.append(claim)
-            claims.set_result(whole)
-        except BaseException as error:  # noqa: BLE001 - it is raised where the claim is awaited
-            claims.set_exception(error)
+        """Complete claims by their tasks. One that cannot be read does not hold up the others."""
+        whole = []
+        for claim in found:
+            try:
+                whole.append(replace(claim, task=await self._folded_task(claim)))
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is this task's alone
+                logger.error("a task cannot be read: %s", error, extra={"task": claim.head.id})
+                try:
+                    await self._unclaim(claim, passing=isinstance(error, Unavailable))
+                except Unavailable as worse:  # its lease runs out
+                    logger.error("a claim could not be given back: %s", worse)
+        claims.set_result(whole)
+
+    async def _folded_task(self, claim: Claim) -> Task:
+        live = self._recent.find(claim.head.scope, claim.head.id)
+        if live is not None and live.first == 1:
+            return live.task()
+        if claim.turn == 1:
+            return claim.task
+        folded = await self._read(partial(View.load, task=claim.head.id))
+        assert folded is not None  # one that is claimed is not forgotten
+        self._keep(folded)
+        return folded.task
+
+    async def _unclaim(self, claim: Claim, *, passing: bool) -> None:
+        """Give back a claim that was never worked on; or end the task, if that would not help."""
+
+        def work(ledger: Ledger) -> None:
+            row = ledger.row(claim.head.id)
+            event = None if passing else _unreadable(claim.head)
+            if row is not None and row.revoke(claim.epoch, event):
+                row.attempt = max(row.attempt - 1, 0)
+                ledger.touch(row)
+
+        await self._writer.submit(work)
 
     def append(
         self, claim: Claim, entries: Sequence[Entry], *, release: bool = False
@@ -364,12 +414,15 @@ class SqliteStore:
         """See `Store.expired`."""
         return await self._read(lambda view: view.expired(agents, limit))
 
-    async def revoke(self, head: Head, event: TaskStatusUpdateEvent | None) -> Head | None:
+    async def revoke(
+        self, head: Head, event: TaskStatusUpdateEvent | None, *, expired: bool = False
+    ) -> Head | None:
         """See `Store.revoke`."""
 
         def work(ledger: Ledger) -> Head | None:
             row = ledger.row(head.id)
-            if row is None or not row.revoke(head.epoch, event):
+            now = time.monotonic() if expired else None
+            if row is None or not row.revoke(head.epoch, event, now):
                 return None
             ledger.touch(row)
             return row.head()
@@ -383,20 +436,24 @@ class SqliteStore:
     async def prune(self) -> int:
         """See `Store.prune`. A direct reply is kept for as long as its send may come again."""
         now = time.time()
-
+        if time.monotonic() - self._swept > SWEEP:
+            self._swept = time.monotonic()
+            self._floors.clear()
         ages = {"replied = 1": min(self.keep or RECEIPTS, RECEIPTS)}
         if self.keep:
             ages["replied = 0"] = self.keep
 
         def work(ledger: Ledger) -> int:
-            old = [
-                row
-                for which, age in ages.items()
-                for row in ledger.old(which, now - age, now - RECEIPTS, PRUNED)
-            ]
-            for row in old:
-                ledger.drop(row)
-            return len(old)
+            count = 0
+            for which, age in ages.items():
+                floor = self._floors.get(which, 0.0)
+                old = list(ledger.old(which, floor, now - age, now - RECEIPTS, PRUNED))
+                for row in old:
+                    ledger.drop(row)
+                if len(old) < PRUNED:  # those that were passed over are looked at much later
+                    self._floors[which] = now - age
+                count += len(old)
+            return count
 
         count = await self._writer.submit(work)
         if count:
@@ -421,7 +478,10 @@ class SqliteStore:
         except Unsealable as error:
             id = line.webhook.config.id
             logger.warning("webhook %s: %s; parked", id, error, extra={"task": line.task})
-            await self.dispatched(line, line.cursor, failed=str(error), parked=True)
+            try:
+                await self.dispatched(line, line.cursor, failed=str(error), parked=True)
+            except Unavailable as worse:  # its lease runs out
+                logger.error("webhook %s: %s", id, worse)
             return None
 
     async def dispatched(
@@ -431,6 +491,8 @@ class SqliteStore:
         work = partial(
             lines.record, line=line, cursor=cursor, wait=wait, failed=failed, parked=parked
         )
+        if parked or not (wait or failed):
+            self._floors.clear()  # its task may be forgotten now
         return await self._writer.submit(work)
 
     async def lines(self, limit: int, *, parked: bool | None = None) -> Sequence[Line]:
@@ -469,6 +531,8 @@ class SqliteStore:
                 view = self._views.view = self._new_view()
             return look(view)
 
+        if not self._open:
+            raise Unavailable("The store is closed")
         try:
             return await self._loop.run_in_executor(self._pool, run)
         except self.driver.error as error:
@@ -511,3 +575,16 @@ def _claimed(head: Head, received: Received) -> Claim:
         epoch=head.epoch,
         attempt=head.attempt,
     )
+
+
+def _unreadable(head: Head) -> TaskStatusUpdateEvent:
+    """How a task ends whose log is there, but says nothing that can be understood."""
+    message = Message(
+        message_id=clock.uuid7(),
+        context_id=head.context,
+        task_id=head.id,
+        role=Role.AGENT,
+        parts=(Part(text="The log of this task cannot be read"),),
+    )
+    status = TaskStatus(state=TaskState.FAILED, message=message, timestamp=clock.now())
+    return TaskStatusUpdateEvent(task_id=head.id, context_id=head.context, status=status)

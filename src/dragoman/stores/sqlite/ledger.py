@@ -139,8 +139,8 @@ def entries(db: Connection, key: int, after: int, limit: int) -> list[Entry]:
         "ORDER BY place LIMIT ?",
         (base + after, base + (1 << BITS), limit),
     ):
-        found.append(item := entry(place - base, turn, kind, data))
-        size += len(item.wire or b"")
+        found.append(entry(place - base, turn, kind, data))
+        size += len(data)
         if size >= LARGE:
             break
     return found
@@ -168,6 +168,7 @@ class Ledger:
         self._rows: dict[str, Leaf] = {}
         self._touched: dict[str, Leaf] = {}
         self._changes: dict[str, list[Entry]] = {}
+        self._sizes: dict[str, int] = {}
         self._scopes: dict[Scope, int] = {}
         self._tally: dict[tuple[int, int], int] = {}
         self._version = -1
@@ -188,12 +189,13 @@ class Ledger:
         foreign: bool = version != self._version
         if foreign or not self._sound:
             self._forget()
-            self._version, self._sound = version, True
+            self._sound = False
             (key,) = db.execute("SELECT coalesce(max(key), 0) FROM task").fetchone()
             # a key is never given twice: readers may remember whose it was
             self._key = max(self._key, key)
             (offer,) = db.execute("SELECT max(ready) FROM task WHERE ready NOTNULL").fetchone()
             self._offer = offer or 0
+            self._version, self._sound = version, True
         return foreign
 
     def commit(self) -> list[Commit]:
@@ -203,8 +205,8 @@ class Ledger:
         commits: list[Commit] = []
         for task, fresh in self._changes.items():
             row = self._rows.get(task)
-            commits.append((task, row.head() if row else None, fresh))
-        self._changes = {}
+            commits.append((task, row.head() if row else None, fresh, self._sizes.get(task, 0)))
+        self._changes, self._sizes = {}, {}
         if len(self._rows) > KEPT:
             self._rows.clear()
         if len(self._scopes) > KEPT:
@@ -213,15 +215,15 @@ class Ledger:
 
     def rollback(self) -> None:
         """Nothing of it has happened."""
+        self._forget()  # first: even if it cannot be rolled back now, it will not be committed
+        self._sound = False
         if self.db.in_transaction:
             self.db.execute("ROLLBACK")
-        self._forget()
-        self._sound = False
 
     def _forget(self) -> None:
         self._rows.clear()
         self._touched.clear()
-        self._changes = {}
+        self._changes, self._sizes = {}, {}
         self._scopes.clear()
         self._tally.clear()
 
@@ -300,14 +302,17 @@ class Ledger:
         assert isinstance(event, Received)
         return event
 
-    def old(self, which: str, ended: float, receipts: float, limit: int) -> Iterator[Leaf]:
-        """Rows that ended before then and have nothing to deliver, nor a receipt that is young."""
+    def old(
+        self, which: str, floor: float, ended: float, receipts: float, limit: int
+    ) -> Iterator[Leaf]:
+        """Rows that ended in between, with nothing to deliver and without a young receipt."""
         self.flush()
         return self.rows(
-            f"WHERE task.{which} AND task.ended < ? AND NOT EXISTS (SELECT 1 FROM line "
-            "WHERE line.task = task.key AND behind = 1 AND parked = 0) AND (task.ended < ? "
+            f"WHERE task.{which} AND task.ended >= ? AND task.ended < ? "
+            "AND NOT EXISTS (SELECT 1 FROM line WHERE line.task = task.key AND behind = 1 "
+            "AND parked = 0) AND (task.ended < ? "
             "OR NOT EXISTS (SELECT 1 FROM receipt WHERE receipt.task = task.key)) LIMIT ?",
-            (ended, receipts, limit),
+            (floor, ended, receipts, limit),
         )
 
     def room(self, row: Leaf, fresh: Iterable[Entry]) -> None:
@@ -355,7 +360,9 @@ class Ledger:
             changes = self._changes.setdefault(row.id, [])
             if row.entries:
                 changes += row.entries
+                before = row.size
                 fresh.extend(self._entries(row))
+                self._sizes[row.id] = self._sizes.get(row.id, 0) + row.size - before
                 if row.hooked:
                     hooked.append((row.key,))
             self._views(row)

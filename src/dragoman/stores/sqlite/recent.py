@@ -13,8 +13,9 @@ ROOM = 16 * 1024 * 1024
 """The bytes of entries that are remembered in all; of one log, at most LARGE."""
 LOGS = 10_000
 
-Commit = tuple[str, Head | None, Sequence[Entry]]
-"""What a transaction made of a log: its head, or None if it is gone, and its new entries."""
+Commit = tuple[str, Head | None, Sequence[Entry], int]
+"""What a transaction made of a log: its head, or None if it is gone, its new entries and their
+bytes."""
 
 
 class Live(Tail):
@@ -46,7 +47,7 @@ class Recent:
 
     def publish(self, commits: Iterable[Commit]) -> None:
         """Take note of what was committed."""
-        for task, head, fresh in commits:
+        for task, head, fresh, size in commits:
             live = self._logs.pop(task, None)
             if head is None:
                 self._size -= live.size if live else 0
@@ -56,12 +57,11 @@ class Recent:
             live.head = head
             self._logs[task] = live  # the latest is the last to go
             if fresh:
-                self._extend(live, fresh)
+                self._extend(live, fresh, size + 512 * len(fresh))
         while self._logs and (self._size > ROOM or len(self._logs) > LOGS):
             self._size -= self._logs.pop(next(iter(self._logs))).size
 
-    def _extend(self, live: Live, fresh: Sequence[Entry]) -> None:
-        size = sum([len(entry.wire or b"") + 512 for entry in fresh])
+    def _extend(self, live: Live, fresh: Sequence[Entry], size: int) -> None:
         self._size += size
         live.size += size
         live.entries.extend(fresh)

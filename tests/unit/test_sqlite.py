@@ -1,0 +1,206 @@
+"""What only the store in a file has to stand: a disk that fails at any statement, logs that cannot
+be read, and its own memory of what was written."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.caller import Caller
+from dragoman.errors import Unavailable
+from dragoman.events import Entry, Received
+from dragoman.stores.sqlite import SqliteStore
+from dragoman.stores.sqlite.driver import STANDARD, Driver
+from dragoman.stores.sqlite.schema import Unusable
+from dragoman.types import Message, Part, Role, TaskState
+from tests.unit.stores import SCOPE, accept, artifact, claim, status
+
+
+class Flaky:
+    """A connection whose statements fail when they are told to."""
+
+    def __init__(self, db: Any, failing: list[str]) -> None:
+        self._db = db
+        self._failing = failing
+
+    def execute(self, sql: str, *values: Any) -> Any:
+        """Run it, or fail once."""
+        for start in self._failing:
+            if sql.startswith(start):
+                self._failing.remove(start)
+                raise sqlite3.OperationalError("disk I/O error")
+        return self._db.execute(sql, *values)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._db, name)
+
+
+def flaky(path: Path, failing: list[str]) -> SqliteStore:
+    """A store on such connections."""
+    connect: Callable[[Path], Any] = lambda file: Flaky(STANDARD.connect(file), failing)  # noqa: E731
+    return SqliteStore(path, driver=Driver(connect, sqlite3.Error))
+
+
+def numbers(path: Path) -> list[int]:
+    """The numbers of all entries in the file."""
+    found = sqlite3.connect(path).execute("SELECT place & 16777215 FROM entry ORDER BY place")
+    return [number for (number,) in found]
+
+
+async def test_a_rollback_that_fails_leaves_no_gap(tmp_path: Path) -> None:
+    failing: list[str] = []
+    store = flaky(tmp_path / "a.db", failing)
+    await store.open()
+    await accept(store)
+    held = await claim(store)
+    failing += ["COMMIT", "ROLLBACK"]
+    with pytest.raises(Unavailable):
+        await store.append(held, [Entry(0, artifact("t", "one"))])
+    assert not failing
+    await store.append(held, [Entry(0, artifact("t", "two"))])
+    head = await store.head(SCOPE, "t")
+    await store.close()
+    assert head is not None
+    assert numbers(tmp_path / "a.db") == list(range(1, head.last + 1)) == [1, 2]
+
+
+async def test_a_beginning_that_fails_is_begun_again(tmp_path: Path) -> None:
+    failing: list[str] = []
+    store = flaky(tmp_path / "a.db", failing)
+    await store.open()
+    await accept(store, "first")
+    await store.close()
+    store = flaky(tmp_path / "a.db", failing)
+    await store.open()
+    failing.append("SELECT coalesce(max(key), 0)")
+    with pytest.raises(Unavailable):
+        await accept(store, "second")
+    await accept(store, "third")
+    await store.close()
+    keys = sqlite3.connect(tmp_path / "a.db").execute("SELECT key, id FROM task").fetchall()
+    assert keys == [(1, "first"), (2, "third")]
+
+
+def poisoned(path: Path, task: str, kind: int) -> None:
+    """Make the first entry of this kind in a log unreadable."""
+    db = sqlite3.connect(path)
+    with db:
+        db.execute(
+            "UPDATE entry SET body = x'7b7d' WHERE place = (SELECT min(place) FROM entry, task "
+            "WHERE task.id = ? AND place >> 24 = task.key AND kind = ?)",
+            (task, kind),
+        )
+    db.close()
+
+
+async def test_a_log_that_cannot_be_read_holds_up_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    store = SqliteStore(path)
+    await store.open()
+    for task in ("bad", "good"):
+        await accept(store, task)
+        held = await claim(store)
+        entries = [Entry(0, artifact(task, "x")), Entry(0, status(task, TaskState.INPUT_REQUIRED))]
+        await store.append(held, entries, release=True)
+    await store.close()
+    poisoned(path, "bad", 2)
+    store = SqliteStore(path)
+    await store.open()
+    for task in ("bad", "good"):
+        await accept(store, task, "m2", new=False)
+    store._recent.clear()
+    claims = await store.claim(["agent"], "w", 30.0, 9)
+    assert [item.head.id for item in claims] == ["good"]
+    head = await store.head(SCOPE, "bad")
+    assert head is not None
+    assert (head.state, head.holder) == (TaskState.FAILED, "")
+    await store.close()
+
+
+async def test_a_message_that_cannot_be_read_holds_up_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    store = SqliteStore(path)
+    await store.open()
+    await accept(store, "bad")
+    await accept(store, "good")
+    await store.close()
+    poisoned(path, "bad", 1)
+    store = SqliteStore(path)
+    await store.open()
+    claims = await store.claim(["agent"], "w", 30.0, 9)
+    assert [item.head.id for item in claims] == ["good"]
+    head = await store.head(SCOPE, "bad")
+    assert head is not None
+    assert head.state is TaskState.FAILED
+    await store.close()
+
+
+async def test_a_claim_that_is_read_from_the_file_is_written_to_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    store = SqliteStore(path)
+    await store.open()
+    await accept(store)
+    await store.close()
+    for attempt in (1, 2, 3):
+        store = SqliteStore(path)
+        await store.open()
+        for head in await store.expired(["agent"], 9):
+            await store.revoke(head, None)
+        assert (await claim(store)).attempt == attempt
+        await store.close()
+
+
+async def test_what_is_remembered_is_bounded_by_what_it_weighs(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "a.db")
+    await store.open()
+    big = Message(
+        message_id="m",
+        task_id="",
+        context_id="c",
+        role=Role.USER,
+        parts=(Part(text="x" * 600_000),),
+    )
+    from msgspec.structs import replace
+
+    from dragoman.store import Draft
+
+    for number in range(60):
+        message = replace(big, task_id=f"t{number}")
+        received = Received(message=message, caller=Caller(), at="2026-01-31T12:00:00.000Z")
+        await store.accept(SCOPE, Draft(task=f"t{number}", received=received, new=True))
+    held = sum(
+        len(entry.event.message.parts[0].text or "")  # type: ignore[union-attr]
+        for live in store._recent._logs.values()
+        for entry in live.entries
+    )
+    assert held < 20 * 1024 * 1024
+    await store.close()
+
+
+async def test_opening_twice_is_refused_and_hurts_nobody(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "a.db")
+    await store.open()
+    with pytest.raises(Unusable, match="open already"):
+        await store.open()
+    await accept(store)
+    await store.close()
+
+
+async def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "none" / "a.db")
+    with pytest.raises(Unusable, match="there is no directory"):
+        await store.open()
+    assert not (tmp_path / "none").exists()
+
+
+async def test_others_on_the_machine_cannot_read_it(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "a.db")
+    await store.open()
+    await accept(store)
+    modes = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
+    await store.close()
+    assert set(modes.values()) == {0o600}, modes
