@@ -104,9 +104,16 @@ def announce(app: App, port: int) -> None:
     elif settings.store.startswith("sqlite:"):
         logger.info("tasks are kept in %s", settings.store.removeprefix("sqlite:///"))
     if all(endpoint.identify is None for endpoint in app.endpoints.values()):
-        logger.info("callers are anonymous: each of them sees every task")
+        more = ", and the secrets of every webhook" if settings.push else ""
+        logger.info("callers are anonymous: each of them sees every task%s", more)
         if settings.host not in ("127.0.0.1", "localhost", "::1"):
             logger.warning("anybody who reaches %s can use these agents", base)
+    if settings.push:
+        logger.info(
+            "webhooks are delivered, %s; their secrets are %s",
+            "signed" if settings.push_keys else "not signed",
+            "sealed" if settings.seal_keys else "not sealed",
+        )
     logger.info("Ctrl-C stops")
 
 
