@@ -68,6 +68,8 @@ class Turn:
     generator yields them, a coroutine hands them to `await turn.emit(…)`.
     """
 
+    sound: Event | None = None
+    """The event made last, if it is known to be valid: it need not be looked at again."""
     canceled = False
     """True once the client wants the task to end; for code that cannot be interrupted."""
     _count = 0
@@ -212,7 +214,7 @@ class Turn:
         metadata: Metadata | None = None,
     ) -> Event:
         """A whole result."""
-        return TaskArtifactUpdateEvent(
+        event = TaskArtifactUpdateEvent(
             task_id=self.task.id,
             context_id=self.task.context_id,
             artifact=Artifact(
@@ -224,6 +226,9 @@ class Turn:
             ),
             last_chunk=True,
         )
+        plain = type(name) is str and type(description) is str and type(id) is str
+        self.sound = event if plain and metadata is None else None
+        return event
 
     def write(self, content: Any, *, name: str = "", id: str = "", last: bool = False) -> Event:
         """The next piece of a result that is streamed; each name is an artifact of its own."""
@@ -237,13 +242,16 @@ class Turn:
         else:
             artifact = Artifact(artifact_id=known, parts=parts)
             append = True
-        return TaskArtifactUpdateEvent(
+        event = TaskArtifactUpdateEvent(
             task_id=self.task.id,
             context_id=self.task.context_id,
             artifact=artifact,
             append=append,
             last_chunk=last,
         )
+        plain = type(name) is str and type(id) is str and type(last) is bool
+        self.sound = event if plain else None
+        return event
 
     def leave(self, name: str) -> None:
         """The run is over. (Turn and run know each other; parted, they need no collector.)"""
@@ -291,12 +299,14 @@ class Turn:
 
     def _status(self, state: TaskState, content: Any, metadata: Metadata | None) -> Event:
         message = None if content is None else self._message(content, None)
-        return TaskStatusUpdateEvent(
+        event = TaskStatusUpdateEvent(
             task_id=self.task.id,
             context_id=self.task.context_id,
             status=TaskStatus(state=state, message=message, timestamp=clock.now()),
             metadata=metadata,
         )
+        self.sound = event if metadata is None else None
+        return event
 
     def _message(self, content: Any, metadata: Metadata | None) -> Message:
         if isinstance(content, Message):
