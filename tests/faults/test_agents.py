@@ -921,4 +921,5 @@ async def test_the_watchdog_says_nothing_of_one_in_a_thread(log: pytest.LogCaptu
 
     async with world(slow, watchdog=0.1) as found:
         assert state(await found.send()) == "completed"
-    assert not logged(log, "slow", "blocked the event loop")
+    # (a machine that is busy may make the loop late, but no handler is to blame)
+    assert not [r for r in log.records if r.getMessage().startswith("handler")]

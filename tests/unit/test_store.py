@@ -828,7 +828,7 @@ async def test_what_is_gone_has_moved(store: Store) -> None:
 
 
 async def test_pruning_forgets_what_has_ended_long_ago(make: Make) -> None:
-    store = await make(task_age=SOON)
+    store = await make(task_age=0.8)
     await ended(store, "a")
     await accept(store, "r", born=False)
     held = await claim(store)
@@ -836,7 +836,7 @@ async def test_pruning_forgets_what_has_ended_long_ago(make: Make) -> None:
     await waiting(store, "b")
     await accept(store, "c")
     assert await store.prune() == 0
-    await pause()
+    await asyncio.sleep(0.9)
     await accept(store, "d")
     assert await store.prune() == 2
     assert await store.head(SCOPE, "a") is None
