@@ -443,6 +443,7 @@ class Stream:
         self._headers = headers
         self._folding = Folding()
         self._place = ""
+        self._patched = False
         self._events = self._run()
 
     @property
@@ -476,9 +477,12 @@ class Stream:
                 async for event in self._attempt(fresh):
                     pauses.reset()
                     yield event
-                if self._over():
-                    return
-                raise Unreachable("the stream ended before the task did")
+                if not self._over():
+                    raise Unreachable("the stream ended before the task did")
+                if self._patched:
+                    async for event in self._corrected():
+                        yield event
+                return
             except (Unreachable, Unavailable, LimitExceeded) as error:
                 await pauses.after(error)
                 fresh = not self._folding.id
@@ -498,7 +502,7 @@ class Stream:
 
     async def _again(self) -> AsyncIterator[Event]:
         """Subscribe anew, and tell what the task has gained meanwhile."""
-        first = True
+        first = self._patched = True
         try:
             async for item in self._open("subscribe", self._subscription(), {}):
                 event = _event(item.event)
@@ -510,11 +514,17 @@ class Stream:
                     yield self._taken(item)
                 first = False
         except (UnsupportedOperation, TaskNotFound):
-            # It has ended: the task itself has the rest.
-            task = await self._client.task(self._folding.id).get()
-            for gained in news(self._folding.task, task):
-                yield gained
-            self._folding.take(task)
+            async for event in self._corrected():  # it has ended
+                yield event
+
+    async def _corrected(self) -> AsyncIterator[Event]:
+        """What the task itself has over what was told. Without places, an event may be told by
+        the task and again by the stream; the task is right."""
+        task = await self._client.task(self._folding.id).get()
+        for gained in news(self._folding.task, task):
+            yield gained
+        self._folding.take(task)
+        self._patched = False
 
     def _open(self, call: str, request: Wire, headers: Mapping[str, str]) -> AsyncIterator[Seen]:
         return self._client._binding.stream(call, request, self._client.headers(headers))
