@@ -10,21 +10,13 @@ import asyncio
 import time
 from collections.abc import Mapping
 
-from dragoman import clock
 from dragoman.agent import Agent
 from dragoman.bell import Bell
 from dragoman.errors import Unavailable
 from dragoman.settings import Settings
 from dragoman.store import Head, Store
 from dragoman.telemetry import logger
-from dragoman.types import (
-    Message,
-    Part,
-    Role,
-    TaskState,
-    TaskStatus,
-    TaskStatusUpdateEvent,
-)
+from dragoman.types import TaskState, TaskStatusUpdateEvent
 
 REAP = 32
 
@@ -92,28 +84,11 @@ class Keeper:
     def _verdict(self, head: Head) -> TaskStatusUpdateEvent | None:
         """How an orphaned task ends; None if it may be run again."""
         if head.canceling:
-            return _ended(head, TaskState.CANCELED, "")
+            return head.ending(TaskState.CANCELED)
         retries = self.agents[head.scope.agent].retries
         if head.attempt <= retries:
             return None
         times = "" if head.attempt == 1 else f" (attempt {head.attempt})"
-        return _ended(
-            head, TaskState.FAILED, f"The worker stopped before the agent had finished{times}"
+        return head.ending(
+            TaskState.FAILED, f"The worker stopped before the agent had finished{times}"
         )
-
-
-def _ended(head: Head, state: TaskState, text: str) -> TaskStatusUpdateEvent:
-    message = None
-    if text:
-        message = Message(
-            message_id=clock.uuid7(),
-            context_id=head.context,
-            task_id=head.id,
-            role=Role.AGENT,
-            parts=(Part(text=text),),
-        )
-    return TaskStatusUpdateEvent(
-        task_id=head.id,
-        context_id=head.context,
-        status=TaskStatus(state=state, message=message, timestamp=clock.now()),
-    )

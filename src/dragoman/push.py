@@ -13,8 +13,8 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 
 from msgspec import Struct
@@ -146,7 +146,7 @@ class Courier:
         """Put back what was not tried, for as long as its host has taken nothing: many lines to
         one that hangs must not be looked at again and again."""
         silent = time.monotonic() - self._moved.get(host, math.inf)
-        with suppress(Exception):  # its lease runs out
+        with _recording(line):
             wait = min(max(silent, self.settings.poll), self.lease)
             await self.store.dispatched(line, cursor, wait=wait)
 
@@ -171,7 +171,7 @@ class Courier:
                         return  # deleted, or taken over
                 await self.store.dispatched(line, cursor)
         except asyncio.CancelledError:
-            with suppress(Exception):  # its lease runs out
+            with _recording(line):
                 await asyncio.shield(self.store.dispatched(line, cursor))
             raise
         except Busy:
@@ -180,7 +180,7 @@ class Courier:
             logger.error("webhook %s: %s", line.webhook.config.id, error)  # its lease runs out
         except Exception:
             logger.exception("webhook %s", line.webhook.config.id, extra={"task": line.task})
-            with suppress(Exception):  # its lease runs out
+            with _recording(line):
                 await self._failed(line, cursor, Failure("internal error"))
 
     async def _post(self, line: Line, number: int, body: bytes) -> Failure | None:
@@ -233,6 +233,17 @@ class Courier:
             scheme, credentials = config.authentication.scheme, config.authentication.credentials
             headers["authorization"] = f"{scheme} {credentials}".strip()
         return headers
+
+
+@contextmanager
+def _recording(line: Line) -> Iterator[None]:
+    """A store that fails here costs time, not a delivery: the line's lease runs out."""
+    try:
+        yield
+    except Exception:
+        logger.exception(
+            "webhook %s: nothing was recorded", line.webhook.config.id, extra={"task": line.task}
+        )
 
 
 def keys(settings: Settings) -> list[signature.Key]:

@@ -13,9 +13,19 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from dragoman import clock
 from dragoman.caller import Scope
 from dragoman.events import CancelRequested, Entry, Received
-from dragoman.types import Task, TaskPushNotificationConfig, TaskState, TaskStatusUpdateEvent
+from dragoman.types import (
+    Message,
+    Part,
+    Role,
+    Task,
+    TaskPushNotificationConfig,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
 
 LARGE = 1024 * 1024
 """The bytes after which a read of entries is long enough."""
@@ -62,6 +72,20 @@ class Head(Struct, frozen=True, kw_only=True, gc=False):
     def answers(self, number: int) -> bool:
         """Whether the message of this number has its answer."""
         return self.replied or self.state.terminal or self.settled >= number
+
+    def ending(self, state: TaskState, text: str = "") -> TaskStatusUpdateEvent:
+        """How the task ends when it is not its handler that ends it."""
+        message = None
+        if text:
+            message = Message(
+                message_id=clock.uuid7(),
+                context_id=self.context,
+                task_id=self.id,
+                role=Role.AGENT,
+                parts=(Part(text=text),),
+            )
+        status = TaskStatus(state=state, message=message, timestamp=clock.now())
+        return TaskStatusUpdateEvent(task_id=self.id, context_id=self.context, status=status)
 
 
 class Receipt(Struct, frozen=True):

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from dragoman.cli.table import count, host, plain, size, table, when
+from dragoman.cli.table import count, host, plain, size, table, when, word
 from dragoman.events import CancelRequested, Entry, Received, Reply
 from dragoman.stores.sqlite.clerk import Waiting
 from dragoman.stores.sqlite.ledger import Leaf
@@ -19,17 +19,11 @@ from dragoman.types import (
     Role,
     Task,
     TaskArtifactUpdateEvent,
-    TaskState,
     TaskStatusUpdateEvent,
 )
 
 WIDE = 120
 """The most of a text that is shown in one line of a log."""
-
-
-def word(state: TaskState) -> str:
-    """A state as it is typed."""
-    return state.name.lower().replace("_", "-")
 
 
 def unread(row: Leaf) -> int:

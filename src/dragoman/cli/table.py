@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from urllib.parse import urlsplit
 
 from dragoman import clock
+from dragoman.types import TaskState
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhdw])", re.ASCII)
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -46,6 +47,11 @@ def size(number: float) -> str:
         if number < 1024 or unit == "GiB":
             break
     return f"{number:.1f} {unit}"
+
+
+def word(state: TaskState) -> str:
+    """A state as it is typed."""
+    return state.name.lower().replace("_", "-")
 
 
 def count(number: int, noun: str) -> str:

@@ -16,7 +16,7 @@ from msgspec import UNSET
 
 from dragoman.cli import UsageError
 from dragoman.cli.db import STATES
-from dragoman.cli.table import moment, plain, size, table
+from dragoman.cli.table import moment, plain, size, table, word
 from dragoman.dialects import v1_0
 from dragoman.errors import A2AError
 from dragoman.types import (
@@ -204,7 +204,7 @@ async def listing(client: Client, arguments: argparse.Namespace) -> int:
             break
         if arguments.json:
             print(v1_0.encode(task).decode())
-        rows.append((task.id, _word(task.status.state), task.status.timestamp, task.context_id))
+        rows.append((task.id, word(task.status.state), task.status.timestamp, task.context_id))
     if not arguments.json:
         print(table(("task", "state", "changed", "context"), rows) if rows else "no tasks")
     return 0
@@ -235,7 +235,7 @@ def _show(result: Result, as_json: bool) -> int:
         print(_words(part))
     if result.task is not None:
         task = result.task
-        print(f"[{_word(task.status.state)}] task {plain(task.id)}", file=sys.stderr)
+        print(f"[{word(task.status.state)}] task {plain(task.id)}", file=sys.stderr)
     return _status(result)
 
 
@@ -248,7 +248,7 @@ def _event(event: Any, as_json: bool) -> None:
     elif isinstance(event, TaskStatusUpdateEvent | Task):
         said = event.status.message
         text = " ".join(_words(part) for part in said.parts) if said else ""
-        print(f"[{_word(event.status.state)}] {text}".rstrip(), file=sys.stderr, flush=True)
+        print(f"[{word(event.status.state)}] {text}".rstrip(), file=sys.stderr, flush=True)
     else:
         for part in event.parts:
             print(_words(part), flush=True)
@@ -273,7 +273,3 @@ def _result(task: Task) -> Result:
 
 def _status(result: Result) -> int:
     return 1 if result.state in FAILED else 0
-
-
-def _word(state: TaskState) -> str:
-    return state.name.lower().replace("_", "-")

@@ -158,7 +158,7 @@ class Client:
             else:
                 target = self._target
                 self.card = await self._repeat(lambda: self.cards.find(target))
-            await self._choose()
+            self._choose()
         except BaseException:
             await self._engine.close()
             raise
@@ -167,19 +167,15 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         await self._engine.close()
 
-    async def _choose(self) -> None:
-        """Take the agent's first interface that answers at all."""
-        found = interfaces(self.card, self._bindings)
+    def _choose(self) -> None:
+        """Take the agent's first interface that is spoken here, and our extension if it has it."""
+        self.interface = interfaces(self.card, self._bindings)[0]
+        speak = BINDINGS[self.interface.protocol_binding.upper()]
+        self._binding = speak(self._engine, self.interface.url)
         offered = {item.uri for item in self.card.capabilities.extensions}
         self.resumes = RESUME in offered
         if self.resumes and RESUME not in self._extensions:
             self._extensions = (*self._extensions, RESUME)
-        self.interface = found[0]
-        self._binding = self._speak(self.interface)
-        self._others = found[1:]
-
-    def _speak(self, interface: AgentInterface) -> Binding:
-        return BINDINGS[interface.protocol_binding.upper()](self._engine, interface.url)
 
     # -- messages
 

@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from dragoman import clock
 from dragoman.caller import Scope
 from dragoman.errors import LimitExceeded, TaskNotFound, Unavailable
 from dragoman.events import CancelRequested, Entry, Received
@@ -46,18 +45,10 @@ from dragoman.stores.sqlite.ledger import Leaf, Ledger, encode
 from dragoman.stores.sqlite.lock import Lock
 from dragoman.stores.sqlite.recent import Recent
 from dragoman.stores.sqlite.schema import Unusable, migrate, version
-from dragoman.stores.sqlite.view import SMALL, Folded, View
+from dragoman.stores.sqlite.view import Folded, View
 from dragoman.stores.sqlite.writer import Writer
 from dragoman.telemetry import logger
-from dragoman.types import (
-    Message,
-    Part,
-    Role,
-    Task,
-    TaskState,
-    TaskStatus,
-    TaskStatusUpdateEvent,
-)
+from dragoman.types import Task, TaskState, TaskStatusUpdateEvent
 
 T = TypeVar("T")
 
@@ -67,6 +58,7 @@ SWEEP = 600.0
 """How often to look again at what was too old already, but could not be forgotten yet."""
 RECEIPTS = 24 * 3600.0
 """How long a send is recognised, at least."""
+UNREADABLE = "The log of this task cannot be read"
 KNOWN = 10_000
 """The most tasks whose keys are remembered for reading."""
 
@@ -199,14 +191,10 @@ class SqliteStore:
         live = self._recent.find(scope, task)
         if live is not None and live.first == 1:
             return Record(live.task(), live.head) if live.head.born else None
-        row = self._row(scope, task)
-        if row is None or not row.born:
-            return None
-        if row.size < SMALL:
-            folded = self._now(lambda view: view.load(task))
-        else:
+        folded = self._now(lambda view: view.small(task))
+        if isinstance(folded, Leaf):
             folded = await self._read(lambda view: view.load(task))
-        if folded is None:
+        if not isinstance(folded, Folded) or folded.row.scope != scope or not folded.row.born:
             return None
         self._keep(folded)
         return Record(folded.task, folded.row.head())
@@ -306,7 +294,7 @@ class SqliteStore:
                             received = ledger.received(row, row.inbox[0])
                         except msgspec.MsgspecError as error:  # it must not hold up the others
                             logger.error("a message cannot be read: %s", error)
-                            row.revoke(row.epoch, _unreadable(row.head()))
+                            row.revoke(row.epoch, row.head().ending(TaskState.FAILED, UNREADABLE))
                         else:
                             row.take(worker, until)
                             row.mail = None
@@ -364,7 +352,7 @@ class SqliteStore:
 
         def work(ledger: Ledger) -> None:
             row = ledger.row(claim.head.id)
-            event = None if passing else _unreadable(claim.head)
+            event = None if passing else claim.head.ending(TaskState.FAILED, UNREADABLE)
             if row is not None and row.revoke(claim.epoch, event):
                 row.attempt = max(row.attempt - 1, 0)
                 ledger.touch(row)
@@ -575,16 +563,3 @@ def _claimed(head: Head, received: Received) -> Claim:
         epoch=head.epoch,
         attempt=head.attempt,
     )
-
-
-def _unreadable(head: Head) -> TaskStatusUpdateEvent:
-    """How a task ends whose log is there, but says nothing that can be understood."""
-    message = Message(
-        message_id=clock.uuid7(),
-        context_id=head.context,
-        task_id=head.id,
-        role=Role.AGENT,
-        parts=(Part(text="The log of this task cannot be read"),),
-    )
-    status = TaskStatus(state=TaskState.FAILED, message=message, timestamp=clock.now())
-    return TaskStatusUpdateEvent(task_id=head.id, context_id=head.context, status=status)

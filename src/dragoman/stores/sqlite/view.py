@@ -62,6 +62,15 @@ class View:
         finally:
             self.db.execute("COMMIT")
 
+    def small(self, task: str) -> Folded | Leaf | None:
+        """The same if that is quickly done, else only the row."""
+        self.db.execute("BEGIN")
+        try:
+            row = self.row(task)
+            return row if row is None or row.size >= SMALL else self._fold(row)
+        finally:
+            self.db.execute("COMMIT")
+
     def _fold(self, row: Leaf, *, artifacts: bool = True) -> Folded:
         start: Task | None = None
         number, size = 0, 0
