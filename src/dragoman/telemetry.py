@@ -1,10 +1,15 @@
-"""Logs. The library only logs to `dragoman.*`; handlers are set up by the command alone."""
+"""Logs, and the trace that a request belongs to.
+
+The library only logs to `dragoman.*`; handlers are set up by the command alone. Traces are
+OpenTelemetry's where the process uses it, and handed on as they came where it does not.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 import sys
+from collections.abc import MutableMapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -22,6 +27,17 @@ _STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | 
     "taskName",
     "color_message",
 }
+
+
+def carry(headers: MutableMapping[str, str], came: str = "") -> None:
+    """Put the present trace into the headers of a request (W3C): that of OpenTelemetry if the
+    process has loaded it and a span is open, else the one that came with the work."""
+    if "opentelemetry.trace" in sys.modules:
+        from opentelemetry import propagate
+
+        propagate.inject(headers)
+    if came and "traceparent" not in headers:
+        headers["traceparent"] = came
 
 
 class Ids(logging.Filter):

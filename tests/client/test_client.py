@@ -219,7 +219,7 @@ class Cut:
 async def test_a_stream_that_is_cut_anywhere(
     app: App, binding: str, resumes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.client.client.FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
     for place in range(0, 6000, 101):
         await cut(app, binding, resumes, place, place // 2, place // 3)
 
@@ -277,7 +277,7 @@ async def test_a_send_is_repeated_and_runs_once(app: App, binding: str) -> None:
 
 
 async def test_what_keeps_failing_is_told(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.client.client.FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
     engine = Failing(app, before=100)
     async with Client.connect(app=app, engine=engine, attempts=3) as client:
         with pytest.raises(Unreachable, match="refused"):

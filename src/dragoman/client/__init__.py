@@ -1,6 +1,45 @@
 """The other half of the protocol: what an agent calls other agents with."""
 
-from dragoman.client.client import Client, Remote, Result, Stream
-from dragoman.client.engine import Engine, Unreachable
+from dragoman.client.behalf import Behalf
+from dragoman.client.client import Client, Options, Saying
+from dragoman.client.credentials import (
+    Certificate,
+    Login,
+    Need,
+    Secret,
+    TokenProvider,
+    Withheld,
+)
+from dragoman.client.engine import Body, Engine, Request, Response, Sockets, Unreachable
+from dragoman.client.inbox import Inbox
+from dragoman.client.oauth import Invitation, OAuth
+from dragoman.client.remote import Remote
+from dragoman.client.result import Result
+from dragoman.client.stream import Stream
+from dragoman.client.upload import File
 
-__all__ = ("Client", "Engine", "Remote", "Result", "Stream", "Unreachable")
+__all__ = (
+    "Behalf",
+    "Body",
+    "Certificate",
+    "Client",
+    "Engine",
+    "File",
+    "Inbox",
+    "Invitation",
+    "Login",
+    "Need",
+    "OAuth",
+    "Options",
+    "Remote",
+    "Request",
+    "Response",
+    "Result",
+    "Saying",
+    "Secret",
+    "Sockets",
+    "Stream",
+    "TokenProvider",
+    "Unreachable",
+    "Withheld",
+)

@@ -4,38 +4,72 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping
+from functools import cache
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from dragoman.client.engine import Engine, Request, Response, Unreachable, whole
+from dragoman.client import sse, upload
+from dragoman.client.engine import Engine, Request, Response, whole
+from dragoman.client.upload import File
 from dragoman.dialects import v1_0
 from dragoman.errors import A2AError, InvalidAgentResponse, InvalidParams, ParseError, restored
 from dragoman.operations import OPERATIONS, Operation
-from dragoman.types import StreamResponse, Wire
+from dragoman.types import AgentInterface, StreamResponse, Wire
+
+T = TypeVar("T")
 
 BY_CALL = {operation.call: operation for operation in OPERATIONS}
-LONGEST_EVENT = 64 * 1024 * 1024
 
 
-class Seen(Struct, frozen=True):
+class Seen(Struct, frozen=True, gc=False):
     """One event of a stream, and its place, if the server tells it."""
 
     place: str
     event: StreamResponse
 
 
-class Binding(Protocol):
-    """Speaks one binding to one address."""
+class Order(Struct, frozen=True, kw_only=True):
+    """An operation to be asked for."""
 
-    async def call(self, call: str, request: Wire, headers: Mapping[str, str]) -> Any:
+    call: str
+    request: Wire
+    headers: Mapping[str, str] = {}
+    files: Mapping[str, File] = {}
+    """What the signs in the request stand for."""
+    patience: float | None = None
+    """How long a stream may bring nothing at all."""
+
+    @property
+    def operation(self) -> Operation:
+        """Its row in the table."""
+        return BY_CALL[self.call]
+
+
+class Binding(Protocol):
+    """Speaks one binding at one interface of an agent."""
+
+    async def call(self, order: Order) -> Any:
         """The answer of an operation; A2AError, Unreachable."""
 
-    def stream(self, call: str, request: Wire, headers: Mapping[str, str]) -> AsyncIterator[Seen]:
+    def stream(self, order: Order) -> AsyncIterator[Seen]:
         """The events of an operation; A2AError, Unreachable if it breaks off."""
+
+
+class Answer(Struct, Generic[T]):
+    """A JSON-RPC response that is as it should be."""
+
+    result: T
+    error: Any = None
+
+
+@cache
+def _answer(kind: type[Wire]) -> msgspec.json.Decoder[Answer[Any]]:
+    return msgspec.json.Decoder(Answer[kind])  # type: ignore[valid-type]
 
 
 class JsonRpc:
@@ -43,54 +77,60 @@ class JsonRpc:
 
     name = "JSONRPC"
 
-    def __init__(self, engine: Engine, url: str) -> None:
+    def __init__(self, engine: Engine, interface: AgentInterface) -> None:
         self.engine = engine
-        self.url = url
+        self.url = interface.url
+        self.tenant = interface.tenant
         self._ids = count(1)
 
-    async def call(self, call: str, request: Wire, headers: Mapping[str, str]) -> Any:
+    async def call(self, order: Order) -> Any:
         """See `Binding.call`."""
-        operation = BY_CALL[call]
-        response = await self._post(operation, request, headers)
-        document = _document(await whole(response), response)
-        return _value(operation, self._result(document, response))
+        operation = order.operation
+        response = await self.engine.send(self._request(order))
+        return self._read(operation, await whole(response), response)
 
-    async def stream(
-        self, call: str, request: Wire, headers: Mapping[str, str]
-    ) -> AsyncIterator[Seen]:
+    async def stream(self, order: Order) -> AsyncIterator[Seen]:
         """See `Binding.stream`."""
-        operation = BY_CALL[call]
-        response = await self._post(operation, request, headers)
+        operation = order.operation
+        response = await self.engine.send(self._request(order))
         if not _streams(response):
             self._result(_document(await whole(response), response), response)
             raise InvalidAgentResponse("the agent answered a stream with something else")
         try:
-            async for fields in events(response):
-                result = self._result(
-                    _document(fields.get("data", "").encode(), response), response
-                )
-                yield Seen(fields.get("id", ""), _value(operation, result))
+            async for event in sse.events(response):
+                yield Seen(event.id, self._read(operation, event.data, response))
         finally:
             await response.close()
 
-    async def _post(
-        self, operation: Operation, request: Wire, headers: Mapping[str, str]
-    ) -> Response:
+    def _request(self, order: Order) -> Request:
+        request = order.request
+        if self.tenant:
+            request = replace(request, tenant=self.tenant)
         body = b'{"jsonrpc":"2.0","id":%d,"method":"%b","params":%b}' % (
             next(self._ids),
-            operation.name.encode(),
+            order.operation.name.encode(),
             v1_0.encode(request),
         )
-        sent = {"content-type": "application/json", **headers}
-        if operation.streams:
-            sent["accept"] = "text/event-stream"
-        return await self.engine.send(Request("POST", self.url, sent, body))
+        headers = {**order.headers, "content-type": "application/json", "accept": _accept(order)}
+        return Request("POST", self.url, headers, upload.body(body, order.files), order.patience)
+
+    def _read(self, operation: Operation, body: bytes, response: Response) -> Any:
+        if operation.response is not None:
+            try:
+                answer = _answer(operation.response).decode(body)
+                if answer.error is None:
+                    return answer.result
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                pass  # an error, or written with liberties
+        return _value(operation, self._result(_document(body, response), response))
 
     def _result(self, document: Any, response: Response) -> Any:
-        if not isinstance(document, dict) or ("result" in document) == ("error" in document):
-            raise _foreign(response, "the answer is neither a result nor an error of JSON-RPC")
+        if not isinstance(document, dict):
+            raise _foreign(response, "the answer is no JSON-RPC")
         error = document.get("error")
         if error is None:
+            if "result" not in document:
+                raise _foreign(response, "the answer has neither a result nor an error")
             return document["result"]
         if not isinstance(error, dict):
             raise _foreign(response, "error: expected an object")
@@ -108,61 +148,61 @@ class HttpJson:
 
     name = "HTTP+JSON"
 
-    def __init__(self, engine: Engine, url: str) -> None:
+    def __init__(self, engine: Engine, interface: AgentInterface) -> None:
         self.engine = engine
-        self.url = url.rstrip("/")
+        self.url = interface.url.rstrip("/")
+        if interface.tenant:
+            self.url += f"/{quote(interface.tenant, safe='')}"
 
-    async def call(self, call: str, request: Wire, headers: Mapping[str, str]) -> Any:
+    async def call(self, order: Order) -> Any:
         """See `Binding.call`."""
-        operation = BY_CALL[call]
-        response = await self.engine.send(self._request(operation, request, headers))
+        operation = order.operation
+        response = await self.engine.send(self._request(order))
         body = await whole(response)
         if not 200 <= response.status < 300:
             raise self._error(_document(body, response), response)
-        return None if operation.response is None else _value(operation, _document(body, response))
+        return None if operation.response is None else _decoded(operation, body, response)
 
-    async def stream(
-        self, call: str, request: Wire, headers: Mapping[str, str]
-    ) -> AsyncIterator[Seen]:
+    async def stream(self, order: Order) -> AsyncIterator[Seen]:
         """See `Binding.stream`."""
-        operation = BY_CALL[call]
-        sent = {**headers, "accept": "text/event-stream"}
-        response = await self.engine.send(self._request(operation, request, sent))
+        operation = order.operation
+        response = await self.engine.send(self._request(order))
         if not _streams(response) or response.status != 200:
             raise self._error(_document(await whole(response), response), response)
         try:
-            async for fields in events(response):
-                document = _document(fields.get("data", "").encode(), response)
-                if fields.get("event") == "error" or "error" in document:
-                    raise self._error(document, response)
-                yield Seen(fields.get("id", ""), _value(operation, document))
+            async for event in sse.events(response):
+                if event.name == "error" or event.data.startswith(b'{"error"'):
+                    raise self._error(_document(event.data, response), response)
+                yield Seen(event.id, _decoded(operation, event.data, response))
         finally:
             await response.close()
 
-    def _request(self, operation: Operation, request: Wire, headers: Mapping[str, str]) -> Request:
-        fields: dict[str, Any] = json.loads(v1_0.encode(request))
-        tenant = fields.pop("tenant", "")
-        path = operation.path
-        for name in ("taskId", "id"):
-            if f"{{{name}}}" in path:
-                path = path.replace(f"{{{name}}}", quote(str(fields.pop(name)), safe=""))
-        prefix = f"/{quote(tenant, safe='')}" if tenant else ""
-        url = f"{self.url}{prefix}{path}"
-        verb = operation.verbs[0]
-        if verb == "POST":
-            sent = {"content-type": "application/a2a+json", **headers}
-            return Request(verb, url, sent, json.dumps(fields).encode())
-        query = {k: str(v).lower() if isinstance(v, bool) else v for k, v in fields.items()}
-        return Request(verb, f"{url}?{urlencode(query)}" if query else url, headers)
+    def _request(self, order: Order) -> Request:
+        url, verb = self.url + order.operation.path, order.operation.verbs[0]
+        body = v1_0.encode(order.request)
+        headers = {**order.headers, "accept": _accept(order)}
+        if "{" in url or verb != "POST":
+            fields: dict[str, Any] = json.loads(body)
+            for name in ("taskId", "id"):
+                if f"{{{name}}}" in url:
+                    url = url.replace(f"{{{name}}}", quote(str(fields.pop(name)), safe=""))
+            if verb != "POST":
+                query = {k: str(v).lower() if isinstance(v, bool) else v for k, v in fields.items()}
+                url = f"{url}?{urlencode(query)}" if query else url
+                return Request(verb, url, headers, patience=order.patience)
+            body = json.dumps(fields).encode()
+        headers["content-type"] = "application/a2a+json"
+        return Request(verb, url, headers, upload.body(body, order.files), order.patience)
 
     def _error(self, document: Any, response: Response) -> A2AError:
         error = document.get("error") if isinstance(document, dict) else None
         if not isinstance(error, dict):
             return _foreign(response, "the answer is no error of A2A")
+        code = error.get("code")
         return restored(
             str(error.get("message", "")),
             error.get("details") or (),
-            http=response.status if response.status >= 400 else int(error.get("code") or 0),
+            http=response.status if response.status >= 400 else code if type(code) is int else 0,
             headers=response.headers,
         )
 
@@ -173,24 +213,8 @@ BINDINGS: dict[str, type[JsonRpc] | type[HttpJson]] = {
 }
 
 
-async def events(response: Response) -> AsyncIterator[dict[str, str]]:
-    """The fields of each server-sent event. One that was cut off is not an event."""
-    rest = b""
-    fields: dict[str, str] = {}
-    async for chunk in response.chunks():
-        rest += chunk
-        if len(rest) > LONGEST_EVENT:
-            raise Unreachable(f"an event is longer than {LONGEST_EVENT} bytes")
-        *lines, rest = rest.replace(b"\r\n", b"\n").split(b"\n")
-        for line in lines:
-            if not line:
-                if "data" in fields:
-                    yield fields
-                fields = {}
-            elif not line.startswith(b":"):
-                name, _, value = line.decode("utf-8", "replace").partition(":")
-                value = value.removeprefix(" ")
-                fields[name] = f"{fields[name]}\n{value}" if name in fields else value
+def _accept(order: Order) -> str:
+    return "text/event-stream" if order.operation.streams else "application/json"
 
 
 def _streams(response: Response) -> bool:
@@ -208,7 +232,21 @@ def _foreign(response: Response, what: str) -> A2AError:
     """Something that is no A2A answers at this address, or an agent that gets it wrong."""
     if response.status >= 400:
         return restored(f"HTTP {response.status}", http=response.status, headers=response.headers)
+    if response.status >= 300:
+        where = response.headers.get("location", "elsewhere")
+        return InvalidAgentResponse(
+            f"the agent redirects to {where} (HTTP {response.status}), which is not followed: "
+            "its card must tell the right address"
+        )
     return InvalidAgentResponse(f"{what} (HTTP {response.status})")
+
+
+def _decoded(operation: Operation, body: bytes, response: Response) -> Any:
+    assert operation.response is not None
+    try:
+        return v1_0.decoder(operation.response).decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _value(operation, _document(body, response))
 
 
 def _value(operation: Operation, document: Any) -> Any:
@@ -216,5 +254,5 @@ def _value(operation: Operation, document: Any) -> Any:
         return None
     try:
         return v1_0.convert(operation.response, document)
-    except (InvalidParams, msgspec.ValidationError) as error:
+    except (InvalidParams, ParseError) as error:
         raise InvalidAgentResponse(f"{operation.name} answered with a bad field: {error}") from None

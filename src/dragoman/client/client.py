@@ -7,45 +7,38 @@ network fails, and so are sends, which carry the same `messageId` and `Idempoten
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypedDict, TypeVar, Unpack
 
-from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from dragoman import clock, content
-from dragoman.client.binding import BINDINGS, Binding, Seen
-from dragoman.client.discovery import Cards, interfaces
+from dragoman import clock, content, telemetry
+from dragoman.client.behalf import Behalf
+from dragoman.client.binding import BINDINGS, Binding, Order
+from dragoman.client.credentials import Auth, Guard, wanted
+from dragoman.client.discovery import SPOKEN, Cards, address, interfaces
 from dragoman.client.engine import Engine, Inside, Sockets, Unreachable
-from dragoman.client.folding import Event, Folding, news
-from dragoman.errors import (
-    A2AError,
-    InvalidAgentResponse,
-    LimitExceeded,
-    TaskNotFound,
-    Unavailable,
-    UnsupportedOperation,
-)
+from dragoman.client.inbox import Inbox
+from dragoman.client.remote import Remote
+from dragoman.client.result import Result
+from dragoman.client.retry import PASSING, Pauses
+from dragoman.client.stream import Stream
+from dragoman.client.upload import File
+from dragoman.errors import A2AError, Unauthenticated
 from dragoman.events import RESUME
 from dragoman.types import (
     AgentCard,
     AgentInterface,
-    Artifact,
     CancelTaskRequest,
-    DeleteTaskPushNotificationConfigRequest,
     GetExtendedAgentCardRequest,
-    GetTaskPushNotificationConfigRequest,
-    GetTaskRequest,
-    ListTaskPushNotificationConfigsRequest,
     ListTasksRequest,
     Message,
     Part,
     Role,
     SendMessageConfiguration,
     SendMessageRequest,
-    StreamResponse,
-    SubscribeToTaskRequest,
     Task,
     TaskPushNotificationConfig,
     TaskState,
@@ -54,55 +47,56 @@ from dragoman.types import (
 
 T = TypeVar("T")
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+LAST_WORD = 3.0
+"""How long the agents may take to be told that nobody wants their results."""
 
 
-class Result(Struct, frozen=True):
-    """What a send came to: a task, or a direct message."""
+class Options(TypedDict, total=False):
+    """How a client behaves."""
 
-    task: Task | None = None
-    message: Message | None = None
+    headers: Mapping[str, str]
+    """Sent with every request, to the agent's origin only."""
+    auth: Auth
+    """Credentials for the card's security schemes: one, several, or by the scheme's name."""
+    trust: Sequence[str]
+    """Other origins that may have the headers and credentials."""
+    insecure: bool
+    """Send credentials over plain HTTP, too."""
+    extensions: Sequence[str]
+    """Extensions to activate where the agent offers them."""
+    bindings: Sequence[str]
+    """The bindings that may be used."""
+    timeout: float
+    """How long one attempt at a call may take; 60 s."""
+    deadline: float | None
+    """How long anything may take in all, with all attempts."""
+    patience: float
+    """How long a stream may bring nothing at all before it is taken up again; 60 s."""
+    attempts: int
+    """How often to try what fails; 5."""
+    inbox: Inbox | None
+    """Where agents that do not stream can push what is waited for."""
+    behalf: Behalf | None
+    """The turn that this client works for."""
 
-    @property
-    def state(self) -> TaskState | None:
-        """The task's state; None for a direct message."""
-        return self.task.status.state if self.task else None
 
-    @property
-    def artifacts(self) -> Sequence[Artifact]:
-        """What the task has produced."""
-        return self.task.artifacts if self.task else ()
+class Saying(TypedDict, total=False):
+    """What may go with a message."""
 
-    @property
-    def parts(self) -> Sequence[Part]:
-        """The content: of the direct message; else of the artifacts, or, without any, of what the
-        agent said last."""
-        if self.message is not None:
-            return self.message.parts
-        if self.task is None:
-            return ()
-        if self.artifacts:
-            return [part for artifact in self.artifacts for part in artifact.parts]
-        said = self.task.status.message
-        return said.parts if said else ()
-
-    @property
-    def text(self) -> str:
-        """The text of the content; the pieces of one artifact are one text."""
-        if self.artifacts:
-            texts = ("".join(p.text or "" for p in item.parts) for item in self.artifacts)
-            return "\n".join(text for text in texts if text)
-        return "\n".join(part.text for part in self.parts if part.text is not None)
-
-    @property
-    def data(self) -> Any:
-        """The first structured part of the content, or None."""
-        return next((part.data for part in self.parts if part.data is not UNSET), None)
-
-    @property
-    def files(self) -> list[Part]:
-        """The parts of the content that are files, by content (`raw`) or by `url`."""
-        return [part for part in self.parts if part.raw is not None or part.url is not None]
+    skill: str
+    """The skill to use."""
+    modes: Sequence[str]
+    """The media types that can be taken."""
+    metadata: dict[str, Any]
+    """Of the request; a `Message` has its own."""
+    history: int
+    """The most messages of the history to answer with."""
+    webhook: TaskPushNotificationConfig
+    """Where to push what comes of it."""
+    references: Sequence[str]
+    """Other tasks that it refers to."""
+    key: str
+    """The idempotency key; a new one if there is none."""
 
 
 class Client:
@@ -110,28 +104,34 @@ class Client:
 
     card: AgentCard
     interface: AgentInterface
+    binding: Binding
+    resumes = False
+    """The agent tells places: a broken stream goes on exactly where it was."""
 
     def __init__(
-        self,
-        target: str | AgentCard,
-        *,
-        engine: Engine,
-        headers: Mapping[str, str] | None = None,
-        extensions: Sequence[str] = (),
-        bindings: Sequence[str] = tuple(BINDINGS),
-        timeout: float = 60.0,
-        attempts: int = 5,
+        self, target: str | AgentCard, *, engine: Engine, **options: Unpack[Options]
     ) -> None:
         self._target = target
-        self._engine = engine
-        self._headers = dict(headers or {})
-        self._extensions = tuple(extensions)
-        self._bindings = [name.upper() for name in bindings]
-        self._binding: Binding
-        self.timeout = timeout
-        """How long one call may take, without the pauses between attempts."""
-        self.attempts = attempts
-        self.cards = Cards(engine)
+        self._guard = Guard(
+            engine,
+            headers=options.get("headers"),
+            auth=options.get("auth", ()),
+            trust=options.get("trust", ()),
+            insecure=options.get("insecure", False),
+            anywhere=isinstance(engine, Inside),
+        )
+        self.extensions = tuple(options.get("extensions", ()))
+        """Those that are asked for and offered."""
+        self._spoken = [name.upper() for name in options.get("bindings", tuple(BINDINGS))]
+        self.timeout = options.get("timeout", 60.0)
+        self.deadline = options.get("deadline")
+        self.patience = options.get("patience", 60.0)
+        self.attempts = options.get("attempts", 5)
+        self.inbox = options.get("inbox")
+        self._behalf = options.get("behalf")
+        self._open: set[str] = set()
+        """Tasks that were begun here on somebody's behalf, and have not ended."""
+        self.cards = Cards(self._guard)
 
     @classmethod
     def connect(
@@ -140,10 +140,10 @@ class Client:
         *,
         app: Any = None,
         engine: Engine | None = None,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> Client:
         """A client of the agent at a URL, of a card (its address, file or object), or of an ASGI
-        application in this process. Nothing is dialled yet."""
+        application in this process. Nothing is dialled yet. The client closes the engine."""
         if app is not None:
             engine = engine or Inside(app)
             target = target or "http://inside"
@@ -153,29 +153,50 @@ class Client:
 
     async def __aenter__(self) -> Client:
         try:
-            if isinstance(self._target, AgentCard):
-                self.card = self._target
+            target = self._target
+            if isinstance(target, AgentCard):
+                self.card = target
             else:
-                target = self._target
-                self.card = await self._repeat(lambda: self.cards.find(target))
+                where = address(target)
+                if where:
+                    self._guard.trust([where])
+                self.card = await self._repeat(lambda: self.cards.find(where or target))
             self._choose()
         except BaseException:
-            await self._engine.close()
+            await self._guard.close()
             raise
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self._engine.close()
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            stopped = kind is not None and issubclass(kind, asyncio.CancelledError)
+            if stopped and self._behalf is not None and self._behalf.canceled():
+                await self._cancel_all()
+        finally:
+            await self._guard.close()
 
     def _choose(self) -> None:
         """Take the agent's first interface that is spoken here, and our extension if it has it."""
-        self.interface = interfaces(self.card, self._bindings)[0]
-        speak = BINDINGS[self.interface.protocol_binding.upper()]
-        self._binding = speak(self._engine, self.interface.url)
+        usable = interfaces(self.card, self._spoken)
+        if isinstance(self._target, AgentCard) or not address(self._target):
+            self._guard.trust(item.url for item in usable)  # whoever gave the card vouches for it
+        self._guard.read(self.card)
+        self._usable = self._guard.admitted(usable)
+        self._use(self._usable[0])
         offered = {item.uri for item in self.card.capabilities.extensions}
         self.resumes = RESUME in offered
-        if self.resumes and RESUME not in self._extensions:
-            self._extensions = (*self._extensions, RESUME)
+        wanted = dict.fromkeys((*self.extensions, RESUME))
+        self.extensions = tuple(uri for uri in wanted if uri in offered)
+
+    def _use(self, interface: AgentInterface) -> None:
+        self.interface = interface
+        self.binding = BINDINGS[interface.protocol_binding.upper()](self._guard, interface)
+
+    def rotate(self) -> None:
+        """Use the next interface, since this one does not answer."""
+        if len(self._usable) > 1:
+            place = self._usable.index(self.interface)
+            self._use(self._usable[(place + 1) % len(self._usable)])
 
     # -- messages
 
@@ -186,18 +207,34 @@ class Client:
         task: str = "",
         context: str = "",
         wait: bool = True,
-        **options: Any,
+        **saying: Unpack[Saying],
     ) -> Result:
         """Send a message and wait for its answer; `wait=False` only until the task exists."""
-        request, key = self._request(said, task, context, wait=wait, **options)
-        headers = {"idempotency-key": key}
-        answer = await self._call("send", request, headers)
+        if self._behalf is not None and wait:
+            # what was begun must be known, so that it can be ended
+            async with self.stream(said, task=task, context=context, **saying) as stream:
+                async for _ in stream:
+                    pass
+            return stream.result
+        request, key, files = self._request(said, task, context, wait, **saying)
+        answer = await self.call("send", request, {"idempotency-key": key}, files)
+        if answer.task is not None:
+            self.begun(answer.task.id)
         return Result(answer.task, answer.message)
 
-    def stream(self, said: Any, *, task: str = "", context: str = "", **options: Any) -> Stream:
-        """Send a message and follow what comes of it, over broken connections."""
-        request, key = self._request(said, task, context, **options)
-        return Stream(self, "stream", request, {"idempotency-key": key})
+    def stream(
+        self,
+        said: Any,
+        *,
+        task: str = "",
+        context: str = "",
+        keep: bool = True,
+        **saying: Unpack[Saying],
+    ) -> Stream:
+        """Send a message and follow what comes of it, over broken connections. Without `keep` the
+        content of artifacts is in the events only, so that memory stays bounded."""
+        request, key, files = self._request(said, task, context, True, **saying)
+        return Stream(self, request, key=key, files=files, keep=keep)
 
     def task(self, id: str) -> Remote:
         """A handle on a task."""
@@ -217,7 +254,6 @@ class Client:
         token = ""
         while True:
             request = ListTasksRequest(
-                tenant=self.interface.tenant,
                 context_id=context,
                 status=state,
                 status_timestamp_after=since,
@@ -226,7 +262,7 @@ class Client:
                 page_size=page,
                 page_token=token,
             )
-            answer = await self._call("list", request)
+            answer = await self.call("list", request)
             for found in answer.tasks:
                 yield found
             if not answer.next_page_token or answer.next_page_token == token:
@@ -235,9 +271,62 @@ class Client:
 
     async def extended_card(self) -> AgentCard:
         """The card for those who are known to the agent."""
-        request = GetExtendedAgentCardRequest(tenant=self.interface.tenant)
-        card: AgentCard = await self._call("extended_card", request)
+        card: AgentCard = await self.call("extended_card", GetExtendedAgentCardRequest())
         return card
+
+    # -- for streams and tasks
+
+    @property
+    def until(self) -> float | None:
+        """When what begins now must have ended, by the monotonic clock."""
+        limits = [] if self.deadline is None else [time.monotonic() + self.deadline]
+        if self._behalf is not None:
+            limits.append(self._behalf.until)
+        return min(limits, default=None)
+
+    def headers(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        """What every request carries, beside what is secret."""
+        found = {"a2a-version": SPOKEN, **(more or {})}
+        if self.extensions:
+            found["a2a-extensions"] = ", ".join(self.extensions)
+        telemetry.carry(found, self._behalf.trace if self._behalf else "")
+        return found
+
+    async def call(
+        self,
+        call: str,
+        request: Wire,
+        headers: Mapping[str, str] | None = None,
+        files: Mapping[str, File] | None = None,
+    ) -> Any:
+        """Ask for an operation, as often as it takes and may be done."""
+
+        async def once() -> Any:
+            order = Order(
+                call=call, request=request, headers=self.headers(headers), files=files or {}
+            )
+            async with asyncio.timeout(self.timeout):
+                return await self.binding.call(order)
+
+        try:
+            until = self.until
+            if until is None:
+                return await self._repeat(once, call)
+            async with asyncio.timeout(max(until - time.monotonic(), 0)):
+                return await self._repeat(once, call)
+        except Unauthenticated as error:
+            if (ways := wanted(self.card)) and type(error) is Unauthenticated:
+                error.args = (f"{error.message}; the card wants {ways}",)
+            raise
+
+    def begun(self, task: str) -> None:
+        """A task was begun here."""
+        if self._behalf is not None and task:
+            self._open.add(task)
+
+    def settled(self, task: str) -> None:
+        """It was followed to where it ends or asks."""
+        self._open.discard(task)
 
     # -- inside
 
@@ -246,28 +335,35 @@ class Client:
         said: Any,
         task: str,
         context: str,
+        wait: bool,
         *,
-        wait: bool = True,
         skill: str = "",
         modes: Sequence[str] = (),
         metadata: dict[str, Any] | None = None,
         history: int | None = None,
         webhook: TaskPushNotificationConfig | None = None,
+        references: Sequence[str] = (),
         key: str = "",
-    ) -> tuple[SendMessageRequest, str]:
-        if isinstance(said, Message):
-            message = said
-        else:
-            message = Message(
-                message_id=clock.uuid7(), role=Role.USER, parts=tuple(content.parts(said))
-            )
+    ) -> tuple[SendMessageRequest, str, dict[str, File]]:
+        files: dict[str, File] = {}
+        own = not isinstance(said, Message)
+        message = (
+            said
+            if isinstance(said, Message)
+            else Message(message_id=clock.uuid7(), role=Role.USER, parts=_parts(said, files))
+        )
         message = replace(
-            message, task_id=task or message.task_id, context_id=context or message.context_id
+            message,
+            task_id=task or message.task_id,
+            context_id=context or message.context_id,
+            reference_task_ids=(*message.reference_task_ids, *references),
         )
         if skill:
             message = replace(message, metadata={**(message.metadata or {}), "skill": skill})
+        if self._behalf is not None:
+            message, stable = self._behalf.stamp(message, own and not files)
+            key = key or (stable if not files else "")
         request = SendMessageRequest(
-            tenant=self.interface.tenant,
             message=message,
             configuration=SendMessageConfiguration(
                 accepted_output_modes=tuple(modes),
@@ -277,282 +373,54 @@ class Client:
             ),
             metadata=metadata,
         )
-        return request, key or clock.uuid7()
+        return request, key or clock.uuid7(), files
 
-    def headers(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        """What every request carries."""
-        found = {"a2a-version": "1.0", **self._headers}
-        if self._extensions:
-            found["a2a-extensions"] = ", ".join(self._extensions)
-        return {**found, **(more or {})}
-
-    async def _call(
-        self, call: str, request: Wire, headers: Mapping[str, str] | None = None
-    ) -> Any:
-        async def once() -> Any:
-            async with asyncio.timeout(self.timeout):
-                return await self._binding.call(call, request, self.headers(headers))
-
-        return await (self._repeat(once) if call not in _ONCE else once())
-
-    async def _repeat(self, once: Callable[[], Awaitable[T]]) -> T:
+    async def _repeat(self, once: Callable[[], Awaitable[T]], call: str = "") -> T:
         """Try until it succeeds, or has failed too often; only for what may be done twice."""
         pauses = Pauses(self.attempts)
         while True:
             try:
                 return await once()
-            except (Unreachable, TimeoutError, Unavailable, LimitExceeded) as error:
+            except PASSING as error:
+                if call == "cancel" and isinstance(error, Unreachable):
+                    raise  # done twice, it is answered otherwise
+                if call and isinstance(error, Unreachable):
+                    self.rotate()
+                await pauses.after(error)
+            except TimeoutError as error:
+                # An agent may simply take long. One that keeps no receipts would begin again.
+                if call == "cancel" or (call == "send" and not self.resumes):
+                    raise
                 await pauses.after(error)
 
+    async def _cancel_all(self) -> None:
+        """Nobody wants the results any more."""
 
-_ONCE = {"cancel"}
-"""Done twice, these are answered otherwise."""
+        async def cancel(task: str) -> None:
+            with suppress(A2AError, ConnectionError, TimeoutError):
+                async with asyncio.timeout(LAST_WORD):
+                    await self.binding.call(
+                        Order(
+                            call="cancel",
+                            request=CancelTaskRequest(id=task),
+                            headers=self.headers(),
+                        )
+                    )
 
-
-class Pauses:
-    """Longer and longer pauses between attempts, with some chance in them."""
-
-    def __init__(self, attempts: int) -> None:
-        self._attempts = attempts
-        self._failed = 0
-
-    def reset(self) -> None:
-        """There was progress."""
-        self._failed = 0
-
-    async def after(self, error: BaseException) -> None:
-        """Wait before the next attempt, as long as the agent asks for; raise it after the last."""
-        self._failed += 1
-        if self._failed >= self._attempts:
-            raise error
-        pause = min(FIRST_PAUSE * 2 ** (self._failed - 1), LONGEST_PAUSE) * random.uniform(0.5, 1)
-        if isinstance(error, A2AError):
-            wish = error.headers.get("retry-after", "")
-            if error.http in (408, 413):
-                raise error
-            if wish.isascii() and wish.isdigit():
-                pause = max(pause, min(float(wish), 60.0))
-        await asyncio.sleep(pause)
+        # shielded: whoever cancelled us once may do so again
+        await asyncio.shield(asyncio.gather(*(cancel(task) for task in self._open)))
 
 
-class Remote:
-    """A task at the agent."""
-
-    def __init__(self, client: Client, id: str) -> None:
-        self._client = client
-        self.id = id
-
-    async def get(self, *, history: int | None = None) -> Task:
-        """The task as it is now."""
-        tenant = self._client.interface.tenant
-        request = GetTaskRequest(tenant=tenant, id=self.id, history_length=history)
-        task: Task = await self._client._call("get", request)
-        return task
-
-    async def cancel(self, *, metadata: dict[str, Any] | None = None) -> Task:
-        """Ask the agent to end it."""
-        tenant = self._client.interface.tenant
-        request = CancelTaskRequest(tenant=tenant, id=self.id, metadata=metadata)
-        task: Task = await self._client._call("cancel", request)
-        return task
-
-    def subscribe(self) -> Stream:
-        """The task as it is now, and then what happens to it."""
-        request = SubscribeToTaskRequest(tenant=self._client.interface.tenant, id=self.id)
-        return Stream(self._client, "subscribe", request, {})
-
-    async def reply(self, said: Any, **options: Any) -> Result:
-        """Send the next message of this task."""
-        return await self._client.send(said, task=self.id, **options)
-
-    async def wait(self, *, poll: float = 1.0) -> Task:
-        """The task once it has ended or asks for something."""
-        task = await self.get()
-        while not _settled(task.status.state):
-            if self._client.card.capabilities.streaming:
-                try:
-                    async with self.subscribe() as stream:
-                        async for _ in stream:
-                            if stream.task and _settled(stream.task.status.state):
-                                return stream.task
-                except UnsupportedOperation:
-                    pass  # it ended meanwhile, or does not stream after all
-            else:
-                await asyncio.sleep(poll)
-            task = await self.get()
-        return task
-
-    # -- webhooks
-
-    async def add_webhook(self, url: str, **fields: Any) -> TaskPushNotificationConfig:
-        """Have this task's events posted somewhere."""
-        request = TaskPushNotificationConfig(
-            tenant=self._client.interface.tenant, task_id=self.id, url=url, **fields
-        )
-        config: TaskPushNotificationConfig = await self._client._call("create_webhook", request)
-        return config
-
-    async def webhook(self, id: str) -> TaskPushNotificationConfig:
-        """One of its webhooks."""
-        request = GetTaskPushNotificationConfigRequest(
-            tenant=self._client.interface.tenant, task_id=self.id, id=id
-        )
-        config: TaskPushNotificationConfig = await self._client._call("get_webhook", request)
-        return config
-
-    async def webhooks(self) -> AsyncIterator[TaskPushNotificationConfig]:
-        """All of its webhooks."""
-        token = ""
-        while True:
-            request = ListTaskPushNotificationConfigsRequest(
-                tenant=self._client.interface.tenant, task_id=self.id, page_token=token
-            )
-            answer = await self._client._call("list_webhooks", request)
-            for config in answer.configs:
-                yield config
-            if not answer.next_page_token or answer.next_page_token == token:
-                return
-            token = answer.next_page_token
-
-    async def delete_webhook(self, id: str) -> None:
-        """Have no more events posted there."""
-        request = DeleteTaskPushNotificationConfigRequest(
-            tenant=self._client.interface.tenant, task_id=self.id, id=id
-        )
-        await self._client._call("delete_webhook", request)
-
-
-class Stream:
-    """The events of a task as they come, each once, whatever the network does.
-
-    Where the agent tells places (our extension), a broken stream is resumed after the last one;
-    elsewhere it is subscribed to again, and what the task has gained is told as events. `task` is
-    the task so far.
-    """
-
-    def __init__(
-        self, client: Client, call: str, request: Wire, headers: Mapping[str, str]
-    ) -> None:
-        self._client = client
-        self._call = call
-        self._request = request
-        self._headers = headers
-        self._folding = Folding()
-        self._place = ""
-        self._patched = False
-        self._events = self._run()
-
-    @property
-    def task(self) -> Task | None:
-        """The task so far."""
-        return self._folding.task
-
-    @property
-    def result(self) -> Result:
-        """What it has come to so far."""
-        return Result(self._folding.task, self._folding.message)
-
-    def __aiter__(self) -> AsyncIterator[Event]:
-        return self._events
-
-    async def __aenter__(self) -> Stream:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Follow no more. The task goes on."""
-        await self._events.aclose()
-
-    async def _run(self) -> AsyncGenerator[Event, None]:
-        pauses = Pauses(self._client.attempts)
-        fresh = True
-        while True:
-            try:
-                async for event in self._attempt(fresh):
-                    pauses.reset()
-                    yield event
-                if not self._over():
-                    raise Unreachable("the stream ended before the task did")
-                if self._patched:
-                    async for event in self._corrected():
-                        yield event
-                return
-            except (Unreachable, Unavailable, LimitExceeded) as error:
-                await pauses.after(error)
-                fresh = not self._folding.id
-
-    async def _attempt(self, fresh: bool) -> AsyncIterator[Event]:
-        """The events of one connection."""
-        if fresh:
-            seen = self._open(self._call, self._request, self._headers)
-        elif self._client.resumes and self._place:
-            seen = self._open("subscribe", self._subscription(), {"last-event-id": self._place})
+def _parts(said: Any, files: dict[str, File]) -> tuple[Part, ...]:
+    """What was said as parts; files are noted, and a sign stands for each."""
+    items = said if isinstance(said, list | tuple) else [said]
+    if not any(isinstance(item, File) for item in items):
+        return content.parts(said)
+    found: list[Part] = []
+    for item in items:
+        if isinstance(item, File):
+            files[item.sign] = item
+            found.append(item.part())
         else:
-            async for event in self._again():
-                yield event
-            return
-        async for item in seen:
-            yield self._taken(item)
-
-    async def _again(self) -> AsyncIterator[Event]:
-        """Subscribe anew, and tell what the task has gained meanwhile."""
-        first = self._patched = True
-        try:
-            async for item in self._open("subscribe", self._subscription(), {}):
-                event = _event(item.event)
-                if first and isinstance(event, Task):
-                    for gained in news(self._folding.task, event):
-                        yield gained
-                    self._folding.take(event)
-                else:
-                    yield self._taken(item)
-                first = False
-        except (UnsupportedOperation, TaskNotFound):
-            async for event in self._corrected():  # it has ended
-                yield event
-
-    async def _corrected(self) -> AsyncIterator[Event]:
-        """What the task itself has over what was told. Without places, an event may be told by
-        the task and again by the stream; the task is right."""
-        task = await self._client.task(self._folding.id).get()
-        for gained in news(self._folding.task, task):
-            yield gained
-        self._folding.take(task)
-        self._patched = False
-
-    def _open(self, call: str, request: Wire, headers: Mapping[str, str]) -> AsyncIterator[Seen]:
-        return self._client._binding.stream(call, request, self._client.headers(headers))
-
-    def _subscription(self) -> SubscribeToTaskRequest:
-        return SubscribeToTaskRequest(tenant=self._client.interface.tenant, id=self._folding.id)
-
-    def _taken(self, item: Seen) -> Event:
-        event = _event(item.event)
-        metadata = event.metadata
-        if metadata and RESUME in metadata:  # our own business
-            rest = {key: value for key, value in metadata.items() if key != RESUME}
-            event = replace(event, metadata=rest or None)
-        self._folding.take(event)
-        self._place = item.place or self._place
-        return event
-
-    def _over(self) -> bool:
-        if self._folding.message is not None and not self._folding.id:
-            return True
-        status = self._folding.status
-        if status is None:
-            return False
-        return status.state.terminal or (self._call == "stream" and status.state.interrupted)
-
-
-def _event(item: StreamResponse) -> Event:
-    found = item.task or item.message or item.status_update or item.artifact_update
-    if found is None:
-        raise InvalidAgentResponse("an event has neither a task, a message nor an update")
-    return found
-
-
-def _settled(state: TaskState) -> bool:
-    return state.terminal or state.interrupted
+            found += content.parts(item)
+    return tuple(found)

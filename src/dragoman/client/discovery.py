@@ -7,13 +7,23 @@ from collections.abc import Collection
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from dragoman.client.engine import Engine, Request, whole
+from dragoman.client.credentials import private
+from dragoman.client.engine import Engine, Request, origin, whole
 from dragoman.dialects import v1_0
 from dragoman.errors import A2AError, InvalidAgentResponse, VersionNotSupported, restored
 from dragoman.types import AgentCard, AgentInterface
 
 PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 SPOKEN = "1.0"
+
+
+def address(target: str) -> str:
+    """The URL that is meant: https, or http on this machine; empty if it is a file."""
+    if "://" in target:
+        return target
+    if Path(target).is_file():
+        return ""
+    return f"http://{target}" if private(f"http://{target}") else f"https://{target}"
 
 
 class Cards:
@@ -26,10 +36,7 @@ class Cards:
     async def find(self, target: str) -> AgentCard:
         """The card at an agent's address, at a card's own address, or in a file."""
         if "://" not in target:
-            file = Path(target)
-            if file.is_file():  # noqa: ASYNC240 - a small local file, read once
-                return decode(file.read_bytes(), target)  # noqa: ASYNC240
-            target = f"https://{target}"
+            return decode(Path(target).read_bytes(), target)  # noqa: ASYNC240 - small, read once
         if urlsplit(target).path.endswith(".json"):
             return await self.get(target)
         missing: A2AError | None = None
@@ -82,6 +89,11 @@ def interfaces(card: AgentCard, bindings: Collection[str]) -> list[AgentInterfac
     ]
     usable = [found for found in spoken if found.protocol_binding.upper() in bindings]
     if usable:
+        for found in usable:
+            if not origin(found.url).startswith("http"):
+                raise InvalidAgentResponse(
+                    f"the card is not valid: {found.url!r} is no address of an interface"
+                )
         return usable
     offered = ", ".join(
         f"{found.protocol_binding} {found.protocol_version}" for found in card.supported_interfaces

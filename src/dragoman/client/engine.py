@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
+from ssl import SSLContext
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from msgspec import Struct
 
@@ -19,10 +21,21 @@ if TYPE_CHECKING:
 
 LONGEST = 64 * 1024 * 1024
 """The longest answer that is read as a whole."""
+CONNECT = 10.0
+"""How long a connection may take to be made."""
 
 
 class Unreachable(ConnectionError):
     """The agent did not answer, or broke off. The same request may succeed later."""
+
+
+class Body(Protocol):
+    """A body that is made piece by piece. It may be asked for again."""
+
+    size: int
+
+    def pieces(self) -> AsyncIterator[bytes]:
+        """The whole of it, from the beginning."""
 
 
 class Request(Struct, frozen=True):
@@ -31,7 +44,11 @@ class Request(Struct, frozen=True):
     method: str
     url: str
     headers: Mapping[str, str] = {}
-    body: bytes = b""
+    body: bytes | Body = b""
+    patience: float | None = None
+    """How long the answer may bring no byte at all before it counts as broken."""
+    tls: SSLContext | None = None
+    """What to show the server of oneself, where that is not what the engine shows everybody."""
 
 
 class Response(Protocol):
@@ -58,6 +75,20 @@ class Engine(Protocol):
         """Let go of all connections."""
 
 
+def origin(url: str) -> str:
+    """Scheme, host and port of a URL, in one form; empty if it has none."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return ""
+    if not parts.scheme or not host:
+        return ""
+    host = f"[{host}]" if ":" in host else host
+    shown = "" if port in (None, {"http": 80, "https": 443}.get(parts.scheme)) else f":{port}"
+    return f"{parts.scheme}://{host}{shown}"
+
+
 async def whole(response: Response) -> bytes:
     """The body of an answer, which is closed then."""
     found = bytearray()
@@ -77,11 +108,45 @@ async def whole(response: Response) -> bytes:
 class Sockets:
     """HTTP over the network. No redirect is followed: a card says where its agent is."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, ssl: SSLContext | None = None) -> None:
+        self._ssl = ssl
         self._session: ClientSession | None = None
+        self._proxies = getproxies()
 
     async def send(self, request: Request) -> Response:
         """See `Engine.send`."""
+        session = self._session or self._open()
+        import aiohttp
+
+        body = request.body
+        headers: Mapping[str, str] = request.headers
+        if not isinstance(body, bytes):
+            headers = {**headers, "content-length": str(body.size)}
+        options: dict[str, Any] = {}
+        if request.patience:
+            options["timeout"] = aiohttp.ClientTimeout(
+                total=None, sock_connect=CONNECT, sock_read=request.patience
+            )
+        if request.tls is not None:
+            options["ssl"] = request.tls
+        if self._proxies and not proxy_bypass(urlsplit(request.url).netloc):
+            options["proxy"] = self._proxies.get(urlsplit(request.url).scheme)
+        try:
+            response = await session.request(
+                request.method,
+                request.url,
+                headers=headers,
+                data=(body or None) if isinstance(body, bytes) else body.pieces(),
+                allow_redirects=False,
+                **options,
+            )
+        except aiohttp.InvalidURL:
+            raise ValueError(f"{request.url} is not a URL") from None
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise Unreachable(f"{origin(request.url)}: {_reason(error)}") from error
+        return _Received(response)
+
+    def _open(self) -> ClientSession:
         try:
             import aiohttp
         except ImportError:
@@ -90,25 +155,14 @@ class Sockets:
                 "`pip install 'dragoman[client]'` brings it",
                 name="aiohttp",
             ) from None
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
-                connector=aiohttp.TCPConnector(limit=0),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                read_bufsize=1 << 18,
-                headers={"User-Agent": "dragoman"},
-            )
-        try:
-            response = await self._session.request(
-                request.method,
-                request.url,
-                headers=request.headers,
-                data=request.body or None,
-                allow_redirects=False,
-            )
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise Unreachable(_reason(error)) from error
-        return _Received(response)
+        self._session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT),
+            connector=aiohttp.TCPConnector(limit=0, ssl=self._ssl or True),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            read_bufsize=1 << 18,
+            headers={"User-Agent": "dragoman"},
+        )
+        return self._session
 
     async def close(self) -> None:
         """See `Engine.close`."""
@@ -142,6 +196,8 @@ class _Received:
 
 
 def _reason(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
     return str(error) or type(error).__name__
 
 
@@ -187,13 +243,15 @@ class _Exchange:
         self.error: BaseException | None = None
         self._pieces: asyncio.Queue[bytes | None] = asyncio.Queue(64)
         self._gone = asyncio.Event()
+        self._body = _pieces(request.body)
         self._asked = False
 
     async def run(self, app: Any) -> None:
         parts = urlsplit(self.request.url)
         headers = {"host": parts.netloc, **self.request.headers}
-        if self.request.body:
-            headers["content-length"] = str(len(self.request.body))
+        body = self.request.body
+        if size := len(body) if isinstance(body, bytes) else body.size:
+            headers["content-length"] = str(size)
         scope = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -218,9 +276,11 @@ class _Exchange:
                 self._pieces.put_nowait(None)
 
     async def _receive(self) -> dict[str, Any]:
+        async for piece in self._body:
+            return {"type": "http.request", "body": piece, "more_body": True}
         if not self._asked:
             self._asked = True
-            return {"type": "http.request", "body": self.request.body, "more_body": False}
+            return {"type": "http.request", "body": b"", "more_body": False}
         await self._gone.wait()
         return {"type": "http.disconnect"}
 
@@ -248,3 +308,11 @@ class _Exchange:
         self._gone.set()
         while not self._pieces.empty():  # whoever waits to put may go on
             self._pieces.get_nowait()
+
+
+async def _pieces(body: bytes | Body) -> AsyncIterator[bytes]:
+    if not isinstance(body, bytes):
+        async for piece in body.pieces():
+            yield piece
+    elif body:
+        yield body

@@ -1,4 +1,4 @@
-"""A task put together from the events of a stream, and what one state of it has over another."""
+"""A task put together from the events of a stream."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dragoman.types import (
     Part,
     Task,
     TaskArtifactUpdateEvent,
+    TaskState,
     TaskStatus,
     TaskStatusUpdateEvent,
 )
@@ -19,13 +20,18 @@ Event = Task | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
 
 class Folding:
     """Takes events one by one, at the same cost each. Unlike a server's log it forgives: what an
-    agent appends to nothing is taken for a beginning."""
+    agent appends to nothing is taken for a beginning. If the content of artifacts is not to be
+    kept, only their parts are counted."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keep: bool = True) -> None:
         self.message: Message | None = None
+        self._keep = keep
         self._task: Task | None = None
+        """Without what the following hold."""
+        self._history: list[Message] = []
         self._artifacts: dict[str, Artifact] = {}
         self._parts: dict[str, list[Part]] = {}
+        self._counts: dict[str, int] = {}
         self._built: Task | None = None
 
     @property
@@ -44,6 +50,7 @@ class Folding:
         if self._built is None and self._task is not None:
             self._built = replace(
                 self._task,
+                history=tuple(self._history),
                 artifacts=tuple(
                     replace(artifact, parts=tuple(self._parts[key]))
                     for key, artifact in self._artifacts.items()
@@ -54,58 +61,71 @@ class Folding:
     def take(self, event: Event) -> None:
         """One more event."""
         self._built = None
-        if isinstance(event, Message):
-            self.message = event
-        elif isinstance(event, Task):
-            self._task = event
-            self._artifacts = {item.artifact_id: item for item in event.artifacts}
-            self._parts = {item.artifact_id: list(item.parts) for item in event.artifacts}
+        if isinstance(event, TaskArtifactUpdateEvent):
+            if self._task is None:
+                self._task = Task(
+                    id=event.task_id,
+                    context_id=event.context_id,
+                    status=TaskStatus(state=TaskState.WORKING),
+                )
+            self._chunk(event.artifact, event.append)
         elif isinstance(event, TaskStatusUpdateEvent):
             task = self._task or Task(
                 id=event.task_id, context_id=event.context_id, status=event.status
             )
-            history = task.history
             if self._task is not None and task.status.message is not None:
-                history = (*history, task.status.message)
+                self._history.append(task.status.message)
             metadata = {**(task.metadata or {}), **(event.metadata or {})} or None
-            self._task = replace(task, status=event.status, history=history, metadata=metadata)
+            self._task = replace(task, status=event.status, metadata=metadata)
+        elif isinstance(event, Task):
+            self._task = replace(event, artifacts=(), history=())
+            self._history = list(event.history)
+            self._artifacts, self._parts, self._counts = {}, {}, {}
+            for artifact in event.artifacts:
+                self._chunk(artifact, append=False)
         else:
-            self._chunk(event.artifact, event.append)
+            self.message = event
 
     def _chunk(self, piece: Artifact, append: bool) -> None:
         key = piece.artifact_id
-        if append and key in self._artifacts:
-            self._parts[key].extend(piece.parts)
-        else:
+        if append and key in self._counts:
+            self._counts[key] += len(piece.parts)
+            if self._keep:
+                self._parts[key].extend(piece.parts)
+            return
+        self._counts[key] = len(piece.parts)
+        if self._keep:
             self._artifacts[key] = piece
             self._parts[key] = list(piece.parts)
 
-
-def news(before: Task | None, after: Task) -> list[Event]:
-    """The events that lead from one state of a task to a later one, as far as can be told."""
-    if before is None:
-        return [after]
-    found: list[Event] = []
-    known = {item.artifact_id: item for item in before.artifacts}
-    for artifact in after.artifacts:
-        old = known.get(artifact.artifact_id)
-        if old is None:
-            found.append(_update(after, artifact, append=False))
-        elif artifact.parts[: len(old.parts)] == old.parts:
-            if rest := artifact.parts[len(old.parts) :]:
-                found.append(_update(after, replace(artifact, parts=rest), append=True))
+    def catch_up(self, task: Task) -> list[Event]:
+        """Take the task as it is now; the events that lead there, as far as can be told."""
+        found: list[Event] = []
+        if self._task is None:
+            found.append(task)
         else:
-            found.append(_update(after, artifact, append=False))
-    if after.status != before.status:
-        found.append(
-            TaskStatusUpdateEvent(
-                task_id=after.id, context_id=after.context_id, status=after.status
+            for artifact in task.artifacts:
+                found += self._gained(task, artifact)
+            if task.status != self._task.status:
+                found.append(
+                    TaskStatusUpdateEvent(
+                        task_id=task.id, context_id=task.context_id, status=task.status
+                    )
+                )
+        self.take(task)
+        return found
+
+    def _gained(self, task: Task, artifact: Artifact) -> list[Event]:
+        known = self._counts.get(artifact.artifact_id)
+        whole = known is None or known > len(artifact.parts)
+        if self._keep and not whole:
+            before = self._parts[artifact.artifact_id]
+            whole = list(artifact.parts[:known]) != before
+        rest = artifact if whole else replace(artifact, parts=artifact.parts[known:])
+        if not rest.parts:
+            return []
+        return [
+            TaskArtifactUpdateEvent(
+                task_id=task.id, context_id=task.context_id, artifact=rest, append=not whole
             )
-        )
-    return found
-
-
-def _update(task: Task, artifact: Artifact, *, append: bool) -> TaskArtifactUpdateEvent:
-    return TaskArtifactUpdateEvent(
-        task_id=task.id, context_id=task.context_id, artifact=artifact, append=append
-    )
+        ]

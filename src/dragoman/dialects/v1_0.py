@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from dragoman.dialects.protojson import convert as convert
 from dragoman.dialects.protojson import decode as decode
+from dragoman.dialects.protojson import decoder as decoder
 from dragoman.dialects.protojson import parse as parse
 from dragoman.events import RESUME, Entry, Reply
 from dragoman.types import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent

@@ -1,0 +1,343 @@
+"""Who the client says it is: credentials by the security schemes of a card, and the guard that
+gives them to nobody else.
+
+They belong to the origin (scheme, host and port) where the card was found. To another one they do
+not go, nor over plain HTTP, loopback aside: `Withheld` says so before anything is dialled.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from ipaddress import ip_address
+from ssl import SSLContext, create_default_context
+from typing import Protocol
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman.client.engine import Engine, Request, Response, origin
+from dragoman.types import AgentCard, AgentInterface, SecurityScheme
+
+_SECRET = re.compile(r"auth|cookie|key|token|secret|password|session|credential", re.IGNORECASE)
+_HARMLESS = {"idempotency-key"}
+
+
+class Withheld(PermissionError):
+    """A credential was not sent, because it must not go there; the text says what to do."""
+
+
+class Need(Struct, frozen=True):
+    """What a card asks of a client: one of its schemes, with these scopes."""
+
+    name: str
+    """What the card calls the scheme."""
+    scheme: SecurityScheme
+    scopes: tuple[str, ...]
+    url: str
+    """The agent's address."""
+    origins: frozenset[str]
+    """Where the card's own secrets may go."""
+    engine: Engine
+    """A way out, for those who must ask somebody else for a token."""
+    refused: str = ""
+    """The token that was answered with 401; empty at first."""
+
+
+class TokenProvider(Protocol):
+    """Whatever can answer a need. The same token after a refusal means that there is no other."""
+
+    async def token(self, need: Need) -> str:
+        """The token to send, without the name of its scheme."""
+
+
+class Secret(Struct, frozen=True):
+    """A string that somebody gave you: an API key or a token. The card says where it goes."""
+
+    value: str
+
+    def __repr__(self) -> str:
+        return "Secret(…)"
+
+    async def token(self, need: Need) -> str:
+        """See `TokenProvider.token`."""
+        return self.value
+
+
+class Login(Struct, frozen=True):
+    """A name and a password, for HTTP Basic."""
+
+    user: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"Login({self.user!r}, …)"
+
+    async def token(self, need: Need) -> str:
+        """See `TokenProvider.token`."""
+        return base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+
+
+class Certificate:
+    """A client certificate, for mutual TLS: files in PEM form, the key in its own or the same.
+    `ca` is a file with the authorities to trust instead of the system's."""
+
+    def __init__(self, file: str, key: str = "", *, password: str = "", ca: str = "") -> None:
+        self._files = (file, key or None, password or None)
+        self._ca = ca
+        self._context: SSLContext | None = None
+
+    async def token(self, need: Need) -> str:
+        """None: it is shown below HTTP."""
+        return ""
+
+    def context(self) -> SSLContext:
+        """What the connection is made with."""
+        if self._context is None:
+            self._context = create_default_context(cafile=self._ca or None)
+            self._context.load_cert_chain(*self._files)
+        return self._context
+
+
+Auth = TokenProvider | Sequence[TokenProvider] | Mapping[str, TokenProvider]
+
+
+# ---- which, for what -----------------------------------------------------------------------
+
+
+def kind(scheme: SecurityScheme) -> str:
+    """What a scheme is, in a word or two."""
+    if (key := scheme.api_key_security_scheme) is not None:
+        return f"API key in {key.location} {key.name}"
+    if (http := scheme.http_auth_security_scheme) is not None:
+        return f"HTTP {http.scheme}"
+    if scheme.oauth2_security_scheme is not None:
+        return "OAuth 2"
+    if scheme.open_id_connect_security_scheme is not None:
+        return "OpenID Connect"
+    return "client certificate" if scheme.mtls_security_scheme is not None else "unknown"
+
+
+def fits(provider: TokenProvider, scheme: SecurityScheme) -> bool:
+    """Whether this can answer such a scheme. Of a stranger's provider it is assumed."""
+    what = kind(scheme)
+    if isinstance(provider, Certificate) or what == "client certificate":
+        return isinstance(provider, Certificate) and what == "client certificate"
+    http = scheme.http_auth_security_scheme
+    basic = http is not None and http.scheme.lower() == "basic"
+    if isinstance(provider, Login) or basic:
+        return basic and not isinstance(provider, Secret)
+    bearing = getattr(provider, "bearing", False)  # gives access tokens, and nothing else
+    return not bearing or what in ("OAuth 2", "OpenID Connect", "HTTP bearer", "HTTP Bearer")
+
+
+def wanted(card: AgentCard) -> str:
+    """The ways in that a card names, for people; empty if it names none."""
+    ways = []
+    for requirement in card.security_requirements:
+        names = [
+            f"{name} ({kind(card.security_schemes[name])})"
+            for name in requirement.schemes
+            if name in card.security_schemes
+        ]
+        ways.append(" and ".join(names) or "nothing")
+    return ", or ".join(ways)
+
+
+def choose(card: AgentCard, auth: Auth) -> dict[str, tuple[TokenProvider, tuple[str, ...]]]:
+    """A credential for each scheme of the first alternative that can be met, and its scopes;
+    Withheld if there are credentials and no use for them."""
+    named = auth if isinstance(auth, Mapping) else {}
+    loose = (
+        [] if isinstance(auth, Mapping) else list(auth) if isinstance(auth, Sequence) else [auth]
+    )
+    if not named and not loose:
+        return {}
+    for name in named:
+        if name not in card.security_schemes:
+            known = ", ".join(card.security_schemes) or "none"
+            raise Withheld(f"the card has no security scheme {name!r}; it has: {known}")
+
+    def answer(name: str) -> TokenProvider | None:
+        scheme = card.security_schemes.get(name)
+        if scheme is None:
+            return None
+        if name in named:
+            return named[name]
+        return next((one for one in loose if fits(one, scheme)), None)
+
+    ways = [
+        {name: tuple(scopes.list) for name, scopes in requirement.schemes.items()}
+        for requirement in card.security_requirements
+    ]
+    # a card that names schemes and requires none is taken at the one that can be answered
+    ways += [{name: ()} for name in card.security_schemes if not ways]
+    for way in ways:
+        found = {name: (one, way[name]) for name in way if (one := answer(name)) is not None}
+        if way and len(found) == len(way):
+            return found
+    if any(not way for way in ways):
+        return {}  # it lets anybody in
+    if not card.security_schemes:
+        raise Withheld(
+            "the card names no way to authenticate; send it yourself, "
+            "such as headers={'authorization': 'Bearer …'}"
+        )
+    raise Withheld(f"the card wants {wanted(card) or kinds(card)}; auth= has nothing for it")
+
+
+def kinds(card: AgentCard) -> str:
+    """The schemes that a card declares, for people."""
+    return ", or ".join(f"{name} ({kind(item)})" for name, item in card.security_schemes.items())
+
+
+# ---- the guard -----------------------------------------------------------------------------
+
+
+class Guard:
+    """An engine that adds what is secret to a request: the one place where that is done."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        headers: Mapping[str, str] | None = None,
+        auth: Auth = (),
+        trust: Iterable[str] = (),
+        insecure: bool = False,
+        anywhere: bool = False,
+    ) -> None:
+        self.engine = engine
+        self._headers = {name.lower(): value for name, value in (headers or {}).items()}
+        self._auth = auth
+        self._origins = {origin(url) or url for url in trust}
+        self._insecure = insecure
+        self._anywhere = anywhere
+        self._plan: list[tuple[Need, TokenProvider]] = []
+
+    @property
+    def carries(self) -> bool:
+        """Whether there is anything to guard."""
+        return bool(self._headers or self._plan)
+
+    def trust(self, urls: Iterable[str]) -> None:
+        """What is secret may go there."""
+        self._origins.update(found for url in urls if (found := origin(url)))
+
+    def read(self, card: AgentCard) -> None:
+        """Take the credentials that this card wants."""
+        self._plan = [
+            (
+                Need(
+                    name=name,
+                    scheme=card.security_schemes[name],
+                    scopes=scopes,
+                    url=card.supported_interfaces[0].url,
+                    origins=frozenset(self._origins),
+                    engine=self.engine,
+                ),
+                provider,
+            )
+            for name, (provider, scopes) in choose(card, self._auth).items()
+        ]
+
+    def admitted(self, interfaces: Collection[AgentInterface]) -> list[AgentInterface]:
+        """Those that may be told what is secret; Withheld if there are none."""
+        if not self.carries:
+            return list(interfaces)
+        found, why = [], Withheld()
+        for interface in interfaces:
+            try:
+                self._check(interface.url)
+                found.append(interface)
+            except Withheld as error:
+                why = error
+        if not found:
+            raise why
+        return found
+
+    async def send(self, request: Request) -> Response:
+        """See `Engine.send`."""
+        if not self.carries:
+            return await self.engine.send(request)
+        self._check(request.url)
+        request = replace(request, headers={**self._headers, **request.headers})
+        tokens = [await provider.token(need) for need, provider in self._plan]
+        response = await self.engine.send(self._placed(request, tokens))
+        if response.status != 401 or not self._plan:
+            return response
+        renewed = [
+            await provider.token(replace(need, refused=token))
+            for (need, provider), token in zip(self._plan, tokens, strict=True)
+        ]
+        if renewed == tokens:
+            return response
+        await response.close()
+        return await self.engine.send(self._placed(request, renewed))
+
+    async def close(self) -> None:
+        """See `Engine.close`."""
+        await self.engine.close()
+
+    def _check(self, url: str) -> None:
+        where = origin(url)
+        if self._anywhere:
+            return
+        if where not in self._origins:
+            raise Withheld(
+                f"the card says that the agent is at {where}, and credentials are only for "
+                f"{', '.join(sorted(self._origins))}; if both are one party, trust=[{where!r}]"
+            )
+        secret = self._plan or any(map(secretive, self._headers))
+        if secret and not (self._insecure or private(url)):
+            raise Withheld(
+                f"credentials are not sent over plain HTTP, as to {where}; "
+                "use https, or insecure=True (--insecure-http) where the network is safe"
+            )
+
+    def _placed(self, request: Request, tokens: Sequence[str]) -> Request:
+        for (need, provider), token in zip(self._plan, tokens, strict=True):
+            if isinstance(provider, Certificate):
+                request = replace(request, tls=provider.context())
+            else:
+                request = place(request, need.scheme, token)
+        return request
+
+
+def place(request: Request, scheme: SecurityScheme, token: str) -> Request:
+    """The request with a token where the scheme wants it."""
+    headers = dict(request.headers)
+    if (key := scheme.api_key_security_scheme) is None:
+        http = scheme.http_auth_security_scheme
+        name = http.scheme if http else "Bearer"
+        headers["authorization"] = f"{name[:1].upper()}{name[1:]} {token}"
+    elif key.location == "query":
+        parts = urlsplit(request.url)
+        pair = f"{quote(key.name, safe='')}={quote(token, safe='')}"
+        query = f"{parts.query}&{pair}" if parts.query else pair
+        return replace(request, url=urlunsplit(parts._replace(query=query)))
+    elif key.location == "cookie":
+        before = headers.get("cookie")
+        headers["cookie"] = f"{before + '; ' if before else ''}{key.name}={token}"
+    else:
+        headers[key.name.lower()] = token
+    return replace(request, headers=headers)
+
+
+def secretive(header: str) -> bool:
+    """Whether a header of this name is likely to hold a secret."""
+    return bool(_SECRET.search(header)) and header.lower() not in _HARMLESS
+
+
+def private(url: str) -> bool:
+    """Whether nobody can listen on the way: https, or this machine."""
+    parts = urlsplit(url)
+    if parts.scheme == "https":
+        return True
+    host = parts.hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")

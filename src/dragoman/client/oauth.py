@@ -1,0 +1,435 @@
+"""Tokens from an authorization server: OAuth 2 and OpenID Connect, for machines and for people."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import inspect
+import json
+import os
+import secrets
+import sys
+import time
+import webbrowser
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman.client.credentials import Need, Withheld, private
+from dragoman.client.engine import Engine, Request, Unreachable, origin, whole
+from dragoman.errors import Unauthenticated
+
+Flow = Literal["", "client", "code", "device"]
+
+EARLY = 30.0
+"""A token is renewed so long before it expires, or at nine tenths of a short life."""
+PATIENCE = 300.0
+"""How long a person may take."""
+PAGE = (
+    "<!doctype html><meta charset=utf-8><title>dragoman</title>"
+    "<p style='font:1.2em sans-serif;margin:3em'>{}</p>"
+)
+
+
+class Invitation(Struct, frozen=True):
+    """Where a person must go to let the client in, and what to type there."""
+
+    url: str
+    code: str = ""
+
+
+class Grant(Struct, frozen=True):
+    """What an authorization server gave."""
+
+    access: str
+    refresh: str = ""
+    until: float = float("inf")
+    """When it is to be renewed, as a Unix time."""
+
+    def __repr__(self) -> str:
+        return "Grant(…)"
+
+    @classmethod
+    def read(cls, answer: Mapping[str, Any], before: str = "") -> Grant:
+        """The grant in a token response; a refresh token that is not replaced stays."""
+        access, life = answer.get("access_token"), answer.get("expires_in")
+        if not isinstance(access, str) or not access:
+            raise Unauthenticated("the authorization server gave no access_token")
+        until = float("inf")
+        with suppress(TypeError, ValueError):
+            until = time.time() + max(float(life) - EARLY, float(life) * 0.9)  # type: ignore[arg-type]
+        return cls(access, str(answer.get("refresh_token") or before), until)
+
+
+class Endpoints(Struct, frozen=True, kw_only=True):
+    """Where the parties of a flow are."""
+
+    flow: Flow
+    token: str
+    refresh: str = ""
+    person: str = ""
+    """Where a person is sent, or where a device code comes from."""
+
+
+class OAuth:
+    """Gets, keeps and renews access tokens, by whichever flow the card offers: client credentials,
+    authorization code with PKCE, or device code; with OpenID Connect, `flow` says which.
+
+    The client's secret goes to the card's own origin and to that of `issuer`, nowhere else. `tell`
+    invites a person to a URL: by default on the terminal, and in a browser. `file` keeps the
+    tokens, for its owner only, so that nobody has to log in again."""
+
+    bearing = True
+
+    def __init__(
+        self,
+        client_id: str,
+        client_secret: str = "",
+        *,
+        issuer: str = "",
+        scopes: Sequence[str] = (),
+        flow: Flow = "",
+        tell: Callable[[Invitation], Awaitable[None] | None] | None = None,
+        port: int = 0,
+        file: str | Path | None = None,
+    ) -> None:
+        self._id = client_id
+        self._secret = client_secret
+        self._issuer = origin(issuer) if issuer else ""
+        self._scopes = tuple(scopes)
+        self._flow = flow
+        self._tell = tell or _announce
+        self._port = port
+        self._file = Path(file) if file else None
+        self._grants: dict[str, Grant] = self._load()
+        self._flights: dict[str, asyncio.Task[Grant]] = {}
+
+    def __repr__(self) -> str:
+        return f"OAuth({self._id!r}, …)"
+
+    async def token(self, need: Need) -> str:
+        """See `TokenProvider.token`."""
+        # for one agent only: another that names the same server must not be handed this token
+        key = " ".join((origin(need.url), need.name, self._id, *self._wishes(need)))
+        known = self._grants.get(key)
+        if known and known.access != need.refused and time.time() < known.until:
+            return known.access
+        flight = self._flights.get(key)
+        if flight is None:
+            flight = self._flights[key] = asyncio.create_task(self._obtain(need, key, known))
+            flight.add_done_callback(lambda _: self._flights.pop(key, None))
+        return (await asyncio.shield(flight)).access
+
+    def _wishes(self, need: Need) -> tuple[str, ...]:
+        wishes = tuple(dict.fromkeys((*need.scopes, *self._scopes)))
+        if need.scheme.open_id_connect_security_scheme is not None and "openid" not in wishes:
+            wishes = ("openid", *wishes)
+        return wishes
+
+    async def _obtain(self, need: Need, key: str, known: Grant | None) -> Grant:
+        endpoints = await self._endpoints(need)
+        grant = None
+        if known and known.refresh:
+            with suppress(Unauthenticated):  # then from the beginning
+                grant = await self._renew(need, endpoints, known.refresh)
+        if grant is None:
+            grant = await _FLOWS[endpoints.flow](self, need, endpoints)
+        self._grants[key] = grant
+        self._save()
+        return grant
+
+    # -- where
+
+    async def _endpoints(self, need: Need) -> Endpoints:
+        oauth, openid = (
+            need.scheme.oauth2_security_scheme,
+            need.scheme.open_id_connect_security_scheme,
+        )
+        if openid is not None:
+            found = await self._discover(need, openid.open_id_connect_url)
+        elif oauth is None:
+            raise Withheld(f"{need.name} is no OAuth scheme")
+        elif (code := oauth.flows.authorization_code) is not None:
+            found = Endpoints(
+                flow="code",
+                token=code.token_url,
+                refresh=code.refresh_url,
+                person=code.authorization_url,
+            )
+        elif (client := oauth.flows.client_credentials) is not None:
+            found = Endpoints(flow="client", token=client.token_url, refresh=client.refresh_url)
+        elif (device := oauth.flows.device_code) is not None:
+            found = Endpoints(
+                flow="device",
+                token=device.token_url,
+                refresh=device.refresh_url,
+                person=device.device_authorization_url,
+            )
+        else:
+            raise Unauthenticated(
+                f"{need.name}: the card offers only OAuth flows that are deprecated or unknown"
+            )
+        for url in (found.token, found.refresh, found.person):
+            if url:
+                self._check(url, need)
+        return found
+
+    async def _discover(self, need: Need, url: str) -> Endpoints:
+        self._check(url, need)
+        response = await need.engine.send(Request("GET", url, {"accept": "application/json"}))
+        document = _object(await whole(response), response.status, url)
+        issuer = str(document.get("issuer", ""))
+        if url != f"{issuer.rstrip('/')}/.well-known/openid-configuration":
+            raise Unauthenticated(f"{url} speaks for another issuer: {issuer or 'none'}")
+        flow = self._flow or ("client" if self._secret else "code")
+        person = {"code": "authorization_endpoint", "device": "device_authorization_endpoint"}
+        names = ["token_endpoint", *([person[flow]] if flow in person else [])]
+        for name in names:
+            if not isinstance(document.get(name), str):
+                raise Unauthenticated(f"{url} has no {name}, which the flow {flow!r} needs")
+        return Endpoints(
+            flow=flow,
+            token=document["token_endpoint"],
+            person=document[person[flow]] if flow in person else "",
+        )
+
+    def _check(self, url: str, need: Need) -> None:
+        where = origin(url)
+        if where not in need.origins and where != self._issuer:
+            raise Withheld(
+                f"the card sends OAuth requests to {where or url}; "
+                f"if that is right, say OAuth(…, issuer={where!r})"
+            )
+        if not private(url):
+            raise Withheld(f"OAuth requests are not sent over plain HTTP, as to {where}")
+
+    # -- how
+
+    async def _renew(self, need: Need, endpoints: Endpoints, refresh: str) -> Grant:
+        answer = await self._post(
+            need.engine,
+            endpoints.refresh or endpoints.token,
+            grant_type="refresh_token",
+            refresh_token=refresh,
+        )
+        return Grant.read(answer, refresh)
+
+    async def _by_client(self, need: Need, endpoints: Endpoints) -> Grant:
+        scope = " ".join(self._wishes(need))
+        fields = {"grant_type": "client_credentials", "scope": scope}
+        return Grant.read(await self._post(need.engine, endpoints.token, **fields))
+
+    async def _by_code(self, need: Need, endpoints: Endpoints) -> Grant:
+        verifier, state = secrets.token_urlsafe(48), secrets.token_urlsafe(24)
+        digest = hashlib.sha256(verifier.encode()).digest()
+        async with Callback(self._port, state) as callback:
+            query = {
+                "response_type": "code",
+                "client_id": self._id,
+                "redirect_uri": callback.url,
+                "state": state,
+                "code_challenge": base64.urlsafe_b64encode(digest).rstrip(b"=").decode(),
+                "code_challenge_method": "S256",
+            }
+            if wishes := self._wishes(need):
+                query["scope"] = " ".join(wishes)
+            joint = "&" if "?" in endpoints.person else "?"
+            await self._invite(Invitation(f"{endpoints.person}{joint}{urlencode(query)}"))
+            code = await callback.code()
+        answer = await self._post(
+            need.engine,
+            endpoints.token,
+            grant_type="authorization_code",
+            code=code,
+            redirect_uri=callback.url,
+            code_verifier=verifier,
+        )
+        return Grant.read(answer)
+
+    async def _by_device(self, need: Need, endpoints: Endpoints) -> Grant:
+        scope = " ".join(self._wishes(need))
+        asked = await self._post(need.engine, endpoints.person, scope=scope)
+        try:
+            device, code = str(asked["device_code"]), str(asked["user_code"])
+            url = str(asked.get("verification_uri_complete") or asked["verification_uri"])
+            pause = float(asked.get("interval", 5))
+            life = min(float(asked.get("expires_in", PATIENCE)), 3600.0)
+        except (KeyError, TypeError, ValueError):
+            raise Unauthenticated("the authorization server gave no proper device code") from None
+        await self._invite(Invitation(url, code))
+        end = time.monotonic() + life
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                answer = await self._post(
+                    need.engine,
+                    endpoints.token,
+                    grant_type="urn:ietf:params:oauth:grant-type:device_code",
+                    device_code=device,
+                )
+                return Grant.read(answer)
+            except Denied as error:
+                if error.word == "slow_down":
+                    pause += 5.0
+                elif error.word != "authorization_pending":
+                    raise
+            except Unreachable:
+                pause *= 2
+            if time.monotonic() > end:
+                raise Unauthenticated("nobody let the client in while the device code was valid")
+
+    async def _invite(self, invitation: Invitation) -> None:
+        told = self._tell(invitation)
+        if inspect.isawaitable(told):
+            await told
+
+    async def _post(self, engine: Engine, url: str, **fields: str) -> dict[str, Any]:
+        headers = {
+            "content-type": "application/x-www-form-urlencoded",
+            "accept": "application/json",
+        }
+        sent = {name: value for name, value in fields.items() if value}
+        if self._secret:
+            pair = f"{quote(self._id, safe='')}:{quote(self._secret, safe='')}"
+            headers["authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        else:
+            sent["client_id"] = self._id
+        body = urlencode(sent).encode()
+        async with asyncio.timeout(30):
+            response = await engine.send(Request("POST", url, headers, body))
+            return _object(await whole(response), response.status, url)
+
+    # -- between runs
+
+    def _load(self) -> dict[str, Grant]:
+        if self._file is None or not self._file.is_file():
+            return {}
+        try:
+            return msgspec.json.decode(self._file.read_bytes(), type=dict[str, Grant])
+        except msgspec.DecodeError:
+            return {}  # they can be had again
+
+    def _save(self) -> None:
+        if self._file is None:
+            return
+        self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        made = self._file.with_suffix(f".{os.getpid()}")
+        kept = {
+            key: replace(grant, until=min(grant.until, 1e12)) for key, grant in self._grants.items()
+        }
+        made.unlink(missing_ok=True)
+        with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(msgspec.json.encode(kept))
+        made.replace(self._file)
+
+
+class Denied(Unauthenticated):
+    """The authorization server said no."""
+
+    word = ""
+
+
+_FLOWS: dict[str, Callable[[OAuth, Need, Endpoints], Awaitable[Grant]]] = {
+    "client": OAuth._by_client,
+    "code": OAuth._by_code,
+    "device": OAuth._by_device,
+}
+
+
+class Callback:
+    """Where the browser comes back to: one request on loopback, with the state that was sent."""
+
+    def __init__(self, port: int, state: str) -> None:
+        self._port = port
+        self._state = state
+        self._found: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def __aenter__(self) -> Callback:
+        self._server = await asyncio.start_server(self._visit, "127.0.0.1", self._port)
+        port = self._server.sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}/callback"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._found.cancel()
+        self._server.close()
+
+    async def code(self) -> str:
+        """What the authorization server sent along."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await self._found
+        except TimeoutError:
+            raise Unauthenticated(f"nobody logged in within {PATIENCE:g} s") from None
+
+    async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(10):
+                head = await reader.readuntil(b"\r\n\r\n")
+            status, words = self._take(head.split(b" ")[1].decode("latin-1"))
+            page = PAGE.format(words).encode()
+            writer.write(
+                b"HTTP/1.1 %d OK\r\nContent-Type: text/html\r\nContent-Length: %d\r\n"
+                b"Cache-Control: no-store\r\nConnection: close\r\n\r\n%b"
+                % (status, len(page), page)
+            )
+            await writer.drain()
+        except (OSError, TimeoutError, EOFError, IndexError, asyncio.LimitOverrunError):
+            pass  # no browser of ours
+        finally:
+            writer.close()
+
+    def _take(self, target: str) -> tuple[int, str]:
+        parts = urlsplit(target)
+        query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        if parts.path != "/callback" or not secrets.compare_digest(
+            query.get("state", "").encode(), self._state.encode()
+        ):
+            return 404, "This is not what was waited for."
+        if not self._found.done():
+            if code := query.get("code"):
+                self._found.set_result(code)
+            else:
+                self._found.set_exception(_denied(query, 400))
+        return 200, "Done. You can close this window and go back to the terminal."
+
+
+def _announce(invitation: Invitation) -> None:
+    """Invite the person at the terminal."""
+    code = f" and enter {invitation.code}" if invitation.code else ""
+    words = f"To log in, open {invitation.url}{code}"
+    print(ascii(words)[1:-1], file=sys.stderr, flush=True)  # noqa: T201 - a stranger's URL
+    screen = sys.platform in ("darwin", "win32") or {"DISPLAY", "WAYLAND_DISPLAY"} & {*os.environ}
+    if screen and private(invitation.url):
+        with suppress(webbrowser.Error):
+            webbrowser.open(invitation.url)
+
+
+def _object(body: bytes, status: int, url: str) -> dict[str, Any]:
+    """What an authorization server answered, or the error that it is."""
+    try:
+        document = json.loads(body)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        if status >= 500:
+            raise Unreachable(f"{url} answered {status}")
+        raise Unauthenticated(f"{url} answered {status}, and nothing of OAuth")
+    if status != 200 or "error" in document:
+        raise _denied(document, status)
+    return document
+
+
+def _denied(document: Mapping[str, Any], status: int) -> Denied:
+    word = str(document.get("error") or f"HTTP {status}")
+    more = document.get("error_description")
+    error = Denied(f"the authorization server refused: {word}{f': {more}' if more else ''}")
+    error.word = word
+    return error

@@ -1,0 +1,142 @@
+"""A task at an agent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Unpack
+
+from dragoman.client.result import Result
+from dragoman.client.stream import Stream
+from dragoman.errors import A2AError, MethodNotFound, UnsupportedOperation
+from dragoman.types import (
+    AuthenticationInfo,
+    CancelTaskRequest,
+    DeleteTaskPushNotificationConfigRequest,
+    GetTaskPushNotificationConfigRequest,
+    GetTaskRequest,
+    ListTaskPushNotificationConfigsRequest,
+    SubscribeToTaskRequest,
+    Task,
+    TaskPushNotificationConfig,
+    TaskState,
+)
+
+if TYPE_CHECKING:
+    from dragoman.client.client import Client, Saying
+
+LONGEST_POLL = 10.0
+LOOK = 30.0
+"""How often to look at a task although it would be pushed."""
+
+
+class Remote:
+    """A handle on a task."""
+
+    def __init__(self, client: Client, id: str) -> None:
+        self._client = client
+        self.id = id
+
+    async def get(self, *, history: int | None = None) -> Task:
+        """The task as it is now."""
+        request = GetTaskRequest(id=self.id, history_length=history)
+        task: Task = await self._client.call("get", request)
+        return task
+
+    async def cancel(self, *, metadata: dict[str, Any] | None = None) -> Task:
+        """Ask the agent to end it."""
+        request = CancelTaskRequest(id=self.id, metadata=metadata)
+        task: Task = await self._client.call("cancel", request)
+        return task
+
+    def subscribe(self, *, keep: bool = True) -> Stream:
+        """The task as it is now, and then what happens to it, until it ends."""
+        return Stream(self._client, SubscribeToTaskRequest(id=self.id), keep=keep)
+
+    async def reply(self, said: Any, *, wait: bool = True, **saying: Unpack[Saying]) -> Result:
+        """Send the next message of this task."""
+        return await self._client.send(said, task=self.id, wait=wait, **saying)
+
+    async def wait(self, *, poll: float = 1.0) -> Task:
+        """The task once it has ended or asks for something: by its stream, else by a webhook if
+        the client has an inbox, else by looking every `poll` seconds, and less often as it lasts.
+        """
+        capabilities = self._client.card.capabilities
+        task = await self.get()
+        if _settled(task.status.state):
+            return task
+        if capabilities.streaming:
+            with suppress(UnsupportedOperation, MethodNotFound):  # ended, or not streamed after all
+                async with self.subscribe() as stream:
+                    async for _ in stream:
+                        if stream.task and _settled(stream.task.status.state):
+                            break
+                return await self.get()
+        if capabilities.push_notifications and self._client.inbox is not None:
+            return await self._pushed()
+        while not _settled(task.status.state):
+            await asyncio.sleep(poll)
+            poll = min(poll * 1.5, max(poll, LONGEST_POLL))
+            task = await self.get()
+        return task
+
+    async def _pushed(self) -> Task:
+        inbox = self._client.inbox
+        assert inbox is not None
+        with inbox.expecting(self.id) as came:
+            made = await self._client.call("create_webhook", inbox.config(self.id))
+            try:
+                while not _settled((task := await self.get()).status.state):
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(LOOK):
+                            await came.wait()
+                    came.clear()
+                return task
+            finally:
+                with suppress(A2AError, ConnectionError):  # it would only be pushed in vain
+                    await self.delete_webhook(made.id)
+
+    # -- webhooks
+
+    async def add_webhook(
+        self,
+        url: str,
+        *,
+        token: str = "",
+        authentication: AuthenticationInfo | None = None,
+        id: str = "",
+    ) -> TaskPushNotificationConfig:
+        """Have this task's events posted somewhere."""
+        request = TaskPushNotificationConfig(
+            task_id=self.id, url=url, token=token, authentication=authentication, id=id
+        )
+        config: TaskPushNotificationConfig = await self._client.call("create_webhook", request)
+        return config
+
+    async def webhook(self, id: str) -> TaskPushNotificationConfig:
+        """One of its webhooks."""
+        request = GetTaskPushNotificationConfigRequest(task_id=self.id, id=id)
+        config: TaskPushNotificationConfig = await self._client.call("get_webhook", request)
+        return config
+
+    async def webhooks(self) -> AsyncIterator[TaskPushNotificationConfig]:
+        """All of its webhooks."""
+        token = ""
+        while True:
+            request = ListTaskPushNotificationConfigsRequest(task_id=self.id, page_token=token)
+            answer = await self._client.call("list_webhooks", request)
+            for config in answer.configs:
+                yield config
+            if not answer.next_page_token or answer.next_page_token == token:
+                return
+            token = answer.next_page_token
+
+    async def delete_webhook(self, id: str) -> None:
+        """Have no more events posted there."""
+        request = DeleteTaskPushNotificationConfigRequest(task_id=self.id, id=id)
+        await self._client.call("delete_webhook", request)
+
+
+def _settled(state: TaskState) -> bool:
+    return state.terminal or state.interrupted

@@ -1,0 +1,39 @@
+"""Pauses between attempts: longer and longer, with some chance in them, as the agent wishes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from dragoman.client.engine import Unreachable
+from dragoman.errors import A2AError, LimitExceeded, Unavailable
+
+FIRST, LONGEST, MOST = 0.1, 5.0, 60.0
+PASSING = (Unreachable, Unavailable, LimitExceeded)
+"""What may be over by the next attempt."""
+
+
+class Pauses:
+    """Counts failures in a row."""
+
+    def __init__(self, attempts: int) -> None:
+        self._attempts = attempts
+        self._failed = 0
+
+    def reset(self) -> None:
+        """There was progress."""
+        self._failed = 0
+
+    async def after(self, error: BaseException) -> None:
+        """Wait before the next attempt, as long as the agent asks for; raise it after the last."""
+        self._failed += 1
+        if self._failed >= self._attempts:
+            raise error
+        pause = min(FIRST * 2 ** (self._failed - 1), LONGEST) * random.uniform(0.5, 1)
+        if isinstance(error, A2AError):
+            if error.http in (408, 413):  # it would be no smaller, and no faster
+                raise error
+            wish = error.headers.get("retry-after", "")
+            if wish.isascii() and wish.isdigit():
+                pause = max(pause, min(float(wish), MOST))
+        await asyncio.sleep(pause)

@@ -1,0 +1,76 @@
+"""Files that go up without ever being in memory as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import mimetypes
+import re
+import secrets
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+
+from dragoman.client.engine import Body
+from dragoman.types import Part
+
+PIECE = 3 << 16  # base64 of a multiple of three has no padding
+MARK = b"\x00dragoman:file\x00"  # 15 bytes: its base64 does not depend on what follows
+
+
+class File:
+    """A file to send: read when it is sent, piece by piece, and again if it has to be sent again.
+    The protocol wants its content in the message, so agents bound its size."""
+
+    def __init__(self, path: str | Path, *, name: str = "", media_type: str = "") -> None:
+        self.path = Path(path)
+        self.name = name or self.path.name
+        self.media_type = (
+            media_type or mimetypes.guess_type(self.name)[0] or "application/octet-stream"
+        )
+        self._id = secrets.token_bytes(15)
+        self.sign = base64.b64encode(MARK + self._id).decode()
+        """What stands for its content until it is sent."""
+
+    def part(self) -> Part:
+        """The part that it becomes, with a sign in the place of the content."""
+        return Part(raw=MARK + self._id, filename=self.name, media_type=self.media_type)
+
+
+def body(encoded: bytes, files: Mapping[str, File]) -> bytes | Body:
+    """The encoded request, with the content of files in the places of their signs."""
+    return Spliced(encoded, files) if files else encoded
+
+
+class Spliced:
+    """See `Body`."""
+
+    def __init__(self, encoded: bytes, files: Mapping[str, File]) -> None:
+        text = re.split("(" + "|".join(map(re.escape, files)) + ")", encoded.decode())
+        self._spans: Sequence[bytes | File] = [files.get(span) or span.encode() for span in text]
+        self.size = 0
+        self._sizes: dict[str, int] = {}
+        for span in self._spans:
+            if isinstance(span, File):
+                found = self._sizes[span.sign] = span.path.stat().st_size
+                self.size += (found + 2) // 3 * 4
+            else:
+                self.size += len(span)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """See `Body.pieces`."""
+        for span in self._spans:
+            if isinstance(span, File):
+                async for piece in _encoded(span.path, self._sizes[span.sign]):
+                    yield piece
+            elif span:
+                yield span
+
+
+async def _encoded(path: Path, size: int) -> AsyncIterator[bytes]:
+    with path.open("rb") as file:
+        while size > 0:
+            piece = await asyncio.to_thread(file.read, min(PIECE, size))
+            if not piece or (len(piece) % 3 and len(piece) < size):
+                raise OSError(f"{path} became shorter while it was being sent")
+            size -= len(piece)
+            yield base64.b64encode(piece)
