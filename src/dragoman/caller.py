@@ -35,6 +35,8 @@ class Call(Struct, frozen=True):
     """The `Idempotency-Key`: the same key and body is the same send."""
     place: str = ""
     """The `Last-Event-ID`: what the reader has seen of a stream."""
+    trace: str = ""
+    """The `traceparent`: the trace that the request belongs to."""
 
 
 class Request(Struct, frozen=True):

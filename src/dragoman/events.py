@@ -33,6 +33,7 @@ class Received(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="recei
     skill: str = ""
     modes: tuple[str, ...] = ()
     metadata: Metadata | None = None
+    trace: str = ""
 
 
 class Reply(Struct, frozen=True, tag="reply"):

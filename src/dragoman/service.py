@@ -336,6 +336,7 @@ class Service:
                 skill=skill,
                 modes=modes,
                 metadata=request.metadata,
+                trace=call.trace,
             ),
             new=new,
             born=not handler.reply,

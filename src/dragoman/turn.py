@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -15,6 +17,7 @@ from dragoman.errors import InvalidAgentResponse
 from dragoman.events import Event, Received, Reply
 from dragoman.telemetry import logger
 from dragoman.types import (
+    AgentCard,
     Artifact,
     Message,
     Metadata,
@@ -28,11 +31,21 @@ from dragoman.types import (
     Wire,
 )
 
+if TYPE_CHECKING:
+    from dragoman.client import Client, Engine, Options
+
 W = TypeVar("W", bound=Wire)
 
 
 class Running(Protocol):
     """What a turn asks of the run that it belongs to."""
+
+    name: str
+    """The agent's."""
+    deadline: float
+    """When it must have ended, by the monotonic clock."""
+    reason: str
+    """Why it was asked to stop: cancel, deadline, drain; empty if it was not."""
 
     async def emit(self, event: Event) -> None:
         """Say it now."""
@@ -43,6 +56,10 @@ class Running(Protocol):
 
 class Over:
     """What stands for a run that has ended: nothing can be said any more."""
+
+    name = ""
+    deadline = 0.0
+    reason = ""
 
     def __init__(self, handler: str) -> None:
         self.handler = handler
@@ -164,6 +181,39 @@ class Turn:
         """The tasks that the message refers to, as far as the caller may see them."""
         ids = self.message.reference_task_ids
         return await self._run.related(ids) if self._run and ids else []
+
+    # -- other agents
+
+    def connect(
+        self,
+        target: str | AgentCard = "",
+        *,
+        app: Any = None,
+        engine: Engine | None = None,
+        **options: Unpack[Options],
+    ) -> Client:
+        """A client of another agent, as `Client.connect` has it, that works for this turn: it
+        carries the trace, says which tasks it serves, keeps to the turn's deadline, and cancels
+        what it has begun when the turn is canceled. A turn that is run again after a crash and
+        says the same finds what it has begun before."""
+        from dragoman.client import Behalf, Client
+        from dragoman.client.behalf import Ancestor, lineage
+
+        run = self._run
+        until = run.deadline if run else math.inf
+        left = until - time.monotonic()
+        options.setdefault(
+            "behalf",
+            Behalf(
+                (*lineage(self.metadata), Ancestor(run.name if run else "", self.task.id)),
+                key=self.idempotency_key,
+                until=until,
+                deadline=clock.stamp(time.time() + left) if math.isfinite(left) else "",
+                trace=self._received.trace,
+                canceled=lambda: run is not None and run.reason in ("cancel", "deadline"),
+            ),
+        )
+        return Client.connect(target, app=app, engine=engine, **options)
 
     # -- what goes out
 

@@ -292,6 +292,7 @@ class Run:
         self.worker = worker
         self.claim = claim
         self.agent = worker.agents[head.scope.agent]
+        self.name = self.agent.name
         self.handler = self.agent.handler_of(claim.received.skill)
         self.state: TaskState = head.state
         self.born = head.born

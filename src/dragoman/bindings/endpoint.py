@@ -25,7 +25,10 @@ Identify = Callable[[Request], Caller | Awaitable[Caller]]
 
 ANONYMOUS = Call(Caller())
 PARTICULARS = frozenset(
-    (b"a2a-extensions", b"x-a2a-extensions", b"idempotency-key", b"last-event-id")
+    (
+        *(b"a2a-extensions", b"x-a2a-extensions"),
+        *(b"idempotency-key", b"last-event-id", b"traceparent"),
+    )
 )
 """The headers without which one anonymous call is like the other."""
 CARDS = 64
@@ -79,7 +82,13 @@ class Endpoint:
         key = exchange.header(b"idempotency-key")
         if len(key) > LONGEST_KEY:
             raise InvalidParams.at("Idempotency-Key", f"is longer than {LONGEST_KEY} characters")
-        return Call(caller, key, exchange.header(b"last-event-id"))
+        trace = exchange.header(b"traceparent")
+        return Call(
+            caller,
+            key,
+            exchange.header(b"last-event-id"),
+            trace if len(trace) <= LONGEST_KEY and trace.isascii() else "",
+        )
 
     def operate(
         self, operation: Operation, request: Wire, call: Call, exchange: Exchange

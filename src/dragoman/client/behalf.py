@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any
-from uuid import UUID
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from dragoman.types import Message
 
 LINEAGE = "urn:dragoman:lineage:v1"
-"""Our extension: a message tells which tasks it serves, and until when they can wait."""
+"""Our extension: the metadata of a request tells which tasks it serves, and until when they can
+wait."""
 
 
 class Ancestor(Struct, frozen=True):
@@ -25,9 +24,9 @@ class Ancestor(Struct, frozen=True):
     task: str
 
 
-def lineage(message: Message) -> tuple[Ancestor, ...]:
-    """The tasks that a message serves, the first one first; nothing if it does not say."""
-    told = (message.metadata or {}).get(LINEAGE)
+def lineage(metadata: Mapping[str, Any]) -> tuple[Ancestor, ...]:
+    """The tasks that a request serves, the first one first; nothing if it does not say."""
+    told = metadata.get(LINEAGE)
     try:
         return msgspec.convert(told, _Told).path if told else ()
     except msgspec.ValidationError:
@@ -62,20 +61,15 @@ class Behalf:
         self._deadline = deadline
         self._count = count(1)
 
-    def stamp(self, message: Message, own: bool) -> tuple[Message, str]:
-        """The message with its lineage, and its idempotency key: the same when the turn is run
-        again and says the same at the same place, so that the work is not begun twice. With `own`
-        the message may have an id of our choice."""
-        told: dict[str, Any] = {
-            "path": [msgspec.to_builtins(item) for item in self.path],
-            "deadline": self._deadline,
-        }
+    def told(self) -> dict[str, Any]:
+        """What the metadata of a request says of all this."""
+        told: dict[str, Any] = {"path": [msgspec.to_builtins(item) for item in self.path]}
+        if self._deadline:
+            told["deadline"] = self._deadline
+        return {LINEAGE: told}
+
+    def key(self, message: Message) -> str:
+        """An idempotency key that is the same when the turn is run again and says the same at the
+        same place, so that the work is not begun twice."""
         said = msgspec.json.encode((message.parts, message.task_id, message.context_id))
-        known = hashlib.sha256(f"{self._key}:{next(self._count)}:".encode() + said).digest()
-        message = replace(
-            message,
-            message_id=str(UUID(bytes=known[:16], version=4)) if own else message.message_id,
-            metadata={**(message.metadata or {}), LINEAGE: told},
-            extensions=(*message.extensions, LINEAGE),
-        )
-        return message, known.hex()
+        return hashlib.sha256(f"{self._key}:{next(self._count)}:".encode() + said).hexdigest()

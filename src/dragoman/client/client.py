@@ -7,6 +7,7 @@ network fails, and so are sends, which carry the same `messageId` and `Idempoten
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 from dragoman import clock, content, telemetry
 from dragoman.client.behalf import Behalf
 from dragoman.client.binding import BINDINGS, Binding, Order
-from dragoman.client.credentials import Auth, Guard, wanted
+from dragoman.client.credentials import ANYWHERE, Auth, Guard, wanted
 from dragoman.client.discovery import SPOKEN, Cards, address, interfaces
 from dragoman.client.engine import Engine, Inside, Sockets, Unreachable
 from dragoman.client.inbox import Inbox
@@ -59,7 +60,7 @@ class Options(TypedDict, total=False):
     auth: Auth
     """Credentials for the card's security schemes: one, several, or by the scheme's name."""
     trust: Sequence[str]
-    """Other origins that may have the headers and credentials."""
+    """Other origins that may have the headers and credentials; `*` is any."""
     insecure: bool
     """Send credentials over plain HTTP, too."""
     extensions: Sequence[str]
@@ -118,7 +119,6 @@ class Client:
             auth=options.get("auth", ()),
             trust=options.get("trust", ()),
             insecure=options.get("insecure", False),
-            anywhere=isinstance(engine, Inside),
         )
         self.extensions = tuple(options.get("extensions", ()))
         """Those that are asked for and offered."""
@@ -147,6 +147,7 @@ class Client:
         if app is not None:
             engine = engine or Inside(app)
             target = target or "http://inside"
+            options = {**options, "trust": [ANYWHERE], "insecure": True}
         if not target:
             raise ValueError("connect: give a URL, a card, or app=…")
         return cls(target, engine=engine or Sockets(), **options)
@@ -282,7 +283,8 @@ class Client:
         limits = [] if self.deadline is None else [time.monotonic() + self.deadline]
         if self._behalf is not None:
             limits.append(self._behalf.until)
-        return min(limits, default=None)
+        found = min(limits, default=math.inf)
+        return found if math.isfinite(found) else None
 
     def headers(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """What every request carries, beside what is secret."""
@@ -361,8 +363,11 @@ class Client:
         if skill:
             message = replace(message, metadata={**(message.metadata or {}), "skill": skill})
         if self._behalf is not None:
-            message, stable = self._behalf.stamp(message, own and not files)
-            key = key or (stable if not files else "")
+            metadata = {**(metadata or {}), **self._behalf.told()}
+            if not key and not files:  # of files, only the names would count
+                key = self._behalf.key(message)
+                if own:
+                    message = replace(message, message_id=key[:32])
         request = SendMessageRequest(
             message=message,
             configuration=SendMessageConfiguration(

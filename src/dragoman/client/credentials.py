@@ -25,6 +25,10 @@ _SECRET = re.compile(r"auth|cookie|key|token|secret|password|session|credential"
 _HARMLESS = {"idempotency-key"}
 
 
+ANYWHERE = "*"
+"""What to trust where there is no other party."""
+
+
 class Withheld(PermissionError):
     """A credential was not sent, because it must not go there; the text says what to do."""
 
@@ -207,14 +211,12 @@ class Guard:
         auth: Auth = (),
         trust: Iterable[str] = (),
         insecure: bool = False,
-        anywhere: bool = False,
     ) -> None:
         self.engine = engine
         self._headers = {name.lower(): value for name, value in (headers or {}).items()}
         self._auth = auth
         self._origins = {origin(url) or url for url in trust}
         self._insecure = insecure
-        self._anywhere = anywhere
         self._plan: list[tuple[Need, TokenProvider]] = []
 
     @property
@@ -283,9 +285,7 @@ class Guard:
 
     def _check(self, url: str) -> None:
         where = origin(url)
-        if self._anywhere:
-            return
-        if where not in self._origins:
+        if where not in self._origins and ANYWHERE not in self._origins:
             raise Withheld(
                 f"the card says that the agent is at {where}, and credentials are only for "
                 f"{', '.join(sorted(self._origins))}; if both are one party, trust=[{where!r}]"

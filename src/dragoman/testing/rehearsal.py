@@ -1,4 +1,4 @@
-"""Helpers for tests: try a handler without a server, and a bell that nobody hears."""
+"""Try a handler without a server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from dragoman import clock, content
 from dragoman.agent import Agent
-from dragoman.bell import Ears
 from dragoman.bells.memory import MemoryBell
 from dragoman.caller import Call, Caller
 from dragoman.events import Entry, Event, Received, Reply
@@ -115,19 +114,3 @@ def _told(entries: Sequence[Entry], record: Any) -> Rehearsal:
     events = [e.event for e in entries if not isinstance(e.event, Received | Task)]
     reply = next((event.message for event in events if isinstance(event, Reply)), None)
     return Rehearsal(events, record.task if record and reply is None else None, reply)
-
-
-class DeafBell:
-    """A bell that is never heard: everything must work all the same, at the pace of the poll."""
-
-    def __init__(self) -> None:
-        self.ears = Ears()
-
-    async def open(self) -> None:
-        """Nothing to open."""
-
-    async def close(self) -> None:
-        """Nothing to close."""
-
-    def ring(self, topic: str) -> None:
-        """Nobody hears."""

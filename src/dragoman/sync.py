@@ -1,0 +1,203 @@
+"""The client for code that does not await: the same calls, done by a loop in a thread of its own.
+
+from dragoman.sync import Client
+
+with Client.connect("https://agent.example") as agent:
+    print(agent.send("Lisbon please").text)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
+
+from dragoman import client as awaited
+from dragoman.client import Engine, Options, Result, Saying
+from dragoman.client.folding import Event
+from dragoman.types import AgentCard, AgentInterface, Task
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+__all__ = ("Client", "Remote", "Stream")
+
+
+class Loop:
+    """An event loop in a thread. It ends with the process."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="dragoman-sync", daemon=True).start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for it; whoever is interrupted meanwhile, as by Ctrl-C, interrupts it too."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+
+@functools.cache
+def shared() -> Loop:
+    """The loop of this process, which all clients share."""
+    return Loop()
+
+
+class Face:
+    """What stands before something that is awaited."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+
+def call(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Concatenate[Face, P], T]:
+    """The method, waited for."""
+
+    @functools.wraps(method)
+    def wait(self: Face, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        async def work() -> T:
+            return await method(self._inner, *args, **kwargs)
+
+        return shared().run(work())
+
+    return wait
+
+
+def each(
+    method: Callable[Concatenate[Any, P], AsyncIterator[T]],
+) -> Callable[Concatenate[Face, P], Iterator[T]]:
+    """The method's items, each waited for."""
+
+    @functools.wraps(method)
+    def iterate(self: Face, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        items = method(self._inner, *args, **kwargs)
+        while True:
+            try:
+                yield shared().run(_next(items))
+            except StopAsyncIteration:
+                return
+
+    return iterate
+
+
+async def _next(items: AsyncIterator[T]) -> T:
+    return await items.__anext__()
+
+
+class Stream(Face):
+    """See `dragoman.client.Stream`."""
+
+    _inner: awaited.Stream
+
+    @property
+    def task(self) -> Task | None:
+        """The task so far."""
+        return self._inner.task
+
+    @property
+    def result(self) -> Result:
+        """What it has come to so far."""
+        return self._inner.result
+
+    def __iter__(self) -> Iterator[Event]:
+        return self
+
+    def __next__(self) -> Event:
+        try:
+            return shared().run(_next(self._inner))
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    close = call(awaited.Stream.aclose)
+
+
+class Remote(Face):
+    """See `dragoman.client.Remote`."""
+
+    _inner: awaited.Remote
+
+    @property
+    def id(self) -> str:
+        """The task's id."""
+        return self._inner.id
+
+    def subscribe(self, *, keep: bool = True) -> Stream:
+        """The task as it is now, and then what happens to it, until it ends."""
+        return Stream(self._inner.subscribe(keep=keep))
+
+    get = call(awaited.Remote.get)
+    cancel = call(awaited.Remote.cancel)
+    reply = call(awaited.Remote.reply)
+    wait = call(awaited.Remote.wait)
+    add_webhook = call(awaited.Remote.add_webhook)
+    webhook = call(awaited.Remote.webhook)
+    webhooks = each(awaited.Remote.webhooks)
+    delete_webhook = call(awaited.Remote.delete_webhook)
+
+
+class Client(Face):
+    """See `dragoman.client.Client`. Takes one to stand before, which nobody has entered."""
+
+    _inner: awaited.Client
+
+    @classmethod
+    def connect(
+        cls,
+        target: str | AgentCard = "",
+        *,
+        app: Any = None,
+        engine: Engine | None = None,
+        **options: Unpack[Options],
+    ) -> Client:
+        """See `dragoman.client.Client.connect`."""
+        return cls(awaited.Client.connect(target, app=app, engine=engine, **options))
+
+    @property
+    def card(self) -> AgentCard:
+        """The agent's card."""
+        return self._inner.card
+
+    @property
+    def interface(self) -> AgentInterface:
+        """The interface that is used."""
+        return self._inner.interface
+
+    def __enter__(self) -> Client:
+        self._open()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._close(*error)
+
+    def stream(
+        self,
+        said: Any,
+        *,
+        task: str = "",
+        context: str = "",
+        keep: bool = True,
+        **saying: Unpack[Saying],
+    ) -> Stream:
+        """Send a message and follow what comes of it."""
+        return Stream(self._inner.stream(said, task=task, context=context, keep=keep, **saying))
+
+    def task(self, id: str) -> Remote:
+        """A handle on a task."""
+        return Remote(self._inner.task(id))
+
+    _open = call(awaited.Client.__aenter__)
+    _close = call(awaited.Client.__aexit__)
+    send = call(awaited.Client.send)
+    list = each(awaited.Client.list)
+    extended_card = call(awaited.Client.extended_card)

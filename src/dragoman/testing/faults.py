@@ -1,0 +1,114 @@
+"""What goes wrong: a network that loses and doubles, and a bell that nobody hears."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+from dragoman.bell import Ears
+from dragoman.client.engine import Engine, Request, Response, Unreachable
+
+HOLD = 0.05
+"""How long a request is held back at most, for another to overtake it."""
+
+
+class Faulty:
+    """An engine that does what networks do, as often as it is told to, by chance from `seed`:
+    `drop` loses a request before or after it has arrived, `delay` (in seconds, at most) keeps each
+    waiting, `duplicate` delivers one twice, `reorder` lets the next one overtake, and `cut` breaks
+    an answer off somewhere. `done` counts what was done."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        seed: int = 0,
+        drop: float = 0.0,
+        delay: float = 0.0,
+        duplicate: float = 0.0,
+        reorder: float = 0.0,
+        cut: float = 0.0,
+    ) -> None:
+        self._engine = engine
+        self._chance = random.Random(seed)
+        self._drop, self._delay, self._duplicate = drop, delay, duplicate
+        self._reorder, self._cut = reorder, cut
+        self._overtaken: asyncio.Event | None = None
+        self.done = {"drop": 0, "duplicate": 0, "reorder": 0, "cut": 0}
+
+    async def send(self, request: Request) -> Response:
+        """See `Engine.send`."""
+        if self._delay:
+            await asyncio.sleep(self._chance.uniform(0, self._delay))
+        if self._happens("reorder", self._reorder):
+            await self._hold()
+        lost = self._happens("drop", self._drop)
+        if lost and self._chance.random() < 0.5:
+            raise Unreachable("the request was lost")
+        if self._happens("duplicate", self._duplicate):
+            await (await self._engine.send(request)).close()
+        response = await self._engine.send(request)
+        if self._overtaken is not None:
+            self._overtaken.set()
+        if lost:
+            await response.close()
+            raise Unreachable("the answer was lost")
+        if self._happens("cut", self._cut):
+            return Cut(response, self._chance.randrange(1, 2000))
+        return response
+
+    async def close(self) -> None:
+        """See `Engine.close`."""
+        await self._engine.close()
+
+    def _happens(self, what: str, share: float) -> bool:
+        happens = self._chance.random() < share
+        self.done[what] += happens
+        return happens
+
+    async def _hold(self) -> None:
+        self._overtaken = asyncio.Event()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HOLD):
+                await self._overtaken.wait()
+
+
+class Cut:
+    """An answer that breaks off after so many bytes."""
+
+    def __init__(self, response: Response, left: int) -> None:
+        self.status, self.headers = response.status, response.headers
+        self._response = response
+        self._left = left
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """See `Response.chunks`."""
+        async for chunk in self._response.chunks():
+            if len(chunk) > self._left:
+                if self._left:
+                    yield chunk[: self._left]
+                raise Unreachable("the answer broke off")
+            self._left -= len(chunk)
+            yield chunk
+
+    async def close(self) -> None:
+        """See `Response.close`."""
+        await self._response.close()
+
+
+class DeafBell:
+    """A bell that is never heard: everything must work all the same, at the pace of the poll."""
+
+    def __init__(self) -> None:
+        self.ears = Ears()
+
+    async def open(self) -> None:
+        """Nothing to open."""
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    def ring(self, topic: str) -> None:
+        """Nobody hears."""
