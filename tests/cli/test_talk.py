@@ -72,7 +72,7 @@ async def test_card(url: str) -> None:
 
 async def test_send(url: str) -> None:
     status, out, err = await run("send", url, "hello world")
-    assert (status, out) == (0, "hello \nworld \n")
+    assert (status, out) == (0, "hello world \n")
     assert "[completed] task " in err
     status, out, _ = await run("send", url, "-", "--json", stdin="from a pipe")
     assert json.loads(out)["status"]["state"] == "TASK_STATE_COMPLETED"
@@ -89,7 +89,7 @@ async def test_send_files_and_data(url: str, tmp_path: Path) -> None:
 
 async def test_stream_and_tasks(url: str) -> None:
     status, out, err = await run("send", url, "a b", "--stream")
-    assert (status, out) == (0, "a \nb \n")
+    assert (status, out) == (0, "a b \n")
     assert [line.partition("]")[0][1:] for line in err.splitlines()] == [
         *("submitted", "working", "completed")
     ]
@@ -99,7 +99,7 @@ async def test_stream_and_tasks(url: str) -> None:
     status, out, _ = await run("task", "list", url, "--state", "input-required")
     assert task in out
     status, out, err = await run("task", "get", url, task)
-    assert (status, out) == (0, "What?\n")
+    assert (status, out) == (4, "What?\n")
     status, out, _ = await run("send", url, "this", "--task", task)
     assert (status, out) == (0, "this \n")
     status, _, _ = await run("task", "watch", url, task)
@@ -125,7 +125,7 @@ async def test_who_asks(url: str) -> None:
         (["send", "URL", "x", "-H", "oops"], 2, "NAME: VALUE"),
         (["task", "get", "URL", "unknown"], 1, "Task not found"),
         (["card", "URL/nowhere"], 1, "no agent card"),
-        (["card", "http://127.0.0.1:1"], 1, "127.0.0.1"),
+        (["card", "http://127.0.0.1:1"], 3, "http://127.0.0.1:1: Connection refused"),
     ],
 )
 async def test_mistakes(url: str, arguments: list[str], status: int, words: str) -> None:

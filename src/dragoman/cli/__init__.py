@@ -73,10 +73,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_settings(config)
     config.set_defaults(run=_config)
 
-    from dragoman.cli import db, talk  # they need names of this module
+    from dragoman.cli import db, hooks, talk  # they need names of this module
 
-    db.add(commands)
-    talk.add(commands)
+    for part in (talk, hooks, db):
+        part.add(commands)
     return parser
 
 

@@ -36,7 +36,7 @@ def run(names: Sequence[str], settings: Settings, *, reload: bool) -> int:
 
     configure(settings.log_level, settings.log_format)
     app = build(names, settings)
-    listener = _listen(settings)
+    listener = bind(settings.host, settings.port)
     with suppress(KeyboardInterrupt):  # uvicorn passes the signal on after it has ended in order
         if reload:
             _reload(uvicorn, names, settings, listener)
@@ -93,16 +93,17 @@ def load(name: str) -> Agent:
     return found
 
 
-def _listen(settings: Settings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+def bind(host: str, port: int) -> socket.socket:
+    """A socket at this address; UsageError if it cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio switches Nagle's algorithm off only where the protocol is named
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((settings.host, settings.port))
+        listener.bind((host, port))
     except (OSError, OverflowError) as error:
         listener.close()
-        raise UsageError(f"cannot listen on {settings.host}:{settings.port}: {error}") from None
+        raise UsageError(f"cannot listen on {host}:{port}: {error}") from None
     return listener
 
 

@@ -5,38 +5,42 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import mimetypes
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-from msgspec import UNSET
-
-from dragoman.cli import UsageError
+from dragoman.cli import UsageError, reach
 from dragoman.cli.db import STATES
-from dragoman.cli.table import moment, plain, size, table, word
+from dragoman.cli.paint import BOLD, DIM, paint
+from dragoman.cli.table import Meter, moment, plain, table, word
 from dragoman.dialects import v1_0
-from dragoman.errors import A2AError
-from dragoman.types import (
-    Part,
-    Task,
-    TaskArtifactUpdateEvent,
-    TaskState,
-    TaskStatusUpdateEvent,
-)
+from dragoman.types import AgentCard, Part, TaskState
 
 if TYPE_CHECKING:
-    from dragoman.client import Client, Result
+    from collections.abc import AsyncIterator
 
-FAILED = {TaskState.FAILED, TaskState.REJECTED, TaskState.CANCELED}
+    from dragoman.client import Client, File
+    from dragoman.client.client import Saying
+
+
+CHAT = """\
+  /attach FILE …   send files with the next message
+  /data JSON       send data with the next message
+  /new             begin a new conversation
+  /task            the task, and how it stands
+  /cancel          end the task that waits for you
+  /history         what has been said in this task
+  /card            who this is
+  /quit            leave; so does Ctrl-D
+A line that ends in \\ goes on in the next. Ctrl-C ends the turn that is under way."""
 
 
 def add(commands: Any) -> None:
     """Add the commands."""
     card = _command(commands, "card", "show an agent's card", show_card)
-    card.add_argument("--json", action="store_true", help="the card as it is")
+    card.add_argument("--json", action="store_true", help="as JSON")
 
     send = _command(commands, "send", "send a message and show the answer", say)
     send.add_argument("said", nargs="*", metavar="TEXT", help="text, or @file; - is standard input")
@@ -46,7 +50,22 @@ def add(commands: Any) -> None:
     send.add_argument("--skill", default="", help="the skill to use")
     send.add_argument("--stream", action="store_true", help="show events as they come")
     send.add_argument("--no-wait", action="store_true", help="only until the task exists")
+    send.add_argument("-o", "--output", default="", metavar="FOLDER", help="save files there")
     send.add_argument("--json", action="store_true", help="as JSON; a line an event with --stream")
+
+    chat = commands.add_parser(
+        "chat",
+        help="talk with an agent",
+        description="Talk with an agent. Lines from a pipe are one message each.",
+        epilog=CHAT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    reach.add(chat)
+    chat.add_argument("--task", default="", help="go on with this task")
+    chat.add_argument("--context", default="", help="in this conversation")
+    chat.add_argument("--skill", default="", help="the skill to use")
+    chat.add_argument("-o", "--output", default="", metavar="FOLDER", help="save files there")
+    chat.set_defaults(run=_chat)
 
     task = commands.add_parser("task", help="look at tasks of an agent, or end them")
     inner = task.add_subparsers(required=True, metavar="command")
@@ -57,6 +76,7 @@ def add(commands: Any) -> None:
     ):
         one = _command(inner, name, what, run)
         one.add_argument("task")
+        one.add_argument("-o", "--output", default="", metavar="FOLDER", help="save files there")
         one.add_argument("--json", action="store_true", help="as JSON")
     one = _command(inner, "list", "list the tasks that you may see", listing)
     one.add_argument("--state", choices=STATES, metavar="STATE", help=", ".join(STATES))
@@ -72,60 +92,31 @@ def _command(
     parser: argparse.ArgumentParser = commands.add_parser(
         name, help=what, description=f"{what[0].upper()}{what[1:]}."
     )
-    parser.add_argument("url", metavar="URL", help="the agent, its card, or a file with its card")
-    parser.add_argument(
-        *("-H", "--header"),
-        action="append",
-        default=[],
-        metavar="NAME: VALUE",
-        help="send this header with every request",
-    )
-    parser.add_argument("--bearer", default="", metavar="TOKEN", help="a bearer token")
-    parser.add_argument("--timeout", type=float, default=300.0, help="seconds; 300")
-    parser.set_defaults(run=lambda arguments: _run(arguments, run))
+    reach.add(parser)
+    parser.set_defaults(run=lambda arguments: reach.run(arguments, run))
     return parser
 
 
-def _run(arguments: argparse.Namespace, run: Callable[..., Awaitable[int]]) -> int:
-    from dragoman.client import Client, Unreachable  # other commands do without it
+def _chat(arguments: argparse.Namespace) -> int:
+    from dragoman.cli import chat
 
-    headers = {}
-    for item in arguments.header:
-        name, colon, value = item.partition(":")
-        if not colon or not name.strip():
-            raise UsageError(f"--header {item}: expected NAME: VALUE")
-        headers[name.strip().lower()] = value.strip()
-    if arguments.bearer:
-        headers["authorization"] = f"Bearer {arguments.bearer}"
-
-    async def main() -> int:
-        client = Client.connect(arguments.url, headers=headers, timeout=arguments.timeout)
-        async with client:
-            return await run(client, arguments)
-
-    try:
-        return asyncio.run(main())
-    except (A2AError, Unreachable, ModuleNotFoundError) as error:
-        print(f"dragoman: {plain(error)}", file=sys.stderr)
-        return 1
-    except TimeoutError:
-        print(f"dragoman: no answer within {arguments.timeout:g} s", file=sys.stderr)
-        return 1
+    return chat.run(arguments)
 
 
-# ---- commands ------------------------------------------------------------------------------
-
-
-async def show_card(client: Client, arguments: argparse.Namespace) -> int:
+async def show_card(agent: Client, arguments: argparse.Namespace) -> int:
     """The card."""
-    card = client.card
     if arguments.json:
-        print(json.dumps(json.loads(v1_0.encode(card)), indent=2, ensure_ascii=False))
+        document = json.loads(v1_0.encode(agent.card))
+        print(json.dumps(document, indent=2, ensure_ascii=False))
         return 0
-    print(f"{plain(card.name)} {plain(card.version)}")
+    out = sys.stdout
+    card = agent.card
+    print(paint(f"{plain(card.name)} {plain(card.version)}", BOLD, out))
     print(plain(card.description))
+    if card.provider is not None:
+        print(f"  by {plain(card.provider.organization)}, {plain(card.provider.url)}")
     for interface in card.supported_interfaces:
-        used = "  (used here)" if interface == client.interface else ""
+        used = "  (used here)" if interface == agent.interface else ""
         print(
             f"  {plain(interface.protocol_binding)} {plain(interface.protocol_version)}"
             f"  {plain(interface.url)}{used}"
@@ -133,18 +124,29 @@ async def show_card(client: Client, arguments: argparse.Namespace) -> int:
     able = card.capabilities
     can = [name for name in ("streaming", "push_notifications") if getattr(able, name)]
     print(f"  can: {', '.join(can).replace('_', ' ') or 'answer'}")
+    print(f"  takes: {', '.join(map(plain, card.default_input_modes))}")
+    if way := _way_in(card):
+        print(f"  wants: {plain(way)}")
     for extension in able.extensions:
         print(f"  extension {plain(extension.uri)}{' (required)' if extension.required else ''}")
     for skill in card.skills:
-        print(f"  skill {plain(skill.id)}: {plain(skill.description)}")
+        print(f"  skill {paint(plain(skill.id), BOLD, out)}: {plain(skill.description)}")
         for example in skill.examples:
-            print(f"    such as: {plain(example)}")
+            print(paint(f"    such as: {plain(example)}", DIM, out))
     return 0
 
 
-async def say(client: Client, arguments: argparse.Namespace) -> int:
+def _way_in(card: AgentCard) -> str:
+    from dragoman.client.credentials import wanted
+
+    return wanted(card)
+
+
+async def say(agent: Client, arguments: argparse.Namespace) -> int:
     """Send a message."""
-    parts = [part for text in arguments.said for part in _parts(text)]
+    from dragoman.cli.screen import Screen, verdict
+
+    parts: list[Part | File] = [_part(text) for text in arguments.said]
     for text in arguments.data:
         try:
             parts.append(Part(data=json.loads(text)))
@@ -152,48 +154,61 @@ async def say(client: Client, arguments: argparse.Namespace) -> int:
             raise UsageError(f"--data: not JSON: {error}") from None
     if not parts:
         raise UsageError("nothing to send: give a text, @file, --data, or - for standard input")
-    options = {
-        "task": arguments.task,
-        "context": arguments.context,
-        "skill": arguments.skill,
-    }
+    saying: Saying = {"skill": arguments.skill}
+    screen = Screen(as_json=arguments.json, folder=arguments.output)
+    where = {"task": arguments.task, "context": arguments.context}
     if not arguments.stream:
-        result = await client.send(parts, wait=not arguments.no_wait, **options)
-        return _show(result, arguments.json)
-    async with client.stream(parts, **options) as stream:
+        async with _meter("waiting for the answer"):
+            result = await agent.send(parts, wait=not arguments.no_wait, **where, **saying)
+        return screen.result(result)
+    async with agent.stream(parts, **where, **saying) as stream:
         async for event in stream:
-            _event(event, arguments.json)
-    return _status(stream.result)
+            screen.event(event)
+    screen.rest()
+    return verdict(stream.result.state)
 
 
-async def get(client: Client, arguments: argparse.Namespace) -> int:
+async def get(agent: Client, arguments: argparse.Namespace) -> int:
     """Show a task."""
-    return _show(_result(await client.task(arguments.task).get()), arguments.json)
+    from dragoman.cli.screen import Screen
+    from dragoman.client import Result
+
+    task = await agent.task(arguments.task).get()
+    return Screen(as_json=arguments.json, folder=arguments.output).result(Result(task))
 
 
-async def watch(client: Client, arguments: argparse.Namespace) -> int:
+async def watch(agent: Client, arguments: argparse.Namespace) -> int:
     """Follow a task."""
-    task = await client.task(arguments.task).get()
+    from dragoman.cli.screen import Screen, verdict
+    from dragoman.client import Result
+
+    task = await agent.task(arguments.task).get()
+    screen = Screen(as_json=arguments.json, folder=arguments.output)
     if task.status.state.terminal:
-        return _show(_result(task), arguments.json)
-    async with client.task(arguments.task).subscribe() as stream:
+        return screen.result(Result(task))
+    async with agent.task(arguments.task).subscribe() as stream:
         async for event in stream:
-            _event(event, arguments.json)
-    return _status(stream.result)
+            screen.event(event)
+    screen.rest()
+    return verdict(stream.result.state)
 
 
-async def cancel(client: Client, arguments: argparse.Namespace) -> int:
+async def cancel(agent: Client, arguments: argparse.Namespace) -> int:
     """End a task."""
-    task = await client.task(arguments.task).cancel()
-    _show(_result(task), arguments.json)
+    from dragoman.cli.screen import Screen
+    from dragoman.client import Result
+
+    async with _meter("waiting for the agent to stop"):
+        task = await agent.task(arguments.task).cancel()
+    Screen(as_json=arguments.json, folder=arguments.output).result(Result(task))
     return 0
 
 
-async def listing(client: Client, arguments: argparse.Namespace) -> int:
+async def listing(agent: Client, arguments: argparse.Namespace) -> int:
     """List tasks."""
     state = TaskState[arguments.state.upper().replace("-", "_")] if arguments.state else None
     rows: list[tuple[Any, ...]] = []
-    found = client.list(
+    found = agent.list(
         state=state,
         context=arguments.context,
         since=arguments.since,
@@ -210,66 +225,37 @@ async def listing(client: Client, arguments: argparse.Namespace) -> int:
     return 0
 
 
-# ---- what is shown -------------------------------------------------------------------------
+def _part(text: str) -> Part | File:
+    from dragoman.client import File
 
-
-def _parts(text: str) -> Sequence[Part]:
     if text == "-":
-        return [Part(text=sys.stdin.read())]
+        return Part(text=sys.stdin.read())
     if not text.startswith("@"):
-        return [Part(text=text)]
+        return Part(text=text)
     path = Path(text[1:])
     try:
-        data = path.read_bytes()
+        path.open("rb").close()
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
-    kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-    return [Part(raw=data, filename=path.name, media_type=kind)]
+    return File(path)
 
 
-def _show(result: Result, as_json: bool) -> int:
-    if as_json:
-        print(v1_0.encode(result.task or result.message).decode())
-        return _status(result)
-    for part in result.parts:
-        print(_words(part))
-    if result.task is not None:
-        task = result.task
-        print(f"[{word(task.status.state)}] task {plain(task.id)}", file=sys.stderr)
-    return _status(result)
+@asynccontextmanager
+async def _meter(what: str) -> AsyncIterator[None]:
+    """Tell how long it has been taking, once it takes long."""
 
+    async def tick() -> None:
+        with Meter() as meter:
+            seconds = 0
+            while True:
+                await asyncio.sleep(1)
+                seconds += 1
+                meter.show(f"{what}: {seconds} s")
 
-def _event(event: Any, as_json: bool) -> None:
-    if as_json:
-        print(v1_0.response(event).decode(), flush=True)
-    elif isinstance(event, TaskArtifactUpdateEvent):
-        for part in event.artifact.parts:
-            print(_words(part), flush=True)
-    elif isinstance(event, TaskStatusUpdateEvent | Task):
-        said = event.status.message
-        text = " ".join(_words(part) for part in said.parts) if said else ""
-        print(f"[{word(event.status.state)}] {text}".rstrip(), file=sys.stderr, flush=True)
-    else:
-        for part in event.parts:
-            print(_words(part), flush=True)
-
-
-def _words(part: Part) -> str:
-    """A part for a terminal, which it must not steer."""
-    if part.text is not None:
-        return "\n".join(plain(line) for line in part.text.rstrip("\n").split("\n"))
-    if part.data is not UNSET:
-        return plain(msgspec.json.encode(part.data).decode())
-    if part.raw is not None:
-        return f"<{plain(part.filename or 'file')}, {size(len(part.raw))}>"
-    return f"<{plain(part.filename or 'file')} at {plain(part.url)}>"
-
-
-def _result(task: Task) -> Result:
-    from dragoman.client import Result
-
-    return Result(task)
-
-
-def _status(result: Result) -> int:
-    return 1 if result.state in FAILED else 0
+    ticking = asyncio.create_task(tick())
+    try:
+        yield
+    finally:
+        ticking.cancel()
+        with suppress(asyncio.CancelledError):
+            await ticking

@@ -7,12 +7,12 @@ The seam is small, and it is also the test seam: whatever sends a `Request` and 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from ssl import SSLContext
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from msgspec import Struct
 
@@ -23,6 +23,10 @@ LONGEST = 64 * 1024 * 1024
 """The longest answer that is read as a whole."""
 CONNECT = 10.0
 """How long a connection may take to be made."""
+
+
+Tap = Callable[[bool, bytes], None]
+"""Is shown the bytes of a connection: whether they go out, and which they are."""
 
 
 class Unreachable(ConnectionError):
@@ -108,10 +112,11 @@ async def whole(response: Response) -> bytes:
 class Sockets:
     """HTTP over the network. No redirect is followed: a card says where its agent is."""
 
-    def __init__(self, *, ssl: SSLContext | None = None) -> None:
+    def __init__(self, *, ssl: SSLContext | None = None, tap: Tap | None = None) -> None:
         self._ssl = ssl
+        self._tap = tap
         self._session: ClientSession | None = None
-        self._proxies = getproxies()
+        self._proxies: dict[str, str] = {}
 
     async def send(self, request: Request) -> Response:
         """See `Engine.send`."""
@@ -129,8 +134,8 @@ class Sockets:
             )
         if request.tls is not None:
             options["ssl"] = request.tls
-        if self._proxies and not proxy_bypass(urlsplit(request.url).netloc):
-            options["proxy"] = self._proxies.get(urlsplit(request.url).scheme)
+        if self._proxies:
+            options["proxy"] = self._proxy(request.url)
         try:
             response = await session.request(
                 request.method,
@@ -155,14 +160,28 @@ class Sockets:
                 "`pip install 'dragoman[client]'` brings it",
                 name="aiohttp",
             ) from None
+        connector = aiohttp.TCPConnector(limit=0, ssl=self._ssl or True)
+        if self._tap is not None:
+            from dragoman.client.tapped import attach
+
+            attach(connector, self._tap)
         self._session = aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT),
-            connector=aiohttp.TCPConnector(limit=0, ssl=self._ssl or True),
+            connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
             read_bufsize=1 << 18,
             headers={"User-Agent": "dragoman"},
         )
+        from urllib.request import getproxies
+
+        self._proxies = getproxies()
         return self._session
+
+    def _proxy(self, url: str) -> str | None:
+        from urllib.request import proxy_bypass
+
+        parts = urlsplit(url)
+        return None if proxy_bypass(parts.netloc) else self._proxies.get(parts.scheme)
 
     async def close(self) -> None:
         """See `Engine.close`."""
@@ -198,7 +217,10 @@ class _Received:
 def _reason(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
-    return str(error) or type(error).__name__
+    inner = getattr(error, "os_error", error)
+    if isinstance(inner, OSError) and inner.errno and inner.errno > 0:
+        return os.strerror(inner.errno)  # asyncio's own words hide it
+    return str(inner) or type(error).__name__
 
 
 # ---- straight into an application ----------------------------------------------------------

@@ -1,0 +1,212 @@
+"""`dragoman push` and `dragoman listen`: webhooks from both ends."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from dragoman.cli import UsageError, reach
+from dragoman.cli.paint import DIM, GREEN, RED, paint
+from dragoman.cli.screen import Screen, complaint
+from dragoman.cli.table import plain, table
+from dragoman.dialects import v1_0
+from dragoman.errors import A2AError, MethodNotAllowed
+from dragoman.types import AuthenticationInfo, TaskPushNotificationConfig
+
+if TYPE_CHECKING:
+    from dragoman.client import Client
+    from dragoman.receiver import Receiver
+
+
+def add(commands: Any) -> None:
+    """Add the commands."""
+    push = commands.add_parser("push", help="the webhooks of a task at an agent")
+    inner = push.add_subparsers(required=True, metavar="command")
+    for name, what, run in (
+        ("add", "have what happens to a task posted somewhere", _add),
+        ("list", "list the webhooks of a task", _list),
+        ("get", "show a webhook", _get),
+        ("delete", "have no more posted there", _delete),
+    ):
+        one = inner.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.")
+        reach.add(one)
+        one.add_argument("task")
+        if name == "add":
+            one.add_argument("hook", metavar="WEBHOOK", help="the URL to post to")
+            one.add_argument("--id", default="", help="what to call it")
+            one.add_argument("--token", default="", help="for X-A2A-Notification-Token")
+            one.add_argument(
+                "--authorization",
+                default="",
+                metavar="'SCHEME CREDENTIALS'",
+                help="what the agent shall send as Authorization",
+            )
+        elif name != "list":
+            one.add_argument("id", help="the webhook's id")
+        one.add_argument("--json", action="store_true", help="as JSON")
+        one.set_defaults(run=lambda arguments, run=run: reach.run(arguments, run))
+
+    listen = commands.add_parser(
+        "listen",
+        help="receive webhooks here, verify and show them",
+        description="Receive webhooks on this machine, verify them and show what arrives.",
+    )
+    listen.add_argument("--host", default="127.0.0.1", help="the address to listen on")
+    listen.add_argument("--port", type=int, default=8099, help="the port; 0 picks a free one; 8099")
+    listen.add_argument(
+        "--token", default="", help="what X-A2A-Notification-Token must be; made up by default"
+    )
+    listen.add_argument(
+        "--key",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="whsec_… or whpk_…: verify signatures, too",
+    )
+    listen.add_argument("--any", action="store_true", help="believe anybody")
+    listen.add_argument("--count", type=int, default=0, metavar="N", help="end after so many")
+    listen.add_argument("--json", action="store_true", help="the objects as they came, one a line")
+    listen.set_defaults(run=_listen)
+
+
+# ---- push ----------------------------------------------------------------------------------
+
+
+async def _add(agent: Client, arguments: argparse.Namespace) -> int:
+    scheme, _, credentials = arguments.authorization.partition(" ")
+    made = await agent.task(arguments.task).add_webhook(
+        arguments.hook,
+        id=arguments.id,
+        token=arguments.token,
+        authentication=AuthenticationInfo(scheme=scheme, credentials=credentials)
+        if scheme
+        else None,
+    )
+    return _show(made, arguments.json)
+
+
+async def _list(agent: Client, arguments: argparse.Namespace) -> int:
+    found = [config async for config in agent.task(arguments.task).webhooks()]
+    if arguments.json:
+        for config in found:
+            print(v1_0.encode(config).decode())
+    else:
+        rows = [(config.id, config.url, _how(config)) for config in found]
+        print(table(("id", "url", "proves itself by"), rows) if rows else "no webhooks")
+    return 0
+
+
+async def _get(agent: Client, arguments: argparse.Namespace) -> int:
+    return _show(await agent.task(arguments.task).webhook(arguments.id), arguments.json)
+
+
+async def _delete(agent: Client, arguments: argparse.Namespace) -> int:
+    await agent.task(arguments.task).delete_webhook(arguments.id)
+    if arguments.json:
+        print("{}")
+    return 0
+
+
+def _show(config: TaskPushNotificationConfig, as_json: bool) -> int:
+    if as_json:
+        print(v1_0.encode(config).decode())
+    else:
+        print(f"{plain(config.id)}  {plain(config.url)}  {_how(config)}".rstrip())
+    return 0
+
+
+def _how(config: TaskPushNotificationConfig) -> str:
+    """How its receiver knows the agent, without the secrets."""
+    known = config.authentication
+    ways = [*(["token"] if config.token else []), *([plain(known.scheme)] if known else [])]
+    return ", ".join(ways)
+
+
+# ---- listen --------------------------------------------------------------------------------
+
+
+def _listen(arguments: argparse.Namespace) -> int:
+    try:
+        import uvicorn
+    except ImportError:
+        raise ModuleNotFoundError(
+            "listening needs a server that is not installed; "
+            "`pip install 'dragoman[serve]'` brings it",
+            name="uvicorn",
+        ) from None
+    from dragoman.cli.serve import bind
+    from dragoman.receiver import Receiver
+
+    token = arguments.token or ("" if arguments.any or arguments.key else secrets.token_urlsafe(18))
+    try:
+        receiver = Receiver(token=token or None, keys=arguments.key, insecure=arguments.any)
+    except ValueError as error:
+        raise UsageError(f"--key: {error}") from None
+    listener = bind(arguments.host, arguments.port)
+    host, port = listener.getsockname()[:2]
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+    server: uvicorn.Server
+    hook = Hook(receiver, arguments, lambda: setattr(server, "should_exit", True))
+    config = uvicorn.Config(hook, log_config=None, lifespan="off", access_log=False)
+    server = uvicorn.Server(config)
+    _note(f"listening at {url}; Ctrl-C ends it")
+    if not arguments.token and token:
+        _note(f"have a task pushed here: dragoman push add AGENT TASK {url} --token {token}")
+    with suppress(KeyboardInterrupt):  # uvicorn passes it on
+        server.run(sockets=[listener])
+    return 0
+
+
+class Hook:
+    """The application: shows each notification, or why it was refused."""
+
+    def __init__(self, receiver: Receiver, arguments: argparse.Namespace, end: Any) -> None:
+        self._receiver = receiver
+        self._json = arguments.json
+        self._left = arguments.count
+        self._end = end
+        self._screen = Screen()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Take one."""
+        body = b""
+        while (message := await receive())["type"] == "http.request":
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                break
+        headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
+        try:
+            if scope["method"] != "POST":
+                raise MethodNotAllowed("a webhook is posted")
+            notification = self._receiver.verify(headers, body)
+            self._receiver.done(notification)
+        except A2AError as error:
+            _note(paint(f"refused ({error.http}): {complaint(error)}", RED, sys.stderr))
+            await _answer(send, error.http, json.dumps(error.to_http()).encode())
+            return
+        await _answer(send, 200, b"{}")
+        if self._json:
+            print(body.decode("utf-8", "replace").strip(), flush=True)
+        else:
+            again = "" if notification.fresh else ", which had come before"
+            told = f"task {plain(notification.task_id)}{again}" if notification.task_id else again
+            _note(f"{paint('verified', GREEN, sys.stderr)} {told}")
+            self._screen.event(notification.event)
+            self._screen.rest()
+        self._left -= 1
+        if self._left == 0:
+            self._end()
+
+
+async def _answer(send: Any, status: int, body: bytes) -> None:
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _note(text: str) -> None:
+    print(paint(text, DIM, sys.stderr), file=sys.stderr, flush=True)

@@ -1,0 +1,186 @@
+"""How a command reaches an agent: the options that all such commands share, and what they mean."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dragoman.cli import UsageError
+from dragoman.cli.paint import RED, paint
+from dragoman.errors import A2AError
+
+if TYPE_CHECKING:
+    from dragoman.client import Client, Sockets
+    from dragoman.client.credentials import Auth
+
+SILENT = 3
+"""The exit status where nobody answers."""
+TOKENS = "tokens.json"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options, and the agent's address before them."""
+    parser.add_argument("url", metavar="URL", help="the agent, its card, or a file with its card")
+    group = parser.add_argument_group("how to reach it")
+    group.add_argument(
+        *("-H", "--header"),
+        action="append",
+        default=[],
+        metavar="'NAME: VALUE'",
+        help="send this header with every request",
+    )
+    group.add_argument("--bearer", default="", metavar="TOKEN", help="a bearer token, or @file")
+    group.add_argument(
+        "--api-key", default="", metavar="KEY", help="an API key; the card says where it goes"
+    )
+    group.add_argument("--user", default="", metavar="NAME:PASSWORD", help="for HTTP Basic")
+    group.add_argument(
+        "--client-id", default="", metavar="ID", help="log in by OAuth, as the card says"
+    )
+    group.add_argument("--client-secret", default="", metavar="SECRET", help="for OAuth")
+    group.add_argument(
+        "--issuer", default="", metavar="URL", help="the OAuth server, if it is not the agent's own"
+    )
+    group.add_argument("--cert", default="", metavar="FILE", help="a client certificate and key")
+    group.add_argument("--ca", default="", metavar="FILE", help="whose certificates to trust")
+    group.add_argument(
+        "--trust",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="credentials may go there, too, if the card says so",
+    )
+    group.add_argument(
+        "--insecure-http", action="store_true", help="send credentials over plain HTTP, too"
+    )
+    group.add_argument(
+        "--binding", metavar="NAME", help="JSONRPC or HTTP+JSON; by default the agent's choice"
+    )
+    group.add_argument(
+        "--timeout", type=float, default=300.0, metavar="SECONDS", help="for one answer; 300"
+    )
+    group.add_argument(
+        "--trace", action="store_true", help="show the bytes on the wire, secrets masked"
+    )
+
+
+def client(arguments: argparse.Namespace) -> Client:
+    """The client that the options describe."""
+    from dragoman.client import Client  # other commands do without it
+    from dragoman.client.binding import BINDINGS
+
+    if arguments.binding and arguments.binding.upper() not in BINDINGS:
+        raise UsageError(f"--binding {arguments.binding}: choose one of {', '.join(BINDINGS)}")
+    return Client.connect(
+        arguments.url,
+        engine=sockets(arguments),
+        headers=headers(arguments),
+        auth=_auth(arguments),
+        trust=arguments.trust,
+        insecure=arguments.insecure_http,
+        timeout=arguments.timeout,
+        bindings=[arguments.binding] if arguments.binding else tuple(BINDINGS),
+    )
+
+
+def sockets(arguments: argparse.Namespace) -> Sockets:
+    """The way out that the options describe."""
+    from ssl import create_default_context
+
+    from dragoman.cli.tap import Tap
+    from dragoman.client import Sockets
+
+    try:
+        ssl = create_default_context(cafile=arguments.ca) if arguments.ca else None
+    except OSError as error:
+        raise UsageError(f"--ca {arguments.ca}: {error.strerror or error}") from None
+    return Sockets(ssl=ssl, tap=Tap() if arguments.trace else None)
+
+
+def headers(arguments: argparse.Namespace) -> dict[str, str]:
+    """The headers that the options ask for."""
+    found = {}
+    for item in arguments.header:
+        name, colon, value = item.partition(":")
+        if not colon or not name.strip():
+            raise UsageError(f"--header {item}: expected NAME: VALUE")
+        found[name.strip().lower()] = value.strip()
+    if arguments.bearer:
+        found["authorization"] = f"Bearer {_secret(arguments.bearer)}"
+    return found
+
+
+def _auth(arguments: argparse.Namespace) -> Auth:
+    from dragoman.client import Certificate, Login, OAuth, Secret, TokenProvider
+
+    found: list[TokenProvider] = []
+    if arguments.api_key:
+        found.append(Secret(_secret(arguments.api_key)))
+    if arguments.user:
+        user, _, password = _secret(arguments.user).partition(":")
+        found.append(Login(user, password))
+    if arguments.client_id:
+        found.append(
+            OAuth(
+                arguments.client_id,
+                _secret(arguments.client_secret),
+                issuer=arguments.issuer,
+                file=state() / TOKENS,
+            )
+        )
+    if arguments.cert:
+        if not Path(arguments.cert).is_file():
+            raise UsageError(f"--cert {arguments.cert}: no such file")
+        found.append(Certificate(arguments.cert, ca=arguments.ca))
+    return found
+
+
+def _secret(text: str) -> str:
+    """An option's value; @file keeps it out of the list of processes."""
+    if not text.startswith("@"):
+        return text
+    try:
+        return Path(text[1:]).read_text().strip()
+    except OSError as error:
+        raise UsageError(f"{text[1:]}: {error.strerror}") from None
+
+
+def state() -> Path:
+    """Where the command keeps what it remembers."""
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(home) / "dragoman"
+
+
+def run(arguments: argparse.Namespace, work: Callable[[Client, Any], Awaitable[int]]) -> int:
+    """Do it with a client; the exit status."""
+
+    async def main() -> int:
+        async with client(arguments) as agent:
+            return await work(agent, arguments)
+
+    return guarded(lambda: asyncio.run(main()), arguments)
+
+
+def guarded(work: Callable[[], int], arguments: argparse.Namespace) -> int:
+    """Do it, and tell what goes wrong in a line."""
+    from dragoman.cli.screen import FAILED, complaint
+    from dragoman.client import Unreachable, Withheld
+
+    try:
+        return work()
+    except (Unreachable, TimeoutError) as error:
+        words = str(error) or f"no answer within {arguments.timeout:g} s"
+        return say(words, SILENT)
+    except (A2AError, ModuleNotFoundError, Withheld, ValueError, OSError) as error:
+        return say(complaint(error), FAILED)
+
+
+def say(text: str, status: int) -> int:
+    """Tell what went wrong; the status."""
+    print(paint(f"dragoman: {text}", RED, sys.stderr), file=sys.stderr)
+    return status

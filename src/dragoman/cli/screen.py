@@ -1,0 +1,180 @@
+"""What an agent says, for a terminal, which it must not steer, and for pipes.
+
+Content goes to standard output, states to standard error; JSON is the wire's own objects.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import UNSET
+
+from dragoman.cli.paint import DIM, hue, paint
+from dragoman.cli.table import plain, size, word
+from dragoman.dialects import v1_0
+from dragoman.errors import A2AError
+from dragoman.events import Reply
+from dragoman.types import (
+    Artifact,
+    Message,
+    Part,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+
+if TYPE_CHECKING:
+    from dragoman.client import Result
+
+FAILED, ASKED = 1, 4
+"""Exit statuses: the task failed, was refused or canceled; the agent waits for something."""
+
+
+class Screen:
+    """Shows events and results, one after the other."""
+
+    def __init__(self, *, as_json: bool = False, folder: str = "") -> None:
+        self._json = as_json
+        self._folder = Path(folder) if folder else None
+        self._line = False
+        """The cursor stands behind a text that has no end yet."""
+        self._artifact = ""
+        self._written = 0
+
+    # -- events
+
+    def event(
+        self, event: Task | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
+    ) -> None:
+        """One event of a stream."""
+        if self._json:
+            shown = Reply(event) if isinstance(event, Message) else event
+            print(v1_0.response(shown).decode(), flush=True)
+        elif isinstance(event, TaskArtifactUpdateEvent):
+            self._chunk(event.artifact, event.append)
+        elif isinstance(event, TaskStatusUpdateEvent):
+            self._status(event.status)
+        elif isinstance(event, Task):
+            for artifact in event.artifacts:
+                self._chunk(artifact, append=False)
+            self._status(event.status)
+        else:
+            self.parts(event.parts)
+
+    def _chunk(self, artifact: Artifact, append: bool) -> None:
+        if artifact.artifact_id != self._artifact or not append:
+            self.rest()
+            self._artifact = artifact.artifact_id
+            if artifact.name and sys.stdout.isatty():
+                print(paint(f"{plain(artifact.name)}:", DIM, sys.stdout))
+        self.parts(artifact.parts, open_end=True)
+
+    def _status(self, status: TaskStatus) -> None:
+        said = status.message
+        text = " ".join(self.words(part) for part in said.parts) if said else ""
+        self.note(f"{state(status.state)} {text}".rstrip())
+
+    # -- results
+
+    def result(self, result: Result) -> int:
+        """What a send came to; the exit status that it deserves."""
+        if self._json:
+            print(v1_0.encode(result.task or result.message).decode())
+            return verdict(result.state)
+        task = result.task
+        if task is not None and result.parts and task.artifacts:
+            for artifact in task.artifacts:
+                self._chunk(artifact, append=False)
+            self.rest()
+            said = task.status.message
+            if said is not None:
+                self.parts(said.parts)
+        else:
+            self.parts(result.parts)
+        if task is not None:
+            self.note(f"{state(task.status.state)} task {plain(task.id)}")
+        return verdict(result.state)
+
+    def parts(self, parts: Iterable[Part], *, open_end: bool = False) -> None:
+        """Content, on standard output. Texts that follow each other are one."""
+        for part in parts:
+            if part.text is not None:
+                self._write(part.text)
+            else:
+                self.rest()
+                print(self.words(part), flush=True)
+        if not open_end:
+            self.rest()
+
+    def _write(self, text: str) -> None:
+        lines = [plain(line) for line in text.split("\n")]
+        print("\n".join(lines), end="", flush=True)
+        self._line = bool(lines[-1]) or (self._line and len(lines) == 1)
+
+    def words(self, part: Part) -> str:
+        """A part in a line. A file is saved if there is a folder for it."""
+        if part.text is not None:
+            return plain(part.text.rstrip("\n").replace("\n", " "))
+        if part.data is not UNSET:
+            return plain(msgspec.json.encode(part.data).decode())
+        name = plain(part.filename or "file")
+        if part.raw is None:
+            return f"<{name} at {plain(part.url)}>"
+        saved = f", saved as {self._save(part.filename, part.raw)}" if self._folder else ""
+        return f"<{name}, {size(len(part.raw))}{saved}>"
+
+    def _save(self, name: str, content: bytes) -> str:
+        assert self._folder is not None
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._written += 1
+        # of a stranger's name only the last piece, and never over something that is there
+        safe = "".join(mark for mark in Path(name).name if mark.isprintable()).lstrip(".")
+        path = self._folder / (safe or f"file-{self._written}")
+        number = 1
+        while path.exists():
+            path = self._folder / f"{Path(safe).stem}-{number}{Path(safe).suffix}"
+            number += 1
+        path.write_bytes(content)
+        return plain(path)
+
+    # -- beside the content
+
+    def note(self, text: str) -> None:
+        """A line on standard error."""
+        self.rest()
+        print(text, file=sys.stderr, flush=True)
+
+    def rest(self) -> None:
+        """End the line that is open."""
+        if self._line:
+            print(flush=True)
+            self._line = False
+
+
+def state(state: TaskState) -> str:
+    """A state in brackets and its colour."""
+    return paint(f"[{word(state)}]", hue(state), sys.stderr)
+
+
+def verdict(state: TaskState | None) -> int:
+    """The exit status that a state deserves."""
+    if state is None or state is TaskState.COMPLETED:
+        return 0
+    if state.terminal:
+        return FAILED
+    return ASKED if state.interrupted else 0
+
+
+def complaint(error: BaseException) -> str:
+    """An error in a line, with the fields that it blames."""
+    text = plain(error)
+    if isinstance(error, A2AError):
+        missing = [f"{f}: {d}" for f, d in error.violations if f not in error.message]
+        text = "; ".join([text, *map(plain, missing)])
+    return text
