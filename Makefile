@@ -10,7 +10,7 @@ BENCH_STAMP := .venv/.bench
 .PHONY: help demo test soak check format bench wheel clean
 
 help:
-	@echo "make demo    two booking agents at work (ONCE=1 ends after one round)"
+	@echo "make demo    three agents plan a trip, and one is killed (ONCE=1 ends after one round)"
 	@echo "make test    set up, check and run all tests"
 	@echo "make soak    crash it for a quarter of an hour (SCALE=0.1 for less)"
 	@echo "make check   format, lint, types, import rules"
@@ -20,7 +20,7 @@ help:
 	@echo "make clean   remove what was made"
 
 demo: $(STAMP)
-	@$(BIN)/python -m demo $(if $(ONCE),--once)
+	@$(BIN)/dragoman demo $(if $(ONCE),--once)
 
 test: check
 	$(BIN)/python -m pytest -n 2 --dist loadfile

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack
 
 from msgspec import UNSET
@@ -32,7 +32,7 @@ from dragoman.types import (
 )
 
 if TYPE_CHECKING:
-    from dragoman.client import Client, Engine, Options
+    from dragoman.client import Client, Engine, Options, Result, Stream
 
 W = TypeVar("W", bound=Wire)
 
@@ -214,6 +214,43 @@ class Turn:
             ),
         )
         return Client.connect(target, app=app, engine=engine, **options)
+
+    async def relay(self, stream: Stream, *, by: str) -> Result:
+        """Tell what another agent tells, as part of this task, until that one ends or asks: its
+        artifacts become artifacts here, its progress is told as progress of `by`. What it asks, or
+        how it failed, is in the result; what to make of that is for the handler to say."""
+        async with stream:
+            async for event in stream:
+                for told in self._relayed(event, by):
+                    await self.emit(told)
+        return stream.result
+
+    def _relayed(self, event: Any, by: str) -> Iterator[Event]:
+        if isinstance(event, TaskArtifactUpdateEvent):
+            yield self._foreign(event.artifact, by, event.append, event.last_chunk)
+        elif isinstance(event, Task):
+            for artifact in event.artifacts:
+                yield self._foreign(artifact, by, append=False, last=False)
+        elif isinstance(event, Message):
+            yield self.artifact(list(event.parts), name=by)
+        elif event.status.message is not None and event.status.state is TaskState.WORKING:
+            yield self.working(f"{by}: {event.status.message.text}")
+
+    def _foreign(self, artifact: Artifact, by: str, append: bool, last: bool) -> Event:
+        key = f"{by}:{artifact.artifact_id}"
+        known = ("relayed", key) in self._streams
+        # others are not strict about what is appended to nothing
+        append = append and (known or any(a.artifact_id == key for a in self.task.artifacts))
+        self._streams["relayed", key] = key
+        self.sound = None
+        name = artifact.name or ("" if append else by)
+        return TaskArtifactUpdateEvent(
+            task_id=self.task.id,
+            context_id=self.task.context_id,
+            artifact=replace(artifact, artifact_id=key, name=name),
+            append=append,
+            last_chunk=last,
+        )
 
     # -- what goes out
 

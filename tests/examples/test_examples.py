@@ -89,7 +89,7 @@ def test_rehearsal() -> None:
 
 def test_the_demo_runs_once() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "demo", "--once"],
+        [sys.executable, "-m", "dragoman", "demo", "--once"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -101,8 +101,9 @@ def test_the_demo_runs_once() -> None:
     assert "HT-1138" in done.stdout
     assert "nights: expected int, got str" in done.stdout
     killed = done.stdout.partition("kill -9")[2]
-    assert "Back: 2026-09-08" in killed
-    assert "TASK_STATE_COMPLETED" in killed
+    assert "Back: 2026-08-15" in killed
+    assert killed.count("itinerary: Out:  2026-08-10 09:40; Back: 2026-08-15 18:15; Seats") == 1
+    assert "completed" in killed
 
 
 def test_every_example_is_tried() -> None:

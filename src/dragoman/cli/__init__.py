@@ -73,6 +73,14 @@ def _parser() -> argparse.ArgumentParser:
     _add_settings(config)
     config.set_defaults(run=_config)
 
+    demo = commands.add_parser(
+        "demo",
+        help="see three agents at work",
+        description="Start three agents on this machine, plan a trip with them, and kill one.",
+    )
+    demo.add_argument("--once", action="store_true", help="end after one round")
+    demo.set_defaults(run=_demo)
+
     from dragoman.cli import db, hooks, talk  # they need names of this module
 
     for part in (talk, hooks, db):
@@ -120,6 +128,12 @@ def _config(arguments: argparse.Namespace) -> int:
         shown = json.dumps(value)  # as TOML writes it, too
         print(f"{name} = {shown}".ljust(40) + f"  # {settings.DESCRIPTIONS[name]}")
     return 0
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from dragoman.cli.demo import show
+
+    return show.run(once=arguments.once)
 
 
 def _serve(arguments: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ import sys
 import time
 from argparse import ArgumentTypeError
 from collections.abc import Iterable, Sequence
+from shutil import get_terminal_size
 from urllib.parse import urlsplit
 
 from dragoman import clock
@@ -31,11 +32,23 @@ def table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Aligned columns below their names."""
     cells = [[plain(cell) for cell in row] for row in (names, *rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    if sys.stdout.isatty() and sum(widths) + 2 * len(widths) - 2 > get_terminal_size().columns:
+        return _records(cells)
     lines = (
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         for row in cells
     )
     return "\n".join(line.rstrip() for line in lines)
+
+
+def _records(cells: Sequence[Sequence[str]]) -> str:
+    """Each row as lines of their own, for terminals that are too narrow for columns."""
+    names, *rows = cells
+    width = max(map(len, names))
+    return "\n\n".join(
+        "\n".join(f"{n.ljust(width)}  {cell}" for n, cell in zip(names, row, strict=True))
+        for row in rows
+    )
 
 
 def size(number: float) -> str:

@@ -1,1 +1,0 @@
-"""Two booking agents at work: `make demo`."""

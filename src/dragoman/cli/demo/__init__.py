@@ -1,0 +1,1 @@
+"""Three agents at work, and one of them killed: `dragoman demo`."""
