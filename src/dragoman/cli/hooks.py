@@ -153,10 +153,10 @@ def _listen(arguments: argparse.Namespace) -> int:
     hook = Hook(receiver, arguments, lambda: setattr(server, "should_exit", True))
     config = uvicorn.Config(hook, log_config=None, lifespan="off", access_log=False)
     server = uvicorn.Server(config)
-    _note(f"listening at {url}; Ctrl-C ends it")
-    if not arguments.token and token:
-        _note(f"have a task pushed here: dragoman push add AGENT TASK {url} --token {token}")
     with suppress(KeyboardInterrupt):  # uvicorn passes it on
+        _note(f"listening at {url}; Ctrl-C ends it")
+        if not arguments.token and token:
+            _note(f"have a task pushed here: dragoman push add AGENT TASK {url} --token {token}")
         server.run(sockets=[listener])
     return 0
 
