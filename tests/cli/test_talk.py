@@ -138,3 +138,54 @@ async def test_what_an_agent_says_does_not_steer_the_terminal(url: str) -> None:
     _, out, _ = await run("send", url, "red\x1b[31m")
     assert "\x1b" not in out
     assert "red\\x1b[31m" in out
+
+
+# ---- how it is reached ---------------------------------------------------------------------
+
+
+async def test_the_bytes_on_the_wire_without_the_secrets(url: str) -> None:
+    status, out, err = await run("send", url, "hello", "--bearer", "sesame", "--trace", "--stream")
+    assert (status, out) == (0, "hello \n")
+    assert "> POST / HTTP/1.1\n" in err
+    assert "> authorization: ***\n" in err
+    assert '"method":"SendStreamingMessage"' in err
+    assert "< content-type: text/event-stream\n" in err
+    assert '< data: {"jsonrpc":"2.0"' in err
+    assert "sesame" not in err
+
+
+async def test_a_secret_from_a_file(url: str, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("ann\n")
+    assert (await run("send", url, "who", "--bearer", f"@{tmp_path}/token"))[1] == "ann\n"
+
+
+@pytest.mark.parametrize("binding", ["JSONRPC", "http+json"])
+async def test_the_binding_can_be_chosen(url: str, binding: str) -> None:
+    _, out, err = await run("send", url, "hi", "--binding", binding, "--trace")
+    assert out == "hi \n"
+    assert ("> POST /message:send" in err) == (binding == "http+json")
+    status, _, err = await run("send", url, "hi", "--binding", "smoke")
+    assert (status, "JSONRPC, HTTP+JSON" in err) == (2, True)
+
+
+async def test_credentials_do_not_go_over_plain_http(tmp_path: Path, url: str) -> None:
+    _, out, _ = await run("card", url, "--json")
+    card = json.loads(out)
+    for interface in card["supportedInterfaces"]:
+        interface["url"] = "http://agent.invalid/"
+    (tmp_path / "card.json").write_text(json.dumps(card))
+    status, _, err = await run("send", f"{tmp_path}/card.json", "hi", "--bearer", "sesame")
+    assert (status, "plain HTTP" in err, "--insecure-http" in err) == (1, True, True)
+    status, _, err = await run(
+        "send", f"{tmp_path}/card.json", "hi", "--bearer", "sesame", "--insecure-http"
+    )
+    assert (status, "agent.invalid" in err) == (3, True)
+
+
+async def test_files_are_saved_and_never_written_over(url: str, tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"\x00\x01")
+    folder = tmp_path / "out"
+    for number, name in enumerate(("a.bin", "a-1.bin")):
+        _, out, _ = await run("send", url, f"@{tmp_path}/a.bin", "-o", str(folder))
+        assert out == f"<a.bin, 2 B, saved as {folder}/{name}>\n", number
+        assert (folder / name).read_bytes() == b"\x00\x01"
