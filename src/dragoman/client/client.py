@@ -97,7 +97,7 @@ class Saying(TypedDict, total=False):
     references: Sequence[str]
     """Other tasks that it refers to."""
     key: str
-    """The idempotency key; a new one if there is none."""
+    """The idempotency key, which is the message's id, too; a new one if there is none."""
 
 
 class Client:
@@ -366,8 +366,8 @@ class Client:
             metadata = {**(metadata or {}), **self._behalf.told()}
             if not key and not files:  # of files, only the names would count
                 key = self._behalf.key(message)
-                if own:
-                    message = replace(message, message_id=key[:32])
+        if key and own:  # the same key, the same message
+            message = replace(message, message_id=key)
         request = SendMessageRequest(
             message=message,
             configuration=SendMessageConfiguration(
