@@ -10,6 +10,7 @@ from dragoman.client.credentials import (
     TokenProvider,
     Withheld,
 )
+from dragoman.client.download import fetch
 from dragoman.client.engine import Body, Engine, Request, Response, Sockets, Unreachable
 from dragoman.client.inbox import Inbox
 from dragoman.client.oauth import Invitation, OAuth
@@ -42,4 +43,5 @@ __all__ = (
     "TokenProvider",
     "Unreachable",
     "Withheld",
+    "fetch",
 )

@@ -298,6 +298,31 @@ class Egress:
                 raise Unreachable(f"no answer within {self._timeout:g} s") from None
             raise Busy("too many requests to this host are still waiting") from None
 
+    async def fetch(self, url: str) -> AsyncIterator[bytes]:
+        """What is at a URL, piece by piece and however long; Refused, or Unreachable, also when
+        the next piece takes longer than an answer may."""
+        target = self.admit(url)
+        self.open()
+        from aiohttp import ClientError, ClientTimeout
+
+        assert self._sessions is not None
+        limit = ClientTimeout(total=None, sock_connect=self._timeout, sock_read=self._timeout)
+        try:
+            async with (
+                self._place(target.host),
+                self._sessions[False].get(
+                    target.url(), allow_redirects=False, timeout=limit
+                ) as response,
+            ):
+                if response.status != 200:
+                    raise Unreachable(f"the answer is HTTP {response.status}")
+                async for chunk in response.content.iter_any():
+                    yield chunk
+        except TimeoutError:
+            raise Unreachable(f"nothing came for {self._timeout:g} s") from None
+        except (ClientError, OSError, RuntimeError) as error:
+            raise Unreachable(_reason(error)) from error
+
     async def _exchange(
         self, method: str, target: Target, headers: dict[str, str], body: bytes
     ) -> Answer:
