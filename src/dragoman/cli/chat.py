@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 import sys
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from dragoman.sync import Client, Stream
 from dragoman.types import Message, Part, Role, Task, TaskState
 
 HISTORY = "history"
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -109,11 +111,8 @@ class Chat:
 
     def _prompt(self, more: bool) -> str:
         text = "...> " if more else "answer> " if self._waiting else "you> "
-        shown = paint(text, f"{BOLD};{CYAN}", sys.stdout)
         # readline must be told what takes no room
-        return (
-            shown.replace("\033[", "\001\033[").replace("m", "m\002") if "\033" in shown else text
-        )
+        return _STYLE.sub("\001\\g<0>\002", paint(text, f"{BOLD};{CYAN}", sys.stdout))
 
     # -- a turn
 
