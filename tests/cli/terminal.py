@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE = 20
+UNWANTED = {"NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"}
 _STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x01|\x02")
 
 
@@ -33,7 +34,7 @@ class Terminal:
     ) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
-        known = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
+        known = {k: v for k, v in os.environ.items() if k not in UNWANTED}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "dragoman", *arguments],
             stdin=slave,

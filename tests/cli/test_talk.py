@@ -66,8 +66,10 @@ async def test_card(url: str) -> None:
     assert status == 0
     for words in ("Echo 1.2.3", "JSONRPC 1.0", "(used here)", "skill echo", "such as: Hello"):
         assert words in out
-    _, out, _ = await run("card", f"{url}/.well-known/agent-card.json", "--json")
-    assert json.loads(out)["name"] == "Echo"
+    for form in ("--json", "--raw"):
+        _, out, _ = await run("card", f"{url}/.well-known/agent-card.json", form)
+        assert json.loads(out)["name"] == "Echo"
+        assert ("\n" in out) == (form == "--json")
 
 
 async def test_send(url: str) -> None:

@@ -20,7 +20,12 @@ SERVE = ("host", "port", "url", "store", "log_level", "log_format")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
     parser = _parser()
-    arguments = parser.parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["--complete"]:
+        from dragoman.cli import complete
+
+        return complete.answer(parser, words[1:])
+    arguments = parser.parse_args(words)
     try:
         status: int = arguments.run(arguments)
         return status
@@ -81,9 +86,9 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--once", action="store_true", help="end after one round")
     demo.set_defaults(run=_demo)
 
-    from dragoman.cli import db, hooks, talk  # they need names of this module
+    from dragoman.cli import complete, db, hooks, talk  # they need names of this module
 
-    for part in (talk, hooks, db):
+    for part in (talk, hooks, db, complete):
         part.add(commands)
     return parser
 

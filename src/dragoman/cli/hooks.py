@@ -151,6 +151,7 @@ def _listen(arguments: argparse.Namespace) -> int:
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
     server: uvicorn.Server
     hook = Hook(receiver, arguments, lambda: setattr(server, "should_exit", True))
+    listener.listen()  # whoever reads the line below may come at once
     config = uvicorn.Config(hook, log_config=None, lifespan="off", access_log=False)
     server = uvicorn.Server(config)
     with suppress(KeyboardInterrupt):  # uvicorn passes it on

@@ -40,7 +40,10 @@ A line that ends in \\ goes on in the next. Ctrl-C ends the turn that is under w
 def add(commands: Any) -> None:
     """Add the commands."""
     card = _command(commands, "card", "show an agent's card", show_card)
-    card.add_argument("--json", action="store_true", help="as JSON")
+    card.add_argument("--check", action="store_true", help="say what is wrong with it instead")
+    card.add_argument("--raw", action="store_true", help="exactly as it is served")
+    card.add_argument("--json", action="store_true", help="as JSON; a line a finding with --check")
+    card.set_defaults(run=_card)
 
     send = _command(commands, "send", "send a message and show the answer", say)
     send.add_argument("said", nargs="*", metavar="TEXT", help="text, or @file; - is standard input")
@@ -95,6 +98,14 @@ def _command(
     reach.add(parser)
     parser.set_defaults(run=lambda arguments: reach.run(arguments, run))
     return parser
+
+
+def _card(arguments: argparse.Namespace) -> int:
+    if not (arguments.check or arguments.raw):
+        return reach.run(arguments, show_card)
+    from dragoman.cli import check
+
+    return check.run(arguments)
 
 
 def _chat(arguments: argparse.Namespace) -> int:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urlsplit
 
+from msgspec import Struct
+
 from dragoman.client.credentials import private
-from dragoman.client.engine import Engine, Request, origin, whole
+from dragoman.client.engine import Engine, Request, Response, origin, whole
 from dragoman.dialects import v1_0
 from dragoman.errors import A2AError, InvalidAgentResponse, VersionNotSupported, restored
 from dragoman.types import AgentCard, AgentInterface
+
+T = TypeVar("T")
 
 PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 SPOKEN = "1.0"
@@ -26,6 +31,15 @@ def address(target: str) -> str:
     return f"http://{target}" if private(f"http://{target}") else f"https://{target}"
 
 
+class Document(Struct, frozen=True):
+    """What is where a card should be."""
+
+    body: bytes
+    url: str = ""
+    """Where it was found; empty for a file."""
+    headers: Mapping[str, str] = {}
+
+
 class Cards:
     """Cards by their address, kept as HTTP says: fresh for max-age, then asked for by ETag."""
 
@@ -37,39 +51,63 @@ class Cards:
         """The card at an agent's address, at a card's own address, or in a file."""
         if "://" not in target:
             return decode(Path(target).read_bytes(), target)  # noqa: ASYNC240 - small, read once
-        if urlsplit(target).path.endswith(".json"):
-            return await self.get(target)
-        missing: A2AError | None = None
-        for path in PATHS:
-            try:
-                return await self.get(target.rstrip("/") + path)
-            except A2AError as error:
-                if error.http not in (404, 405):
-                    raise
-                missing = error
-        raise type(missing or InvalidAgentResponse())(
-            f"there is no agent card at {target}: neither {PATHS[0]} nor {PATHS[1]}"
-        )
+        return await _first(target, self.get)
+
+    async def fetch(self, target: str) -> Document:
+        """The document in the same places, whatever it says."""
+        if "://" not in target:
+            return Document(Path(target).read_bytes())  # noqa: ASYNC240 - small, read once
+        return await _first(target, self._document)
 
     async def get(self, url: str) -> AgentCard:
         """The card at this address."""
         card, tag, until = self._known.get(url, (None, "", 0.0))
         if card is not None and time.monotonic() < until:
             return card
-        headers = {"accept": "application/json", "a2a-version": SPOKEN}
-        if tag:
-            headers["if-none-match"] = tag
-        response = await self._engine.send(Request("GET", url, headers))
-        body = await whole(response)
+        response, body = await self._ask(url, tag)
         if response.status == 304 and card is not None:
             found = card
         elif response.status != 200:
-            raise restored(f"{url} answered {response.status}", http=response.status)
+            raise _refused(url, response)
         else:
             found = decode(body, url)
         until = time.monotonic() + _age(response.headers.get("cache-control", ""))
         self._known[url] = (found, response.headers.get("etag", ""), until)
         return found
+
+    async def _document(self, url: str) -> Document:
+        response, body = await self._ask(url)
+        if response.status != 200:
+            raise _refused(url, response)
+        return Document(body, url, response.headers)
+
+    async def _ask(self, url: str, tag: str = "") -> tuple[Response, bytes]:
+        headers = {"accept": "application/json", "a2a-version": SPOKEN}
+        if tag:
+            headers["if-none-match"] = tag
+        response = await self._engine.send(Request("GET", url, headers))
+        return response, await whole(response)
+
+
+async def _first(target: str, get: Callable[[str], Awaitable[T]]) -> T:
+    """What is at the first address of a target where there is something."""
+    if urlsplit(target).path.endswith(".json"):
+        return await get(target)
+    missing: A2AError | None = None
+    for path in PATHS:
+        try:
+            return await get(target.rstrip("/") + path)
+        except A2AError as error:
+            if error.http not in (404, 405):
+                raise
+            missing = error
+    raise type(missing or InvalidAgentResponse())(
+        f"there is no agent card at {target}: neither {PATHS[0]} nor {PATHS[1]}"
+    )
+
+
+def _refused(url: str, response: Response) -> A2AError:
+    return restored(f"{url} answered {response.status}", http=response.status)
 
 
 def decode(body: bytes, where: str) -> AgentCard:

@@ -1,0 +1,98 @@
+"""`dragoman card --check`: what is wrong with a card, for people and for programs."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dragoman.cli import reach
+from dragoman.cli.paint import DIM, RED, YELLOW, paint
+from dragoman.cli.table import count, plain
+
+if TYPE_CHECKING:
+    from dragoman.client.discovery import Document
+    from dragoman.client.shape import Finding
+
+STYLES = {"error": RED, "warning": YELLOW, "note": DIM}
+WIDE = 40
+"""The most room that the names of fields get in a line."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Find the card and print what is to be said of it, 1 if there is an error; or, with `--raw`,
+    the card as it is."""
+
+    def work() -> int:
+        found = asyncio.run(_fetch(arguments))
+        if not arguments.raw:
+            return _report(found, arguments)
+        sys.stdout.buffer.write(found.body)
+        sys.stdout.buffer.flush()
+        return 0
+
+    return reach.guarded(work, arguments)
+
+
+async def _fetch(arguments: argparse.Namespace) -> Document:
+    """The document by itself: a client would not go on with a card that it cannot read."""
+    from dragoman.client.credentials import Guard
+    from dragoman.client.discovery import Cards, address
+
+    where = address(arguments.url)
+    guard = Guard(
+        reach.sockets(arguments),
+        headers=reach.headers(arguments),
+        trust=[where],
+        insecure=arguments.insecure_http,
+    )
+    try:
+        async with asyncio.timeout(arguments.timeout):
+            return await Cards(guard).fetch(where or arguments.url)
+    finally:
+        await guard.close()
+
+
+def _report(found: Document, arguments: argparse.Namespace) -> int:
+    from dragoman.client.check import check
+
+    findings = check(found.body, url=found.url, headers=found.headers)
+    if arguments.json:
+        for finding in findings:
+            print(json.dumps(msgspec.to_builtins(finding)))
+    else:
+        for line in text(findings, shutil.get_terminal_size((100, 24)).columns):
+            print(line)
+    return 1 if any(finding.level == "error" for finding in findings) else 0
+
+
+def text(findings: Sequence[Finding], columns: int) -> Iterator[str]:
+    """The findings in lines of so many columns, and their sum."""
+    rows = [(item.level, plain(item.field) or "card", plain(item.text)) for item in findings]
+    longest = max((len(field) for _, field, _ in rows), default=0)
+    wide = max(min(longest, WIDE, columns // 2 - 9), 0)
+    space = " " * (9 + wide + 2)
+    for level, field, words in rows:
+        lines = textwrap.wrap(
+            words, max(columns - len(space), 20), break_on_hyphens=False, break_long_words=False
+        )
+        begin = paint(level, STYLES[level], sys.stdout) + " " * (9 - len(level))
+        begin += f"{field:{wide}}  "
+        if len(field) > wide:  # its words begin on a line of their own
+            yield begin.rstrip()
+            begin = space
+        yield begin + lines[0]
+        yield from (space + line for line in lines[1:])
+    sums = [
+        count(number, noun)
+        for noun in ("error", "warning", "note")
+        if (number := sum(item.level == noun for item in findings))
+    ]
+    yield ", ".join(sums) if sums else "nothing is wrong with this card"
