@@ -7,11 +7,12 @@ STAMP := .venv/.stamp
 BENCH_STAMP := .venv/.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak check format bench wheel clean
+.PHONY: help demo test interop soak check format bench wheel clean
 
 help:
 	@echo "make demo    three agents plan a trip, and one is killed (ONCE=1 ends after one round)"
 	@echo "make test    set up, check and run all tests"
+	@echo "make interop the client against every foreign server, in full"
 	@echo "make soak    crash it for a quarter of an hour (SCALE=0.1 for less)"
 	@echo "make check   format, lint, types, import rules"
 	@echo "make format  put the format right"
@@ -23,7 +24,10 @@ demo: $(STAMP)
 	@$(BIN)/dragoman demo $(if $(ONCE),--once)
 
 test: check
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile -rs
+
+interop: $(STAMP)
+	INTEROP=full $(BIN)/python -m pytest -n 2 --dist loadfile -rs tests/interop
 
 soak: $(STAMP)
 	CRASH_SOAK=$(or $(SCALE),1) $(BIN)/python -m pytest tests/faults/crash -x -s
@@ -45,7 +49,7 @@ wheel: $(STAMP)
 	$(BIN)/python -m build
 
 clean:
-	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .peers dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dragoman needs Python 3.11 or newer; try make PYTHON=python3.12")'

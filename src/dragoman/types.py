@@ -15,13 +15,10 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 Metadata: TypeAlias = dict[str, Any]
 Required = Annotated[str, Meta(min_length=1)]
-Timestamp = Annotated[
-    str,
-    Meta(
-        pattern=r"(?a)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z\Z",
-        extra={"timestamp": True},
-    ),
-]
+_TIME = r"(?a)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z\Z"
+Timestamp = Annotated[str, Meta(pattern=_TIME, extra={"timestamp": "asked"})]
+Told = Annotated[str, Meta(pattern=_TIME, extra={"timestamp": "told"})]
+"""A time that an agent tells. Some leave its zone out, and then it is as if they told none."""
 
 
 class Wire(
@@ -137,7 +134,7 @@ class TaskStatus(Wire, frozen=True, kw_only=True):
 
     state: TaskState
     message: Message | None = None
-    timestamp: Timestamp | None = None
+    timestamp: Told | None = None
 
 
 class Task(Wire, frozen=True, kw_only=True):

@@ -276,6 +276,17 @@ async def test_a_send_is_repeated_and_runs_once(app: App, binding: str) -> None:
     assert app.agents["parrot"].runs == ["hello"]  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize("lost", ["before", "after"])
+async def test_a_cancel_that_is_lost_is_made_up_for(app: App, binding: str, lost: str) -> None:
+    engine = Failing(app)
+    async with Client.connect(app=app, engine=engine, bindings=[binding]) as client:
+        begun = await client.send("gate", wait=False)
+        assert begun.task is not None
+        setattr(engine, lost, 1)
+        assert (await client.task(begun.task.id).cancel()).status.state is TaskState.CANCELED
+
+
 async def test_what_keeps_failing_is_told(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
     engine = Failing(app, before=100)

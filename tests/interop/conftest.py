@@ -1,15 +1,20 @@
-"""What the tests with the reference SDK share."""
+"""What the tests with foreign clients and servers share."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 
 import pytest
 import pytest_asyncio
 
 from dragoman import App
+from dragoman.client import Client
+from tests.interop import peers
 from tests.interop.agents import household
+from tests.interop.peers import Absent, Peer, environments
 from tests.interop.reference import BINDINGS, Speak, peer
 from tests.serving import serving
 
@@ -34,3 +39,46 @@ def speak(request: pytest.FixtureRequest) -> Speak:
 def meet(house: str, speak: Speak) -> Speak:
     """Opens a peer of an agent of the household, by its name."""
     return lambda name, **options: speak(f"{house}/{name}", **options)
+
+
+# ---- foreign servers -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def desks(request: pytest.FixtureRequest) -> Iterator[Callable[[str], str]]:
+    """Gives the URL of a foreign server, which is started when it is first asked for. A test that
+    asks for one which cannot be had here is skipped, and says why."""
+    known: dict[str, str | Absent] = {}
+    with ExitStack() as stack:
+
+        def url(name: str) -> str:
+            if name not in known:
+                if not environments.ready(name):
+                    tell(request, f"installing {name} into .peers; this is done once\n")
+                try:
+                    known[name] = stack.enter_context(peers.serving(name))
+                except Absent as why:
+                    known[name] = why
+            found = known[name]
+            if isinstance(found, Absent):
+                pytest.skip(f"{name}: {found}")
+            return found
+
+        yield url
+
+
+@pytest.fixture
+async def client(peer: Peer, desks: Callable[[str], str]) -> AsyncIterator[Client]:
+    """Our client of the peer that a test runs with, over its binding."""
+    async with Client.connect(
+        desks(peer.name), bindings=[peer.binding], deadline=peers.PATIENCE
+    ) as client:
+        yield client
+
+
+def tell(request: pytest.FixtureRequest, text: str) -> None:
+    """Say something to whoever runs the tests, now."""
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        sys.stderr.write(text)
+        sys.stderr.flush()

@@ -318,6 +318,21 @@ def test_a_time_in_any_zone_with_any_fraction(said: str, read_as: str) -> None:
     assert found.status_timestamp_after == read_as
 
 
+@pytest.mark.parametrize(
+    ("said", "read_as"),
+    [
+        ("2026-01-31T12:00:00+01:00", "2026-01-31T11:00:00Z"),
+        ("2026-01-31T12:00:00", None),
+        ("2026-01-31 12:00:00.123456", None),
+    ],
+)
+def test_a_time_without_a_zone_tells_nothing(said: str, read_as: str | None) -> None:
+    status = {"state": "TASK_STATE_WORKING", "timestamp": said}
+    assert read(TaskStatus, status).timestamp == read_as
+    with pytest.raises(InvalidParams, match="timestamp"):
+        read(TaskStatus, {**status, "timestamp": "yesterday"})
+
+
 # A date that no calendar has is refused by whoever uses it: see `clock.ceiling`.
 @pytest.mark.parametrize(
     "wrong",

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Unpack
 
+from dragoman.client.engine import Unreachable
 from dragoman.client.result import Result
 from dragoman.client.stream import Stream
 from dragoman.errors import A2AError, MethodNotFound, UnsupportedOperation
@@ -47,7 +48,14 @@ class Remote:
     async def cancel(self, *, metadata: dict[str, Any] | None = None) -> Task:
         """Ask the agent to end it."""
         request = CancelTaskRequest(id=self.id, metadata=metadata)
-        task: Task = await self._client.call("cancel", request)
+        task: Task
+        try:
+            task = await self._client.call("cancel", request)
+        except Unreachable:
+            # it may have arrived, or not; asked twice, an agent that did it would refuse
+            task = await self.get()
+            if task.status.state is not TaskState.CANCELED:
+                task = await self._client.call("cancel", request)
         return task
 
     def subscribe(self, *, keep: bool = True) -> Stream:

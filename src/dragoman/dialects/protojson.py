@@ -29,6 +29,7 @@ Tidy = Callable[[Any], Any]
 ABSENT = object()
 _WHERE = re.compile(r"(?s)(.*?)(?: - at `\$(.*)`)?")
 _MISSING = re.compile(r"Object missing required field `(.*)`")
+_ZONELESS = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?", re.ASCII)
 _SNAKE = re.compile(r"(?<=[a-z0-9])([A-Z])")
 
 
@@ -102,8 +103,9 @@ def tidier(kind: Any, text: bool = False) -> Tidy:
     """What turns a liberal document of this type into a strict one. It never fails: what it
     does not understand it leaves for msgspec to name."""
     if get_origin(kind) is Annotated:
-        if any(getattr(note, "extra", None) for note in kind.__metadata__):
-            return _time
+        for note in kind.__metadata__:
+            if extra := getattr(note, "extra", None):
+                return _told if extra["timestamp"] == "told" else _time
         return tidier(kind.__origin__, text)
     if get_origin(kind) in (Union, types.UnionType):
         inner = [a for a in get_args(kind) if a not in (type(None), UnsetType)]
@@ -201,6 +203,10 @@ def _time(value: Any) -> Any:
         return clock.utc(value) if isinstance(value, str) else value
     except ValueError:
         return value
+
+
+def _told(value: Any) -> Any:
+    return ABSENT if isinstance(value, str) and _ZONELESS.fullmatch(value) else _time(value)
 
 
 def _same(value: Any) -> Any:

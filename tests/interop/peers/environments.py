@@ -1,0 +1,96 @@
+"""What the foreign servers need, installed beside `.venv` by the first who asks, and kept."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parents[3] / ".peers"
+FASTA2A = ("fasta2a==2.1.1", "uvicorn>=0.34")
+JAVASCRIPT = {"@a2a-js/sdk": "1.3.0", "express": "^5.1.0"}
+OLDEST_NODE = 20
+PATIENCE = 600
+"""An installation that takes more seconds has failed."""
+_OFFLINE = re.compile(
+    r"ENOTFOUND|EAI_AGAIN|ECONN\w+|ETIMEDOUT|ENETUNREACH|SOCKET_TIMEOUT|NewConnectionError"
+    r"|NameResolutionError|ConnectTimeout|Read timed out|ProxyError|name resolution"
+)
+
+
+class Absent(Exception):
+    """A peer cannot be had here; the message says why."""
+
+
+def ready(name: str) -> bool:
+    """Whether nothing is going to be installed for this peer."""
+    if name == "javascript" and _missing():
+        return True
+    return name == "reference" or (FOLDER / name / "stamp").is_file()
+
+
+def python() -> Path:
+    """An interpreter that has fasta2a."""
+
+    def make(folder: Path) -> None:
+        _run("venv", folder, sys.executable, "-m", "venv", ".")
+        pip = ("-m", "pip", "install", "--quiet", "--timeout=60", "--retries=2")
+        _run("pip", folder, str(folder / "bin/python"), *pip, *FASTA2A)
+
+    return _made("fasta2a", [sys.version, sys.base_prefix, *FASTA2A], make) / "bin/python"
+
+
+def node() -> Path:
+    """A folder that has the JavaScript SDK."""
+    if missing := _missing():
+        raise Absent(f"{missing} is not installed")
+    version = subprocess.run(["node", "--version"], capture_output=True, text=True).stdout.strip()
+    if int(version.lstrip("v").split(".")[0] or 0) < OLDEST_NODE:
+        raise Absent(f"node is {version}, and the SDK needs {OLDEST_NODE}")
+
+    def make(folder: Path) -> None:
+        wanted = {"private": True, "dependencies": JAVASCRIPT}
+        (folder / "package.json").write_text(json.dumps(wanted))
+        soon = ("--fetch-timeout=60000", "--fetch-retries=2", "--fetch-retry-mintimeout=1000")
+        _run("npm", folder, "npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", *soon)
+
+    return _made("javascript", [json.dumps(JAVASCRIPT)], make)
+
+
+def _missing() -> str:
+    return next((name for name in ("node", "npm") if shutil.which(name) is None), "")
+
+
+def _made(name: str, wanted: Sequence[str], make: Callable[[Path], None]) -> Path:
+    """The folder of an environment. Test processes that want the same one wait for each other."""
+    folder = FOLDER / name
+    stamp = folder / "stamp"
+    content = "\n".join(wanted)
+    FOLDER.mkdir(exist_ok=True)
+    with (FOLDER / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not stamp.is_file() or stamp.read_text() != content:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            make(folder)
+            stamp.write_text(content)
+    return folder
+
+
+def _run(name: str, folder: Path, *command: str) -> None:
+    try:
+        subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, check=True, timeout=PATIENCE
+        )
+    except subprocess.TimeoutExpired:
+        raise Absent(f"{name} took more than {PATIENCE} s") from None
+    except subprocess.CalledProcessError as error:
+        said = f"{error.stdout}{error.stderr}"
+        if found := _OFFLINE.search(said):
+            raise Absent(f"{name} cannot reach its registry ({found[0]})") from None
+        raise RuntimeError(f"`{' '.join(command)}` failed:\n{said}") from None
