@@ -51,12 +51,15 @@ class TaskState(Enum):
     """No event follows."""
     interrupted: bool
     """The agent waits for the client."""
+    settled: bool
+    """One of the two: nothing happens by itself."""
 
 
 for _number, _state in enumerate(TaskState, start=1):  # plain attributes: they are hot
     _state.number = _number
     _state.terminal = _state.name in {"COMPLETED", "FAILED", "CANCELED", "REJECTED"}
     _state.interrupted = _state.name in {"INPUT_REQUIRED", "AUTH_REQUIRED"}
+    _state.settled = _state.terminal or _state.interrupted
 
 
 class Role(Enum):

@@ -27,13 +27,11 @@ async def test_discovery(peer: Peer, client: Client) -> None:
     assert not client.resumes
 
 
-async def test_send(peer: Peer, client: Client) -> None:
-    sent = await client.send("hello there")
-    result = await peer.end(client, sent)
+async def test_send(client: Client) -> None:
+    result = await client.send("hello there")
     assert (result.state, result.text) == (TaskState.COMPLETED, "hello there")
     assert result.task is not None
     assert await client.task(result.task.id).get() == result.task
-    assert (sent.state is TaskState.COMPLETED) == peer.offers("waits for the end")
 
 
 async def test_stream(client: Client) -> None:
@@ -53,7 +51,7 @@ async def test_stream(client: Client) -> None:
 
 
 async def test_several_turns(peer: Peer, client: Client) -> None:
-    asked = await peer.end(client, await client.send("ask"))
+    asked = await client.send("ask")
     assert asked.state is TaskState.INPUT_REQUIRED
     assert asked.task is not None
     assert (asked.text == "Which?") == peer.offers("asks in its status")
@@ -63,8 +61,7 @@ async def test_several_turns(peer: Peer, client: Client) -> None:
         assert done.task is not None
         assert done.task.id == asked.task.id
     else:
-        sent = await client.send("this one", context=asked.task.context_id)
-        done = await peer.end(client, sent)
+        done = await client.send("this one", context=asked.task.context_id)
         assert done.task is not None
         assert done.task.context_id == asked.task.context_id
     assert (done.state, done.text) == (TaskState.COMPLETED, "this one")

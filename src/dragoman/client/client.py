@@ -218,10 +218,14 @@ class Client:
                     pass
             return stream.result
         request, key, files = self._request(said, task, context, wait, **saying)
-        answer = await self.call("send", request, {"idempotency-key": key}, files)
-        if answer.task is not None:
-            self.begun(answer.task.id)
-        return Result(answer.task, answer.message)
+        async with self.limit():
+            answer = await self.call("send", request, {"idempotency-key": key}, files)
+            found: Task | None = answer.task
+            if found is not None:
+                self.begun(found.id)
+                if wait and not found.status.state.settled:  # not every agent waits, nor for ever
+                    found = await self.task(found.id).wait()
+        return Result(found, answer.message)
 
     def stream(
         self,
@@ -286,6 +290,11 @@ class Client:
         found = min(limits, default=math.inf)
         return found if math.isfinite(found) else None
 
+    def limit(self) -> asyncio.Timeout:
+        """A block that ends with TimeoutError when what begins now must have ended."""
+        until = self.until
+        return asyncio.timeout(None if until is None else max(until - time.monotonic(), 0))
+
     def headers(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """What every request carries, beside what is secret."""
         found = {"a2a-version": SPOKEN, **(more or {})}
@@ -311,10 +320,7 @@ class Client:
                 return await self.binding.call(order)
 
         try:
-            until = self.until
-            if until is None:
-                return await self._repeat(once, call)
-            async with asyncio.timeout(max(until - time.monotonic(), 0)):
+            async with self.limit():
                 return await self._repeat(once, call)
         except Unauthenticated as error:
             if (ways := wanted(self.card)) and type(error) is Unauthenticated:

@@ -26,6 +26,7 @@ from dragoman.types import (
 
 if TYPE_CHECKING:
     from dragoman.client.client import Client, Saying
+    from dragoman.client.inbox import Inbox
 
 LONGEST_POLL = 10.0
 LOOK = 30.0
@@ -70,32 +71,33 @@ class Remote:
         """The task once it has ended or asks for something: by its stream, else by a webhook if
         the client has an inbox, else by looking every `poll` seconds, and less often as it lasts.
         """
+        async with self._client.limit():
+            return await self._wait(poll)
+
+    async def _wait(self, poll: float) -> Task:
         capabilities = self._client.card.capabilities
         task = await self.get()
-        if _settled(task.status.state):
-            return task
-        if capabilities.streaming:
+        if capabilities.streaming and not task.status.state.settled:
             with suppress(UnsupportedOperation, MethodNotFound):  # ended, or not streamed after all
                 async with self.subscribe() as stream:
                     async for _ in stream:
-                        if stream.task and _settled(stream.task.status.state):
+                        if stream.task and stream.task.status.state.settled:
                             break
-                return await self.get()
-        if capabilities.push_notifications and self._client.inbox is not None:
-            return await self._pushed()
-        while not _settled(task.status.state):
+            task = await self.get()
+        inbox = self._client.inbox if capabilities.push_notifications else None
+        if inbox is not None and not task.status.state.settled:
+            return await self._pushed(inbox)
+        while not task.status.state.settled:
             await asyncio.sleep(poll)
             poll = min(poll * 1.5, max(poll, LONGEST_POLL))
             task = await self.get()
         return task
 
-    async def _pushed(self) -> Task:
-        inbox = self._client.inbox
-        assert inbox is not None
+    async def _pushed(self, inbox: Inbox) -> Task:
         with inbox.expecting(self.id) as came:
             made = await self._client.call("create_webhook", inbox.config(self.id))
             try:
-                while not _settled((task := await self.get()).status.state):
+                while not (task := await self.get()).status.state.settled:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(LOOK):
                             await came.wait()
@@ -144,7 +146,3 @@ class Remote:
         """Have no more events posted there."""
         request = DeleteTaskPushNotificationConfigRequest(task_id=self.id, id=id)
         await self._client.call("delete_webhook", request)
-
-
-def _settled(state: TaskState) -> bool:
-    return state.terminal or state.interrupted

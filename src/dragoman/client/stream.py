@@ -54,8 +54,9 @@ class Stream:
         """The first event has not come."""
         self._more = False
         """More than the first event has come."""
-        self._patched = False
-        """Something was told by comparison, and may be told again."""
+        # a stream that is joined late may lack what came before
+        self._patched = isinstance(request, SubscribeToTaskRequest) and not client.resumes
+        """What was told must be compared with the task in the end."""
         self._deaf = not client.card.capabilities.streaming
         """The agent does not offer to be listened to."""
         self._until = client.until

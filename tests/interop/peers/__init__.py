@@ -25,7 +25,6 @@ from typing import IO, Any, NamedTuple
 
 import pytest
 
-from dragoman.client import Client, Result
 from tests.interop.peers import environments
 from tests.interop.peers.environments import Absent as Absent
 from tests.interop.peers.table import OFFERS
@@ -48,12 +47,6 @@ class Peer(NamedTuple):
     def offers(self, what: str) -> bool:
         """Whether the table says yes."""
         return OFFERS[what][self.name] is True
-
-    async def end(self, client: Client, result: Result) -> Result:
-        """What a send came to, also where it is answered before that."""
-        if self.offers("waits for the end") or result.task is None:
-            return result
-        return Result(await client.task(result.task.id).wait())
 
     def meets(self, what: str) -> contextlib.AbstractContextManager[Any]:
         """A block that must raise what the table says; if that is no error, it goes through."""

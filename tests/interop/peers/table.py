@@ -17,44 +17,40 @@ Offer = bool | type[Exception]
 TABLE = """
 what                       reference             javascript                fasta2a
 -- messages
-waits for the end          yes                   yes                       no (1)
-answers without a task     yes                   yes                       no (2)
-asks in its status         yes                   yes                       no (3)
-says why it failed         yes                   yes                       no (3)
-fails when it crashes      InternalError (4)     yes                       yes
-goes on with a task        yes                   yes                       no (5)
-takes null for data        yes                   InvalidAgentResponse (6)  yes
+answers without a task     yes                   yes                       no (1)
+asks in its status         yes                   yes                       no (2)
+says why it failed         yes                   yes                       no (2)
+fails when it crashes      InternalError (3)     yes                       yes
+goes on with a task        yes                   yes                       no (4)
+takes null for data        yes                   InvalidAgentResponse (5)  yes
 -- tasks
 lists                      yes                   yes                       UnsupportedOperation
-tells latecomers all       yes                   yes                       no (7)
 leaves the history out     yes                   yes                       no
-streams beyond a question  yes                   yes                       Unreachable (8)
-cancels before it answers  yes                   yes                       no (9)
-has webhooks               yes                   yes                       InternalError (10)
-has an extended card       yes                   yes                       InternalError (10)
+streams beyond a question  yes                   yes                       Unreachable (6)
+cancels before it answers  yes                   yes                       no (7)
+has webhooks               yes                   yes                       InternalError (8)
+has an extended card       yes                   yes                       InternalError (8)
 -- mistakes
-a reply to nothing         TaskNotFound          TaskNotFound              no (5)
-a reply to what has ended  UnsupportedOperation  UnsupportedOperation      no (5)
-another context            InvalidParams         InvalidParams             no (5)
-a look at what has ended   UnsupportedOperation  UnsupportedOperation      no (11)
-canceling what has ended   TaskNotCancelable     TaskNotCancelable         no (9)
-canceling twice            TaskNotCancelable     no                        no (9)
-a message without parts    InvalidParams         InvalidParams             InvalidAgentResponse (12)
+a reply to nothing         TaskNotFound          TaskNotFound              no (4)
+a reply to what has ended  UnsupportedOperation  UnsupportedOperation      no (4)
+another context            InvalidParams         InvalidParams             no (4)
+a look at what has ended   UnsupportedOperation  UnsupportedOperation      no (9)
+canceling what has ended   TaskNotCancelable     TaskNotCancelable         no (7)
+canceling twice            TaskNotCancelable     no                        no (7)
+a message without parts    InvalidParams         InvalidParams             InvalidAgentResponse (10)
 says which field is wrong  yes                   no                        no
 a page too large           InvalidParams         InvalidParams             UnsupportedOperation
 
-(1) It answers as soon as there is a task, whatever `returnImmediately` says.
-(2) Its workers only know tasks.
-(3) Its storage has no messages in a status: what the agent says is in the history.
-(4) What an executor raises is the answer; the task itself is failed.
-(5) It takes no follow-ups: a message to a task begins another, in the context that it names.
-(6) It reads null as nothing, and gives back a part that holds nothing.
-(7) Its storage gets artifacts as a whole, so a stream that is joined late lacks the beginning.
-(8) It ends the streams of a task that asks, and each one that is begun anew.
-(9) Canceling is work for a worker like any other; what has ended is answered as it is.
-(10) It has no 1.0 name for these, and HTTP 500 is what it answers to unknown names.
-(11) The stream tells the task and ends.
-(12) It does not look, and shows the message in the history, where we do.
+(1) Its workers only know tasks.
+(2) Its storage has no messages in a status: what the agent says is in the history.
+(3) What an executor raises is the answer; the task itself is failed.
+(4) It takes no follow-ups: a message to a task begins another, in the context that it names.
+(5) It reads null as nothing, and gives back a part that holds nothing.
+(6) It ends the streams of a task that asks, and each one that is begun anew.
+(7) Canceling is work for a worker like any other; what has ended is answered as it is.
+(8) It has no 1.0 name for these, and HTTP 500 is what it answers to unknown names.
+(9) The stream tells the task and ends.
+(10) It does not look, and shows the message in the history, where we do.
 """
 
 
