@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from dragoman import clock, content, telemetry
 from dragoman.client.behalf import Behalf
 from dragoman.client.binding import BINDINGS, Binding, Order
-from dragoman.client.credentials import ANYWHERE, Auth, Guard, wanted
+from dragoman.client.credentials import ANYWHERE, LIMIT, Auth, Guard, wanted
 from dragoman.client.discovery import SPOKEN, Cards, address, interfaces
 from dragoman.client.engine import Engine, Inside, Sockets, Unreachable
 from dragoman.client.inbox import Inbox
@@ -160,7 +160,7 @@ class Client:
             else:
                 where = address(target)
                 if where:
-                    self._guard.trust([where])
+                    self._guard.enter(where)
                 self.card = await self._repeat(lambda: self.cards.find(where or target))
             self._choose()
         except BaseException:
@@ -316,8 +316,12 @@ class Client:
             order = Order(
                 call=call, request=request, headers=self.headers(headers), files=files or {}
             )
-            async with asyncio.timeout(self.timeout):
-                return await self.binding.call(order)
+            async with asyncio.timeout(self.timeout) as limit:
+                before = LIMIT.set(limit)
+                try:
+                    return await self.binding.call(order)
+                finally:
+                    LIMIT.reset(before)
 
         try:
             async with self.limit():

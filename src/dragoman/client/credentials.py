@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from ipaddress import ip_address
+from asyncio import Timeout, get_running_loop
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from ssl import SSLContext, create_default_context
 from typing import Protocol
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -18,7 +20,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.client.engine import Engine, Request, Response, origin
+from dragoman.client.engine import Engine, Request, Response, loopback, origin
 from dragoman.types import AgentCard, AgentInterface, SecurityScheme
 
 _SECRET = re.compile(r"auth|cookie|key|token|secret|password|session|credential", re.IGNORECASE)
@@ -27,6 +29,25 @@ _HARMLESS = {"idempotency-key"}
 
 ANYWHERE = "*"
 """What to trust where there is no other party."""
+
+
+LIMIT: ContextVar[Timeout | None] = ContextVar("limit", default=None)
+"""How long the call that is going on may take."""
+
+
+@contextmanager
+def unhurried() -> Iterator[None]:
+    """The time of a call stands still: a person may have to log in first."""
+    limit, loop = LIMIT.get(), get_running_loop()
+    if limit is None or (end := limit.when()) is None or limit.expired():
+        yield
+        return
+    left = end - loop.time()
+    limit.reschedule(None)
+    try:
+        yield
+    finally:
+        limit.reschedule(loop.time() + left)
 
 
 class Withheld(PermissionError):
@@ -129,12 +150,11 @@ def fits(provider: TokenProvider, scheme: SecurityScheme) -> bool:
     what = kind(scheme)
     if isinstance(provider, Certificate) or what == "client certificate":
         return isinstance(provider, Certificate) and what == "client certificate"
+    if getattr(provider, "bearing", False):  # it must be told where tokens come from
+        return what in ("OAuth 2", "OpenID Connect")
     http = scheme.http_auth_security_scheme
     basic = http is not None and http.scheme.lower() == "basic"
-    if isinstance(provider, Login) or basic:
-        return basic and not isinstance(provider, Secret)
-    bearing = getattr(provider, "bearing", False)  # gives access tokens, and nothing else
-    return not bearing or what in ("OAuth 2", "OpenID Connect", "HTTP bearer", "HTTP Bearer")
+    return basic == isinstance(provider, Login) or (basic and not isinstance(provider, Secret))
 
 
 def wanted(card: AgentCard) -> str:
@@ -170,7 +190,9 @@ def choose(card: AgentCard, auth: Auth) -> dict[str, tuple[TokenProvider, tuple[
             return None
         if name in named:
             return named[name]
-        return next((one for one in loose if fits(one, scheme)), None)
+        fitting = [one for one in loose if fits(one, scheme)]
+        # a secret would do as a token, but who can get one knows better
+        return min(fitting, key=lambda one: not getattr(one, "bearing", False), default=None)
 
     ways = [
         {name: tuple(scopes.list) for name, scopes in requirement.schemes.items()}
@@ -217,6 +239,9 @@ class Guard:
         self._auth = auth
         self._origins = {origin(url) or url for url in trust}
         self._insecure = insecure
+        given = auth.values() if isinstance(auth, Mapping) else auth
+        several = given if isinstance(given, Iterable) else (given,)
+        self._certificate = next((one for one in several if isinstance(one, Certificate)), None)
         self._plan: list[tuple[Need, TokenProvider]] = []
 
     @property
@@ -227,6 +252,12 @@ class Guard:
     def trust(self, urls: Iterable[str]) -> None:
         """What is secret may go there."""
         self._origins.update(found for url in urls if (found := origin(url)))
+
+    def enter(self, url: str) -> None:
+        """Begin at this address; Withheld if the network there is not to be trusted."""
+        self.trust([url])
+        if self._auth or self._headers:
+            self._check(url)
 
     def read(self, card: AgentCard) -> None:
         """Take the credentials that this card wants."""
@@ -262,18 +293,24 @@ class Guard:
 
     async def send(self, request: Request) -> Response:
         """See `Engine.send`."""
+        if self._certificate and not self._plan and origin(request.url) in self._origins:
+            # a server that demands it does so before it shows its card
+            request = replace(request, tls=self._certificate.context())
         if not self.carries:
             return await self.engine.send(request)
         self._check(request.url)
         request = replace(request, headers={**self._headers, **request.headers})
-        tokens = [await provider.token(need) for need, provider in self._plan]
+        plan = [(replace(need, url=request.url), provider) for need, provider in self._plan]
+        with unhurried():
+            tokens = [await provider.token(need) for need, provider in plan]
         response = await self.engine.send(self._placed(request, tokens))
         if response.status != 401 or not self._plan:
             return response
-        renewed = [
-            await provider.token(replace(need, refused=token))
-            for (need, provider), token in zip(self._plan, tokens, strict=True)
-        ]
+        with unhurried():
+            renewed = [
+                await provider.token(replace(need, refused=token))
+                for (need, provider), token in zip(plan, tokens, strict=True)
+            ]
         if renewed == tokens:
             return response
         await response.close()
@@ -290,7 +327,7 @@ class Guard:
                 f"the card says that the agent is at {where}, and credentials are only for "
                 f"{', '.join(sorted(self._origins))}; if both are one party, trust=[{where!r}]"
             )
-        secret = self._plan or any(map(secretive, self._headers))
+        secret = self._auth or any(map(secretive, self._headers))
         if secret and not (self._insecure or private(url)):
             raise Withheld(
                 f"credentials are not sent over plain HTTP, as to {where}; "
@@ -336,8 +373,4 @@ def private(url: str) -> bool:
     parts = urlsplit(url)
     if parts.scheme == "https":
         return True
-    host = parts.hostname or ""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
+    return loopback(parts.hostname or "")

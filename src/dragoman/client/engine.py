@@ -10,7 +10,8 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
-from ssl import SSLContext
+from ipaddress import ip_address
+from ssl import SSLContext, SSLError
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
@@ -91,6 +92,14 @@ def origin(url: str) -> str:
     host = f"[{host}]" if ":" in host else host
     shown = "" if port in (None, {"http": 80, "https": 443}.get(parts.scheme)) else f":{port}"
     return f"{parts.scheme}://{host}{shown}"
+
+
+def loopback(host: str) -> bool:
+    """Whether this is the machine itself."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 async def whole(response: Response) -> bytes:
@@ -181,7 +190,9 @@ class Sockets:
         from urllib.request import proxy_bypass
 
         parts = urlsplit(url)
-        return None if proxy_bypass(parts.netloc) else self._proxies.get(parts.scheme)
+        if loopback(parts.hostname or "") or proxy_bypass(parts.netloc):
+            return None  # what is for this machine must not leave it
+        return self._proxies.get(parts.scheme)
 
     async def close(self) -> None:
         """See `Engine.close`."""
@@ -218,6 +229,8 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
     inner = getattr(error, "os_error", error)
+    if isinstance(inner, SSLError):
+        return str(inner)  # its number is not one of the system's
     if isinstance(inner, OSError) and inner.errno and inner.errno > 0:
         return os.strerror(inner.errno)  # asyncio's own words hide it
     return str(inner) or type(error).__name__

@@ -12,7 +12,7 @@ import secrets
 import sys
 import time
 import webbrowser
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -108,8 +108,8 @@ class OAuth:
         self._tell = tell or _announce
         self._port = port
         self._file = Path(file) if file else None
-        self._grants: dict[str, Grant] = self._load()
-        self._flights: dict[str, asyncio.Task[Grant]] = {}
+        self._grants: dict[str, Grant] | None = None
+        self._flights: dict[str, Flight] = {}
 
     def __repr__(self) -> str:
         return f"OAuth({self._id!r}, …)"
@@ -117,15 +117,20 @@ class OAuth:
     async def token(self, need: Need) -> str:
         """See `TokenProvider.token`."""
         # for one agent only: another that names the same server must not be handed this token
-        key = " ".join((origin(need.url), need.name, self._id, *self._wishes(need)))
+        key = " ".join((origin(need.url), need.name, self._issuer, self._id, *self._wishes(need)))
+        if self._grants is None:
+            self._grants = self._load()
         known = self._grants.get(key)
         if known and known.access != need.refused and time.time() < known.until:
             return known.access
         flight = self._flights.get(key)
         if flight is None:
-            flight = self._flights[key] = asyncio.create_task(self._obtain(need, key, known))
-            flight.add_done_callback(lambda _: self._flights.pop(key, None))
-        return (await asyncio.shield(flight)).access
+            flight = self._flights[key] = Flight(self._obtain(need, key, known))
+        try:
+            return (await flight.landed()).access
+        finally:
+            if flight.over and self._flights.get(key) is flight:
+                del self._flights[key]
 
     def _wishes(self, need: Need) -> tuple[str, ...]:
         wishes = tuple(dict.fromkeys((*need.scopes, *self._scopes)))
@@ -141,8 +146,8 @@ class OAuth:
                 grant = await self._renew(need, endpoints, known.refresh)
         if grant is None:
             grant = await _FLOWS[endpoints.flow](self, need, endpoints)
-        self._grants[key] = grant
-        self._save()
+        self._grants = {**(self._grants or {}), key: grant}
+        self._save(key, grant)
         return grant
 
     # -- where
@@ -259,7 +264,7 @@ class OAuth:
         try:
             device, code = str(asked["device_code"]), str(asked["user_code"])
             url = str(asked.get("verification_uri_complete") or asked["verification_uri"])
-            pause = float(asked.get("interval", 5))
+            pause = max(float(asked.get("interval", 5)), 1.0)
             life = min(float(asked.get("expires_in", PATIENCE)), 3600.0)
         except (KeyError, TypeError, ValueError):
             raise Unauthenticated("the authorization server gave no proper device code") from None
@@ -280,7 +285,7 @@ class OAuth:
                     pause += 5.0
                 elif error.word != "authorization_pending":
                     raise
-            except Unreachable:
+            except (Unreachable, TimeoutError):
                 pause *= 2
             if time.monotonic() > end:
                 raise Unauthenticated("nobody let the client in while the device code was valid")
@@ -316,18 +321,40 @@ class OAuth:
         except msgspec.DecodeError:
             return {}  # they can be had again
 
-    def _save(self) -> None:
+    def _save(self, key: str, grant: Grant) -> None:
         if self._file is None:
             return
         self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         made = self._file.with_suffix(f".{os.getpid()}")
-        kept = {
-            key: replace(grant, until=min(grant.until, 1e12)) for key, grant in self._grants.items()
-        }
+        # others may keep theirs in the same file
+        kept = {**self._load(), key: replace(grant, until=min(grant.until, 1e12))}
         made.unlink(missing_ok=True)
         with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(msgspec.json.encode(kept))
         made.replace(self._file)
+
+
+class Flight:
+    """One request for a token that several wait for; it ends when the last of them gives up."""
+
+    def __init__(self, errand: Coroutine[Any, Any, Grant]) -> None:
+        self._task = asyncio.create_task(errand)
+        self._waiting = 0
+
+    @property
+    def over(self) -> bool:
+        """Nobody must wait for it any more."""
+        return self._task.done() or not self._waiting
+
+    async def landed(self) -> Grant:
+        """What it brought."""
+        self._waiting += 1
+        try:
+            return await asyncio.shield(self._task)
+        finally:
+            self._waiting -= 1
+            if not self._waiting and not self._task.done():
+                self._task.cancel()
 
 
 class Denied(Unauthenticated):
@@ -407,7 +434,7 @@ def _announce(invitation: Invitation) -> None:
     words = f"To log in, open {invitation.url}{code}"
     print(ascii(words)[1:-1], file=sys.stderr, flush=True)  # noqa: T201 - a stranger's URL
     screen = sys.platform in ("darwin", "win32") or {"DISPLAY", "WAYLAND_DISPLAY"} & {*os.environ}
-    if screen and private(invitation.url):
+    if screen and private(invitation.url) and invitation.url.startswith("http"):
         with suppress(webbrowser.Error):
             webbrowser.open(invitation.url)
 
@@ -418,9 +445,9 @@ def _object(body: bytes, status: int, url: str) -> dict[str, Any]:
         document = json.loads(body)
     except ValueError:
         document = None
+    if status >= 500 or status == 429:
+        raise Unreachable(f"{url} answered {status}")
     if not isinstance(document, dict):
-        if status >= 500:
-            raise Unreachable(f"{url} answered {status}")
         raise Unauthenticated(f"{url} answered {status}, and nothing of OAuth")
     if status != 200 or "error" in document:
         raise _denied(document, status)
