@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 
 import pytest
 from a2a.server.request_handlers.response_helpers import agent_card_to_dict
@@ -13,7 +12,7 @@ from dragoman import App
 from dragoman.client.check import check
 from dragoman.client.discovery import Cards
 from dragoman.client.engine import Sockets
-from tests.interop import test_card, test_client
+from tests.interop import peers, test_card
 from tests.serving import serving
 
 
@@ -93,10 +92,7 @@ async def said(url: str) -> list[tuple[str, str]]:
 
 
 async def test_what_the_sdk_serves() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    async with serving(test_client.desk(port), port=port) as url:
+    with peers.serving("reference") as url:
         assert await said(url) == [("note", "Cache-Control")]  # which it leaves to its user
 
 
