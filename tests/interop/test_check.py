@@ -93,7 +93,10 @@ async def said(url: str) -> list[tuple[str, str]]:
 
 async def test_what_the_sdk_serves() -> None:
     with peers.serving("reference") as url:
-        assert await said(url) == [("note", "Cache-Control")]  # which it leaves to its user
+        assert await said(url) == [
+            ("warning", "capabilities.extendedAgentCard"),  # this one is for anybody
+            ("note", "Cache-Control"),  # which it leaves to its user
+        ]
 
 
 async def test_what_we_serve() -> None:
