@@ -13,7 +13,7 @@ help:
 	@echo "make demo    three agents plan a trip, and one is killed (ONCE=1 ends after one round)"
 	@echo "make test    set up, check and run all tests"
 	@echo "make interop the client against every foreign server, in full"
-	@echo "make soak    crash it for a quarter of an hour (SCALE=0.1 for less)"
+	@echo "make soak    crash it and cut its network for half an hour (SCALE=0.1 for less)"
 	@echo "make check   format, lint, types, import rules"
 	@echo "make format  put the format right"
 	@echo "make bench   dragoman beside its peers (ARGS=--quick)"
@@ -30,7 +30,7 @@ interop: $(STAMP)
 	INTEROP=full $(BIN)/python -m pytest -n 2 --dist loadfile -rs tests/interop
 
 soak: $(STAMP)
-	CRASH_SOAK=$(or $(SCALE),1) $(BIN)/python -m pytest tests/faults/crash -x -s
+	CRASH_SOAK=$(or $(SCALE),1) $(BIN)/python -m pytest tests/faults/crash tests/faults/network -x -s
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

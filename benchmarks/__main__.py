@@ -13,7 +13,10 @@ from benchmarks import measure, report
 from benchmarks.bench import PEERS, STORES, Bench
 from benchmarks.load import Broken
 
-CASES = ("send", "stream", "get", "list", "scale", "idle", "waiting", "start", "stall")
+CASES = (
+    *("send", "stream", "get", "list", "scale", "idle", "waiting", "start", "stall"),
+    *("client", "engine"),
+)
 
 
 def arguments(given: list[str] | None = None) -> argparse.Namespace:

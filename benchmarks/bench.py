@@ -6,9 +6,10 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from benchmarks import load, measure
-from benchmarks.measure import Server
+from benchmarks.measure import Process, Server
 
 PEERS = ("dragoman", "a2a-sdk", "a2a-sdk-untraced", "fasta2a")
 STORES = {"memory": PEERS, "sqlite": ("dragoman", "a2a-sdk")}
@@ -92,21 +93,28 @@ class Bench:
                         await self._sample(server, work)
 
     async def _sample(self, server: Server, work: Work) -> None:
-        # A cheap server gets the batch more often, so that its figure is as sure as the others'.
-        enough, most = (0.05, 5) if self.quick else (0.25, 20)
         async with load.connect(server.port, work.connections) as connections:
+            drive = partial(load.drive, connections)
             warm = max(work.connections, work.count // 10)
-            await load.drive(connections, warm, work.payload, work.check, work.limit)
-            await server.quiet()
-            batches, elapsed, used = 0, 0.0, 0.0
-            while batches < most and used < enough:
-                before, began = server.cpu(), time.perf_counter()
-                await load.drive(connections, work.count, work.payload, work.check, work.limit)
-                elapsed += time.perf_counter() - began
-                await server.quiet()
-                used += server.cpu() - before
-                batches += 1
-        units = batches * work.count * work.units
-        key = f"{work.key}.{server.peer}"
-        self.record(f"{key}.cpu_us_per_{work.per}", used / units * 1e6)
-        self.record(f"{key}.{work.per}s_per_s", units / elapsed, max)
+            await drive(warm, work.payload, work.check, work.limit)
+            batch = partial(drive, work.count, work.payload, work.check, work.limit)
+            await self.cost(server, work.key, work.per, work.count * work.units, batch)
+
+    async def cost(
+        self, process: Process, key: str, per: str, units: int, batch: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Record what a unit costs a process that is warm, by batches of so many."""
+        # A cheap one gets the batch more often, so that its figure is as sure as the others'.
+        enough, most = (0.05, 5) if self.quick else (0.25, 20)
+        await process.quiet()
+        batches, elapsed, used = 0, 0.0, 0.0
+        while batches < most and used < enough:
+            before, began = process.cpu(), time.perf_counter()
+            await batch()
+            elapsed += time.perf_counter() - began
+            await process.quiet()
+            used += process.cpu() - before
+            batches += 1
+        key = f"{key}.{process.peer}"
+        self.record(f"{key}.cpu_us_per_{per}", used / (batches * units) * 1e6)
+        self.record(f"{key}.{per}s_per_s", batches * units / elapsed, max)

@@ -1,4 +1,4 @@
-"""Server processes, their CPU and their memory."""
+"""Server and client processes, their CPU and their memory."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.load import Broken
+
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "benchmarks" / "out"
 COMMANDS = {
@@ -31,6 +33,15 @@ COMMANDS = {
     "a2a-sdk-untraced": ["-m", "benchmarks.servers.sdk_echo", "{port}", "{store}"],
     "fasta2a": ["-m", "benchmarks.servers.fasta_echo", "{port}"],
 }
+
+CLIENTS = {
+    "dragoman": "dragoman_client",
+    "a2a-sdk": "sdk_client",
+    "a2a-sdk-untraced": "sdk_client",
+    "aiohttp": "aiohttp_bare",
+    "httpx": "httpx_bare",
+}
+"""The clients by their modules, the last two without any A2A."""
 
 VOLATILE = ("tmpfs", "ramfs")
 
@@ -63,16 +74,11 @@ def pin_load() -> None:
 
 
 @dataclass
-class Server:
-    """One running server."""
+class Process:
+    """One process that is measured."""
 
     peer: str
-    port: int
     process: subprocess.Popen[bytes]
-    log: Path
-    store: str = "memory"
-    folder: Path | None = None
-    """Where its store is, if that goes with it."""
 
     def cpu(self) -> float:
         """Seconds of CPU, user and system, that it and its children have used."""
@@ -84,19 +90,6 @@ class Server:
         family = psutil.Process(self.process.pid)
         members = [family, *family.children(recursive=True)]
         return sum(int(member.memory_info().rss) for member in members)
-
-    def wait(self, limit: float = 30, pause: float = 0.001) -> None:
-        """Return as soon as it accepts connections."""
-        deadline = time.monotonic() + limit
-        while time.monotonic() < deadline:
-            if self.process.poll() is not None:
-                break
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
-            time.sleep(pause)
-        tail = self.log.read_text(errors="replace")[-2000:]
-        raise NotServing(f"{self.peer} does not serve:\n{tail}")
 
     async def quiet(self, limit: float = 10) -> None:
         """Wait until it has stopped computing, so that all of its work is counted."""
@@ -124,12 +117,58 @@ class Server:
             self.process.kill()
             self.process.wait(10)
 
+
+@dataclass
+class Server(Process):
+    """One running server."""
+
+    port: int
+    log: Path
+    store: str = "memory"
+    folder: Path | None = None
+    """Where its store is, if that goes with it."""
+
+    def wait(self, limit: float = 30, pause: float = 0.001) -> None:
+        """Return as soon as it accepts connections."""
+        deadline = time.monotonic() + limit
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                break
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            time.sleep(pause)
+        tail = self.log.read_text(errors="replace")[-2000:]
+        raise NotServing(f"{self.peer} does not serve:\n{tail}")
+
     def stop(self) -> None:
         """End it, and remove what it wrote."""
         self.end()
         self.log.unlink(missing_ok=True)
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Client(Process):
+    """One running client, which does what it is told; see `clients/driver.py`."""
+
+    async def tell(self, order: str, limit: float = 60) -> None:
+        """Have it do something; Broken if an answer it gets is not what it must be."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # then it does not answer either
+            self.process.stdin.write(order.encode() + b"\n")
+        async with asyncio.timeout(limit):
+            said = (await asyncio.to_thread(self.process.stdout.readline)).decode().strip()
+        if said != "done":
+            raise Broken(f"{self.peer}, told {order!r}: {said or 'it ended'}")
+
+    def end(self) -> None:
+        """End it, and let go of it."""
+        super().end()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
 
 
 def _cpu(process: psutil.Process) -> float:
@@ -175,6 +214,12 @@ def sync(folder: Path, times: int = 50) -> float:
     return statistics.median(taken)
 
 
+def _environment(peer: str) -> dict[str, str]:
+    # of this checkout, whichever one is installed
+    path = os.pathsep.join((str(ROOT), str(ROOT / "src")))
+    return {**os.environ, "PYTHONPATH": path, **ENVIRONMENT.get(peer, {})}
+
+
 def start(peer: str, store: str = "memory", file: Path | None = None) -> Server:
     """Start a server without waiting for it. Without a file, one with `sqlite` gets a new one."""
     port = free_port()
@@ -188,7 +233,7 @@ def start(peer: str, store: str = "memory", file: Path | None = None) -> Server:
         process = subprocess.Popen(
             [sys.executable, *(word.format(port=port, store=url) for word in COMMANDS[peer])],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **ENVIRONMENT.get(peer, {})},
+            env=_environment(peer),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -196,7 +241,7 @@ def start(peer: str, store: str = "memory", file: Path | None = None) -> Server:
             start_new_session=True,
         )
     pin_server(process.pid)
-    return Server(peer, port, process, Path(name), store, folder)
+    return Server(peer, process, port, Path(name), store, folder)
 
 
 @contextlib.contextmanager
@@ -213,3 +258,25 @@ def serving(
         for server in servers:
             server.wait(pause=0.01)
         yield servers
+
+
+@contextlib.contextmanager
+def talking(peers: Sequence[str], server: Server) -> Iterator[list[Client]]:
+    """Clients of one server, ended whatever happens."""
+    with contextlib.ExitStack() as stack:
+        clients = []
+        for peer in peers:
+            module = f"benchmarks.clients.{CLIENTS[peer]}"
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, f"http://127.0.0.1:{server.port}"],
+                cwd=ROOT,
+                env=_environment(peer),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+            )
+            client = Client(peer, process)
+            stack.callback(client.end)
+            clients.append(client)
+        yield clients

@@ -59,6 +59,10 @@ SIGHTS = (
     Sight("listcontext1m.over.listcontext1k.sqlite", 2, at_least=False),
     Sight("idle.sqlite.dragoman.rss_kib_per_stream", 20, at_least=False),
     Sight("start.dragoman.first_answer_ms", 300, at_least=False),
+    Sight("client.send.c16.vs.a2a-sdk", 8),
+    Sight("client.stream100.vs.a2a-sdk", 5),
+    Sight("client.stream1000.vs.a2a-sdk", 12),
+    Sight("client.stream100slow.vs.a2a-sdk", 2),
 )
 
 
@@ -118,6 +122,8 @@ def environment(bench: Bench) -> dict[str, str]:
         "uvicorn",
         "uvloop",
         "httptools",
+        "aiohttp",
+        "httpx",
     ):
         try:
             versions[package] = version(package)
@@ -144,6 +150,7 @@ def show(bench: Bench) -> None:
         _show_table(bench, cost)
     _show("stalled reader", {k: v for k, v in bench.figures.items() if k.startswith("stall.")})
     _show("waiting tasks", {k: v for k, v in bench.figures.items() if k.startswith("waiting")})
+    _show("bare HTTP engines", {k: v for k, v in bench.figures.items() if k.startswith("engine.")})
     found = ratios(bench)
     _show("growth of dragoman's cost", {k: v for k, v in found.items() if ".over." in k})
     _show("requests per second", {k: v for k, v in found.items() if ".throughput." in k})

@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.load import Broken
 
 ECHO = "The quick brown fox jumps over the lazy dog."
+HEADERS = {"content-type": "application/json", "a2a-version": "1.0"}
 
 _numbers = count(1)
 _CHUNK = re.compile(rb'"chunk (\d+) "')
@@ -69,6 +70,12 @@ def has(*needles: bytes) -> Callable[[bytes], None]:
                 raise Broken(f"{needle!r} is missing in {body[:500]!r}")
 
     return check
+
+
+def echoed(body: bytes) -> str:
+    """The echo, if the answer holds it."""
+    has(ECHO.encode(), b"TASK_STATE_COMPLETED", b'"artifacts"')(body)
+    return ECHO
 
 
 def chunks(expected: int) -> Callable[[bytes], None]:

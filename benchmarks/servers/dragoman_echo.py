@@ -21,8 +21,8 @@ async def echo(turn: Turn) -> AsyncIterator[Any]:
         case "stream":
             for chunk in script.chunks(order):
                 yield turn.write(chunk)
-                if order.gives_way:
-                    await asyncio.sleep(0)
+                if order.pause is not None:
+                    await asyncio.sleep(order.pause)
         case "ask":
             yield turn.ask(script.QUESTION)
         case "artifacts":

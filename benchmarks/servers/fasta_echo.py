@@ -57,8 +57,8 @@ class Echo(Worker[Any]):
                 append=number > 0,
                 last_chunk=number == order.size - 1,
             )
-            if order.gives_way:
-                await asyncio.sleep(0)
+            if order.pause is not None:
+                await asyncio.sleep(order.pause)
         return Artifact(artifact_id="answer", parts=parts)
 
     def _dialogue(self, count: int) -> Any:

@@ -2,6 +2,7 @@
 
 stream 100          100 chunks of one artifact
 stream 100 await    the same, giving way to the event loop after each chunk
+stream 100 slow     the same, a millisecond apart
 ask ..., wait       asks for more input
 artifacts 20        20 artifacts
 history 51 20       51 messages and 20 artifacts in one turn, for a server without follow-ups
@@ -16,6 +17,8 @@ from typing import NamedTuple
 QUESTION = "Which of the two dates in August do you mean, the tenth or the fifteenth?"
 ANSWER = "ask: the fifteenth please, and the return flight a week later, with a window seat."
 
+PAUSES = {"await": 0, "slow": 0.001}
+
 
 class Order(NamedTuple):
     """One text, understood."""
@@ -23,7 +26,8 @@ class Order(NamedTuple):
     verb: str
     size: int = 0
     messages: int = 0
-    gives_way: bool = False
+    pause: float | None = None
+    """The seconds after each chunk; 0 only gives way to the event loop."""
 
 
 def read(text: str) -> Order:
@@ -31,7 +35,7 @@ def read(text: str) -> Order:
     words = text.split()
     match words:
         case ["stream", size, *rest]:
-            return Order("stream", int(size), gives_way=rest == ["await"])
+            return Order("stream", int(size), pause=PAUSES.get(" ".join(rest)))
         case ["ask" | "ask:" | "wait", *_]:
             return Order("ask")
         case ["artifacts", size]:

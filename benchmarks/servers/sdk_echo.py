@@ -56,8 +56,8 @@ class Echo(AgentExecutor):
                 append=number > 0,
                 last_chunk=number == order.size - 1,
             )
-            if order.gives_way:
-                await asyncio.sleep(0)
+            if order.pause is not None:
+                await asyncio.sleep(order.pause)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
         """Never asked for here."""

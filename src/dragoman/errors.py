@@ -266,13 +266,18 @@ def restored(
             continue
         if detail.get("@type") == ERROR_INFO and not reason:
             reason = str(detail.get("reason", ""))
-            metadata = {str(k): str(v) for k, v in (detail.get("metadata") or {}).items()}
+            told = detail.get("metadata")
+            metadata = {str(k): str(v) for k, v in told.items()} if isinstance(told, dict) else {}
         elif detail.get("@type") == BAD_REQUEST:
-            for item in detail.get("fieldViolations") or ():
-                violations.append((str(item.get("field", "")), str(item.get("description", ""))))
+            found = detail.get("fieldViolations")
+            for item in found if isinstance(found, list) else ():
+                if isinstance(item, dict):
+                    field, what = item.get("field", ""), item.get("description", "")
+                    violations.append((str(field), str(what)))
     kinds = _every(A2AError)
+    named = [kind for kind in kinds if reason and kind.reason == reason]
     kind = (
-        next((kind for kind in kinds if reason and kind.reason == reason), None)
+        next((kind for kind in named if kind.http == http), named[0] if named else None)
         or next((kind for kind in kinds if rpc and rpc != -32603 and kind.rpc == rpc), None)
         # a bare status says nothing of what only A2A knows
         or next((k for k in kinds if http and k.http == http and k.rpc < -32099), InternalError)

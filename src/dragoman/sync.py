@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
@@ -30,10 +31,16 @@ class Loop:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="dragoman-sync", daemon=True).start()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="dragoman-sync", daemon=True
+        )
+        self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for it; whoever is interrupted meanwhile, as by Ctrl-C, interrupts it too."""
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError("this runs on the loop that would have to work: await it instead")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -42,10 +49,26 @@ class Loop:
             raise
 
 
-@functools.cache
+_lock = threading.Lock()
+_shared: Loop | None = None
+
+
 def shared() -> Loop:
     """The loop of this process, which all clients share."""
-    return Loop()
+    global _shared
+    with _lock:  # two would not do: a client's connections belong to one of them
+        if _shared is None:
+            _shared = Loop()
+        return _shared
+
+
+def _forget() -> None:
+    global _lock, _shared
+    _lock, _shared = threading.Lock(), None
+
+
+if hasattr(os, "register_at_fork"):  # the thread stays behind
+    os.register_at_fork(after_in_child=_forget)
 
 
 class Face:

@@ -88,6 +88,8 @@ class Part(Wire, frozen=True, kw_only=True):
     media_type: str = ""
 
     def __post_init__(self) -> None:
+        if self.text is not None and self.raw is None and self.url is None and self.data is UNSET:
+            return  # nearly all of them
         found = (
             (self.text is not None)
             + (self.raw is not None)

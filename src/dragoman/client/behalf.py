@@ -71,5 +71,5 @@ class Behalf:
     def key(self, message: Message) -> str:
         """An idempotency key that is the same when the turn is run again and says the same at the
         same place, so that the work is not begun twice."""
-        said = msgspec.json.encode((message.parts, message.task_id, message.context_id))
+        said = msgspec.json.encode(message)
         return hashlib.sha256(f"{self._key}:{next(self._count)}:".encode() + said).hexdigest()

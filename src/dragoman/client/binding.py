@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from functools import cache
 from itertools import count
 from typing import Any, Generic, Protocol, TypeVar
@@ -24,13 +24,6 @@ from dragoman.types import AgentInterface, StreamResponse, Wire
 T = TypeVar("T")
 
 BY_CALL = {operation.call: operation for operation in OPERATIONS}
-
-
-class Seen(Struct, frozen=True, gc=False):
-    """One event of a stream, and its place, if the server tells it."""
-
-    place: str
-    event: StreamResponse
 
 
 class Order(Struct, frozen=True, kw_only=True):
@@ -56,7 +49,7 @@ class Binding(Protocol):
     async def call(self, order: Order) -> Any:
         """The answer of an operation; A2AError, Unreachable."""
 
-    def stream(self, order: Order) -> AsyncIterator[Seen]:
+    def stream(self, order: Order) -> AsyncGenerator[StreamResponse, None]:
         """The events of an operation; A2AError, Unreachable if it breaks off."""
 
 
@@ -89,7 +82,7 @@ class JsonRpc:
         response = await self.engine.send(self._request(order))
         return self._read(operation, await whole(response), response)
 
-    async def stream(self, order: Order) -> AsyncIterator[Seen]:
+    async def stream(self, order: Order) -> AsyncGenerator[StreamResponse, None]:
         """See `Binding.stream`."""
         operation = order.operation
         response = await self.engine.send(self._request(order))
@@ -98,7 +91,7 @@ class JsonRpc:
             raise InvalidAgentResponse("the agent answered a stream with something else")
         try:
             async for event in sse.events(response):
-                yield Seen(event.id, self._read(operation, event.data, response))
+                yield self._read(operation, event.data, response)
         finally:
             await response.close()
 
@@ -135,7 +128,7 @@ class JsonRpc:
         if not isinstance(error, dict):
             raise _foreign(response, "error: expected an object")
         raise restored(
-            str(error.get("message", "")),
+            str(error.get("message") or ""),
             error.get("data") or (),
             rpc=code if isinstance(code := error.get("code"), int) else 0,
             http=response.status if response.status != 200 else 0,
@@ -161,9 +154,9 @@ class HttpJson:
         body = await whole(response)
         if not 200 <= response.status < 300:
             raise self._error(_document(body, response), response)
-        return None if operation.response is None else _decoded(operation, body, response)
+        return None if operation.response is None else self._read(operation, body, response)
 
-    async def stream(self, order: Order) -> AsyncIterator[Seen]:
+    async def stream(self, order: Order) -> AsyncGenerator[StreamResponse, None]:
         """See `Binding.stream`."""
         operation = order.operation
         response = await self.engine.send(self._request(order))
@@ -171,9 +164,9 @@ class HttpJson:
             raise self._error(_document(await whole(response), response), response)
         try:
             async for event in sse.events(response):
-                if event.name == "error" or event.data.startswith(b'{"error"'):
+                if event.name == "error":
                     raise self._error(_document(event.data, response), response)
-                yield Seen(event.id, _decoded(operation, event.data, response))
+                yield self._read(operation, event.data, response)
         finally:
             await response.close()
 
@@ -194,13 +187,23 @@ class HttpJson:
         headers["content-type"] = "application/a2a+json"
         return Request(verb, url, headers, upload.body(body, order.files), order.patience)
 
+    def _read(self, operation: Operation, body: bytes, response: Response) -> Any:
+        assert operation.response is not None
+        try:
+            return v1_0.decoder(operation.response).decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            document = _document(body, response)  # an error, or written with liberties
+        if isinstance(document, dict) and "error" in document:
+            raise self._error(document, response)
+        return _value(operation, document)
+
     def _error(self, document: Any, response: Response) -> A2AError:
         error = document.get("error") if isinstance(document, dict) else None
         if not isinstance(error, dict):
             return _foreign(response, "the answer is no error of A2A")
         code = error.get("code")
         return restored(
-            str(error.get("message", "")),
+            str(error.get("message") or ""),
             error.get("details") or (),
             http=response.status if response.status >= 400 else code if type(code) is int else 0,
             headers=response.headers,
@@ -218,7 +221,7 @@ def _accept(order: Order) -> str:
 
 
 def _streams(response: Response) -> bool:
-    return response.headers.get("content-type", "").startswith("text/event-stream")
+    return response.headers.get("content-type", "").lower().startswith("text/event-stream")
 
 
 def _document(body: bytes, response: Response) -> Any:
@@ -239,14 +242,6 @@ def _foreign(response: Response, what: str) -> A2AError:
             "its card must tell the right address"
         )
     return InvalidAgentResponse(f"{what} (HTTP {response.status})")
-
-
-def _decoded(operation: Operation, body: bytes, response: Response) -> Any:
-    assert operation.response is not None
-    try:
-        return v1_0.decoder(operation.response).decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _value(operation, _document(body, response))
 
 
 def _value(operation: Operation, document: Any) -> Any:

@@ -20,14 +20,20 @@ from dragoman.client.behalf import Behalf
 from dragoman.client.binding import BINDINGS, Binding, Order
 from dragoman.client.credentials import ANYWHERE, LIMIT, Auth, Guard, wanted
 from dragoman.client.discovery import SPOKEN, Cards, address, interfaces
-from dragoman.client.engine import Engine, Inside, Sockets, Unreachable
+from dragoman.client.engine import Broken, Engine, Inside, Sockets, Unreachable
 from dragoman.client.inbox import Inbox
 from dragoman.client.remote import Remote
 from dragoman.client.result import Result
 from dragoman.client.retry import PASSING, Pauses
 from dragoman.client.stream import Stream
 from dragoman.client.upload import File
-from dragoman.errors import A2AError, Unauthenticated
+from dragoman.errors import (
+    A2AError,
+    InternalError,
+    InvalidAgentResponse,
+    MethodNotFound,
+    Unauthenticated,
+)
 from dragoman.events import RESUME
 from dragoman.types import (
     AgentCard,
@@ -131,6 +137,8 @@ class Client:
         self._behalf = options.get("behalf")
         self._open: set[str] = set()
         """Tasks that were begun here on somebody's behalf, and have not ended."""
+        self._good: set[AgentInterface] = set()
+        """The interfaces that have answered as they should."""
         self.cards = Cards(self._guard)
 
     @classmethod
@@ -161,20 +169,27 @@ class Client:
                 where = address(target)
                 if where:
                     self._guard.enter(where)
-                self.card = await self._repeat(lambda: self.cards.find(where or target))
+                self.card = await self._found(where or target)
             self._choose()
         except BaseException:
             await self._guard.close()
             raise
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            stopped = kind is not None and issubclass(kind, asyncio.CancelledError)
-            if stopped and self._behalf is not None and self._behalf.canceled():
-                await self._cancel_all()
-        finally:
+    async def __aexit__(self, *_: object) -> None:
+        if self._open and self._behalf is not None and self._behalf.canceled():
+            # shielded: whoever cancelled us once may do so again
+            await asyncio.shield(asyncio.ensure_future(self._cancel_all()))
+        else:
             await self._guard.close()
+
+    async def _found(self, target: str) -> AgentCard:
+        async def once() -> AgentCard:
+            async with asyncio.timeout(self.timeout):
+                return await self.cards.find(target)
+
+        async with self.limit():
+            return await self._repeat(once)
 
     def _choose(self) -> None:
         """Take the agent's first interface that is spoken here, and our extension if it has it."""
@@ -193,11 +208,23 @@ class Client:
         self.interface = interface
         self.binding = BINDINGS[interface.protocol_binding.upper()](self._guard, interface)
 
-    def rotate(self) -> None:
-        """Use the next interface, since this one does not answer."""
-        if len(self._usable) > 1:
-            place = self._usable.index(self.interface)
+    def rotate(self, asked: AgentInterface, error: BaseException) -> None:
+        """Use the next interface if this one does not answer; unless another call, which failed at
+        the same time, has done so. One whose answer merely broke off is good enough."""
+        silent = isinstance(error, Unreachable | TimeoutError) and not isinstance(error, Broken)
+        if asked is self.interface and len(self._usable) > 1 and (silent or self.doubtful(error)):
+            place = self._usable.index(asked)
             self._use(self._usable[(place + 1) % len(self._usable)])
+
+    def answered(self) -> None:
+        """The interface in use is what the card says of it."""
+        self._good.add(self.interface)
+
+    def doubtful(self, error: BaseException) -> bool:
+        """Whether it is this interface that is wrong, and not what was asked: another one is good,
+        and this one has never been."""
+        wrong = isinstance(error, InvalidAgentResponse | MethodNotFound | InternalError)
+        return wrong and bool(self._good) and self.interface not in self._good
 
     # -- messages
 
@@ -225,6 +252,8 @@ class Client:
                 self.begun(found.id)
                 if wait and not found.status.state.settled:  # not every agent waits, nor for ever
                     found = await self.task(found.id).wait()
+            elif answer.message is None:
+                raise InvalidAgentResponse("SendMessage answered with neither a task nor a message")
         return Result(found, answer.message)
 
     def stream(
@@ -375,7 +404,7 @@ class Client:
         if self._behalf is not None:
             metadata = {**(metadata or {}), **self._behalf.told()}
             if not key and not files:  # of files, only the names would count
-                key = self._behalf.key(message)
+                key = self._behalf.key(replace(message, message_id="") if own else message)
         if key and own:  # the same key, the same message
             message = replace(message, message_id=key)
         request = SendMessageRequest(
@@ -394,22 +423,31 @@ class Client:
         """Try until it succeeds, or has failed too often; only for what may be done twice."""
         pauses = Pauses(self.attempts)
         while True:
+            asked = self.interface if call else None
             try:
-                return await once()
-            except PASSING as error:
-                if call == "cancel" and isinstance(error, Unreachable):
-                    raise  # done twice, it is answered otherwise
-                if call and isinstance(error, Unreachable):
-                    self.rotate()
-                await pauses.after(error)
-            except TimeoutError as error:
-                # An agent may simply take long. One that keeps no receipts would begin again.
-                if call == "cancel" or (call == "send" and not self.resumes):
+                found = await once()
+                if call:
+                    self.answered()
+                return found
+            except (*PASSING, TimeoutError, A2AError) as error:
+                passing = isinstance(error, (*PASSING, TimeoutError)) and not self._once(
+                    call, error
+                )
+                if not passing and not self.doubtful(error):
                     raise
+                if asked is not None:
+                    self.rotate(asked, error)
                 await pauses.after(error)
 
+    def _once(self, call: str, error: BaseException) -> bool:
+        """Whether to leave it at that."""
+        if call == "cancel":  # done twice, it is answered otherwise
+            return isinstance(error, Unreachable | TimeoutError)
+        # An agent may simply take long. One that keeps no receipts would begin again.
+        return call == "send" and isinstance(error, TimeoutError) and not self.resumes
+
     async def _cancel_all(self) -> None:
-        """Nobody wants the results any more."""
+        """Nobody wants the results any more: say so, and close."""
 
         async def cancel(task: str) -> None:
             with suppress(A2AError, ConnectionError, TimeoutError):
@@ -422,8 +460,8 @@ class Client:
                         )
                     )
 
-        # shielded: whoever cancelled us once may do so again
-        await asyncio.shield(asyncio.gather(*(cancel(task) for task in self._open)))
+        await asyncio.gather(*(cancel(task) for task in self._open))
+        await self._guard.close()
 
 
 def _parts(said: Any, files: dict[str, File]) -> tuple[Part, ...]:

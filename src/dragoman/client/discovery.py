@@ -107,7 +107,12 @@ async def _first(target: str, get: Callable[[str], Awaitable[T]]) -> T:
 
 
 def _refused(url: str, response: Response) -> A2AError:
-    return restored(f"{url} answered {response.status}", http=response.status)
+    words = f"{url} answered {response.status}"
+    if response.status >= 400:
+        return restored(words, http=response.status, headers=response.headers)
+    where = response.headers.get("location")
+    hint = f" and leads to {where}, which is not followed" if where else ""
+    return InvalidAgentResponse(words + hint)
 
 
 def decode(body: bytes, where: str) -> AgentCard:

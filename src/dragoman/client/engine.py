@@ -17,6 +17,8 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
+from dragoman.errors import InvalidAgentResponse
+
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
 
@@ -32,6 +34,14 @@ Tap = Callable[[bool, bytes], None]
 
 class Unreachable(ConnectionError):
     """The agent did not answer, or broke off. The same request may succeed later."""
+
+
+class Silent(Unreachable):
+    """Nothing came for as long as one was patient. What was asked for may still be in work."""
+
+
+class Broken(Unreachable):
+    """The answer had begun, and broke off."""
 
 
 class Body(Protocol):
@@ -109,7 +119,7 @@ async def whole(response: Response) -> bytes:
         async for chunk in response.chunks():
             found += chunk
             if len(found) > LONGEST:
-                raise Unreachable(f"the answer is longer than {LONGEST} bytes")
+                raise InvalidAgentResponse(f"the answer is longer than {LONGEST} bytes")
     finally:
         await response.close()
     return bytes(found)
@@ -157,8 +167,9 @@ class Sockets:
         except aiohttp.InvalidURL:
             raise ValueError(f"{request.url} is not a URL") from None
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise Unreachable(f"{origin(request.url)}: {_reason(error)}") from error
-        return _Received(response)
+            kind = Silent if isinstance(error, aiohttp.SocketTimeoutError) else Unreachable
+            raise kind(f"{origin(request.url)}: {_reason(error)}") from error
+        return _Received(response, request.patience)
 
     def _open(self) -> ClientSession:
         try:
@@ -174,6 +185,9 @@ class Sockets:
             from dragoman.client.tapped import attach
 
             attach(connector, self._tap)
+        # asyncio asks for 256 KiB at each read, and glibc maps and unmaps memory for each of them
+        # until something larger has been freed
+        bytes(1 << 20)
         self._session = aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT),
             connector=connector,
@@ -202,8 +216,13 @@ class Sockets:
 
 
 class _Received:
-    def __init__(self, response: ClientResponse) -> None:
+    def __init__(self, response: ClientResponse, patience: float | None) -> None:
         self._response = response
+        self._patience = patience
+        self._last = 0.0
+        self._late = False
+        self._loop = asyncio.get_running_loop()
+        self._watch: asyncio.TimerHandle | None = None
         self.status = response.status
         self.headers: Mapping[str, str] = {
             name.lower(): value for name, value in response.headers.items()
@@ -211,12 +230,32 @@ class _Received:
 
     async def chunks(self) -> AsyncIterator[bytes]:
         import aiohttp
+        from aiohttp.http import HttpProcessingError
 
+        self._look()
         try:
             async for chunk in self._response.content.iter_any():
+                self._last = self._loop.time()
                 yield chunk
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise Unreachable(_reason(error)) from error
+        except (aiohttp.ClientError, HttpProcessingError, OSError, TimeoutError) as error:
+            late = self._late or isinstance(error, TimeoutError)
+            raise (Silent if late else Broken)(_reason(error)) from error
+        finally:
+            if self._watch is not None:
+                self._watch.cancel()
+
+    def _look(self) -> None:
+        """Hang up when nothing has come for too long. (aiohttp's own clock stands still when it
+        cannot make sense of what came; and one timer a stream costs less than one a piece.)"""
+        if not self._patience:
+            return
+        now = self._loop.time()
+        self._last = self._last or now
+        if now - self._last >= self._patience:
+            self._late = True
+            self._response.close()
+        else:
+            self._watch = self._loop.call_at(self._last + self._patience, self._look)
 
     async def close(self) -> None:
         if self._response.content.at_eof():
@@ -311,8 +350,12 @@ class _Exchange:
                 self._pieces.put_nowait(None)
 
     async def _receive(self) -> dict[str, Any]:
-        async for piece in self._body:
-            return {"type": "http.request", "body": piece, "more_body": True}
+        try:
+            async for piece in self._body:
+                return {"type": "http.request", "body": piece, "more_body": True}
+        except OSError as error:  # as the application sees it, the client is gone
+            self.error = error
+            return {"type": "http.disconnect"}
         if not self._asked:
             self._asked = True
             return {"type": "http.request", "body": b"", "more_body": False}
@@ -334,7 +377,10 @@ class _Exchange:
                 await self._pieces.put(None)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        while (piece := await self._pieces.get()) is not None:
+        # one that broke off may have left no room for the end
+        while not (self._pieces.empty() and self.task.done()):
+            if (piece := await self._pieces.get()) is None:
+                break
             yield piece
         if self.error is not None:
             raise Unreachable("the application broke off") from self.error

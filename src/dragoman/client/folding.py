@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Sequence
+
+import msgspec
 from msgspec.structs import replace
 
 from dragoman.types import (
@@ -21,7 +25,7 @@ Event = Task | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
 class Folding:
     """Takes events one by one, at the same cost each. Unlike a server's log it forgives: what an
     agent appends to nothing is taken for a beginning. If the content of artifacts is not to be
-    kept, only their parts are counted."""
+    kept, their parts are only counted and summed up."""
 
     def __init__(self, *, keep: bool = True) -> None:
         self.message: Message | None = None
@@ -32,6 +36,7 @@ class Folding:
         self._artifacts: dict[str, Artifact] = {}
         self._parts: dict[str, list[Part]] = {}
         self._counts: dict[str, int] = {}
+        self._sums: dict[str, int] = {}
         self._built: Task | None = None
 
     @property
@@ -80,7 +85,7 @@ class Folding:
         elif isinstance(event, Task):
             self._task = replace(event, artifacts=(), history=())
             self._history = list(event.history)
-            self._artifacts, self._parts, self._counts = {}, {}, {}
+            self._artifacts, self._parts, self._counts, self._sums = {}, {}, {}, {}
             for artifact in event.artifacts:
                 self._chunk(artifact, append=False)
         else:
@@ -92,11 +97,15 @@ class Folding:
             self._counts[key] += len(piece.parts)
             if self._keep:
                 self._parts[key].extend(piece.parts)
+            else:
+                self._sums[key] = _sum(piece.parts, self._sums[key])
             return
         self._counts[key] = len(piece.parts)
         if self._keep:
             self._artifacts[key] = piece
             self._parts[key] = list(piece.parts)
+        else:
+            self._sums[key] = _sum(piece.parts)
 
     def catch_up(self, task: Task) -> list[Event]:
         """Take the task as it is now; the events that lead there, as far as can be told."""
@@ -116,11 +125,12 @@ class Folding:
         return found
 
     def _gained(self, task: Task, artifact: Artifact) -> list[Event]:
-        known = self._counts.get(artifact.artifact_id)
-        whole = known is None or known > len(artifact.parts)
-        if self._keep and not whole:
-            before = self._parts[artifact.artifact_id]
-            whole = list(artifact.parts[:known]) != before
+        key = artifact.artifact_id
+        known = self._counts.get(key)
+        before = artifact.parts[:known]
+        whole = known is None or (
+            list(before) != self._parts[key] if self._keep else _sum(before) != self._sums[key]
+        )
         rest = artifact if whole else replace(artifact, parts=artifact.parts[known:])
         if not rest.parts:
             return []
@@ -129,3 +139,10 @@ class Folding:
                 task_id=task.id, context_id=task.context_id, artifact=rest, append=not whole
             )
         ]
+
+
+def _sum(parts: Sequence[Part], before: int = 0) -> int:
+    """What tells content that is not kept from other content."""
+    for part in parts:
+        before = zlib.crc32(msgspec.json.encode(part), before)
+    return before

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
+from dragoman import clock
 from dragoman.receiver import Hook, Notification, Receiver
 from dragoman.types import TaskPushNotificationConfig
 
@@ -18,28 +19,31 @@ class Inbox:
     def __init__(self, url: str, *, keys: tuple[str, ...] = ()) -> None:
         self._url = url
         self._token = secrets.token_urlsafe(24)
-        self._users: Counter[str] = Counter()
-        self._came: dict[str, asyncio.Event] = {}
+        self._rings: dict[str, list[Callable[[], object]]] = {}
         self._receiver = Receiver(token=self._token, keys=keys)
         self.app: Hook = self._receiver.app(self._take)
         """The application that takes the notifications."""
 
     def config(self, task: str) -> TaskPushNotificationConfig:
         """What to register with the agent."""
-        return TaskPushNotificationConfig(task_id=task, url=self._url, token=self._token)
+        return TaskPushNotificationConfig(
+            id=clock.uuid7(), task_id=task, url=self._url, token=self._token
+        )
 
     @contextmanager
     def expecting(self, task: str) -> Iterator[asyncio.Event]:
-        """Set whenever something of this task has come."""
-        came = self._came.setdefault(task, asyncio.Event())
-        self._users[task] += 1
+        """Set whenever something of this task has come; each who waits has one of their own."""
+        came = asyncio.Event()
+        # it may be served by another loop than the one that waits
+        ring = partial(asyncio.get_running_loop().call_soon_threadsafe, came.set)
+        self._rings.setdefault(task, []).append(ring)
         try:
             yield came
         finally:
-            self._users[task] -= 1
-            if not self._users[task]:
-                del self._users[task], self._came[task]
+            self._rings[task].remove(ring)
+            if not self._rings[task]:
+                del self._rings[task]
 
     async def _take(self, notification: Notification) -> None:
-        if came := self._came.get(notification.task_id):
-            came.set()
+        for ring in list(self._rings.get(notification.task_id, ())):
+            ring()

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Unpack
 
+from dragoman import clock
 from dragoman.client.engine import Unreachable
 from dragoman.client.result import Result
 from dragoman.client.stream import Stream
@@ -79,9 +80,10 @@ class Remote:
         task = await self.get()
         if capabilities.streaming and not task.status.state.settled:
             with suppress(UnsupportedOperation, MethodNotFound):  # ended, or not streamed after all
-                async with self.subscribe() as stream:
-                    async for _ in stream:
-                        if stream.task and stream.task.status.state.settled:
+                async with self.subscribe(keep=False) as stream:
+                    async for event in stream:
+                        status = getattr(event, "status", None)
+                        if status is not None and status.state.settled:
                             break
             task = await self.get()
         inbox = self._client.inbox if capabilities.push_notifications else None
@@ -95,8 +97,9 @@ class Remote:
 
     async def _pushed(self, inbox: Inbox) -> Task:
         with inbox.expecting(self.id) as came:
-            made = await self._client.call("create_webhook", inbox.config(self.id))
+            config = inbox.config(self.id)
             try:
+                config = await self._client.call("create_webhook", config)
                 while not (task := await self.get()).status.state.settled:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(LOOK):
@@ -104,8 +107,9 @@ class Remote:
                     came.clear()
                 return task
             finally:
-                with suppress(A2AError, ConnectionError):  # it would only be pushed in vain
-                    await self.delete_webhook(made.id)
+                # if it stays, it will only be pushed to in vain
+                with suppress(A2AError, ConnectionError, TimeoutError):
+                    await self.delete_webhook(config.id)
 
     # -- webhooks
 
@@ -119,7 +123,11 @@ class Remote:
     ) -> TaskPushNotificationConfig:
         """Have this task's events posted somewhere."""
         request = TaskPushNotificationConfig(
-            task_id=self.id, url=url, token=token, authentication=authentication, id=id
+            task_id=self.id,
+            url=url,
+            token=token,
+            authentication=authentication,
+            id=id or clock.uuid7(),  # a request that is repeated makes the same one
         )
         config: TaskPushNotificationConfig = await self._client.call("create_webhook", request)
         return config

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 
 from dragoman.client.engine import Unreachable
 from dragoman.errors import A2AError, LimitExceeded, Unavailable
@@ -33,7 +35,15 @@ class Pauses:
         if isinstance(error, A2AError):
             if error.http in (408, 413):  # it would be no smaller, and no faster
                 raise error
-            wish = error.headers.get("retry-after", "")
-            if wish.isascii() and wish.isdigit():
-                pause = max(pause, min(float(wish), MOST))
+            pause = max(pause, min(_wish(error.headers.get("retry-after", "")), MOST))
         await asyncio.sleep(pause)
+
+
+def _wish(text: str) -> float:
+    """The seconds that `Retry-After` asks for, as a number or as a time; 0 if it makes no sense."""
+    if text.isascii() and text.isdigit():
+        return float(text)
+    try:
+        return (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds()
+    except (TypeError, ValueError, OverflowError):
+        return 0.0

@@ -6,17 +6,17 @@ from collections.abc import AsyncIterator
 
 from msgspec import Struct
 
-from dragoman.client.engine import Response, Unreachable
+from dragoman.client.engine import Response
+from dragoman.errors import InvalidAgentResponse
 
 LONGEST = 64 * 1024 * 1024
 """The longest event that is read."""
 
 
-class Event(Struct, gc=False):
-    """One event."""
+class Event(Struct, frozen=True, gc=False):
+    """One event. Its id is left out: what has a place tells it in the data, too."""
 
     data: bytes
-    id: str = ""
     name: str = ""
 
 
@@ -24,30 +24,28 @@ async def events(response: Response) -> AsyncIterator[Event]:
     """The events of an answer. One that was cut off is not an event."""
     pieces: list[bytes] = []  # of a line that has not ended
     size = 0
-    event = Event(b"")
-    begun = False
+    data: list[bytes] = []
+    name = ""
     async for chunk in response.chunks():
         size += len(chunk)
         if size > LONGEST:
-            raise Unreachable(f"an event is longer than {LONGEST} bytes")
+            raise InvalidAgentResponse(f"an event is longer than {LONGEST} bytes")
         pieces.append(chunk)
         if b"\n" not in chunk:
             continue
-        *lines, rest = (b"".join(pieces) if len(pieces) > 1 else chunk).split(b"\n")
+        text = b"".join(pieces) if len(pieces) > 1 else chunk
+        if b"\r" in text:
+            text = text.replace(b"\r\n", b"\n")
+        *lines, rest = text.split(b"\n")
         pieces = [rest] if rest else []
         for line in lines:
-            if line[-1:] == b"\r":
-                line = line[:-1]
             if line[:5] == b"data:":
-                data = line[6:] if line[5:6] == b" " else line[5:]
-                event.data = event.data + b"\n" + data if begun else data
-                begun = True
+                data.append(line[6:] if line[5:6] == b" " else line[5:])
             elif not line:
-                if begun:
-                    yield event
-                    event, begun = Event(b""), False
+                if data:
+                    yield Event(data[0] if len(data) == 1 else b"\n".join(data), name)
+                    data = []
+                name = ""
                 size = len(rest)
-            elif line[:3] == b"id:":
-                event.id = line[3:].decode("utf-8", "replace").strip()
             elif line[:6] == b"event:":
-                event.name = line[6:].decode("utf-8", "replace").strip()
+                name = line[6:].decode("utf-8", "replace").strip()

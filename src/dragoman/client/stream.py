@@ -9,15 +9,29 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from dragoman.client.binding import Order, Seen
-from dragoman.client.engine import Unreachable
+from dragoman.client.binding import Order
+from dragoman.client.engine import Silent, Unreachable
 from dragoman.client.folding import Event, Folding
 from dragoman.client.result import Result
 from dragoman.client.retry import PASSING, Pauses
 from dragoman.client.upload import File
-from dragoman.errors import InvalidAgentResponse, MethodNotFound, TaskNotFound, UnsupportedOperation
+from dragoman.errors import (
+    A2AError,
+    InvalidAgentResponse,
+    MethodNotFound,
+    TaskNotFound,
+    UnsupportedOperation,
+)
 from dragoman.events import RESUME
-from dragoman.types import SendMessageRequest, StreamResponse, SubscribeToTaskRequest, Task
+from dragoman.types import (
+    SendMessageRequest,
+    StreamResponse,
+    SubscribeToTaskRequest,
+    Task,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
 
 if TYPE_CHECKING:
     from dragoman.client.client import Client
@@ -49,16 +63,23 @@ class Stream:
         self._key = key
         self._files = files or {}
         self._folding = Folding(keep=keep)
-        self._place = ""
+        self._number = 0
+        """The last place that the agent told."""
         self._fresh = True
         """The first event has not come."""
-        self._more = False
-        """More than the first event has come."""
+        self._broken = False
+        """A connection has failed."""
+        self._last: Event | None = None
+        """What the latest connection told last."""
         # a stream that is joined late may lack what came before
         self._patched = isinstance(request, SubscribeToTaskRequest) and not client.resumes
         """What was told must be compared with the task in the end."""
         self._deaf = not client.card.capabilities.streaming
         """The agent does not offer to be listened to."""
+        self._before: TaskStatus | None = None
+        """What a message that follows up answers, where it had to be looked for."""
+        self._items: AsyncGenerator[StreamResponse, None] | None = None
+        """The connection."""
         self._until = client.until
         self._events = self._run()
 
@@ -73,7 +94,7 @@ class Stream:
         return Result(self._folding.task, self._folding.message)
 
     def __aiter__(self) -> AsyncIterator[Event]:
-        return self
+        return self._events if self._until is None else self
 
     def __anext__(self) -> Awaitable[Event]:
         return self._events.__anext__() if self._until is None else self._timely(self._until)
@@ -97,7 +118,7 @@ class Stream:
     async def _run(self) -> AsyncGenerator[Event, None]:
         pauses = Pauses(self._client.attempts)
         while True:
-            began = time.monotonic()
+            began, asked = time.monotonic(), self._client.interface
             try:
                 async for event in self._attempt():
                     pauses.reset()
@@ -105,84 +126,121 @@ class Stream:
                 if not self._over():
                     raise Unreachable("the stream ended before the task did")
                 break
-            except PASSING as error:
+            except (A2AError, Unreachable) as error:
+                passing = isinstance(error, PASSING) and not (self._deaf or self._once(error))
+                if passing and self._final():
+                    break
+                if not passing and not self._client.doubtful(error):
+                    raise
+                self._broken = True
                 if time.monotonic() - began > LASTING:
                     pauses.reset()
-                if isinstance(error, Unreachable):
-                    self._client.rotate()
+                if self._fresh or not isinstance(error, Silent):  # a quiet one may be at work
+                    self._client.rotate(asked, error)
                 await pauses.after(error)
+            finally:
+                if self._items is not None:  # now, and not when the collector comes by
+                    await self._items.aclose()
         if self._patched:
             for event in await self._correct():
                 yield event
         self._client.settled(self._folding.id)
 
+    def _once(self, error: BaseException) -> bool:
+        """Whether to leave it at that. An agent may simply take long; one that keeps no receipts
+        would begin again."""
+        sending = self._fresh and isinstance(self._request, SendMessageRequest)
+        return sending and isinstance(error, Silent) and not self._client.resumes
+
     def _attempt(self) -> AsyncIterator[Event]:
         """The events of one connection."""
         if self._fresh:
-            return self._first()
-        if self._client.resumes and self._place:
+            return self._looked() if self._deaf else self._first()
+        if self._placed:
             return self._resumed()
         return self._polled() if self._deaf else self._again()
 
     async def _first(self) -> AsyncIterator[Event]:
+        """What the agent tells when it is asked for the first time."""
+        request = self._request
+        try:
+            if isinstance(request, SubscribeToTaskRequest):
+                heard = self._heard("subscribe", request)
+            else:
+                heard = self._heard("stream", request, {"idempotency-key": self._key})
+            async for event in heard:
+                yield event
+        except UnsupportedOperation:
+            if not self._broken or not isinstance(request, SubscribeToTaskRequest):
+                raise
+            async for event in self._looked():  # it has ended meanwhile
+                yield event
+
+    async def _looked(self) -> AsyncIterator[Event]:
+        """Of an agent that is not listened to: what it answers, and what becomes of the task."""
         if isinstance(self._request, SubscribeToTaskRequest):
-            if self._deaf:
-                self._folding.take(await self._client.task(self._request.id).get())
-                self._fresh = False
-                task = self._folding.task
-                assert task is not None
-                yield task
-                return
-            order = self._order("subscribe", self._request)
-        elif self._deaf:
-            configuration = self._request.configuration
-            assert configuration is not None
-            asked = replace(
-                self._request, configuration=replace(configuration, return_immediately=True)
-            )
-            answer = await self._client.call(
-                "send", asked, {"idempotency-key": self._key}, self._files
-            )
-            self._fresh = False
-            yield self._taken(Seen("", StreamResponse(task=answer.task, message=answer.message)))
-            return
+            task = await self._client.task(self._request.id).get()
+            self._take(task)
+            yield task
         else:
-            order = self._order("stream", self._request, {"idempotency-key": self._key})
-            order = replace(order, files=self._files)
-        async for item in self._client.binding.stream(order):
-            self._more, self._fresh = not self._fresh, False
-            yield self._taken(item)
+            yield await self._sent(self._request)
+        if not self._over():
+            async for event in self._polled():
+                yield event
+
+    async def _sent(self, request: SendMessageRequest) -> Event:
+        if request.message.task_id:
+            before = await self._client.task(request.message.task_id).get(history=0)
+            self._before = before.status
+        assert request.configuration is not None
+        configuration = replace(request.configuration, return_immediately=True)
+        request = replace(request, configuration=configuration)
+        headers = {"idempotency-key": self._key}
+        answer = await self._client.call("send", request, headers, self._files)
+        event = _event(StreamResponse(task=answer.task, message=answer.message))
+        self._take(event)
+        return event
 
     async def _resumed(self) -> AsyncIterator[Event]:
-        """Exactly what came after the last place."""
-        order = self._order("subscribe", self._subscription(), {"last-event-id": self._place})
-        async for item in self._client.binding.stream(order):
-            self._more = True
-            yield self._taken(item)
+        """Exactly what came after the last place. Where the agent asks for something, only the
+        same send again tells whether that is all: a subscription goes on to the task's end."""
+        if not self._asks():
+            headers = {"last-event-id": self._place}
+            async for event in self._heard("subscribe", self._subscription(), headers):
+                yield event
+                if self._asks():
+                    break
+        if self._asks():
+            headers = {"idempotency-key": self._key, "last-event-id": self._place}
+            async for event in self._heard("stream", self._request, headers):
+                yield event
 
     async def _again(self) -> AsyncIterator[Event]:
         """Subscribe anew, and tell what the task has gained meanwhile."""
         first = self._patched = True
         try:
-            async for item in self._client.binding.stream(
-                self._order("subscribe", self._subscription())
-            ):
-                event = _event(item.event)
+            async for item in self._listen("subscribe", self._subscription()):
+                event = _event(item)
                 if first and isinstance(event, Task):
-                    for gained in self._folding.catch_up(event):
-                        yield gained
+                    gained = self._folding.catch_up(event)
                 else:
-                    yield self._taken(item)
-                first, self._more = False, True
+                    self._take(event)
+                    gained = [event]
+                first = False
+                for event in gained:
+                    self._last = event
+                    yield event
+                if self._final() or self._stands():
+                    return
         except (UnsupportedOperation, TaskNotFound, MethodNotFound):
             # it has ended, or this agent cannot be listened to again
+            self._deaf = True
             async for event in self._polled():
                 yield event
 
     async def _polled(self) -> AsyncIterator[Event]:
         """Look at the task until it is over."""
         pause = POLL
-        self._more = True
         while True:
             for event in await self._correct():
                 yield event
@@ -200,51 +258,123 @@ class Stream:
 
     # -- inside
 
-    def _order(
+    async def _heard(
         self,
         call: str,
         request: SendMessageRequest | SubscribeToTaskRequest,
         headers: Mapping[str, str] | None = None,
-    ) -> Order:
-        return Order(
+    ) -> AsyncIterator[Event]:
+        """What one connection tells, and was not told before."""
+        self._last = None
+        async for item in self._listen(call, request, headers):
+            event = _event(item)
+            metadata = event.metadata
+            if metadata and RESUME in metadata:  # our own business
+                mark = metadata.pop(RESUME)
+                if self._known(mark, event):
+                    continue
+                event = replace(event, metadata=metadata or None)
+            self._take(event)
+            self._last = event
+            yield event
+
+    def _listen(
+        self,
+        call: str,
+        request: SendMessageRequest | SubscribeToTaskRequest,
+        headers: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[StreamResponse]:
+        order = Order(
             call=call,
             request=request,
             headers=self._client.headers(headers),
+            files=self._files if call == "stream" else {},
             patience=self._client.patience,
         )
+        self._items = self._client.binding.stream(order)
+        return self._items
+
+    def _take(self, event: Event) -> None:
+        self._folding.take(event)
+        if self._fresh:
+            self._fresh = False
+            self._client.answered()
+            if isinstance(self._request, SendMessageRequest):
+                self._client.begun(self._folding.id)
+
+    def _known(self, mark: object, event: Event) -> bool:
+        """Whether it was told before; a fresh start may lie further back."""
+        number = mark.get("place") if isinstance(mark, dict) else None
+        if type(number) is not int:
+            return False
+        if number <= self._number and not mark.get("reset"):  # type: ignore[attr-defined]
+            log = event.id if isinstance(event, Task) else event.task_id
+            if log == self._folding.id:
+                return True
+        self._number = number
+        return False
+
+    @property
+    def _placed(self) -> bool:
+        """Whether the agent can tell exactly what comes after what was told."""
+        return self._client.resumes and self._number > 0
+
+    @property
+    def _place(self) -> str:
+        return f"{self._folding.id}:{self._number}"
 
     def _subscription(self) -> SubscribeToTaskRequest:
         return SubscribeToTaskRequest(id=self._folding.id)
 
-    def _taken(self, item: Seen) -> Event:
-        event = _event(item.event)
-        metadata = event.metadata
-        if metadata and RESUME in metadata:  # our own business
-            rest = {key: value for key, value in metadata.items() if key != RESUME}
-            event = replace(event, metadata=rest or None)
-        if not self._folding.id:
-            self._folding.take(event)
-            self._client.begun(self._folding.id)
-        else:
-            self._folding.take(event)
-        self._place = item.place or self._place
-        return event
+    # -- how far it is
 
-    def _over(self) -> bool:
-        if self._folding.message is not None and not self._folding.id:
-            return True
+    def _asks(self) -> bool:
+        """Whether the agent wants something from whoever sent the message."""
+        status = self._folding.status
+        sent = isinstance(self._request, SendMessageRequest)
+        return sent and status is not None and status.state.interrupted
+
+    def _answered(self) -> bool:
+        """Whether the last event was a question: the next turn is another stream."""
+        last = self._last
+        asked = isinstance(last, TaskStatusUpdateEvent) and last.status.state
+        return self._asks() and asked is TaskState.INPUT_REQUIRED
+
+    def _stands(self) -> bool:
+        """Whether somebody must log in first. A subscription would tell nothing until then."""
+        status = self._folding.status
+        return self._asks() and status is not None and status.state is TaskState.AUTH_REQUIRED
+
+    def _final(self) -> bool:
+        """Whether nothing more can come, even if the connection broke."""
         status = self._folding.status
         if status is None:
+            return self._folding.message is not None
+        return status.state.terminal or (self._answered() and not self._placed)
+
+    def _over(self) -> bool:
+        """Whether a connection that ended properly has told all that was left."""
+        if self._final() or self._answered():
+            return True
+        # A follow-up begins with the task as it was when the message came, and at auth-required
+        # the agent may go on. Where there are places, it is asked once more, and tells nothing.
+        return (
+            self._asks()
+            and not self._unread()
+            and (self._last is None or self._deaf or not self._placed)
+        )
+
+    def _unread(self) -> bool:
+        """Whether a follow-up has only been received: the task still stands as it was before."""
+        before, status = self._before, self._folding.status
+        if before is None or status is None:
             return False
-        if status.state.terminal or isinstance(self._request, SubscribeToTaskRequest):
-            return status.state.terminal
-        # the first event of a follow-up is the task as it was when the message came
-        before = self._request.message.task_id and self._client.resumes and not self._more
-        return status.state.interrupted and not before
+        same = status.timestamp is not None and status.timestamp == before.timestamp
+        return same and status.message in (None, before.message)
 
 
 def _event(item: StreamResponse) -> Event:
-    found = item.task or item.message or item.status_update or item.artifact_update
+    found = item.artifact_update or item.status_update or item.task or item.message
     if found is None:
         raise InvalidAgentResponse("an event has neither a task, a message nor an update")
     return found

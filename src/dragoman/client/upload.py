@@ -7,6 +7,7 @@ import base64
 import mimetypes
 import re
 import secrets
+import stat
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
@@ -51,7 +52,7 @@ class Spliced:
         self._sizes: dict[str, int] = {}
         for span in self._spans:
             if isinstance(span, File):
-                found = self._sizes[span.sign] = span.path.stat().st_size
+                found = self._sizes[span.sign] = _size(span.path)
                 self.size += (found + 2) // 3 * 4
             else:
                 self.size += len(span)
@@ -64,6 +65,14 @@ class Spliced:
                     yield piece
             elif span:
                 yield span
+
+
+def _size(path: Path) -> int:
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(f"{path} is not a regular file")
+    path.open("rb").close()  # an error is told now; while it is sent, it would be the network's
+    return found.st_size
 
 
 async def _encoded(path: Path, size: int) -> AsyncIterator[bytes]:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import codecs
+import re
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
+from dragoman.client.behalf import LINEAGE
 from dragoman.client.credentials import secretive
 from dragoman.client.engine import Engine, Request, Response
+
+MASK = "***"
+LATER = "…"
+"""Stands for a body that was made piece by piece."""
+_SECRET = "access_token|refresh_token|id_token|client_secret|device_code|password|token|credentials"
+_SECRETS = re.compile(rf'("(?:{_SECRET})"\s*:\s*)"(?:[^"\\]|\\.)*"')
+_CHANGING = re.compile(rf"id|\w+Ids?|\w*[tT]imestamp\w*|{_SECRET}|{LINEAGE}")
 
 
 class Exchange(Struct, kw_only=True):
@@ -40,9 +52,9 @@ class Recorder:
         body = request.body
         exchange = Exchange(
             method=request.method,
-            url=request.url,
+            url=_bare(request.url),
             headers=_masked(request.headers),
-            body=body.decode("utf-8", "replace") if isinstance(body, bytes) else "…",
+            body=body.decode("utf-8", "replace") if isinstance(body, bytes) else LATER,
             status=response.status,
             answered=_masked(response.headers),
         )
@@ -55,7 +67,8 @@ class Recorder:
 
     def save(self, path: str | Path) -> None:
         """Write it to a file, for `Replay`."""
-        encoded = msgspec.json.format(msgspec.json.encode(self.exchanges), indent=2)
+        told = [_discreet(exchange) for exchange in self.exchanges]
+        encoded = msgspec.json.format(msgspec.json.encode(told), indent=2)
         Path(path).write_bytes(encoded + b"\n")
 
 
@@ -66,11 +79,12 @@ class Recorded:
         self.status, self.headers = response.status, response.headers
         self._response = response
         self._exchange = exchange
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """See `Response.chunks`."""
         async for chunk in self._response.chunks():
-            self._exchange.answer += chunk.decode("utf-8", "replace")
+            self._exchange.answer += self._decode(chunk)
             yield chunk
 
     async def close(self) -> None:
@@ -88,13 +102,15 @@ class Replay:
 
     async def send(self, request: Request) -> Response:
         """See `Engine.send`."""
-        asked = f"{request.method} {urlsplit(request.url).path}"
+        body = request.body.decode() if isinstance(request.body, bytes) else LATER
+        asked = _summary(request.method, request.url, body)
         if not self._left:
-            raise AssertionError(f"the recording has ended, and now comes {asked}")
+            raise AssertionError(f"the recording has ended, and now comes {_shown(asked)}")
         exchange = self._left.pop(0)
-        known = f"{exchange.method} {urlsplit(exchange.url).path}"
+        known = _summary(exchange.method, exchange.url, exchange.body)
         if asked != known:
-            raise AssertionError(f"the recording has {known}, and now comes {asked}")
+            told = f"the recording has {_shown(known)}, and now comes {_shown(asked)}"
+            raise AssertionError(told)
         return Replayed(exchange)
 
     async def close(self) -> None:
@@ -118,4 +134,44 @@ class Replayed:
 
 
 def _masked(headers: Mapping[str, str]) -> dict[str, str]:
-    return {name: "***" if secretive(name) else value for name, value in headers.items()}
+    return {name: MASK if secretive(name) else value for name, value in headers.items()}
+
+
+def _bare(url: str) -> str:
+    """The URL without what is secret in its query."""
+    parts = urlsplit(url)
+    if not any(secretive(name) for name, _ in parse_qsl(parts.query)):
+        return url
+    query = _masked(dict(parse_qsl(parts.query, keep_blank_values=True)))
+    return parts._replace(query=urlencode(query, safe="*")).geturl()
+
+
+def _discreet(exchange: Exchange) -> Exchange:
+    """The exchange without what is secret in its bodies."""
+    form = exchange.headers.get("content-type") == "application/x-www-form-urlencoded"
+    body = MASK if form else _SECRETS.sub(rf'\1"{MASK}"', exchange.body)
+    return replace(exchange, body=body, answer=_SECRETS.sub(rf'\1"{MASK}"', exchange.answer))
+
+
+def _summary(method: str, url: str, body: str) -> tuple[str, str, dict[str, str], Any]:
+    """What makes a request the same as another."""
+    parts = urlsplit(url)
+    query = {name: value for name, value in parse_qsl(parts.query) if not secretive(name)}
+    try:
+        document = _lasting(msgspec.json.decode(body))
+    except msgspec.DecodeError:
+        document = None  # nothing, a form, or made piece by piece
+    return method, parts.path, query, document
+
+
+def _lasting(value: Any) -> Any:
+    """A document without what is another each time."""
+    if isinstance(value, dict):
+        return {k: _lasting(item) for k, item in value.items() if not _CHANGING.fullmatch(k)}
+    return [_lasting(item) for item in value] if isinstance(value, list) else value
+
+
+def _shown(summary: tuple[str, str, dict[str, str], Any]) -> str:
+    method, path, query, document = summary
+    where = f"{path}?{urlencode(query)}" if query else path
+    return f"{method} {where} {msgspec.json.encode(document).decode()}"

@@ -55,8 +55,8 @@ class Faulty:
         if lost:
             await response.close()
             raise Unreachable("the answer was lost")
-        if self._happens("cut", self._cut):
-            return Cut(response, self._chance.randrange(1, 2000))
+        if self._chance.random() < self._cut:
+            return Cut(response, self._chance.randrange(1, 2000), self.done)
         return response
 
     async def close(self) -> None:
@@ -76,12 +76,13 @@ class Faulty:
 
 
 class Cut:
-    """An answer that breaks off after so many bytes."""
+    """An answer that breaks off after so many bytes, if it is that long."""
 
-    def __init__(self, response: Response, left: int) -> None:
+    def __init__(self, response: Response, left: int, done: dict[str, int]) -> None:
         self.status, self.headers = response.status, response.headers
         self._response = response
         self._left = left
+        self._done = done
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """See `Response.chunks`."""
@@ -89,6 +90,7 @@ class Cut:
             if len(chunk) > self._left:
                 if self._left:
                     yield chunk[: self._left]
+                self._done["cut"] += 1
                 raise Unreachable("the answer broke off")
             self._left -= len(chunk)
             yield chunk

@@ -1,0 +1,1 @@
+"""One file per client; each is run as `python -m benchmarks.clients.<name> URL`."""

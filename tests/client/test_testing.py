@@ -1,0 +1,429 @@
+"""The testing kit: agents in this process, conversations written down, networks that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import types
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from dragoman import Agent, Part, TaskState, Turn
+from dragoman.client import (
+    Client,
+    Engine,
+    File,
+    Request,
+    Response,
+    Result,
+    Secret,
+    Unreachable,
+)
+from dragoman.errors import InvalidParams, Unavailable
+from dragoman.testing import Faulty, Recorder, Replay, talking
+from dragoman.types import (
+    APIKeySecurityScheme,
+    AuthenticationInfo,
+    SecurityRequirement,
+    SecurityScheme,
+    StringList,
+)
+from tests.client.networks import Answer, Script, card, result, task
+from tests.client.test_client import parrot
+
+HOPE = "http://inside"
+
+
+# ---- talking -------------------------------------------------------------------------------
+
+
+async def test_talking() -> None:
+    agent = parrot()
+    async with talking(agent, poll=0.5) as client:
+        assert (await client.send("hello")).text == "hello"
+        async with client.stream("count 2") as stream:
+            assert len([event async for event in stream]) == 6
+    assert agent.runs == ["hello", "count 2"]  # type: ignore[attr-defined]
+
+
+async def test_talking_through_something() -> None:
+    seen: list[Recorder] = []
+
+    def recorded(engine: Engine) -> Engine:
+        seen.append(Recorder(engine))
+        return seen[0]
+
+    async with talking(parrot(), through=recorded, max_parts=1) as client:
+        await client.send("hello")
+        with pytest.raises(InvalidParams, match="more than 1 parts"):
+            await client.send([Part(text="a"), Part(text="b")])
+    assert [exchange.status for exchange in seen[0].exchanges] == [200, 200, 200]
+
+
+async def test_talking_ends_with_the_block() -> None:
+    agent = parrot()
+    async with talking(agent) as client:
+        await client.send("gate", wait=False)
+    client.attempts = 1
+    with pytest.raises(Unavailable):
+        await client.send("hello")
+    assert "hello" not in agent.runs  # type: ignore[attr-defined]
+
+
+# ---- writing down and playing back ---------------------------------------------------------
+
+
+async def conversation(client: Client, text: str = "grüß dich 🌍") -> list[Any]:
+    """What is said, and what comes of it."""
+    sent = await client.send(text)
+    async with client.stream(text * 2) as stream:
+        events = [event async for event in stream]
+    assert stream.task is not None
+    found = await client.task(stream.task.id).get()
+    listed = [item async for item in client.list(page=1, artifacts=True)]
+    return [sent, events, found, listed]
+
+
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
+async def test_a_conversation_is_played_back(binding: str, tmp_path: Path) -> None:
+    recorders: list[Recorder] = []
+
+    def recorded(engine: Engine) -> Engine:
+        recorders.append(Recorder(engine))
+        return recorders[0]
+
+    # in pieces that are shorter than some characters
+    async with talking(parrot(), through=recorded, stream_buffer=3) as client:
+        client._spoken = [binding]
+        client._choose()
+        said = await conversation(client)
+    recorders[0].save(tmp_path / "said.json")
+    for _ in range(2):
+        replay = Replay(tmp_path / "said.json")
+        async with Client.connect(HOPE, engine=replay, bindings=[binding]) as client:
+            assert await conversation(client) == said
+            with pytest.raises(AssertionError, match="has ended"):
+                await client.send("more")
+
+
+async def record(path: Path, binding: str = "JSONRPC") -> None:
+    """Write a short conversation down."""
+    recorders: list[Recorder] = []
+
+    def recorded(engine: Engine) -> Engine:
+        recorders.append(Recorder(engine))
+        return recorders[0]
+
+    async with talking(parrot(), through=recorded) as client:
+        client._spoken = [binding]
+        client._choose()
+        await client.send("hello", metadata={"a": 1})
+        _ = [item async for item in client.list(page=5)]
+    recorders[0].save(path)
+
+
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
+async def test_another_request_is_an_assertion_error(binding: str, tmp_path: Path) -> None:
+    path = tmp_path / "said.json"
+    await record(path, binding)
+
+    async def replayed() -> Client:
+        return await Client.connect(HOPE, engine=Replay(path), bindings=[binding]).__aenter__()
+
+    client = await replayed()
+    await client.send("hello", metadata={"a": 1})
+    _ = [item async for item in client.list(page=5)]
+
+    client = await replayed()
+    with pytest.raises(AssertionError, match="now comes"):  # another operation
+        await client.task("t").get()
+    client = await replayed()
+    with pytest.raises(AssertionError, match="goodbye"):  # other words
+        await client.send("goodbye", metadata={"a": 1})
+    client = await replayed()
+    with pytest.raises(AssertionError, match="now comes"):  # other metadata
+        await client.send("hello", metadata={"a": 2})
+    client = await replayed()
+    with pytest.raises(AssertionError, match="now comes"):
+        async with client.stream("hello", metadata={"a": 1}) as stream:
+            _ = [event async for event in stream]
+    client = await replayed()
+    await client.send("hello", metadata={"a": 1})
+    with pytest.raises(AssertionError, match="now comes"):  # another query
+        _ = [item async for item in client.list(page=6)]
+
+
+async def test_a_file_is_played_back(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("hello")
+    recorder = Recorder(Script(lambda _: Answer(result({"task": task("COMPLETED", "a")}))))
+    async with Client.connect(card(), engine=recorder) as client:
+        await client.send(File(tmp_path / "a.txt"))
+    recorder.save(tmp_path / "said.json")
+    async with Client.connect(card(), engine=Replay(tmp_path / "said.json")) as client:
+        assert (await client.send(File(tmp_path / "a.txt"))).text == "a"
+
+
+SECRET = "hunter2"
+
+
+async def test_no_secret_is_written_down(tmp_path: Path) -> None:
+    answers = [
+        Answer(
+            result({"task": task()}),
+            headers={"content-type": "application/json", "set-cookie": SECRET, "x-plain": "yes"},
+        ),
+        Answer(result({"taskId": "t", "url": "https://x", "id": "w", "token": SECRET})),
+        Answer(b'{"access_token": "%b", "refresh_token":"%b"}' % ((SECRET.encode(),) * 2)),
+    ]
+    recorder = Recorder(Script(lambda _: answers.pop(0)))
+    scheme = SecurityScheme(
+        api_key_security_scheme=APIKeySecurityScheme(location="query", name="api_key")
+    )
+    there = replace(
+        card(),
+        security_schemes={"key": scheme},
+        security_requirements=(SecurityRequirement(schemes={"key": StringList()}),),
+    )
+    options: Any = {
+        "headers": {"Authorization": f"Bearer {SECRET}", "X-Own": "yes", "Cookie": SECRET},
+        "auth": Secret(SECRET),
+        "insecure": True,
+    }
+    async with Client.connect(there, engine=recorder, **options) as client:
+        await client.send("hello")
+        await client.task("t").add_webhook(
+            "https://x",
+            token=SECRET,
+            authentication=AuthenticationInfo(scheme="Basic", credentials=f'a"{SECRET}'),
+        )
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    body = f"grant_type=client_credentials&client_secret={SECRET}&code={SECRET}".encode()
+    response = await recorder.send(Request("POST", "http://agent/token", form, body))
+    _ = [chunk async for chunk in response.chunks()]
+    for exchange in recorder.exchanges:
+        assert SECRET not in f"{exchange.url} {exchange.headers} {exchange.answered}"
+    recorder.save(tmp_path / "said.json")
+    text = (tmp_path / "said.json").read_text()
+    assert SECRET not in text
+    assert "hello" in text
+    assert "x-own" in text
+    assert "idempotency-key" in text
+
+    # and what is masked is not missed
+    replay = Replay(tmp_path / "said.json")
+    async with Client.connect(there, engine=replay, **options) as client:
+        await client.send("hello")
+        made = await client.task("t").add_webhook(
+            "https://x",
+            token="another",
+            authentication=AuthenticationInfo(scheme="Basic", credentials="other"),
+        )
+        assert made.id == "w"
+    response = await replay.send(Request("POST", "http://agent/token", form, b"client_secret=x"))
+    assert b'"access_token": "***"' in b"".join([chunk async for chunk in response.chunks()])
+
+
+# ---- what goes wrong -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tries again without a pause."""
+    monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
+    monkeypatch.setattr("dragoman.testing.faults.HOLD", 0.005)
+
+
+def counting() -> Agent:
+    """An agent that counts, and notes each run."""
+    agent = Agent("Counter", description="Counts.")
+    agent.runs = []  # type: ignore[attr-defined]
+
+    @agent.handler
+    async def count(turn: Turn) -> AsyncIterator[Any]:
+        """Count."""
+        agent.runs.append(turn.text)  # type: ignore[attr-defined]
+        if turn.text.startswith("ask"):
+            yield turn.ask("Which number?")
+            return
+        for number in range(int(turn.text) % 7):
+            yield turn.write(f"{turn.text}.{number} ")
+            await asyncio.sleep(0)
+        yield turn.artifact({"number": int(turn.text)}, name="sum")
+
+    return agent
+
+
+async def count_all(client: Client, messages: int) -> None:
+    """Send so many messages, half of them as streams, some at once, some as the answer to a
+    question; what comes back must be right."""
+
+    async def say(number: int, text: str, task: str = "") -> Result:
+        if number % 2:
+            return await client.send(text, task=task)
+        async with client.stream(text, task=task) as stream:
+            _ = [event async for event in stream]
+        return stream.result
+
+    async def one(number: int) -> None:
+        task = ""
+        for _ in range(number % 3):  # it asks, and perhaps asks again
+            asked = await say(number, f"ask {number}", task)
+            assert (asked.state, asked.text) == (TaskState.INPUT_REQUIRED, "Which number?")
+            assert asked.task is not None
+            task = asked.task.id
+        answer = await say(number, f"{number}", task)
+        assert answer.state is TaskState.COMPLETED
+        assert answer.data == {"number": number}
+        assert answer.text == "".join(f"{number}.{n} " for n in range(number % 7))
+
+    for start in range(0, messages, 10):
+        await asyncio.gather(*(one(number) for number in range(start, start + 10)))
+
+
+def expected(messages: int) -> Counter[str]:
+    """What the agent is asked in all this, if it is asked everything once."""
+    found = Counter(f"{number}" for number in range(messages))
+    found.update({f"ask {n}": n % 3 for n in range(messages) if n % 3})
+    return found
+
+
+FAULTS: list[dict[str, float]] = [
+    {"drop": 0.3},
+    {"delay": 0.01},
+    {"duplicate": 0.3},
+    {"reorder": 0.3},
+    {"cut": 0.3},
+]
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("faults", FAULTS, ids=lambda faults: next(iter(faults)))
+async def test_each_fault_is_lived_through(faults: dict[str, float]) -> None:
+    agent, engines = counting(), []
+
+    def faulty(engine: Engine) -> Engine:
+        engines.append(Faulty(engine, seed=2, **faults))
+        return engines[0]
+
+    async with talking(agent, through=faulty) as client:
+        client.attempts = 50
+        await count_all(client, 60)
+    assert Counter(agent.runs) == expected(60)  # type: ignore[attr-defined]
+    done = engines[0].done
+    for name, times in done.items():
+        assert (times > 0) == (name in faults), name
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
+async def test_all_of_them_at_once(seed: int, binding: str) -> None:
+    agent, engines = counting(), []
+
+    def faulty(engine: Engine) -> Engine:
+        engines.append(
+            Faulty(
+                engine, seed=seed, drop=0.15, delay=0.002, duplicate=0.15, reorder=0.15, cut=0.15
+            )
+        )
+        return engines[0]
+
+    async with talking(agent, through=faulty) as client:
+        client._spoken = [binding]
+        client._choose()
+        client.attempts = 100
+        await count_all(client, 200)
+    assert Counter(agent.runs) == expected(200)  # type: ignore[attr-defined]
+    assert min(engines[0].done.values()) > 5
+
+
+class Noting:
+    """Notes what arrives, and answers."""
+
+    def __init__(self, size: int = 10) -> None:
+        self.arrived: list[str] = []
+        self.size = size
+
+    async def send(self, request: Request) -> Response:
+        """Note it."""
+        self.arrived.append(request.url)
+        return Answer([b"x" * 10] * (self.size // 10))
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+async def outcome(engine: Engine, url: str = "u") -> str:
+    """How a request fares."""
+    try:
+        response = await engine.send(Request("GET", url))
+        return f"{len(b''.join([chunk async for chunk in response.chunks()]))}"
+    except Unreachable as error:
+        return str(error)
+
+
+async def test_what_is_dropped_was_lost_on_the_way_there_or_back() -> None:
+    inner = Noting()
+    engine = Faulty(inner, drop=1.0)
+    found = [await outcome(engine) for _ in range(100)]
+    assert set(found) == {"the request was lost", "the answer was lost"}
+    assert len(inner.arrived) == found.count("the answer was lost")
+    assert engine.done["drop"] == 100
+
+
+async def test_what_is_duplicated_arrives_twice_and_is_answered_once() -> None:
+    inner = Noting()
+    engine = Faulty(inner, duplicate=1.0)
+    assert [await outcome(engine, "a"), await outcome(engine, "b")] == ["10", "10"]
+    assert inner.arrived == ["a", "a", "b", "b"]
+
+
+async def test_what_is_cut_breaks_off_somewhere() -> None:
+    engine = Faulty(Noting(2000), cut=1.0)
+    assert {await outcome(engine) for _ in range(20)} == {"the answer broke off"}
+    assert engine.done["cut"] == 20
+    engine = Faulty(Noting(0), cut=1.0)
+    assert await outcome(engine) == "0"
+    assert engine.done["cut"] == 0
+
+
+async def test_what_is_held_back_is_overtaken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.testing.faults.HOLD", 3600.0)
+    inner = Noting()
+    engine = Faulty(inner, reorder=1.0)
+    first = asyncio.create_task(outcome(engine, "first"))
+    while engine._overtaken is None:
+        await asyncio.sleep(0)
+    engine._reorder = 0.0
+    await outcome(engine, "second")
+    assert await first == "10"
+    assert inner.arrived == ["second", "first"]
+
+
+async def test_a_delay_is_as_long_as_it_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr("dragoman.testing.faults.asyncio", types.SimpleNamespace(sleep=sleep))
+    engine = Faulty(Noting(), delay=0.5)
+    for _ in range(50):
+        await outcome(engine)
+    assert len(pauses) == 50
+    assert 0 <= min(pauses) < 0.25 < max(pauses) <= 0.5
+
+
+async def test_chance_is_repeatable() -> None:
+    def faults(seed: int) -> Faulty:
+        return Faulty(Noting(2000), seed=seed, drop=0.3, duplicate=0.3, cut=0.3)
+
+    async def run(seed: int) -> list[str]:
+        engine = faults(seed)
+        return [await outcome(engine) for _ in range(50)]
+
+    assert await run(1) == await run(1) != await run(2)
