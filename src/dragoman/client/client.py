@@ -460,8 +460,10 @@ class Client:
                         )
                     )
 
-        await asyncio.gather(*(cancel(task) for task in self._open))
-        await self._guard.close()
+        try:
+            await asyncio.gather(*(cancel(task) for task in self._open))
+        finally:
+            await self._guard.close()
 
 
 def _parts(said: Any, files: dict[str, File]) -> tuple[Part, ...]:

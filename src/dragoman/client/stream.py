@@ -315,6 +315,12 @@ class Stream:
         return False
 
     @property
+    def _follows(self) -> bool:
+        """Whether it is a message to a task that was there before."""
+        request = self._request
+        return isinstance(request, SendMessageRequest) and bool(request.message.task_id)
+
+    @property
     def _placed(self) -> bool:
         """Whether the agent can tell exactly what comes after what was told."""
         return self._client.resumes and self._number > 0
@@ -350,7 +356,8 @@ class Stream:
         status = self._folding.status
         if status is None:
             return self._folding.message is not None
-        return status.state.terminal or (self._answered() and not self._placed)
+        # one that follows up may be told the question that it answers
+        return status.state.terminal or (self._answered() and not (self._follows and self._placed))
 
     def _over(self) -> bool:
         """Whether a connection that ended properly has told all that was left."""
