@@ -1,14 +1,19 @@
-"""An authorization server, an agent behind it, and a person."""
+"""An authorization server, an agent behind it, and a person; and no test waits for ever."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import functools
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
 from tests.client.authority import Authority, presiding
 from tests.client.guarded import Guarded, guarded
 from tests.client.person import Clock, Person
+
+PATIENCE = 30.0
 
 
 @pytest.fixture
@@ -37,3 +42,20 @@ def clock(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> Clock:
 def person() -> Person:
     """Who says yes in the browser."""
     return Person()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Bound each test that awaits."""
+    if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+        item.obj = bounded(item.obj)
+
+
+def bounded(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """The same test, which fails when it takes too long."""
+
+    @functools.wraps(test)
+    async def run(*args: object, **kwargs: object) -> None:
+        async with asyncio.timeout(PATIENCE):
+            await test(*args, **kwargs)
+
+    return run

@@ -105,7 +105,7 @@ def rpc(value: Any) -> bytes:
         (418, b"teapot", InternalError, "418"),
         (429, b"slow down", LimitExceeded, "429"),
         (500, b"<html>oops", InternalError, "500"),
-        (502, b"<html>nginx", InternalError, "502"),
+        (502, b"<html>nginx", Unavailable, "502"),
         (503, b"<html>nginx", Unavailable, "503"),
         (500, b'{"error": "oops"}', A2AError, "500|expected an object"),
         (500, b'{"error": null}', A2AError, "500"),

@@ -234,7 +234,9 @@ def _document(body: bytes, response: Response) -> Any:
 def _foreign(response: Response, what: str) -> A2AError:
     """Something that is no A2A answers at this address, or an agent that gets it wrong."""
     if response.status >= 400:
-        return restored(f"HTTP {response.status}", http=response.status, headers=response.headers)
+        # a proxy whose agent is away means what an agent means by 503
+        kind = 503 if response.status in (502, 504) else response.status
+        return restored(f"HTTP {response.status}", http=kind, headers=response.headers)
     if response.status >= 300:
         where = response.headers.get("location", "elsewhere")
         return InvalidAgentResponse(
