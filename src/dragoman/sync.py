@@ -116,6 +116,8 @@ class Stream(Face):
     """See `dragoman.client.Stream`."""
 
     _inner: awaited.Stream
+    _step: asyncio.Task[Any] | None = None
+    """What waits for the next event."""
 
     @property
     def task(self) -> Task | None:
@@ -132,17 +134,32 @@ class Stream(Face):
 
     def __next__(self) -> Event:
         try:
-            return shared().run(_next(self._inner))
+            return shared().run(self._next())
         except StopAsyncIteration:
             raise StopIteration from None
+
+    async def _next(self) -> Event:
+        self._step = asyncio.current_task()
+        try:
+            return await self._inner.__anext__()
+        finally:
+            self._step = None
+
+    async def _end(self) -> None:
+        if self._step is not None:  # whoever waited was interrupted, and it goes on
+            self._step.cancel()
+            await asyncio.wait([self._step])
+        await self._inner.aclose()
+
+    def close(self) -> None:
+        """Follow no more. The task goes on."""
+        shared().run(self._end())
 
     def __enter__(self) -> Stream:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    close = call(awaited.Stream.aclose)
 
 
 class Remote(Face):

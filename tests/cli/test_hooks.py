@@ -92,10 +92,10 @@ async def test_what_arrives_is_verified_and_shown(url: str) -> None:
         await agent.task(asked.task.id).add_webhook(hook, token="sesame")
         await agent.task(asked.task.id).reply("one")
         out, err = await output(process)
-    assert out == "one\n"
+    assert out == "one\nThat is it\n"
     assert f"verified task {asked.task.id}" in err
     assert "[working] Well" in err
-    assert "[completed] That is it" in err
+    assert f"[completed] task {asked.task.id}" in err
     assert "refused (401)" in err
     assert "refused (405)" in err
 

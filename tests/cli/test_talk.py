@@ -95,6 +95,9 @@ async def test_stream_and_tasks(url: str) -> None:
     assert [line.partition("]")[0][1:] for line in err.splitlines()] == [
         *("submitted", "working", "completed")
     ]
+    status, out, err = await run("send", url, "ask", "--stream")
+    assert (status, out) == (4, "What?\n")
+    assert "[input-required] task " in err
     _, out, _ = await run("send", url, "ask", "--stream", "--json")
     events = [json.loads(line) for line in out.splitlines()]
     task = events[0]["task"]["id"]
@@ -127,6 +130,15 @@ async def test_who_asks(url: str) -> None:
         (["send", "URL", "x", "-H", "oops"], 2, "NAME: VALUE"),
         (["task", "get", "URL", "unknown"], 1, "Task not found"),
         (["card", "URL/nowhere"], 1, "no agent card"),
+        (["card", ""], 2, "empty"),
+        (["card", "/no/such/card.json"], 2, "no such file"),
+        (["card", "ftp://a/b"], 2, "https:// or http://"),
+        (["send", "URL", "x", "-H", "Bad Name: x"], 2, "NAME: VALUE"),
+        (["send", "URL", "x", "--user", "ann"], 2, "NAME:PASSWORD"),
+        (["send", "URL", "x", "--trust", "nowhere"], 2, "--trust"),
+        (["send", "URL", "x", "--timeout", "0"], 2, "--timeout"),
+        (["send", "URL", "x", "--data", '{"a": NaN}'], 2, "NaN"),
+        (["task", "list", "URL", "--limit", "0"], 2, "above 0"),
         (["card", "http://127.0.0.1:1"], 3, "http://127.0.0.1:1: Connection refused"),
     ],
 )
@@ -191,3 +203,18 @@ async def test_files_are_saved_and_never_written_over(url: str, tmp_path: Path) 
         _, out, _ = await run("send", url, f"@{tmp_path}/a.bin", "-o", str(folder))
         assert out == f"<a.bin, 2 B, saved as {folder}/{name}>\n", number
         assert (folder / name).read_bytes() == b"\x00\x01"
+
+
+async def test_words_that_stand_together_are_one_text(url: str) -> None:
+    status, out, _ = await run("send", url, "hello", "to", "you")
+    assert (status, out) == (0, "hello to you \n")
+
+
+async def test_a_reader_that_has_read_enough(url: str) -> None:
+    command = f"{sys.executable} -m dragoman send {url} 'a b c' --stream --json | head -1"
+    process = await asyncio.create_subprocess_shell(
+        command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 30)
+    assert "task" in json.loads(out)
+    assert err == b""

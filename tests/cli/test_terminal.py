@@ -103,6 +103,18 @@ def test_a_conversation(url: str, tmp_path: Path) -> None:
         assert "\x1b[" in terminal.raw
 
 
+def test_a_canceled_question_is_not_answered(url: str, tmp_path: Path) -> None:
+    with Terminal("chat", url, home=tmp_path) as terminal:
+        terminal.expect("you> ")
+        terminal.line("ask")
+        terminal.expect("answer> ")
+        terminal.line("/cancel")
+        terminal.expect("[canceled]")
+        terminal.expect("you> ")
+        terminal.line("hello")
+        terminal.expect("you said hello")
+
+
 def test_what_was_typed_is_remembered(url: str, tmp_path: Path) -> None:
     with Terminal("chat", url, home=tmp_path) as terminal:
         terminal.expect("you> ")

@@ -367,3 +367,25 @@ async def test_a_bad_card_names_the_field() -> None:
     with pytest.raises(InvalidAgentResponse, match="name"):
         async with Client.connect("http://x", engine=Canned(200, b'{"name": 5}')):
             pass
+
+
+# ---- how it is held ------------------------------------------------------------------------
+
+
+async def test_options_that_are_none() -> None:
+    with pytest.raises(TypeError, match="bogus"):
+        Client.connect("http://x", bogus=1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="trust"):
+        Client.connect("http://x", trust="https://y")
+    with pytest.raises(ValueError, match="attempts"):
+        Client.connect("http://x", attempts=0)
+
+
+async def test_outside_its_block(app: App) -> None:
+    client = Client.connect(app=app)
+    with pytest.raises(RuntimeError, match="async with"):
+        await client.send("x")
+    async with client:
+        assert (await client.send("x")).text == "x"
+    with pytest.raises(RuntimeError, match="async with"):
+        await client.send("x")

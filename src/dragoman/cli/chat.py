@@ -22,7 +22,7 @@ from dragoman.cli.screen import Screen, complaint, verdict
 from dragoman.cli.table import plain, word
 from dragoman.cli.talk import CHAT
 from dragoman.client import File, Unreachable
-from dragoman.errors import A2AError
+from dragoman.errors import A2AError, TaskNotFound, UnsupportedOperation
 from dragoman.sync import Client, Stream
 from dragoman.types import Message, Part, Role, Task, TaskState
 
@@ -69,7 +69,8 @@ class Chat:
 
     def __init__(self, agent: Client, arguments: argparse.Namespace) -> None:
         self._agent = agent
-        self._screen = Screen(folder=arguments.output)
+        self._live = sys.stdin.isatty()
+        self._screen = Screen(folder=arguments.output, brief=self._live)
         self._skill: str = arguments.skill
         self._context: str = arguments.context
         self._waiting: str = arguments.task
@@ -77,7 +78,6 @@ class Chat:
         self._last: str = arguments.task
         self._attached: list[File | Part] = []
         self._status = 0
-        self._live = sys.stdin.isatty()
 
     def run(self) -> int:
         """Until the end of the input."""
@@ -136,6 +136,8 @@ class Chat:
             self._screen.rest()
             self._aside(complaint(error) or "no answer in time", RED)
             self._status = 1
+            if isinstance(error, TaskNotFound | UnsupportedOperation):
+                self._waiting = ""  # it has ended meanwhile
             if stream.task is None:
                 return  # it may be said again, with what was attached
         self._attached = []
@@ -169,6 +171,7 @@ class Chat:
         self._aside("(canceling; Ctrl-C again to stop waiting)", YELLOW)
         try:
             found = self._agent.task(task).cancel()
+            self._waiting = ""
             self._aside(f"[{word(found.status.state)}]", YELLOW)
         except KeyboardInterrupt:
             self._aside("(left as it is)", YELLOW)

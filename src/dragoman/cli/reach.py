@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
     from dragoman.client import Client, Sockets
     from dragoman.client.credentials import Auth
 
-SILENT = 3
-"""The exit status where nobody answers."""
+MISTAKE, SILENT = 2, 3
+"""The exit statuses of a mistake in the command, and where nobody answers."""
 TOKENS = "tokens.json"
+_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -73,7 +75,17 @@ def client(arguments: argparse.Namespace) -> Client:
     """The client that the options describe."""
     from dragoman.client import Client  # other commands do without it
     from dragoman.client.binding import BINDINGS
+    from dragoman.client.engine import origin
 
+    if not arguments.url:
+        raise UsageError("URL: it is empty")
+    if arguments.timeout <= 0:
+        raise UsageError("--timeout: must be more than nothing")
+    for where in arguments.trust:
+        if not origin(where):
+            raise UsageError(f"--trust {where}: expected an origin, such as https://agent.example")
+    # what is followed may last
+    follows = getattr(arguments, "follows", False) or getattr(arguments, "stream", False)
     if arguments.binding and arguments.binding.upper() not in BINDINGS:
         raise UsageError(f"--binding {arguments.binding}: choose one of {', '.join(BINDINGS)}")
     return Client.connect(
@@ -84,6 +96,7 @@ def client(arguments: argparse.Namespace) -> Client:
         trust=arguments.trust,
         insecure=arguments.insecure_http,
         timeout=arguments.timeout,
+        deadline=None if follows else arguments.timeout,
         bindings=[arguments.binding] if arguments.binding else tuple(BINDINGS),
     )
 
@@ -107,8 +120,8 @@ def headers(arguments: argparse.Namespace) -> dict[str, str]:
     found = {}
     for item in arguments.header:
         name, colon, value = item.partition(":")
-        if not colon or not name.strip():
-            raise UsageError(f"--header {item}: expected NAME: VALUE")
+        if not colon or not _NAME.fullmatch(name.strip()) or not value.isprintable():
+            raise UsageError(f"--header {item!r}: expected NAME: VALUE")
         found[name.strip().lower()] = value.strip()
     if arguments.bearer:
         found["authorization"] = f"Bearer {_secret(arguments.bearer)}"
@@ -122,7 +135,9 @@ def _auth(arguments: argparse.Namespace) -> Auth:
     if arguments.api_key:
         found.append(Secret(_secret(arguments.api_key)))
     if arguments.user:
-        user, _, password = _secret(arguments.user).partition(":")
+        user, colon, password = _secret(arguments.user).partition(":")
+        if not colon:
+            raise UsageError("--user: expected NAME:PASSWORD")
         found.append(Login(user, password))
     if arguments.client_id:
         found.append(
@@ -173,10 +188,16 @@ def guarded(work: Callable[[], int], arguments: argparse.Namespace) -> int:
 
     try:
         return work()
+    except BrokenPipeError:  # whoever read it has read enough
+        raise
     except (Unreachable, TimeoutError) as error:
         words = str(error) or f"no answer within {arguments.timeout:g} s"
         return say(words, SILENT)
-    except (A2AError, ModuleNotFoundError, Withheld, ValueError, OSError) as error:
+    except FileNotFoundError as error:
+        return say(f"{error.filename}: no such file", MISTAKE)
+    except ValueError as error:
+        return say(complaint(error), MISTAKE)
+    except (A2AError, ModuleNotFoundError, Withheld, OSError) as error:
         return say(complaint(error), FAILED)
 
 

@@ -39,8 +39,10 @@ FAILED, ASKED = 1, 4
 class Screen:
     """Shows events and results, one after the other."""
 
-    def __init__(self, *, as_json: bool = False, folder: str = "") -> None:
+    def __init__(self, *, as_json: bool = False, folder: str = "", brief: bool = False) -> None:
         self._json = as_json
+        self._brief = brief
+        """Somebody talks with the agent: what it says last is told with its state."""
         self._folder = Path(folder) if folder else None
         self._line = False
         """The cursor stands behind a text that has no end yet."""
@@ -59,11 +61,11 @@ class Screen:
         elif isinstance(event, TaskArtifactUpdateEvent):
             self._chunk(event.artifact, event.append)
         elif isinstance(event, TaskStatusUpdateEvent):
-            self._status(event.status)
+            self._status(event.status, event.task_id)
         elif isinstance(event, Task):
             for artifact in event.artifacts:
                 self._chunk(artifact, append=False)
-            self._status(event.status)
+            self._status(event.status, event.id)
         else:
             self.parts(event.parts)
 
@@ -75,8 +77,13 @@ class Screen:
                 print(paint(f"{plain(artifact.name)}:", DIM, sys.stdout))
         self.parts(artifact.parts, open_end=True)
 
-    def _status(self, status: TaskStatus) -> None:
+    def _status(self, status: TaskStatus, task: str) -> None:
         said = status.message
+        if status.state.settled and not self._brief:
+            self.rest()
+            self.parts(said.parts if said else ())
+            self.note(f"{state(status.state)} task {plain(task)}")
+            return
         text = " ".join(self.words(part) for part in said.parts) if said else ""
         self.note(f"{state(status.state)} {text}".rstrip())
 

@@ -6,8 +6,9 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,24 +69,25 @@ def add(commands: Any) -> None:
     chat.add_argument("--context", default="", help="in this conversation")
     chat.add_argument("--skill", default="", help="the skill to use")
     chat.add_argument("-o", "--output", default="", metavar="FOLDER", help="save files there")
-    chat.set_defaults(run=_chat)
+    chat.set_defaults(run=_chat, follows=True)
 
     task = commands.add_parser("task", help="look at tasks of an agent, or end them")
     inner = task.add_subparsers(required=True, metavar="command")
     for name, what, run in (
         ("get", "show a task", get),
-        ("watch", "show what happens to a task until it ends", watch),
+        ("watch", "show what happens to a task until it ends, also past questions", watch),
         ("cancel", "ask the agent to end a task", cancel),
     ):
         one = _command(inner, name, what, run)
         one.add_argument("task")
+        one.set_defaults(follows=name == "watch")
         one.add_argument("-o", "--output", default="", metavar="FOLDER", help="save files there")
         one.add_argument("--json", action="store_true", help="as JSON")
     one = _command(inner, "list", "list the tasks that you may see", listing)
     one.add_argument("--state", choices=STATES, metavar="STATE", help=", ".join(STATES))
     one.add_argument("--context", default="", help="only those of this context")
     one.add_argument("--since", type=moment, help="1h, 2026-01-31 or an RFC 3339 time")
-    one.add_argument("--limit", type=int, default=50, help="at most so many; 50")
+    one.add_argument("--limit", type=_positive, default=50, help="at most so many; 50")
     one.add_argument("--json", action="store_true", help="as JSON, one line each")
 
 
@@ -112,6 +114,12 @@ def _chat(arguments: argparse.Namespace) -> int:
     from dragoman.cli import chat
 
     return chat.run(arguments)
+
+
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return int(text)
 
 
 async def show_card(agent: Client, arguments: argparse.Namespace) -> int:
@@ -157,10 +165,10 @@ async def say(agent: Client, arguments: argparse.Namespace) -> int:
     """Send a message."""
     from dragoman.cli.screen import Screen, verdict
 
-    parts: list[Part | File] = [_part(text) for text in arguments.said]
+    parts = _said(arguments.said)
     for text in arguments.data:
         try:
-            parts.append(Part(data=json.loads(text)))
+            parts.append(Part(data=json.loads(text, parse_constant=_number)))
         except ValueError as error:
             raise UsageError(f"--data: not JSON: {error}") from None
     if not parts:
@@ -236,13 +244,29 @@ async def listing(agent: Client, arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _said(words: Sequence[str]) -> list[Part | File]:
+    """The words of a command line: those that stand together are one text, as with echo."""
+    found: list[Part | File] = []
+    for plainly, group in groupby(words, lambda word: word != "-" and not word.startswith("@")):
+        if plainly:
+            found.append(Part(text=" ".join(group)))
+        else:
+            found += [_part(word) for word in group]
+    return found
+
+
+def _number(text: str) -> Any:
+    raise ValueError(f"{text} is no number of JSON")
+
+
 def _part(text: str) -> Part | File:
     from dragoman.client import File
 
     if text == "-":
-        return Part(text=sys.stdin.read())
-    if not text.startswith("@"):
-        return Part(text=text)
+        try:
+            return Part(text=sys.stdin.buffer.read().decode())
+        except UnicodeDecodeError as error:
+            raise UsageError(f"standard input is not UTF-8: {error}; send a @file") from None
     path = Path(text[1:])
     try:
         path.open("rb").close()

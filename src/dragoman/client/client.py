@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, NoReturn, TypedDict, TypeVar, Unpack
 
 from msgspec.structs import replace
 
@@ -80,7 +80,7 @@ class Options(TypedDict, total=False):
     patience: float
     """How long a stream may bring nothing at all before it is taken up again; 60 s."""
     attempts: int
-    """How often to try what fails; 5."""
+    """How often to try what fails; 8, which takes about ten seconds."""
     inbox: Inbox | None
     """Where agents that do not stream can push what is waited for."""
     behalf: Behalf | None
@@ -118,6 +118,12 @@ class Client:
     def __init__(
         self, target: str | AgentCard, *, engine: Engine, **options: Unpack[Options]
     ) -> None:
+        for name in options:
+            if name not in Options.__annotations__:
+                raise TypeError(f"a client has no option {name!r}")
+        for name in ("trust", "extensions", "bindings"):
+            if isinstance(options.get(name), str):
+                raise TypeError(f"{name} is a list of strings, not one")
         self._target = target
         self._guard = Guard(
             engine,
@@ -132,7 +138,9 @@ class Client:
         self.timeout = options.get("timeout", 60.0)
         self.deadline = options.get("deadline")
         self.patience = options.get("patience", 60.0)
-        self.attempts = options.get("attempts", 5)
+        self.attempts = options.get("attempts", 8)
+        if self.timeout <= 0 or self.patience <= 0 or self.attempts < 1:
+            raise ValueError("timeout, patience and attempts must be more than nothing")
         self.inbox = options.get("inbox")
         self._behalf = options.get("behalf")
         self._open: set[str] = set()
@@ -177,6 +185,17 @@ class Client:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        try:
+            await self._leave()
+        finally:
+            del self.binding
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in Client.__annotations__:
+            raise RuntimeError("a client is open in its block: `async with Client.connect(…) as …`")
+        raise AttributeError(f"a client has no {name!r}")
+
+    async def _leave(self) -> None:
         if self._open and self._behalf is not None and self._behalf.canceled():
             # shielded: whoever cancelled us once may do so again
             await asyncio.shield(asyncio.ensure_future(self._cancel_all()))
@@ -355,6 +374,11 @@ class Client:
         try:
             async with self.limit():
                 return await self._repeat(once, call)
+        except TimeoutError as error:
+            if error.args:
+                raise
+            limit = min(self.timeout, self.deadline or self.timeout)
+            raise TimeoutError(f"no answer within {limit:g} s") from error
         except Unauthenticated as error:
             if (ways := wanted(self.card)) and type(error) is Unauthenticated:
                 error.args = (f"{error.message}; the card wants {ways}",)
@@ -421,7 +445,8 @@ class Client:
 
     async def _repeat(self, once: Callable[[], Awaitable[T]], call: str = "") -> T:
         """Try until it succeeds, or has failed too often; only for what may be done twice."""
-        pauses = Pauses(self.attempts)
+        # whoever asks for a card may have mistyped its address
+        pauses = Pauses(self.attempts if call else min(self.attempts, 4))
         while True:
             asked = self.interface if call else None
             try:

@@ -25,7 +25,11 @@ SPOKEN = "1.0"
 def address(target: str) -> str:
     """The URL that is meant: https, or http on this machine; empty if it is a file."""
     if "://" in target:
+        if not target.lower().startswith(("http://", "https://")):
+            raise ValueError(f"{target}: an agent's address is https:// or http://")
         return target
+    if (target.endswith(".json") and "/" not in target) or target.startswith(("/", "./", "../")):
+        return ""
     if Path(target).is_file():
         return ""
     return f"http://{target}" if private(f"http://{target}") else f"https://{target}"
