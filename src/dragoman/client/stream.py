@@ -271,10 +271,16 @@ class Stream:
             metadata = event.metadata
             if metadata and RESUME in metadata:  # our own business
                 mark = metadata.pop(RESUME)
-                if self._known(mark, event):
-                    continue
+                number = mark.get("place") if type(mark) is dict else None
+                if type(number) is int:
+                    if number <= self._number and not mark.get("reset") and self._of(event):
+                        continue  # it was told before: a fresh start may lie further back
+                    self._number = number
                 event = replace(event, metadata=metadata or None)
-            self._take(event)
+            if self._fresh:
+                self._take(event)
+            else:
+                self._folding.take(event)
             self._last = event
             yield event
 
@@ -302,17 +308,9 @@ class Stream:
             if isinstance(self._request, SendMessageRequest):
                 self._client.begun(self._folding.id)
 
-    def _known(self, mark: object, event: Event) -> bool:
-        """Whether it was told before; a fresh start may lie further back."""
-        number = mark.get("place") if isinstance(mark, dict) else None
-        if type(number) is not int:
-            return False
-        if number <= self._number and not mark.get("reset"):  # type: ignore[attr-defined]
-            log = event.id if isinstance(event, Task) else event.task_id
-            if log == self._folding.id:
-                return True
-        self._number = number
-        return False
+    def _of(self, event: Event) -> bool:
+        """Whether it is of the task that is followed."""
+        return (event.id if isinstance(event, Task) else event.task_id) == self._folding.id
 
     @property
     def _follows(self) -> bool:
