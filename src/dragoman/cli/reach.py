@@ -112,7 +112,7 @@ def sockets(arguments: argparse.Namespace) -> Sockets:
         ssl = create_default_context(cafile=arguments.ca) if arguments.ca else None
     except OSError as error:
         raise UsageError(f"--ca {arguments.ca}: {error.strerror or error}") from None
-    return Sockets(ssl=ssl, tap=Tap() if arguments.trace else None)
+    return Sockets(ssl=ssl, tap=Tap(_hidden(arguments)) if arguments.trace else None)
 
 
 def headers(arguments: argparse.Namespace) -> dict[str, str]:
@@ -153,6 +153,12 @@ def _auth(arguments: argparse.Namespace) -> Auth:
             raise UsageError(f"--cert {arguments.cert}: no such file")
         found.append(Certificate(arguments.cert, ca=arguments.ca))
     return found
+
+
+def _hidden(arguments: argparse.Namespace) -> list[str]:
+    """The secrets of the options, which a trace must not show whatever they are sent as."""
+    given = (arguments.bearer, arguments.api_key, arguments.user, arguments.client_secret)
+    return [_secret(text) for text in given]
 
 
 def _secret(text: str) -> str:

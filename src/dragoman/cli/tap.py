@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 
 from dragoman.cli.paint import CYAN, DIM, YELLOW, paint
 from dragoman.cli.table import plain
-from dragoman.client.credentials import secretive
+from dragoman.client.credentials import MASK, masked, secretive
 
 _HEAD = re.compile(r"(?:[A-Z]+ \S+ HTTP/1\.\d|HTTP/1\.\d \d{3})")
 _QUERY = re.compile(r"([?&]([^=&\s]+)=)[^&\s]+")
-_FORM = re.compile(
-    r"((?:^|&)(?:client_secret|code|code_verifier|device_code|password|refresh_token)=)[^&\s]+"
-)
-_JSON = re.compile(
-    r'("(?:access_token|refresh_token|id_token|device_code|token|credentials|client_secret)"\s*:\s*")'
-    r'[^"]*'
-)
 
 
 class Tap:
-    """Shows what is sent (>) and what comes (<) on standard error."""
+    """Shows what is sent (>) and what comes (<) on standard error. `hidden` are secrets that no
+    name gives away."""
+
+    def __init__(self, hidden: Sequence[str] = ()) -> None:
+        self._hidden = [text for text in hidden if text]
 
     def __call__(self, out: bool, data: bytes) -> None:
         """Show a piece of one direction."""
         text = data.decode("utf-8", "replace")
+        for secret in self._hidden:
+            text = text.replace(secret, MASK)
         head, blank, body = text, "", ""
         if _HEAD.match(text):
             head, blank, body = text.partition("\r\n\r\n")
@@ -36,7 +36,7 @@ class Tap:
         else:
             body = text
         for line in body.split("\n") if body else ():
-            self._line(out, _JSON.sub(r"\1***", _FORM.sub(r"\1***", line.rstrip("\r"))))
+            self._line(out, masked(line.rstrip("\r")))
 
     def _line(self, out: bool, text: str) -> None:
         mark = ">" if out else "<"
@@ -47,8 +47,8 @@ class Tap:
 
 def _header(line: str) -> str:
     name, colon, _ = line.partition(":")
-    return f"{name}: ***" if colon and secretive(name) else line
+    return f"{name}: {MASK}" if colon and secretive(name) else line
 
 
 def _url(line: str) -> str:
-    return _QUERY.sub(lambda m: f"{m[1]}***" if secretive(m[2]) else m[0], line)
+    return _QUERY.sub(lambda m: f"{m[1]}{MASK}" if secretive(m[2]) else m[0], line)

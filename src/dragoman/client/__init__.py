@@ -10,6 +10,7 @@ from dragoman.client.credentials import (
     TokenProvider,
     Withheld,
 )
+from dragoman.client.discovery import Shelf
 from dragoman.client.download import fetch
 from dragoman.client.engine import Body, Engine, Request, Response, Sockets, Unreachable
 from dragoman.client.inbox import Inbox
@@ -38,6 +39,7 @@ __all__ = (
     "Result",
     "Saying",
     "Secret",
+    "Shelf",
     "Sockets",
     "Stream",
     "TokenProvider",

@@ -19,7 +19,7 @@ from dragoman import clock, content, telemetry
 from dragoman.client.behalf import Behalf
 from dragoman.client.binding import BINDINGS, Binding, Order
 from dragoman.client.credentials import ANYWHERE, LIMIT, Auth, Guard, wanted
-from dragoman.client.discovery import SPOKEN, Cards, address, interfaces
+from dragoman.client.discovery import SPOKEN, Cards, Shelf, address, interfaces
 from dragoman.client.engine import Broken, Engine, Inside, Sockets, Unreachable
 from dragoman.client.inbox import Inbox
 from dragoman.client.remote import Remote
@@ -81,6 +81,8 @@ class Options(TypedDict, total=False):
     """How long a stream may bring nothing at all before it is taken up again; 60 s."""
     attempts: int
     """How often to try what fails; 8, which takes about ten seconds."""
+    shelf: Shelf | None
+    """Where clients share the cards that they have found."""
     inbox: Inbox | None
     """Where agents that do not stream can push what is waited for."""
     behalf: Behalf | None
@@ -147,7 +149,8 @@ class Client:
         """Tasks that were begun here on somebody's behalf, and have not ended."""
         self._good: set[AgentInterface] = set()
         """The interfaces that have answered as they should."""
-        self.cards = Cards(self._guard)
+        # what one is shown by name is not for all
+        self.cards = Cards(self._guard, None if options.get("headers") else options.get("shelf"))
 
     @classmethod
     def connect(

@@ -24,7 +24,15 @@ from dragoman.client.engine import Engine, Request, Response, loopback, origin
 from dragoman.types import AgentCard, AgentInterface, SecurityScheme
 
 _SECRET = re.compile(r"auth|cookie|key|token|secret|password|session|credential", re.IGNORECASE)
-_HARMLESS = {"idempotency-key"}
+_HARMLESS = {"idempotency-key", "www-authenticate"}
+FIELDS = (
+    "access_token|refresh_token|id_token|client_secret|device_code|code|code_verifier|password"
+    "|token|credentials"
+)
+"""What holds a secret in bodies, as a pattern."""
+_JSON = re.compile(rf'("(?:{FIELDS})"\s*:\s*)"(?:[^"\\]|\\.)*"')
+_FORM = re.compile(rf"((?:^|&)(?:{FIELDS})=)[^&\s]+")
+MASK = "***"
 
 
 ANYWHERE = "*"
@@ -361,6 +369,11 @@ def place(request: Request, scheme: SecurityScheme, token: str) -> Request:
     else:
         headers[key.name.lower()] = token
     return replace(request, headers=headers)
+
+
+def masked(body: str) -> str:
+    """A body, or a piece of one, without the secrets that are known by their names."""
+    return _FORM.sub(rf"\1{MASK}", _JSON.sub(rf'\1"{MASK}"', body))
 
 
 def secretive(header: str) -> bool:

@@ -44,12 +44,28 @@ class Document(Struct, frozen=True):
     headers: Mapping[str, str] = {}
 
 
-class Cards:
-    """Cards by their address, kept as HTTP says: fresh for max-age, then asked for by ETag."""
+class Shelf:
+    """Cards by their address, kept as HTTP says: fresh for max-age, then asked for by ETag. Clients
+    that share one find again what another has found."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, size: int = 1000) -> None:
+        self.size = size
+        self.known: dict[str, tuple[AgentCard, str, float]] = {}
+
+    def put(self, url: str, card: AgentCard, tag: str, until: float) -> None:
+        """Keep a card; the one that came first makes room."""
+        self.known.pop(url, None)
+        if len(self.known) >= self.size:
+            del self.known[next(iter(self.known))]
+        self.known[url] = (card, tag, until)
+
+
+class Cards:
+    """Finds cards."""
+
+    def __init__(self, engine: Engine, shelf: Shelf | None = None) -> None:
         self._engine = engine
-        self._known: dict[str, tuple[AgentCard, str, float]] = {}
+        self._shelf = shelf or Shelf()
 
     async def find(self, target: str) -> AgentCard:
         """The card at an agent's address, at a card's own address, or in a file."""
@@ -65,7 +81,7 @@ class Cards:
 
     async def get(self, url: str) -> AgentCard:
         """The card at this address."""
-        card, tag, until = self._known.get(url, (None, "", 0.0))
+        card, tag, until = self._shelf.known.get(url, (None, "", 0.0))
         if card is not None and time.monotonic() < until:
             return card
         response, body = await self._ask(url, tag)
@@ -75,8 +91,10 @@ class Cards:
             raise _refused(url, response)
         else:
             found = decode(body, url)
-        until = time.monotonic() + _age(response.headers.get("cache-control", ""))
-        self._known[url] = (found, response.headers.get("etag", ""), until)
+        control = response.headers.get("cache-control", "")
+        if "no-store" not in control:
+            until = time.monotonic() + _age(control)
+            self._shelf.put(url, found, response.headers.get("etag", ""), until)
         return found
 
     async def _document(self, url: str) -> Document:
@@ -153,7 +171,7 @@ def interfaces(card: AgentCard, bindings: Collection[str]) -> list[AgentInterfac
 def _age(control: str) -> float:
     for item in control.split(","):
         name, _, value = item.strip().partition("=")
-        if name in ("no-store", "no-cache"):
+        if name == "no-cache":
             return 0.0
         if name == "max-age" and value.isdigit():
             return float(value)

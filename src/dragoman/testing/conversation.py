@@ -14,15 +14,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.client.behalf import LINEAGE
-from dragoman.client.credentials import secretive
+from dragoman.client.credentials import FIELDS, MASK, masked, secretive
 from dragoman.client.engine import Engine, Request, Response
 
-MASK = "***"
 LATER = "…"
 """Stands for a body that was made piece by piece."""
-_SECRET = "access_token|refresh_token|id_token|client_secret|device_code|password|token|credentials"
-_SECRETS = re.compile(rf'("(?:{_SECRET})"\s*:\s*)"(?:[^"\\]|\\.)*"')
-_CHANGING = re.compile(rf"id|\w+Ids?|\w*[tT]imestamp\w*|{_SECRET}|{LINEAGE}")
+_CHANGING = re.compile(rf"id|\w+Ids?|\w*[tT]imestamp\w*|{FIELDS}|{LINEAGE}")
 
 
 class Exchange(Struct, kw_only=True):
@@ -148,9 +145,7 @@ def _bare(url: str) -> str:
 
 def _discreet(exchange: Exchange) -> Exchange:
     """The exchange without what is secret in its bodies."""
-    form = exchange.headers.get("content-type") == "application/x-www-form-urlencoded"
-    body = MASK if form else _SECRETS.sub(rf'\1"{MASK}"', exchange.body)
-    return replace(exchange, body=body, answer=_SECRETS.sub(rf'\1"{MASK}"', exchange.answer))
+    return replace(exchange, body=masked(exchange.body), answer=masked(exchange.answer))
 
 
 def _summary(method: str, url: str, body: str) -> tuple[str, str, dict[str, str], Any]:

@@ -1,0 +1,63 @@
+"""Cards that clients share, kept as HTTP says."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.client import Client, Shelf, discovery
+from dragoman.client.engine import Request, Response
+from dragoman.dialects import v1_0
+from tests.client.networks import Answer, Script, card
+
+
+def site(age: str) -> Script:
+    """Serves a card that may be kept so long."""
+
+    def answer(request: Request) -> Response:
+        headers = {"content-type": "application/json", "cache-control": age, "etag": '"1"'}
+        if request.headers.get("if-none-match") == '"1"':
+            return Answer(b"", status=304, headers=headers)
+        return Answer(v1_0.encode(card()), headers=headers)
+
+    return Script(answer)
+
+
+async def connected(engine: Script, shelf: Shelf, **options: object) -> None:
+    async with Client.connect("http://agent", engine=engine, shelf=shelf, **options) as client:  # type: ignore[arg-type]
+        assert client.card == card()
+
+
+@pytest.mark.parametrize(
+    ("age", "tags"),
+    [("max-age=60", []), ("max-age=0", ['"1"']), ("no-cache", ['"1"']), ("no-store", [None])],
+)
+async def test_fresh_for_max_age_then_asked_for_by_its_tag(
+    age: str, tags: list[str | None]
+) -> None:
+    engine, shelf = site(age), Shelf()
+    await connected(engine, shelf)
+    await connected(engine, shelf)
+    assert [request.headers.get("if-none-match") for request in engine.asked] == [None, *tags]
+
+
+async def test_asked_for_again_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, shelf = site("max-age=60"), Shelf()
+    await connected(engine, shelf)
+    now = discovery.time.monotonic() + 61
+    monkeypatch.setattr("dragoman.client.discovery.time.monotonic", lambda: now)
+    await connected(engine, shelf)
+    assert len(engine.asked) == 2
+
+
+async def test_what_one_is_shown_by_name_is_not_shared() -> None:
+    engine, shelf = site("max-age=60"), Shelf()
+    await connected(engine, shelf, headers={"x-who": "ann"}, insecure=True)
+    await connected(engine, shelf)
+    assert len(engine.asked) == 2
+
+
+def test_it_has_an_end() -> None:
+    shelf = Shelf(2)
+    for name in "abc":
+        shelf.put(name, card(), "", 0.0)
+    assert list(shelf.known) == ["b", "c"]
