@@ -7,15 +7,16 @@ STAMP := .venv/.stamp
 BENCH_STAMP := .venv/.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test interop soak check format bench wheel clean
+.PHONY: help demo test interop soak check format proto bench wheel clean
 
 help:
 	@echo "make demo    three agents plan a trip, and one is killed (ONCE=1 ends after one round)"
 	@echo "make test    set up, check and run all tests"
-	@echo "make interop the client against every foreign server, in full"
+	@echo "make interop every foreign client and server, in full; writes docs/interop.md"
 	@echo "make soak    crash it and cut its network for half an hour (SCALE=0.1 for less)"
 	@echo "make check   format, lint, types, import rules"
 	@echo "make format  put the format right"
+	@echo "make proto   compile the .proto files anew"
 	@echo "make bench   dragoman beside its peers (ARGS=--quick)"
 	@echo "make wheel   build wheel and sdist"
 	@echo "make clean   remove what was made"
@@ -27,7 +28,7 @@ test: check
 	$(BIN)/python -m pytest -n 2 --dist loadfile -rs
 
 interop: $(STAMP)
-	INTEROP=full $(BIN)/python -m pytest -n 2 --dist loadfile -rs tests/interop
+	INTEROP=full $(BIN)/python -m pytest -p tests.interop.report -n 2 --dist loadfile -rs tests/interop
 
 soak: $(STAMP)
 	CRASH_SOAK=$(or $(SCALE),1) $(BIN)/python -m pytest tests/faults/crash tests/faults/network -x -s
@@ -41,6 +42,9 @@ check: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+proto: $(STAMP)
+	$(BIN)/python -m tests.proto
 
 bench: $(BENCH_STAMP)
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -56,7 +60,7 @@ $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "installing into .venv (the first time this takes a minute) ..."
 	@$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	@$(BIN)/python -m pip install --quiet --editable ".[serve,crypto]" --group test --group check
+	@$(BIN)/python -m pip install --quiet --editable ".[serve,crypto,grpc]" --group test --group check
 	@touch $@
 
 $(BENCH_STAMP): $(STAMP)

@@ -31,6 +31,11 @@ Extended = Callable[[Caller, AgentCard], AgentCard | Awaitable[AgentCard]]
 
 RESERVED = ("v1", "tasks", "healthz", "readyz")
 MODES = ("text/plain", "application/json")
+INTERFACES = {
+    "1.0": ("JSONRPC", "HTTP+JSON", "GRPC"),
+    "0.3": ("JSONRPC", "HTTP+JSON", "GRPC"),
+}
+"""The versions and bindings that a card announces, in order of preference."""
 
 
 class AgentError(ValueError):
@@ -223,9 +228,12 @@ class Agent:
                     metadata={"field": f"message.parts[{index}].mediaType"},
                 )
 
-    def card(self, url: str, *, push: bool = False) -> AgentCard:
-        """The public card of the agent served at this URL."""
+    def card(self, url: str, *, push: bool = False, grpc: str = "") -> AgentCard:
+        """The public card of the agent served at this URL, and at this address of gRPC."""
         self.check()
+        # With its slash: a mounted application would redirect without, and no redirect
+        # survives a POST. Paths of HTTP+JSON are appended, so theirs has none.
+        addresses = {"JSONRPC": f"{url}/", "HTTP+JSON": url, "GRPC": grpc}
         return AgentCard(
             name=self.name,
             description=self.description,
@@ -234,10 +242,12 @@ class Agent:
             documentation_url=self.documentation_url,
             icon_url=self.icon_url,
             supported_interfaces=tuple(
-                AgentInterface(url=address, protocol_binding=binding, protocol_version="1.0")
-                # With its slash: a mounted application would redirect without, and no redirect
-                # survives a POST. Paths of HTTP+JSON are appended, so theirs has none.
-                for binding, address in (("JSONRPC", f"{url}/"), ("HTTP+JSON", url))
+                AgentInterface(
+                    url=addresses[binding], protocol_binding=binding, protocol_version=version
+                )
+                for version, bindings in INTERFACES.items()
+                for binding in bindings
+                if addresses[binding]
             ),
             capabilities=AgentCapabilities(
                 streaming=self.streaming,

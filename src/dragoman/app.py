@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from types import FrameType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dragoman import bells, push, stores
 from dragoman import settings as settings_module
@@ -26,6 +26,9 @@ from dragoman.store import Store
 from dragoman.telemetry import logger
 from dragoman.watchdog import Watchdog
 from dragoman.worker import Run, Worker
+
+if TYPE_CHECKING:
+    from dragoman.bindings.grpc import Port
 
 
 class App:
@@ -83,6 +86,8 @@ class App:
             for key, agent in self.agents.items()
         }
         self._only = None if several else next(iter(self.endpoints.values()))
+        self.ports: list[Port] = []
+        """The gRPC ports that are open, in the order of the agents."""
         self._worker: Worker | None = None
         self._runner: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -110,7 +115,7 @@ class App:
                 logger.exception("the application cannot start")
                 error = Unavailable("The agent is not started", headers={"retry-after": "5"})
                 if exchange.path == "/":
-                    return await jsonrpc.fail(exchange, b"null", error)
+                    return await jsonrpc.fail(exchange, error)
                 return await http.fail(exchange, error)
         try:
             if exchange.path == "/" and self._only is not None and scope["method"] == "POST":
@@ -138,8 +143,12 @@ class App:
                 headers={"allow": "POST"},
             )
             return await http.fail(exchange, error)
+        if path in jsonrpc.PATHS and exchange.method == "POST":
+            return await jsonrpc.serve(endpoint, exchange)
         if path in card.PATHS:
             return await card.serve(endpoint, exchange)
+        if path == card.EXTENDED:
+            return await card.extended(endpoint, exchange)
         if path in ("/healthz", "/readyz"):
             return await self._health(exchange, path)
         return await http.serve(endpoint, exchange, path)
@@ -186,6 +195,8 @@ class App:
         """Take no new work, let running turns end within their grace, then end all streams."""
         for endpoint in self.endpoints.values():
             endpoint.service.draining = True
+        for port in self.ports:
+            await port.drain()
         if self._worker is not None:
             await self._worker.drain(self.settings.drain)
         self.closing.now = True
@@ -238,6 +249,9 @@ class App:
                 if egress is not None:
                     await stack.enter_async_context(egress)
                 self._begin(worker, egress)
+                for port in self._ports():
+                    await stack.enter_async_context(port)
+                    self.ports.append(port)
                 async with asyncio.TaskGroup() as group:
                     keeper = Keeper(self.agents, self.store, self.bell, self.settings)
                     jobs = [worker.run(), keeper.run(), self.streams.run(), self.bodies.run()]
@@ -268,6 +282,7 @@ class App:
             raise
         finally:
             self._loop = self.bell.ears.loop = None
+            self.ports.clear()
 
     async def _first(self) -> None:
         """Start with the first request, where no lifespan has started it."""
@@ -281,6 +296,22 @@ class App:
         for endpoint in self.endpoints.values():
             endpoint.service.draining = False
             endpoint.service.egress = egress
+
+    def _ports(self) -> list[Port]:
+        """A gRPC port for each agent, one after the other: gRPC has no paths to tell them by."""
+        first = self.settings.grpc_port
+        if first is None:
+            return []
+        try:
+            from dragoman.bindings.grpc import Port
+        except ImportError:
+            raise Unavailable(
+                "grpc_port: gRPC is not installed; `pip install 'dragoman[grpc]'` brings it"
+            ) from None
+        return [
+            Port(endpoint, self.settings, first and first + index)
+            for index, endpoint in enumerate(self.endpoints.values())
+        ]
 
     def _way_out(self) -> Egress:
         return Egress(

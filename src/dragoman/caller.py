@@ -37,6 +37,8 @@ class Call(Struct, frozen=True):
     """The `Last-Event-ID`: what the reader has seen of a stream."""
     trace: str = ""
     """The `traceparent`: the trace that the request belongs to."""
+    name: str = ""
+    """The id of the task that a message begins, where the dialect lets the caller choose it."""
 
 
 class Request(Struct, frozen=True):

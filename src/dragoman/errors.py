@@ -34,6 +34,8 @@ class A2AError(Exception):
     grpc: ClassVar[str] = "INTERNAL"
     reason: ClassVar[str] = "INTERNAL_ERROR"
     text: ClassVar[str] = "Internal error"
+    former: ClassVar[str] = "InternalError"
+    """What 0.3 calls it."""
     transport: ClassVar[bool] = False
     """True where JSON-RPC callers are answered by the HTTP status too."""
 
@@ -83,6 +85,7 @@ class TaskNotFound(A2AError):
 
     rpc, http, grpc = -32001, 404, "NOT_FOUND"
     reason, text = "TASK_NOT_FOUND", "Task not found"
+    former = "TaskNotFoundError"
 
 
 class TaskNotCancelable(A2AError):
@@ -90,6 +93,7 @@ class TaskNotCancelable(A2AError):
 
     rpc, http, grpc = -32002, 400, "FAILED_PRECONDITION"
     reason, text = "TASK_NOT_CANCELABLE", "Task cannot be canceled"
+    former = "TaskNotCancelableError"
 
 
 class PushNotificationNotSupported(A2AError):
@@ -97,6 +101,7 @@ class PushNotificationNotSupported(A2AError):
 
     rpc, http, grpc = -32003, 400, "FAILED_PRECONDITION"
     reason, text = "PUSH_NOTIFICATION_NOT_SUPPORTED", "Push notifications are not supported"
+    former = "PushNotificationNotSupportedError"
 
 
 class UnsupportedOperation(A2AError):
@@ -104,6 +109,7 @@ class UnsupportedOperation(A2AError):
 
     rpc, http, grpc = -32004, 400, "FAILED_PRECONDITION"
     reason, text = "UNSUPPORTED_OPERATION", "Operation is not supported"
+    former = "UnsupportedOperationError"
 
 
 class ContentTypeNotSupported(A2AError):
@@ -111,6 +117,7 @@ class ContentTypeNotSupported(A2AError):
 
     rpc, http, grpc = -32005, 400, "INVALID_ARGUMENT"
     reason, text = "CONTENT_TYPE_NOT_SUPPORTED", "Content type is not supported"
+    former = "ContentTypeNotSupportedError"
 
 
 class InvalidAgentResponse(A2AError):
@@ -118,6 +125,7 @@ class InvalidAgentResponse(A2AError):
 
     rpc, http, grpc = -32006, 500, "INTERNAL"
     reason, text = "INVALID_AGENT_RESPONSE", "Invalid agent response"
+    former = "InvalidAgentResponseError"
 
 
 class ExtendedAgentCardNotConfigured(A2AError):
@@ -125,6 +133,7 @@ class ExtendedAgentCardNotConfigured(A2AError):
 
     rpc, http, grpc = -32007, 400, "FAILED_PRECONDITION"
     reason, text = "EXTENDED_AGENT_CARD_NOT_CONFIGURED", "Extended agent card is not configured"
+    former = "AuthenticatedExtendedCardNotConfiguredError"
 
 
 class ExtensionSupportRequired(A2AError):
@@ -146,6 +155,7 @@ class ParseError(A2AError):
 
     rpc, http, grpc = -32700, 400, "INVALID_ARGUMENT"
     reason, text = "PARSE_ERROR", "Body is not valid JSON"
+    former = "JSONParseError"
 
 
 class InvalidRequest(A2AError):
@@ -153,6 +163,7 @@ class InvalidRequest(A2AError):
 
     rpc, http, grpc = -32600, 400, "INVALID_ARGUMENT"
     reason, text = "INVALID_REQUEST", "Invalid request"
+    former = "InvalidRequestError"
 
 
 class MethodNotFound(A2AError):
@@ -160,6 +171,7 @@ class MethodNotFound(A2AError):
 
     rpc, http, grpc = -32601, 404, "UNIMPLEMENTED"
     reason, text = "METHOD_NOT_FOUND", "Method not found"
+    former = "MethodNotFoundError"
 
 
 class MethodNotAllowed(MethodNotFound):
@@ -174,6 +186,7 @@ class InvalidParams(A2AError):
 
     rpc, http, grpc = -32602, 400, "INVALID_ARGUMENT"
     reason, text = "INVALID_PARAMS", "Invalid parameters"
+    former = "InvalidParamsError"
 
     @classmethod
     def at(cls, field: str, description: str) -> InvalidParams:
@@ -220,6 +233,7 @@ class MediaTypeNotAccepted(A2AError):
 
     rpc, http, grpc = -32600, 415, "INVALID_ARGUMENT"
     reason, text, transport = "MEDIA_TYPE_NOT_ACCEPTED", "Content-Type must be JSON", True
+    former = "InvalidRequestError"
 
 
 class LimitExceeded(A2AError):
@@ -238,12 +252,14 @@ class TooLarge(LimitExceeded):
     """The body is larger than the server takes."""
 
     rpc, http = -32600, 413
+    former = "InvalidRequestError"
 
 
 class TooSlow(LimitExceeded):
     """The body did not arrive in time; the connection is of no more use."""
 
     rpc, http = -32600, 408
+    former = "InvalidRequestError"
 
     def __init__(self, message: str = "", **kwargs: Any) -> None:
         super().__init__(message, **kwargs)

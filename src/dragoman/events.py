@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.caller import Caller
 from dragoman.types import (
@@ -64,3 +65,16 @@ class Entry(Struct, gc=False):
     """The message that the writer was working on; 0 if no turn wrote it."""
     wire: bytes | None = None
     """The event as 1.0 streams it, encoded once for all readers."""
+    forms: dict[str, bytes] | None = None
+    """The same in other forms, as they are asked for."""
+
+
+def placed(entry: Entry, *, reset: bool = False) -> Event | Task:
+    """Its event with its place in the metadata, for readers that activated our extension."""
+    event = entry.event
+    if not isinstance(event, Task | TaskStatusUpdateEvent | TaskArtifactUpdateEvent):
+        return event
+    place: dict[str, object] = {"place": entry.number}
+    if reset:
+        place["reset"] = True
+    return replace(event, metadata={**(event.metadata or {}), RESUME: place})

@@ -25,6 +25,17 @@ from dragoman.types import (
 )
 
 
+class Former(Struct, frozen=True):
+    """What 0.3 calls an operation."""
+
+    method: str = ""
+    """Over JSON-RPC; empty if there is none."""
+    path: str = ""
+    """Over HTTP+JSON; a pattern in braces is a field of the request."""
+    name: str = ""
+    """Over gRPC."""
+
+
 class Operation(Struct, frozen=True, kw_only=True):
     """One operation in all of its bindings."""
 
@@ -39,6 +50,7 @@ class Operation(Struct, frozen=True, kw_only=True):
     response: type[Wire] | None
     """What is answered, or, if it streams, what each event is. `None` is an empty answer."""
     streams: bool = False
+    former: Former = Former()
 
 
 OPERATIONS: tuple[Operation, ...] = (
@@ -49,6 +61,7 @@ OPERATIONS: tuple[Operation, ...] = (
         path="/message:send",
         request=SendMessageRequest,
         response=SendMessageResponse,
+        former=Former("message/send", "/v1/message:send", "SendMessage"),
     ),
     Operation(
         name="SendStreamingMessage",
@@ -58,6 +71,7 @@ OPERATIONS: tuple[Operation, ...] = (
         request=SendMessageRequest,
         response=StreamResponse,
         streams=True,
+        former=Former("message/stream", "/v1/message:stream", "SendStreamingMessage"),
     ),
     Operation(
         name="GetTask",
@@ -66,6 +80,7 @@ OPERATIONS: tuple[Operation, ...] = (
         path="/tasks/{id}",
         request=GetTaskRequest,
         response=Task,
+        former=Former("tasks/get", "/v1/{name=tasks/*}", "GetTask"),
     ),
     Operation(
         name="ListTasks",
@@ -74,6 +89,7 @@ OPERATIONS: tuple[Operation, ...] = (
         path="/tasks",
         request=ListTasksRequest,
         response=ListTasksResponse,
+        former=Former("", "/v1/tasks", ""),
     ),
     Operation(
         name="CancelTask",
@@ -82,6 +98,7 @@ OPERATIONS: tuple[Operation, ...] = (
         path="/tasks/{id}:cancel",
         request=CancelTaskRequest,
         response=Task,
+        former=Former("tasks/cancel", "/v1/{name=tasks/*}:cancel", "CancelTask"),
     ),
     Operation(
         name="SubscribeToTask",
@@ -91,6 +108,7 @@ OPERATIONS: tuple[Operation, ...] = (
         request=SubscribeToTaskRequest,
         response=StreamResponse,
         streams=True,
+        former=Former("tasks/resubscribe", "/v1/{name=tasks/*}:subscribe", "TaskSubscription"),
     ),
     Operation(
         name="CreateTaskPushNotificationConfig",
@@ -99,6 +117,11 @@ OPERATIONS: tuple[Operation, ...] = (
         path="/tasks/{taskId}/pushNotificationConfigs",
         request=TaskPushNotificationConfig,
         response=TaskPushNotificationConfig,
+        former=Former(
+            "tasks/pushNotificationConfig/set",
+            "/v1/{parent=tasks/*}/pushNotificationConfigs",
+            "CreateTaskPushNotificationConfig",
+        ),
     ),
     Operation(
         name="GetTaskPushNotificationConfig",
@@ -107,6 +130,11 @@ OPERATIONS: tuple[Operation, ...] = (
         path="/tasks/{taskId}/pushNotificationConfigs/{id}",
         request=GetTaskPushNotificationConfigRequest,
         response=TaskPushNotificationConfig,
+        former=Former(
+            "tasks/pushNotificationConfig/get",
+            "/v1/{name=tasks/*/pushNotificationConfigs/*}",
+            "GetTaskPushNotificationConfig",
+        ),
     ),
     Operation(
         name="ListTaskPushNotificationConfigs",
@@ -115,6 +143,11 @@ OPERATIONS: tuple[Operation, ...] = (
         path="/tasks/{taskId}/pushNotificationConfigs",
         request=ListTaskPushNotificationConfigsRequest,
         response=ListTaskPushNotificationConfigsResponse,
+        former=Former(
+            "tasks/pushNotificationConfig/list",
+            "/v1/{parent=tasks/*}/pushNotificationConfigs",
+            "ListTaskPushNotificationConfig",
+        ),
     ),
     Operation(
         name="DeleteTaskPushNotificationConfig",
@@ -123,6 +156,11 @@ OPERATIONS: tuple[Operation, ...] = (
         path="/tasks/{taskId}/pushNotificationConfigs/{id}",
         request=DeleteTaskPushNotificationConfigRequest,
         response=None,
+        former=Former(
+            "tasks/pushNotificationConfig/delete",
+            "/v1/{name=tasks/*/pushNotificationConfigs/*}",
+            "DeleteTaskPushNotificationConfig",
+        ),
     ),
     Operation(
         name="GetExtendedAgentCard",
@@ -131,5 +169,6 @@ OPERATIONS: tuple[Operation, ...] = (
         path="/extendedAgentCard",
         request=GetExtendedAgentCardRequest,
         response=AgentCard,
+        former=Former("agent/getAuthenticatedExtendedCard", "/v1/card", "GetAgentCard"),
     ),
 )

@@ -21,13 +21,17 @@ from msgspec import Struct
 
 from dragoman._version import __version__
 from dragoman.bell import Bell
-from dragoman.dialects import v1_0
+from dragoman.dialects import v0_1, v1_0
+from dragoman.dialects.v0_3 import rpc as v0_3
 from dragoman.errors import Unavailable
+from dragoman.events import Entry
+from dragoman.reader import Past
 from dragoman.security import signature
 from dragoman.security.egress import Answer, Busy, Egress, Refused, Unreachable
 from dragoman.settings import Settings
 from dragoman.store import Line, Store
 from dragoman.telemetry import logger
+from dragoman.types import TaskStatusUpdateEvent
 
 BATCH = 64
 LOOK = 256
@@ -37,6 +41,7 @@ TAKEN = 1024
 LONGEST = 24 * 3600.0
 """The longest that a receiver can ask us to wait."""
 TOPIC = "push:"
+KINDS = {"1.0": "application/a2a+json"}
 
 
 class Failure(Struct, frozen=True):
@@ -160,8 +165,9 @@ class Courier:
                 if waited and not await self.store.dispatched(line, cursor, wait=self.lease):
                     return  # deleted meanwhile
                 # one stretch: a log that never ends must not keep the place for itself
+                past = Past(self.store, line.scope, line.task)
                 for entry in await self.store.read(line.scope, line.task, cursor, BATCH) or ():
-                    body = v1_0.streamed(entry)
+                    body = await _payload(line, entry, past)
                     if body and (failure := await self._post(line, entry.number, body)):
                         await self._failed(line, cursor, failure)
                         return
@@ -220,7 +226,7 @@ class Courier:
         id = delivery(line.task, config.id, number)
         now = int(time.time())
         headers = {
-            "content-type": "application/a2a+json",
+            "content-type": KINDS.get(line.webhook.version, "application/json"),
             "user-agent": f"dragoman/{__version__}",
             signature.ID: id,
             signature.TIMESTAMP: str(now),
@@ -266,6 +272,20 @@ def delivery(task: str, webhook: str, number: int) -> str:
     """The id of a delivery, the same whenever it is tried."""
     name = f"{task}:{webhook}:{number}".encode()
     return f"msg_{hashlib.sha256(name).hexdigest()[:32]}"
+
+
+async def _payload(line: Line, entry: Entry, past: Past) -> bytes:
+    """What is posted of an entry, in the dialect of who registered; empty if it is nothing. Before
+    1.0 that was the whole task, whenever its status changed."""
+    version = line.webhook.version
+    if version == "1.0":
+        return v1_0.streamed(entry)
+    if not isinstance(entry.event, TaskStatusUpdateEvent):
+        return b""
+    task = await past.at(entry.number)
+    if task is None:
+        return b""
+    return v0_1.encode(task) if version == "0.1" else v0_3.encode(task)
 
 
 def _verdict(answer: Answer) -> Failure | None:

@@ -14,8 +14,9 @@ from dragoman.bell import Bell
 from dragoman.caller import Scope
 from dragoman.errors import TaskNotFound
 from dragoman.events import Entry, Received, Reply
+from dragoman.lifecycle import fold
 from dragoman.store import LARGE, Head, Store
-from dragoman.types import TaskState, TaskStatusUpdateEvent
+from dragoman.types import Task, TaskState, TaskStatusUpdateEvent
 
 BATCH = 512
 
@@ -54,6 +55,27 @@ class Reader:
             ear.close()
 
 
+class Past:
+    """A task as it was at one place of its log after the other."""
+
+    def __init__(self, store: Store, scope: Scope, task: str) -> None:
+        self._store, self._scope, self._id = store, scope, task
+        self._task: Task | None = None
+        self._number = 0
+
+    async def at(self, number: int) -> Task | None:
+        """The task at this place, which is not before the last one; None if it is no more."""
+        while self._number < number:
+            size = min(number - self._number, BATCH)
+            entries = await self._store.read(self._scope, self._id, self._number, size)
+            if not entries:
+                return None
+            # callers' entries hold no folded tasks
+            self._task = fold(self._task, (entry.event for entry in entries))  # type: ignore[misc]
+            self._number = entries[-1].number
+        return self._task
+
+
 class Stream:
     """A reader of one log from a place on. `next` until it gives None, then `close`."""
 
@@ -78,14 +100,15 @@ class Stream:
         self._first = first
         self._answer = answer
         """End with the answer to this message; 0 is the end of the task."""
-        self._over = False
+        self.over = False
+        """Nothing comes after what was given last."""
         self._current = False
         self._nudged = False
         self._ear = reader.bell.ears.listen(task)
 
     async def next(self) -> Sequence[Entry] | None:
         """What comes next, an empty one when nudged; None at the end."""
-        while not self._over:
+        while not self.over:
             if self._current:  # what was written since then has rung the ear
                 self._current = False
                 await self._ear.wait()
@@ -104,7 +127,7 @@ class Stream:
             if self._first is not None and head.born:
                 return self._taken(())
             if self._ended(head) or self._closing.now:
-                self._over = True
+                self.over = True
                 break
             self._ear.seen = head.version
             self._current = True
@@ -133,13 +156,13 @@ class Stream:
                 if state.terminal or (
                     state is TaskState.INPUT_REQUIRED and 0 < self._answer <= entry.turn
                 ):
-                    self._over = True
+                    self.over = True
             elif type(event) is Received:
                 self._current = False  # how large it is does not show here
             elif type(event) is Reply:
-                self._over = True
+                self.over = True
                 self._first = None
-            if self._over:
+            if self.over:
                 entries = entries[: index + 1]
                 break
         if entries:

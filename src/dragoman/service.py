@@ -228,7 +228,8 @@ class Service:
         scope = self._scope(request.tenant, call)
         if not request.task_id:
             raise InvalidParams.at("taskId", "is required")
-        webhook = await self._webhook(request, request.task_id, "", call.caller)
+        config = replace(request, id=request.id or clock.uuid7())
+        webhook = await self._webhook(config, request.task_id, "", call.caller)
         known = {each.config.id for each in await self.store.webhooks(scope, request.task_id)}
         if len(known | {webhook.config.id}) > WEBHOOKS:
             raise LimitExceeded(f"A task has at most {WEBHOOKS} webhooks")
@@ -304,17 +305,19 @@ class Service:
         if len(message.parts) > self.settings.max_parts:
             raise InvalidParams.at("message.parts", f"more than {self.settings.max_parts} parts")
         before, context, task = "", message.context_id, message.task_id
+        new = not task
         if task:
             head = await self.store.head(scope, task)
-            if head is None or not head.born:
-                raise TaskNotFound
-            if context and context != head.context:
-                raise InvalidParams.at("message.contextId", "is not the context of the task")
-            before, context = head.skill, head.context
+            new = head is None and task == call.name
+            if not new:
+                if head is None or not head.born:
+                    raise TaskNotFound
+                if context and context != head.context:
+                    raise InvalidParams.at("message.contextId", "is not the context of the task")
+                before, context = head.skill, head.context
         skill, handler = self.agent.route(message, before)
         self.agent.admit(message, skill)
         handler.check(message)
-        new = not task
         task = task or clock.uuid7()
         webhook: Webhook | None = None
         modes: tuple[str, ...] = ()
@@ -324,9 +327,10 @@ class Service:
             if configuration.task_push_notification_config is not None:
                 self._pushing()
                 field = "configuration.taskPushNotificationConfig."
-                webhook = await self._webhook(
-                    configuration.task_push_notification_config, task, field, call.caller
-                )
+                config = configuration.task_push_notification_config
+                # one without an id has its task's: a message that follows up does not add another
+                config = replace(config, id=config.id or task)
+                webhook = await self._webhook(config, task, field, call.caller)
         draft = Draft(
             task=task,
             received=Received(
@@ -340,7 +344,7 @@ class Service:
             ),
             new=new,
             born=not handler.reply,
-            receipt=self._receipt(message, call),
+            receipt=self._receipt(message, call, task if new and call.name else ""),
             webhook=webhook,
         )
         accepting = self.store.accept(scope, draft)
@@ -349,12 +353,15 @@ class Service:
         try:
             return await accepting
         except Conflict:
-            raise InvalidParams.at(
-                "Idempotency-Key", "was used before, with another message"
-            ) from None
+            field = "id" if call.name else "Idempotency-Key"
+            raise InvalidParams.at(field, "was used before, with another message") from None
 
-    def _receipt(self, message: Message, call: Call) -> Receipt | None:
+    def _receipt(self, message: Message, call: Call, chosen: str) -> Receipt | None:
         """What makes a repeated send recognisable, if anything does."""
+        if chosen:  # two that begin it at the same time are one
+            return Receipt(
+                f"task:{chosen}", hashlib.sha256(msgspec.json.encode(message.parts)).digest()
+            )
         merge = self.settings.duplicates
         merged = merge == "always" or (merge == "authenticated" and call.caller.identity)
         if not call.key and not merged:
@@ -427,8 +434,7 @@ class Service:
                 await self.egress.check(config.url)
             except Refused as error:
                 raise InvalidParams.at(f"{field}url", str(error)) from None
-        full = replace(config, task_id=task, id=config.id or clock.uuid7())
-        return Webhook(full, caller.version)
+        return Webhook(replace(config, task_id=task), caller.version)
 
 
 def trimmed(task: Task, history: int | None, artifacts: bool = True) -> Task:

@@ -47,6 +47,15 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     host: str = setting("127.0.0.1", "the address to listen on")
     port: int = setting(8000, "the port to listen on; 0 picks a free one")
     url: str = setting("", "the public URL that the card tells; by default that of the request")
+    grpc_port: int | None = setting(
+        None, "the port of gRPC; 0 picks a free one, and without it there is no gRPC"
+    )
+    grpc_url: str = setting(
+        "", "the gRPC address that the card tells, host:port or a URL; by default the host of `url`"
+    )
+    grpc_cert: str = setting("", "the certificate of gRPC, a PEM file; without it there is no TLS")
+    grpc_key: str = setting("", "the key of that certificate")
+    grpc_ca: str = setting("", "who must have signed the certificates of gRPC clients")
     forwarded: bool = setting(False, "trust X-Forwarded-Proto, -Host and -Prefix for the card")
     store: str = setting(
         "memory:", "where the logs are kept: memory:, sqlite:///file; `dragoman serve` keeps a file"

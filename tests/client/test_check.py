@@ -17,6 +17,7 @@ from dragoman import types
 from dragoman.client.check import check
 from dragoman.client.discovery import decode
 from dragoman.client.shape import Finding
+from dragoman.dialects.v0_3.card import merged
 from dragoman.errors import A2AError
 
 GONE: Any = object()
@@ -331,20 +332,71 @@ def test_names(path: str, value: Any, level: str, words: str) -> None:
     assert words in found.text
 
 
-def test_a_card_of_0_3_alone() -> None:
-    """As it was written before 1.0."""
+def older(**change: Any) -> dict[str, Any]:
+    """A good card as it was written before 1.0, with some fields changed."""
     card = {**OLDER, "name": "a", "description": "b", "version": "1", "capabilities": {}}
     card |= {"defaultInputModes": ["text/plain"], "defaultOutputModes": ["text/plain"]}
     card |= {"skills": [{"id": "a", "name": "a", "description": "b", "tags": ["c"]}]}
     card |= {"securitySchemes": {"key": {"type": "apiKey", "in": "header", "name": "X"}}}
-    first, *_ = found = of(card)
+    return {name: value for name, value in (card | change).items() if value is not GONE}
+
+
+@pytest.mark.parametrize(
+    ("version", "said"), [("0.3.0", "0.3"), ("0.2.6", "0.2"), ("0.1", "0.1"), (GONE, "0.2")]
+)
+def test_a_card_of_before_1_0_alone(version: str, said: str) -> None:
+    (found,) = of(older(protocolVersion=version))
+    assert (found.level, found.field) == ("note", "")
+    assert f"of A2A {said}," in found.text
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "level", "words"),
+    [
+        ({"name": GONE}, "name", "error", "is missing"),
+        ({"url": ""}, "url", "error", "is empty"),
+        ({"url": GONE}, "url", "error", "is missing"),
+        ({"url": "http://0.0.0.0:80/"}, "url", "error", "nobody can call"),
+        ({"version": 1}, "version", "error", "put it in quotes"),
+        ({"description": GONE}, "description", "warning", "is missing"),
+        ({"skills": GONE}, "skills", "warning", "is missing"),
+        ({"skills": [{"id": "a", "name": "a", "description": "b"}]}, "skills[0].tags", "warning",
+         "is missing"),
+        ({"preferredTransport": "REST"}, "preferredTransport", "warning", "write HTTP+JSON"),
+        ({"additionalInterfaces": [{"url": "http://localhost/", "transport": "JSONRPC"}]},
+         "additionalInterfaces[0].url", "error", "loopback"),
+        ({"security": [{"other": []}]}, "security[0].other", "error", "not among"),
+        ({"securitySchemes": {"key": {"type": "secret"}}}, "securitySchemes.key.type", "error",
+         "write one of apiKey"),
+        ({"securitySchemes": {"key": {"type": "openIdConnect", "openIdConnectUrl": "http://a.b"}}},
+         "securitySchemes.key.openIdConnectUrl", "error", "write https"),
+        ({"documentationurl": "x"}, "documentationurl", "warning", "did you mean documentationUrl"),
+        ({"more": "x"}, "more", "note", "no field of A2A 0.3"),
+    ],
+)  # fmt: skip
+def test_a_card_of_before_1_0_with_something_wrong(
+    change: dict[str, Any], field: str, level: str, words: str
+) -> None:
+    (found,) = (item for item in of(older(**change)) if item.field)
+    assert (found.field, found.level) == (field, level)
+    assert words in found.text
+
+
+def test_a_card_that_says_1_0_in_older_words() -> None:
+    """It is measured by what it says that it is."""
+    first, *_ = found = of(older(protocolVersion="1.0"))
     assert brief(found)[:2] == [("error", "securitySchemes.key"), ("error", "supportedInterfaces")]
     assert '{"apiKeySecurityScheme": {…}}' in first.text
-    assert "of A2A 0.3 only" in found[1].text
+    assert "form of A2A 0.3" in found[1].text
     warned = {item.field: item.text for item in found if item.level == "warning"}
     assert warned.keys() == OLDER.keys()
     assert "securityRequirements" in warned["security"]
     assert "capabilities.extendedAgentCard" in warned["supportsAuthenticatedExtendedCard"]
+
+
+def test_a_card_for_everybody() -> None:
+    card = decode(json.dumps(CARD).encode(), "here")
+    assert of(merged(card)) == []
 
 
 # ---- rules ---------------------------------------------------------------------------------
@@ -464,11 +516,18 @@ def test_deprecated_flows(name: str, url: str) -> None:
     assert "authorizationCode with PKCE" in found.text
 
 
-def test_nothing_that_a_client_can_use() -> None:
-    for change in ({"protocolVersion": "0.3"}, {"protocolBinding": "SOAP"}):
-        one = {**CARD["supportedInterfaces"][0], **change}
-        found = of(CARD | {"supportedInterfaces": [one]})
-        assert ("error", "supportedInterfaces") in brief(found)
+@pytest.mark.parametrize(
+    ("change", "level"),
+    [
+        ({"protocolVersion": "0.3"}, "warning"),
+        ({"protocolVersion": "0.9"}, "error"),
+        ({"protocolBinding": "SOAP"}, "error"),
+    ],
+)
+def test_nothing_that_a_client_of_1_0_can_use(change: dict[str, str], level: str) -> None:
+    one = {**CARD["supportedInterfaces"][0], **change}
+    found = of(CARD | {"supportedInterfaces": [one]})
+    assert (level, "supportedInterfaces") in brief(found)
 
 
 def test_things_said_twice() -> None:

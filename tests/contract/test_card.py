@@ -11,9 +11,15 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
+from a2a.compat.v0_3.types import AgentCard as Reference
+from msgspec.structs import replace
 
-from dragoman import Agent, App, Turn
+from dragoman import Agent, App, Turn, types
+from dragoman.bindings import card
 from dragoman.bindings.endpoint import CARDS
+from dragoman.bindings.exchange import Exchange
+from dragoman.caller import Caller
+from dragoman.client.discovery import decode
 from dragoman.dialects import v1_0
 from dragoman.types import AgentCard
 from tests.contract import agents
@@ -104,8 +110,12 @@ async def test_the_card(shared: httpx.AsyncClient, path: str) -> None:
     assert all(s.name and s.description and s.tags for s in card.skills)
     assert card.default_input_modes == ("text/plain", "application/json")
     assert card.default_output_modes
-    assert [i.protocol_binding for i in card.supported_interfaces] == ["JSONRPC", "HTTP+JSON"]
-    assert {i.protocol_version for i in card.supported_interfaces} == {"1.0"}
+    assert [(i.protocol_binding, i.protocol_version) for i in card.supported_interfaces] == [
+        ("JSONRPC", "1.0"),
+        ("HTTP+JSON", "1.0"),
+        ("JSONRPC", "0.3"),
+        ("HTTP+JSON", "0.3"),
+    ]
     assert card.capabilities.streaming is True
     assert card.capabilities.push_notifications is False
     assert not card.capabilities.extended_agent_card
@@ -151,6 +161,207 @@ async def test_the_card_is_given_to_anybody(serve: Serve) -> None:
 
     http = await serve(identify=identify)
     assert (await http.get(CARD)).status_code == 200
+
+
+# ---- its forms -----------------------------------------------------------------------------
+
+FORMS = ["", "1.0", "1.0.1", "0.3", "0.3.0", "0.2", "0.2.6", "0.1"]
+
+
+class Guarded(Agent):
+    """An agent whose card asks for credentials of every kind."""
+
+    def card(self, url: str, **options: Any) -> AgentCard:
+        public = super().card(url, **options)
+        book, *others = public.skills
+        book = replace(book, security_requirements=NEEDED[1:])
+        return replace(
+            public,
+            skills=(book, *others),
+            security_schemes=SCHEMES,
+            security_requirements=NEEDED,
+        )
+
+
+def flow(**one: Any) -> types.SecurityScheme:
+    """A scheme of one OAuth flow."""
+    scheme = types.OAuth2SecurityScheme(flows=types.OAuthFlows(**one))
+    return types.SecurityScheme(oauth2_security_scheme=scheme)
+
+
+SCHEMES = {
+    "key": types.SecurityScheme(
+        api_key_security_scheme=types.APIKeySecurityScheme(location="header", name="X-Key")
+    ),
+    "http": types.SecurityScheme(
+        http_auth_security_scheme=types.HTTPAuthSecurityScheme(scheme="Bearer")
+    ),
+    "oidc": types.SecurityScheme(
+        open_id_connect_security_scheme=types.OpenIdConnectSecurityScheme(
+            open_id_connect_url="https://id.example"
+        )
+    ),
+    "mtls": types.SecurityScheme(mtls_security_scheme=types.MutualTlsSecurityScheme()),
+    "code": flow(
+        authorization_code=types.AuthorizationCodeOAuthFlow(
+            authorization_url="https://a", token_url="https://t", scopes={}, pkce_required=True
+        )
+    ),
+    "machine": flow(
+        client_credentials=types.ClientCredentialsOAuthFlow(token_url="https://t", scopes={})
+    ),
+    "device": flow(
+        device_code=types.DeviceCodeOAuthFlow(
+            device_authorization_url="https://d", token_url="https://t", scopes={}
+        )
+    ),
+}
+NEEDED = (
+    types.SecurityRequirement(schemes={"key": types.StringList()}),
+    types.SecurityRequirement(schemes={"code": types.StringList(list=("a",))}),
+)
+
+
+def guarded() -> Guarded:
+    """An agent of one skill with such a card."""
+    agent = Guarded("Guarded", description="One.")
+    agent.skill(id="answer", tags=["t"])(lambda text: text)
+    return agent
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def house() -> AsyncIterator[httpx.AsyncClient]:
+    """Several agents, and one of them guarded."""
+    app = App(guarded(), small("Other"), drain=0.1)
+    async with serving(app) as url, httpx.AsyncClient(base_url=url) as http:
+        yield http
+
+
+@pytest.mark.parametrize("where", ["header", "query"])
+@pytest.mark.parametrize("version", FORMS)
+@pytest.mark.parametrize("path", [CARD, OLD])
+@pytest.mark.parametrize("key", ["guarded", "other"])
+async def test_forms(
+    house: httpx.AsyncClient, key: str, path: str, version: str, where: str
+) -> None:
+    options = {"headers" if where == "header" else "params": {"A2A-Version": version}}
+    response = await house.get(f"/{key}{path}", **options)  # type: ignore[arg-type]
+    assert response.status_code == 200
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["vary"] == "A2A-Version"
+    document = response.json()
+    own = f"{str(house.base_url).rstrip('/')}/{key}"
+    new, old = "supportedInterfaces" in document, "url" in document
+    assert (new, old) == (not version.startswith("0"), not version.startswith("1"))
+    assert ("securityRequirements" in document) == (new and key == "guarded")
+    assert ("security" in document) == (old and key == "guarded")
+    card = decode(response.content, "here")
+    if old:
+        protocol = "0.2.6" if version.startswith("0.2") else "0.3.0"
+        assert (document["protocolVersion"], document["url"]) == (protocol, f"{own}/")
+        assert document["preferredTransport"] == "JSONRPC"
+        assert document["supportsAuthenticatedExtendedCard"] is False
+        Reference.model_validate(document)
+    if new:
+        assert card.supported_interfaces[0].url == f"{own}/"
+        assert card.security_schemes == (SCHEMES if key == "guarded" else {})
+        assert v1_0.decode(AgentCard, response.content) == card
+    assert {item.url for item in card.supported_interfaces} <= {f"{own}/", own}
+    assert {name: scopes.list for need in card.security_requirements
+            for name, scopes in need.schemes.items()} == (
+        {"key": (), "code": ("a",)} if key == "guarded" else {}
+    )  # fmt: skip
+    options["headers"] = options.get("headers", {}) | {"If-None-Match": response.headers["etag"]}
+    again = await house.get(f"/{key}{path}", **options)  # type: ignore[arg-type]
+    assert (again.status_code, again.content) == (304, b"")
+    assert again.headers["vary"] == "A2A-Version"
+
+
+@pytest.mark.clause("card.etag")
+async def test_each_form_has_its_tag(house: httpx.AsyncClient) -> None:
+    tags = {}
+    for version in ("", "1.0", "0.3", "0.2"):
+        found = await house.get(f"/guarded{CARD}", headers={"A2A-Version": version})
+        tags[found.headers["etag"]] = version
+    assert len(tags) == 4
+    for tag, version in tags.items():
+        for other in tags.values():
+            headers = {"A2A-Version": other, "If-None-Match": tag}
+            found = await house.get(f"/guarded{CARD}", headers=headers)
+            assert found.status_code == (304 if other == version else 200)
+
+
+@pytest.mark.parametrize("version", ["2.0", "0.4", "1", "x", "1.0.0.0", "latest", "0.3,1.0"])
+@pytest.mark.parametrize("path", [CARD, OLD])
+async def test_a_form_that_there_is_not(shared: httpx.AsyncClient, path: str, version: str) -> None:
+    for options in ({"headers": {"A2A-Version": version}}, {"params": {"A2A-Version": version}}):
+        response = await shared.get(path, **options)  # type: ignore[arg-type]
+        assert response.status_code == 400
+        assert response.json()["error"]["details"][0]["reason"] == "VERSION_NOT_SUPPORTED"
+
+
+async def test_the_header_wins(shared: httpx.AsyncClient) -> None:
+    found = await shared.get(CARD, params={"A2A-Version": "9"}, headers={"A2A-Version": "0.3"})
+    assert "supportedInterfaces" not in found.json()
+
+
+# ---- the extended card of 0.2 --------------------------------------------------------------
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def extended() -> AsyncIterator[httpx.AsyncClient]:
+    """The address where 0.2 has the extended card, of an agent that knows Ann."""
+    agent = small()
+
+    @agent.extended_card
+    def more(caller: Caller, public: AgentCard) -> AgentCard:
+        if caller.identity == "bob":
+            raise KeyError
+        return replace(public, name=f"For {caller.identity}")
+
+    app = App(agent, identify=lambda request: Caller(identity=request.headers.get("who", "")))
+
+    async def asgi(scope: Any, receive: Any, send: Any) -> None:
+        exchange = Exchange(scope, receive, send, app.bodies)
+        await card.extended(app.endpoints["small"], exchange)
+
+    async with app:
+        transport = httpx.ASGITransport(asgi)
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as http:
+            yield http
+
+
+@pytest.mark.parametrize(
+    ("version", "protocol"), [("", "0.2.6"), ("0.2", "0.2.6"), ("0.3", "0.3.0"), ("0.1", "0.3.0")]
+)
+async def test_the_extended_card_of_0_2(
+    extended: httpx.AsyncClient, version: str, protocol: str
+) -> None:
+    headers = {"who": "ann", "A2A-Version": version}
+    response = await extended.get(card.EXTENDED, headers=headers)
+    assert (response.status_code, response.headers["content-type"]) == (200, "application/json")
+    assert "private" in response.headers["cache-control"]
+    found = Reference.model_validate(response.json())
+    assert (found.name, found.protocol_version, found.url) == ("For ann", protocol, "http://x/")
+    assert found.supports_authenticated_extended_card is True
+
+
+@pytest.mark.parametrize(
+    ("verb", "headers", "status"),
+    [
+        ("GET", {}, 401),
+        ("POST", {"who": "ann"}, 405),
+        ("GET", {"who": "ann", "A2A-Version": "1.0"}, 400),
+        ("GET", {"who": "ann", "A2A-Version": "7.0"}, 400),
+        ("GET", {"who": "bob"}, 500),
+    ],
+)
+async def test_no_extended_card(
+    extended: httpx.AsyncClient, verb: str, headers: dict[str, str], status: int
+) -> None:
+    response = await extended.request(verb, card.EXTENDED, headers=headers)
+    assert response.status_code == status
+    assert response.json()["error"]["code"] == status
 
 
 # ---- caching -------------------------------------------------------------------------------

@@ -343,7 +343,7 @@ async def test_versions(world: World, kind: type[Binding]) -> None:
         with pytest.raises(Failed) as failed:
             await world.client(kind, A2A_Version=version).call("ListTasks")
         assert failed.value.reason == "VERSION_NOT_SUPPORTED"
-        assert failed.value.metadata == {"supported": "1.0"}
+        assert failed.value.metadata == {"supported": "1.0, 0.3, 0.2, 0.1"}
 
 
 async def test_a_full_store_refuses_and_loses_nothing(start: Start, kind: type[Binding]) -> None:

@@ -9,6 +9,8 @@ import httpx
 import pytest
 import pytest_asyncio
 from a2a.client import A2ACardResolver, AgentCardResolutionError, ClientConfig, ClientFactory
+from a2a.compat.v0_3.conversions import to_compat_agent_card, to_core_agent_card
+from a2a.compat.v0_3.types import AgentCard as Older
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import UnsupportedOperationError
 from google.protobuf.json_format import MessageToDict, ParseDict
@@ -73,10 +75,15 @@ def desk() -> Agent:
 async def test_card_tells_all_about_the_agent(http: httpx.AsyncClient) -> None:
     async with serving(App(desk())) as url:
         card = MessageToDict(await A2ACardResolver(http, url).get_agent_card())
-    interfaces = {item["protocolBinding"]: item for item in card.pop("supportedInterfaces")}
-    assert interfaces["JSONRPC"]["url"] == f"{url}/"
-    assert interfaces["HTTP+JSON"]["url"] == url
-    assert {item["protocolVersion"] for item in interfaces.values()} == {"1.0"}
+    assert [
+        (item["protocolBinding"], item["protocolVersion"], item["url"])
+        for item in card.pop("supportedInterfaces")
+    ] == [
+        ("JSONRPC", "1.0", f"{url}/"),
+        ("HTTP+JSON", "1.0", url),
+        ("JSONRPC", "0.3", f"{url}/"),
+        ("HTTP+JSON", "0.3", url),
+    ]
     capabilities = card.pop("capabilities")
     extensions = {item["uri"]: item for item in capabilities.pop("extensions")}
     assert capabilities == {
@@ -120,6 +127,21 @@ async def test_card_is_at_the_old_address_too(http: httpx.AsyncClient, house: st
     old = await resolver.get_agent_card(relative_card_path="/.well-known/agent.json")
     assert old == await resolver.get_agent_card()
     assert old.name == "Echo"
+
+
+@pytest.mark.parametrize("version", ["", "0.3", "0.2"])
+@pytest.mark.parametrize("made", [desk, lambda: agent(echo)], ids=["full", "small"])
+async def test_card_is_read_by_clients_of_0_3(
+    http: httpx.AsyncClient, made: Any, version: str
+) -> None:
+    async with serving(App(made())) as url:
+        address = f"{url}/.well-known/agent-card.json"
+        answer = await http.get(address, headers={"A2A-Version": version})
+        card = await A2ACardResolver(http, url).get_agent_card()
+    old = Older.model_validate(answer.json())
+    assert old.url == f"{url}/"
+    assert to_core_agent_card(old).skills == card.skills
+    assert to_compat_agent_card(card).skills == old.skills
 
 
 @pytest.mark.clause("json.camel-case")

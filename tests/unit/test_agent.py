@@ -346,12 +346,34 @@ def test_a_small_card_has_all_that_is_required() -> None:
     assert (skill.id, skill.name, skill.description) == ("echo", "Echo", "Say it again.")
     assert skill.tags == ("echo",)
     assert (skill.examples, skill.input_modes, skill.output_modes) == ((), (), ())
-    interfaces = [(face.protocol_binding, face.url) for face in card.supported_interfaces]
-    assert interfaces == [
-        ("JSONRPC", "https://example.com/a/"),
-        ("HTTP+JSON", "https://example.com/a"),
+    assert interfaces(card) == [
+        ("JSONRPC", "1.0", "https://example.com/a/"),
+        ("HTTP+JSON", "1.0", "https://example.com/a"),
+        ("JSONRPC", "0.3", "https://example.com/a/"),
+        ("HTTP+JSON", "0.3", "https://example.com/a"),
     ]
-    assert {face.protocol_version for face in card.supported_interfaces} == {"1.0"}
+
+
+def interfaces(card: AgentCard) -> list[tuple[str, str, str]]:
+    """The interfaces of a card: binding, version, address."""
+    return [
+        (face.protocol_binding, face.protocol_version, face.url)
+        for face in card.supported_interfaces
+    ]
+
+
+@pytest.mark.clause("card.all-bindings", "card.preference-order")
+def test_grpc_is_announced_where_it_is() -> None:
+    agent = make()
+    agent.skill(echo)
+    assert interfaces(agent.card("http://a", grpc="a:50051")) == [
+        ("JSONRPC", "1.0", "http://a/"),
+        ("HTTP+JSON", "1.0", "http://a"),
+        ("GRPC", "1.0", "a:50051"),
+        ("JSONRPC", "0.3", "http://a/"),
+        ("HTTP+JSON", "0.3", "http://a"),
+        ("GRPC", "0.3", "a:50051"),
+    ]
 
 
 @pytest.mark.clause("card.required-fields")

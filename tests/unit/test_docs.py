@@ -20,7 +20,9 @@ def test_every_setting_is_documented_with_its_default() -> None:
     for item in msgspec.structs.fields(Settings):
         default = item.default
         shown = {True: "true", False: "false"}[default] if default in (True, False) else default
-        if isinstance(default, str):
+        if default is None:
+            shown = "none"
+        elif isinstance(default, str):
             shown = f'"{default}"'
         elif isinstance(default, float):
             shown = f"{default:g}"

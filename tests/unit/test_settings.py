@@ -60,7 +60,7 @@ def options(name: str) -> tuple[Any, Any, Any]:
     (kind,) = (f.type for f in msgspec.structs.fields(Settings) if f.name == name)
     if kind is bool:
         return True, False, True
-    if kind is int:
+    if kind in (int, int | None):
         return 11, 12, 13
     if kind is float:
         return 1.5, 2.5, 3.0

@@ -1,21 +1,54 @@
-"""The card at its well-known addresses."""
+"""The card at its well-known addresses, in the form of the version that is asked for."""
 
 from __future__ import annotations
 
-from dragoman.bindings.endpoint import Endpoint
-from dragoman.bindings.exchange import JSON, Exchange
+from dragoman import dialects
+from dragoman.bindings.endpoint import Endpoint, Writing
+from dragoman.bindings.exchange import JSON, Exchange, Gone
 from dragoman.bindings.http import fail
-from dragoman.errors import MethodNotAllowed
+from dragoman.caller import Call
+from dragoman.dialects.v0_3.card import merged, old
+from dragoman.dialects.v1_0 import encode
+from dragoman.errors import A2AError, InternalError, MethodNotAllowed
+from dragoman.telemetry import logger
+from dragoman.types import AgentCard, GetExtendedAgentCardRequest
 
 PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
+EXTENDED = "/agent/authenticatedExtendedCard"
+"""Where 0.2 has the card for those who are known, beside the agent's address."""
+
+
+def _everybody(card: AgentCard) -> bytes:
+    return encode(merged(card))
+
+
+def _v0_3(card: AgentCard) -> bytes:
+    return encode(old(card))
+
+
+def _v0_2(card: AgentCard) -> bytes:
+    return encode(old(card, "0.2"))
+
+
+# 0.1 said no version in its card: whoever asks for it takes any.
+FORMS: dict[str, Writing] = {
+    "": _everybody,
+    "1.0": encode,
+    "0.3": _v0_3,
+    "0.2": _v0_2,
+    "0.1": _v0_3,
+}
+"""How the card is written for a version; without one, for everybody."""
 
 
 async def serve(endpoint: Endpoint, exchange: Exchange) -> None:
     """Answer with the card, or that the caller's copy is still good."""
-    if exchange.method not in ("GET", "HEAD"):
-        error = MethodNotAllowed("The card takes GET", headers={"allow": "GET, HEAD"})
+    try:
+        _only_read(exchange)
+        form = FORMS[_version(exchange)]
+    except A2AError as error:
         return await fail(exchange, error)
-    body, tag = endpoint.card_bytes(exchange)
+    body, tag = endpoint.card_bytes(exchange, form)
     headers = [
         (b"etag", tag),
         (b"cache-control", b"public, max-age=%d" % endpoint.settings.card_age),
@@ -26,6 +59,39 @@ async def serve(endpoint: Endpoint, exchange: Exchange) -> None:
         await exchange.send({"type": "http.response.start", "status": 304, "headers": headers})
         return await exchange.send({"type": "http.response.body", "body": b""})
     return await exchange.respond(200, body, JSON, headers)
+
+
+async def extended(endpoint: Endpoint, exchange: Exchange) -> None:
+    """Answer with the card for those who are known, as 0.2 asks for it."""
+    try:
+        _only_read(exchange)
+        version = _version(exchange) or "0.2"
+        if version == "1.0":  # it has this elsewhere
+            raise dialects.unsupported(version)
+        call = Call(await endpoint.caller(exchange))
+        card = await endpoint.service.extended_card(
+            GetExtendedAgentCardRequest(), call, endpoint.card(exchange)
+        )
+        body = FORMS[version](card)
+    except A2AError as error:
+        return await fail(exchange, error)
+    except Gone:
+        raise
+    except Exception as error:
+        logger.exception("internal error")
+        return await fail(exchange, InternalError.of(error))
+    return await exchange.respond(200, body, JSON, [(b"cache-control", b"private, no-cache")])
+
+
+def _only_read(exchange: Exchange) -> None:
+    if exchange.method not in ("GET", "HEAD"):
+        raise MethodNotAllowed("The card takes GET", headers={"allow": "GET, HEAD"})
+
+
+def _version(exchange: Exchange) -> str:
+    """The version that is asked for as Major.Minor, if any."""
+    asked = exchange.version()
+    return dialects.agreed(asked, dialects.SUPPORTED) if asked else ""
 
 
 def _matches(condition: bytes, tag: bytes) -> bool:

@@ -6,15 +6,15 @@ import hashlib
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec.structs import replace
 
 from dragoman import dialects
-from dragoman.bindings.exchange import Exchange
+from dragoman.bindings.exchange import Inquiry
 from dragoman.bindings.sse import Streams
-from dragoman.caller import Call, Caller, Request
-from dragoman.dialects import v1_0
+from dragoman.caller import Call, Caller, Request, Scope
 from dragoman.errors import InvalidParams
 from dragoman.operations import Operation
 from dragoman.service import Service
@@ -22,8 +22,11 @@ from dragoman.settings import Settings
 from dragoman.types import AgentCard, Wire
 
 Identify = Callable[[Request], Caller | Awaitable[Caller]]
+Writing = Callable[[AgentCard], bytes]
+"""How a card is written."""
 
-ANONYMOUS = Call(Caller())
+ANONYMOUS = {version: Call(Caller(version=version)) for version in dialects.SUPPORTED}
+"""The calls of those who say nothing of themselves, by the version that they speak."""
 PARTICULARS = frozenset(
     (
         *(b"a2a-extensions", b"x-a2a-extensions"),
@@ -52,33 +55,31 @@ class Endpoint:
         self.streams = streams
         self.identify = identify
         self.prefix = prefix
+        self.grpc = 0
+        """The port of gRPC, while it is open."""
         """The agent's own part of the path, where several share an application."""
         self._open = identify is None and not service.required
-        self._cards: dict[str, tuple[bytes, bytes]] = {}
+        self._cards: dict[tuple[str, Writing], tuple[bytes, bytes]] = {}
 
-    def plain(self, exchange: Exchange) -> bool:
-        """Whether the call is like any other anonymous one."""
-        headers = exchange.headers
-        return (
-            self._open and headers.get(b"a2a-version") == b"1.0" and PARTICULARS.isdisjoint(headers)
-        )
+    def plain(self, exchange: Inquiry) -> bool:
+        """Whether the call is like any other anonymous one in its version."""
+        return self._open and PARTICULARS.isdisjoint(exchange.headers)
 
-    async def caller(self, exchange: Exchange) -> Caller:
+    async def caller(self, exchange: Inquiry) -> Caller:
         """Who asks; comes before anything else is looked at."""
         if self.identify is None:
-            return ANONYMOUS.caller
+            return ANONYMOUS["1.0"].caller
         found = self.identify(exchange.request())
         caller = await found if inspect.isawaitable(found) else found
         # It is stored with the message: what cannot be read back must not get there.
         return msgspec.json.decode(msgspec.json.encode(caller), type=Caller)
 
-    def call(self, exchange: Exchange, caller: Caller, version: str = "") -> Call:
+    def call(self, exchange: Inquiry, caller: Caller, version: str) -> Call:
         """The circumstances of a request; errors if it may not be made in this manner."""
-        dialects.version(exchange.header(b"a2a-version") or version)
         asked = exchange.every(b"a2a-extensions") or exchange.every(b"x-a2a-extensions")
         active = self.service.negotiate([uri for text in asked.split(",") if (uri := text.strip())])
-        if active:
-            caller = replace(caller, extensions=active)
+        if active or version != caller.version:
+            caller = replace(caller, extensions=active, version=version)
         key = exchange.header(b"idempotency-key")
         if len(key) > LONGEST_KEY:
             raise InvalidParams.at("Idempotency-Key", f"is longer than {LONGEST_KEY} characters")
@@ -90,8 +91,12 @@ class Endpoint:
             trace if len(trace) <= LONGEST_KEY and trace.isascii() else "",
         )
 
+    def scope(self, call: Call) -> Scope:
+        """Whose tasks the caller's are."""
+        return Scope(self.service.agent.key, call.caller.tenant, call.caller.identity)
+
     def operate(
-        self, operation: Operation, request: Wire, call: Call, exchange: Exchange
+        self, operation: Operation, request: Wire, call: Call, exchange: Inquiry
     ) -> Awaitable[Any]:
         """Run an operation: its answer, or the stream it opened."""
         if operation.call == "extended_card":
@@ -99,36 +104,41 @@ class Endpoint:
         answer: Awaitable[Any] = getattr(self.service, operation.call)(request, call)
         return answer
 
-    def card(self, exchange: Exchange) -> AgentCard:
+    def card(self, exchange: Inquiry) -> AgentCard:
         """The public card, with the address that the caller used."""
-        return self.service.agent.card(self.url(exchange), push=self.settings.push)
-
-    def card_bytes(self, exchange: Exchange) -> tuple[bytes, bytes]:
-        """The public card encoded, and its tag."""
         url = self.url(exchange)
-        known = self._cards.get(url)
+        return self.service.agent.card(url, push=self.settings.push, grpc=self._grpc(url))
+
+    def _grpc(self, url: str) -> str:
+        """Where gRPC is, for who has reached this URL."""
+        if not self.grpc:
+            return ""
+        if self.settings.grpc_url:
+            return self.settings.grpc_url
+        host = urlsplit(url).hostname or self.settings.host
+        return f"[{host}]:{self.grpc}" if ":" in host else f"{host}:{self.grpc}"
+
+    def card_bytes(self, exchange: Inquiry, form: Writing) -> tuple[bytes, bytes]:
+        """The public card encoded in this form, and its tag."""
+        key = f"{self.grpc} {self.url(exchange)}", form
+        known = self._cards.get(key)
         if known is None:
-            body = v1_0.encode(self.card(exchange))
+            body = form(self.card(exchange))
             known = body, b'"%b"' % hashlib.sha256(body).hexdigest()[:32].encode()
             if len(self._cards) >= CARDS:  # callers choose the host they name
                 self._cards.clear()
-            self._cards[url] = known
+            self._cards[key] = known
         return known
 
-    def url(self, exchange: Exchange) -> str:
+    def url(self, exchange: Inquiry) -> str:
         """Where the caller reaches this agent: as configured, else as it asked."""
         if self.settings.url:
             return self.settings.url.rstrip("/") + self.prefix
-        scheme = exchange.scope.get("scheme", "http")
-        host = exchange.header(b"host")
-        root = exchange.root
+        scheme, host, root = exchange.base
         if self.settings.forwarded:
             scheme = _first(exchange.header(b"x-forwarded-proto")) or scheme
             host = _first(exchange.header(b"x-forwarded-host")) or host
             root = _first(exchange.header(b"x-forwarded-prefix")).rstrip("/") + root
-        if not host:
-            server = exchange.scope.get("server") or ("127.0.0.1", None)
-            host = f"{server[0]}:{server[1]}" if server[1] else str(server[0])
         return f"{scheme}://{host}{root}{self.prefix}"
 
 

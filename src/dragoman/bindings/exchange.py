@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from itertools import accumulate
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote
 
 from dragoman.caller import Request
@@ -71,6 +71,27 @@ class Bodies:
                     task.cancel()
 
 
+class Inquiry(Protocol):
+    """What the endpoint needs to know of a request, over whatever it came."""
+
+    @property
+    def headers(self) -> Iterable[bytes]:
+        """The names of its headers, in lower case."""
+
+    def header(self, name: bytes) -> str:
+        """A header's text, or nothing."""
+
+    def every(self, name: bytes) -> str:
+        """All lines of a list header, as one."""
+
+    def request(self) -> Request:
+        """What `identify` is shown."""
+
+    @property
+    def base(self) -> tuple[str, str, str]:
+        """Scheme, host and path at which the caller has reached the application."""
+
+
 class Exchange:
     """The request's parts as they are needed, and ways to answer."""
 
@@ -104,6 +125,22 @@ class Exchange:
     def every(self, name: bytes) -> str:
         """All lines of a list header, as one."""
         return ",".join(v.decode("latin-1") for k, v in self.scope["headers"] if k == name)
+
+    @property
+    def base(self) -> tuple[str, str, str]:
+        """See `Inquiry.base`."""
+        host = self.header(b"host")
+        if not host:
+            server = self.scope.get("server") or ("127.0.0.1", None)
+            host = f"{server[0]}:{server[1]}" if server[1] else str(server[0])
+        return self.scope.get("scheme", "http"), host, self.root
+
+    def version(self) -> str:
+        """The version of the protocol that the request names, if it does."""
+        told = self.headers.get(b"a2a-version")
+        if told is not None and (version := told.decode("latin-1").strip()):
+            return version
+        return self.query().get("A2A-Version", "") if self.scope.get("query_string") else ""
 
     def query(self) -> dict[str, str]:
         """The query parameters; the last of several with one name."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman import dialects
 from dragoman.bindings.endpoint import Endpoint
-from dragoman.bindings.exchange import A2A, SLASH, Exchange, Gone, headers_of
+from dragoman.bindings.exchange import A2A, JSON, SLASH, Exchange, Gone, headers_of
 from dragoman.bindings.jsonrpc import activated
 from dragoman.bindings.sse import Pour
 from dragoman.caller import Call
-from dragoman.dialects import v1_0
+from dragoman.dialects import Paths, v1_0
+from dragoman.dialects.v0_3 import proto as v0_3
 from dragoman.errors import (
     A2AError,
     InternalError,
@@ -28,71 +30,115 @@ from dragoman.telemetry import logger
 from dragoman.types import Wire
 
 
-def _route(path: str) -> re.Pattern[str]:
-    return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path))
+class Route(Struct, frozen=True):
+    """A path of an operation in one of the versions."""
+
+    operation: Operation
+    pattern: re.Pattern[str]
+    version: str = "1.0"
+
+
+class Found(Struct, frozen=True):
+    """What a request's path says."""
+
+    operation: Operation
+    version: str
+    fields: dict[str, str]
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    """A route as a pattern; `{name=tasks/*}` is a field of that shape."""
+
+    def field(match: re.Match[str]) -> str:
+        shape = (match[2] or "*").replace("*", "[^/]+")
+        return f"(?P<{match[1]}>{shape})"
+
+    return re.compile(re.sub(r"\{(\w+)(?:=([^}]*))?\}", field, path))
 
 
 # The longer one first: `/tasks/{id}:cancel` before `/tasks/{id}`.
 ROUTES = [
-    (_route(operation.path), operation)
-    for operation in sorted(OPERATIONS, key=lambda o: len(o.path), reverse=True)
+    *(
+        Route(operation, _pattern(operation.path))
+        for operation in sorted(OPERATIONS, key=lambda o: len(o.path), reverse=True)
+    ),
+    *(
+        Route(operation, _pattern(operation.former.path), "0.3")
+        for operation in sorted(OPERATIONS, key=lambda o: len(o.former.path), reverse=True)
+    ),
 ]
 
 
 async def serve(endpoint: Endpoint, exchange: Exchange, path: str) -> None:
     """Answer one request."""
+    older = path.startswith("/v1/") and dialects.older(exchange.version())
+    version = "0.3" if older else "1.0"
     try:
-        operation, fields = _find(exchange.method, path)
-        query = exchange.query() if exchange.scope.get("query_string") else {}
+        found = _find(exchange.method, path)
+        version = dialects.agreed(exchange.version(), (found.version,))
         caller = await endpoint.caller(exchange)
-        call = endpoint.call(exchange, caller, query.pop("A2A-Version", ""))
-        request = await _request(operation, fields, query, exchange)
-        if operation.streams:
+        call = endpoint.call(exchange, caller, version)
+        request = await _request(found, exchange)
+        if found.operation.streams:
             endpoint.streams.check()
-        answer = await endpoint.operate(operation, request, call, exchange)
+        answer = await endpoint.operate(found.operation, request, call, exchange)
         streaming = isinstance(answer, Stream)
-        body = b"{}" if answer is None or streaming else v1_0.encode(answer)
+        body = b"{}" if answer is None or streaming else _form(version, exchange).encode(answer)
     except A2AError as error:
-        return await fail(exchange, error)
+        return await fail(exchange, error, version)
     except Gone:
         raise
     except Exception as error:
         logger.exception("internal error")
-        return await fail(exchange, InternalError.of(error))
+        return await fail(exchange, InternalError.of(error), version)
     if isinstance(answer, Stream):
         return await _stream(endpoint, exchange, answer, call)
-    await exchange.respond(200, body, A2A, activated(call))
+    await exchange.respond(200, body, KINDS[version], activated(call))
     return None
 
 
-async def fail(exchange: Exchange, error: A2AError) -> None:
+def _form(version: str, exchange: Exchange) -> Paths:
+    if version == "1.0":
+        return v1_0
+    return v0_3.BARE if v0_3.node(exchange.header(b"user-agent")) else v0_3.JSON
+
+
+KINDS = {"1.0": A2A, "0.3": JSON}
+
+
+async def fail(exchange: Exchange, error: A2AError, version: str = "1.0") -> None:
     """Answer with an error."""
-    await exchange.respond(error.http, v1_0.encode(error.to_http()), A2A, headers_of(error.headers))
+    body = _error(error, version)
+    await exchange.respond(error.http, body, KINDS[version], headers_of(error.headers))
 
 
-def _find(method: str, path: str) -> tuple[Operation, dict[str, str]]:
+def _error(error: A2AError, version: str) -> bytes:
+    return v1_0.encode(error.to_http() if version == "1.0" else v0_3.problem(error))
+
+
+def _find(method: str, path: str) -> Found:
     """The operation of a path, which may begin with a tenant, and the fields in the path."""
     found = _match(method, path)
     if found is not None:
         return found
-    if path == "/v1" or path.startswith("/v1/"):
-        raise dialects.unsupported("0.3")
     tenant, slash, rest = path[1:].partition("/")
-    if slash and tenant and tenant != "tasks":
+    if slash and tenant and tenant not in ("tasks", "v1"):
         found = _match(method, f"/{rest}")
-        if found is not None:
-            return found[0], {**found[1], "tenant": tenant}
+        if found is not None and found.version == "1.0":
+            return replace(found, fields={**found.fields, "tenant": tenant})
     raise MethodNotFound(f"There is nothing at {path[:128]!r}")
 
 
-def _match(method: str, path: str) -> tuple[Operation, dict[str, str]] | None:
+def _match(method: str, path: str) -> Found | None:
     allowed: dict[str, None] = {}
-    for pattern, operation in ROUTES:
-        match = pattern.fullmatch(path)
+    for route in ROUTES:
+        match = route.pattern.fullmatch(path)
         if match is None:
             continue
+        operation = route.operation
         if method in operation.verbs:
-            return operation, {k: v.replace(SLASH, "/") for k, v in match.groupdict().items()}
+            fields = {k: v.replace(SLASH, "/") for k, v in match.groupdict().items()}
+            return Found(operation, route.version, fields)
         allowed |= dict.fromkeys(operation.verbs)
         if ":" in operation.path:
             break  # an action is not also the name of a task
@@ -102,14 +148,16 @@ def _match(method: str, path: str) -> tuple[Operation, dict[str, str]] | None:
     raise MethodNotAllowed(f"{path[:128]} takes {verbs}, not {method}", headers={"allow": verbs})
 
 
-async def _request(
-    operation: Operation, fields: dict[str, str], query: dict[str, str], exchange: Exchange
-) -> Wire:
+async def _request(found: Found, exchange: Exchange) -> Wire:
+    kind, fields = found.operation.request, found.fields
+    convert = v1_0.convert if found.version == "1.0" else v0_3.convert
+    query = exchange.query() if exchange.scope.get("query_string") else {}
+    query.pop("A2A-Version", None)
     if exchange.method != "POST":
-        return v1_0.convert(operation.request, _merged(query, fields), text=True)
+        return convert(kind, _merged(query, fields), text=True)
     body = await exchange.body()
-    if fields.keys() <= {"tenant"} and body:
-        request = v1_0.decode(operation.request, body)
+    if fields.keys() <= {"tenant"} and body and found.version == "1.0":
+        request = v1_0.decode(kind, body)
         if not fields:
             return request
         _agree(getattr(request, "tenant", ""), fields["tenant"], "tenant")
@@ -117,7 +165,7 @@ async def _request(
     document = v1_0.parse(body) if body.strip() else {}
     if not isinstance(document, dict):
         raise InvalidParams.at("body", "expected an object")
-    return v1_0.convert(operation.request, _merged({**query, **document}, fields))
+    return convert(kind, _merged({**query, **document}, fields))
 
 
 def _merged(found: dict[str, Any], fields: dict[str, str]) -> dict[str, Any]:
@@ -136,9 +184,12 @@ def _agree(said: Any, path: str, name: str) -> None:
 
 
 async def _stream(endpoint: Endpoint, exchange: Exchange, stream: Stream, call: Call) -> None:
-    pour = Pour(exchange, stream, places=RESUME in call.caller.extensions)
+    version = call.caller.version
+    pour = Pour(
+        exchange, stream, dialect=_form(version, exchange), places=RESUME in call.caller.extensions
+    )
     await pour.run(
         endpoint.streams,
         activated(call),
-        lambda error: b"event: error\ndata: %b\n\n" % v1_0.encode(error.to_http()),
+        lambda error: b"event: error\ndata: %b\n\n" % _error(error, version),
     )

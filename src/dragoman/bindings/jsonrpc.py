@@ -2,29 +2,72 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Awaitable
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import replace
 
 from dragoman import dialects
 from dragoman.bindings.endpoint import ANONYMOUS, Endpoint
 from dragoman.bindings.exchange import JSON, Exchange, Gone, headers_of
-from dragoman.bindings.sse import Pour
+from dragoman.bindings.sse import EVENT_STREAM, Pour
 from dragoman.caller import Call
-from dragoman.dialects import v1_0
+from dragoman.dialects import Dialect, v0_1, v1_0
+from dragoman.dialects.v0_3 import rpc as v0_3
 from dragoman.errors import (
     A2AError,
     InternalError,
     InvalidRequest,
     MethodNotFound,
+    TaskNotFound,
 )
 from dragoman.events import RESUME
-from dragoman.operations import OPERATIONS
+from dragoman.operations import OPERATIONS, Operation
 from dragoman.reader import Stream
 from dragoman.telemetry import logger
+from dragoman.types import SendMessageRequest
 
-METHODS = {operation.name: operation for operation in OPERATIONS}
+
+class Method(Struct, frozen=True):
+    """What a method's name means: the operation, and the versions that have it, likeliest first."""
+
+    operation: Operation
+    versions: tuple[str, ...] = ("1.0",)
+
+
+BY_CALL = {operation.call: operation for operation in OPERATIONS}
+METHODS = (
+    {operation.name: Method(operation) for operation in OPERATIONS}
+    | {
+        operation.former.method: Method(operation, ("0.3", "0.2"))
+        for operation in OPERATIONS
+        if operation.former.method
+    }
+    | {
+        name: Method(BY_CALL[call], ("0.3", "0.2", "0.1"))
+        for name, call in (
+            ("tasks/get", "get"),
+            ("tasks/cancel", "cancel"),
+            ("tasks/resubscribe", "subscribe"),
+        )
+    }
+    | {
+        name: Method(BY_CALL[call], ("0.1", "0.2", "0.3"))
+        for name, call in (
+            ("tasks/send", "send"),
+            ("tasks/sendSubscribe", "stream"),
+            ("tasks/stream", "stream"),
+            ("tasks/pushNotification/set", "create_webhook"),
+            ("tasks/pushNotification/get", "get_webhook"),
+        )
+    }
+)
+
+
+PATHS = frozenset(f"/{name}" for name, found in METHODS.items() if found.versions[0] != "1.0")
+"""Some clients of 0.1 post to the method's name."""
 
 
 class Envelope(Struct, gc=False):
@@ -36,47 +79,69 @@ class Envelope(Struct, gc=False):
     params: Raw = Raw(b"{}")
 
 
+class Asked(Struct, gc=False):
+    """What is known of a request so far, for whoever has to answer it."""
+
+    id: bytes | None = b"null"
+    """As JSON; None if no answer is wanted."""
+    dialect: Dialect = v1_0
+    streams: bool = False
+
+    def error(self, error: A2AError) -> bytes:
+        """An answer that is an error."""
+        problem = v1_0.encode(self.dialect.problem(error))
+        return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (self.id or b"null", problem)
+
+
 NOTHING = (b"", b"null")
+DIALECTS: dict[str, Dialect] = {"1.0": v1_0, "0.3": v0_3, "0.2": v0_3}
 _envelope = msgspec.json.Decoder(Envelope)
 
 
 async def serve(endpoint: Endpoint, exchange: Exchange) -> None:
     """Answer one request."""
-    id: bytes | None = b"null"
-    call, body = ANONYMOUS, b""
+    asked, body = Asked(), b""
     envelope: Envelope | None = None
     try:
         plain = endpoint.plain(exchange)
-        caller = ANONYMOUS.caller if plain else await endpoint.caller(exchange)
+        caller = ANONYMOUS["1.0"].caller if plain else await endpoint.caller(exchange)
         body = await exchange.body()
         envelope = _open(body)
-        id = None if envelope.id is UNSET else v1_0.encode(envelope.id)
-        operation = METHODS.get(envelope.method)
-        if operation is None:
-            raise _unknown(envelope.method)
-        if not plain:
-            call = endpoint.call(exchange, caller, exchange.query().get("A2A-Version", ""))
+        asked.id = None if envelope.id is UNSET else v1_0.encode(envelope.id)
+        method = _method(envelope.method, exchange, asked)
         params = bytes(envelope.params)
-        request = v1_0.decode(operation.request, b"{}" if params in NOTHING else params)
-        if operation.streams:
+        if params in NOTHING:
+            params = b"{}"
+        version = _version(exchange, method, params)
+        call = ANONYMOUS[version] if plain else endpoint.call(exchange, caller, version)
+        if method.operation.streams:
             endpoint.streams.check()
-        answer = await endpoint.operate(operation, request, call, exchange)
+        try:
+            answer = await _operate(endpoint, exchange, method, asked, params, call)
+        except TaskNotFound:
+            if "0.1" not in method.versions[1:] or exchange.version():
+                raise
+            # the name is also one of 0.1, where tasks have the ids that their owners chose
+            call = endpoint.call(exchange, caller, "0.1")
+            answer = await _operate(endpoint, exchange, method, asked, params, call)
         streaming = isinstance(answer, Stream)
-        result = b"null" if answer is None or streaming else v1_0.encode(answer)
+        result = b"null" if answer is None or streaming else asked.dialect.encode(answer)
     except A2AError as error:
-        return await fail(exchange, id if envelope else _salvaged(body), error)
+        if envelope is None:
+            asked.id = _salvaged(body)
+        return await fail(exchange, error, asked)
     except Gone:
         raise
     except Exception as error:
         logger.exception("internal error")
-        return await fail(exchange, id, InternalError.of(error))
-    if id is None:
+        return await fail(exchange, InternalError.of(error), asked)
+    if asked.id is None:
         if isinstance(answer, Stream):
             answer.close()
         return await exchange.nothing()
     if isinstance(answer, Stream):
-        return await _stream(endpoint, exchange, answer, id, call)
-    body = b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (id, result)
+        return await _stream(endpoint, exchange, answer, asked, call)
+    body = b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (asked.id, result)
     await exchange.respond(200, body, headers=activated(call))
     return None
 
@@ -85,7 +150,8 @@ def activated(call: Call) -> list[tuple[bytes, bytes]]:
     """The header that repeats which extensions are active."""
     if not call.caller.extensions:
         return []
-    return [(b"a2a-extensions", ", ".join(call.caller.extensions).encode("latin-1"))]
+    name = b"a2a-extensions" if call.caller.version == "1.0" else b"x-a2a-extensions"
+    return [(name, ", ".join(call.caller.extensions).encode("latin-1"))]
 
 
 def _open(body: bytes) -> Envelope:
@@ -115,37 +181,58 @@ def _salvaged(body: bytes) -> bytes:
     return v1_0.encode(id) if known else b"null"
 
 
-def _unknown(method: str) -> A2AError:
-    if dialects.OLDER.fullmatch(method):
-        return dialects.unsupported("0.3")
-    return MethodNotFound(f"There is no method {method[:64]!r}")
+def _method(name: str, exchange: Exchange, asked: Asked) -> Method:
+    method = METHODS.get(name)
+    if method is None:
+        raise MethodNotFound(f"There is no method {name[:64]!r}")
+    if method.versions[0] != "1.0" and dialects.older(exchange.version()):
+        asked.dialect, asked.streams = v0_3, method.operation.streams
+    return method
 
 
-async def fail(exchange: Exchange, id: bytes | None, error: A2AError) -> None:
+def _version(exchange: Exchange, method: Method, params: bytes) -> str:
+    version = dialects.agreed(exchange.version(), method.versions)
+    return "0.2" if version == "0.1" and v0_1.alias(params) else version
+
+
+def _operate(
+    endpoint: Endpoint, exchange: Exchange, method: Method, asked: Asked, params: bytes, call: Call
+) -> Awaitable[Any]:
+    version = call.caller.version
+    if version != "1.0":
+        asked.dialect = v0_1.Speech(endpoint.scope(call)) if version == "0.1" else DIALECTS[version]
+    request = asked.dialect.decode(method.operation.request, params)
+    if version == "0.1" and isinstance(request, SendMessageRequest):
+        call = replace(call, name=request.message.task_id)
+    return endpoint.operate(method.operation, request, call, exchange)
+
+
+async def fail(exchange: Exchange, error: A2AError, asked: Asked | None = None) -> None:
     """Answer with an error; a notification is answered with nothing."""
+    asked = asked or Asked()
     status = error.http if error.transport else 200
-    if id is None and not error.transport:
+    if asked.id is None and not error.transport:
         return await exchange.respond(204, b"")
-    await exchange.respond(status, _error(id or b"null", error), JSON, headers_of(error.headers))
+    body, kind = asked.error(error), JSON
+    if asked.streams:  # clients before 1.0 take nothing but events where they asked for some
+        body, kind = b"data: %b\n\n" % body, EVENT_STREAM
+    await exchange.respond(status, body, kind, headers_of(error.headers))
     return None
 
 
-def _error(id: bytes, error: A2AError) -> bytes:
-    return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (id, v1_0.encode(error.to_rpc()))
-
-
 async def _stream(
-    endpoint: Endpoint, exchange: Exchange, stream: Stream, id: bytes, call: Call
+    endpoint: Endpoint, exchange: Exchange, stream: Stream, asked: Asked, call: Call
 ) -> None:
     pour = Pour(
         exchange,
         stream,
-        before=b'{"jsonrpc":"2.0","id":%b,"result":' % id,
+        dialect=asked.dialect,
+        before=b'{"jsonrpc":"2.0","id":%b,"result":' % (asked.id or b"null"),
         after=b"}",
         places=RESUME in call.caller.extensions,
     )
     await pour.run(
         endpoint.streams,
         activated(call),
-        lambda error: b"data: %b\n\n" % _error(id, error),
+        lambda error: b"data: %b\n\n" % asked.error(error),
     )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from dragoman.bindings.exchange import Exchange, Headers
-from dragoman.dialects import v1_0
+from dragoman.dialects import Form, v1_0
 from dragoman.errors import A2AError, InternalError, LimitExceeded
-from dragoman.events import Entry
+from dragoman.events import Entry, placed
 from dragoman.reader import Stream
 from dragoman.settings import Settings
 from dragoman.telemetry import logger
@@ -17,9 +18,28 @@ from dragoman.telemetry import logger
 EVENT_STREAM = b"text/event-stream"
 HEADERS: Headers = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
 ALIVE = b": alive\n\n"
+QUIET = b": alive\n"
+"""Without its empty line, for clients before 1.0: to some, one after an `id` is an event."""
 RUSH, FEW, PAUSE = 4, 16, 0.002
 """After so many writes of few events, shortly after each other, a stream pauses between writes: a
 fast agent then costs few of them, and nobody sees the difference."""
+
+
+class Open(Protocol):
+    """A stream that is open, over whatever."""
+
+    sending: float
+    """Since when its reader has not taken what it was sent; 0 if it has."""
+    sent: float
+
+    def watch(self) -> None:
+        """Notice from now on when the reader goes away."""
+
+    def cut(self) -> None:
+        """End a reader that takes nothing."""
+
+    def beat(self) -> None:
+        """Say that the stream is alive."""
 
 
 class Streams:
@@ -27,7 +47,7 @@ class Streams:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.open: set[Pour] = set()
+        self.open: set[Open] = set()
 
     def check(self) -> None:
         """LimitExceeded if no more may be opened."""
@@ -48,6 +68,19 @@ class Streams:
                     pour.beat()
 
 
+def formed(dialect: Form, entry: Entry, last: bool) -> bytes:
+    """The entry as this dialect streams it, encoded once for all readers of the form."""
+    if not dialect.FORM:
+        return dialect.response(entry.event, last)
+    if entry.forms is None:
+        entry.forms = {}
+    form = f"{dialect.FORM} last" if last else dialect.FORM
+    wire = entry.forms.get(form)
+    if wire is None:
+        wire = entry.forms[form] = dialect.response(entry.event, last)
+    return wire
+
+
 class Pour:
     """One reader being served."""
 
@@ -56,6 +89,7 @@ class Pour:
         exchange: Exchange,
         stream: Stream,
         *,
+        dialect: Form = v1_0,
         before: bytes = b"",
         after: bytes = b"",
         places: bool = False,
@@ -65,6 +99,8 @@ class Pour:
         self.sending = 0.0
         """Since when the reader has not taken what it was sent; 0 if it has."""
         self.sent = time.monotonic()
+        self._dialect = dialect
+        self._alive = ALIVE if dialect is v1_0 else QUIET
         self._before = before
         self._after = after
         self._places = places
@@ -127,8 +163,9 @@ class Pour:
                 return
             frames: list[bytes] = []
             size = 0
+            final = entries[-1] if self.stream.over and entries else None
             for entry in entries:
-                frame = self._frame(entry)
+                frame = self._frame(entry, entry is final)
                 if frame is None:
                     continue
                 frames.append(frame)
@@ -142,14 +179,16 @@ class Pour:
                 soon = self.sent - before < 2 * PAUSE
                 rush = rush + 1 if soon and len(frames) < FEW else 0
             elif self._idle:
-                await self._send(ALIVE)
+                await self._send(self._alive)
 
-    def _frame(self, entry: Entry) -> bytes | None:
+    def _frame(self, entry: Entry, last: bool) -> bytes | None:
         if self._places:
-            wire = v1_0.placed(entry, reset=self.stream.reset)
+            wire = self._dialect.response(placed(entry, reset=self.stream.reset), last)
             self.stream.reset = False
-        else:
+        elif self._dialect is v1_0:
             wire = entry.wire if entry.wire is not None else v1_0.streamed(entry)
+        else:
+            wire = formed(self._dialect, entry, last)
         if not wire:
             return None
         return b"id: %b:%d\ndata: %b%b%b\n\n" % (

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncGenerator, Mapping
 from functools import cache
 from itertools import count
 from typing import Any, Generic, Protocol, TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urljoin
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.client import sse, upload
+from dragoman.client import discovery, sse, upload
 from dragoman.client.engine import Engine, Request, Response, whole
+from dragoman.client.speech import HTTP, RPC, Speech
 from dragoman.client.upload import File
 from dragoman.dialects import v1_0
-from dragoman.errors import A2AError, InvalidAgentResponse, InvalidParams, ParseError, restored
+from dragoman.errors import (
+    A2AError,
+    ContentTypeNotSupported,
+    InvalidAgentResponse,
+    InvalidParams,
+    ParseError,
+    TaskNotCancelable,
+    TaskNotFound,
+    UnsupportedOperation,
+    restored,
+)
 from dragoman.operations import OPERATIONS, Operation
-from dragoman.types import AgentInterface, StreamResponse, Wire
+from dragoman.types import AgentCard, AgentInterface, StreamResponse, Wire
 
 T = TypeVar("T")
 
@@ -69,9 +81,11 @@ class JsonRpc:
     """Everything is posted to one address."""
 
     name = "JSONRPC"
+    versions = tuple(RPC)
 
     def __init__(self, engine: Engine, interface: AgentInterface) -> None:
         self.engine = engine
+        self.speech = RPC[minor(interface.protocol_version)]
         self.url = interface.url
         self.tenant = interface.tenant
         self._ids = count(1)
@@ -99,23 +113,28 @@ class JsonRpc:
         request = order.request
         if self.tenant:
             request = replace(request, tenant=self.tenant)
+        if order.call == "extended_card" and self.speech.version == "0.2":
+            url = urljoin(f"{self.url.rstrip('/')}/", "../agent/authenticatedExtendedCard")
+            return Request("GET", url, order.headers)
         body = b'{"jsonrpc":"2.0","id":%d,"method":"%b","params":%b}' % (
             next(self._ids),
-            order.operation.name.encode(),
-            v1_0.encode(request),
+            self.speech.name(order.operation).encode(),
+            self.speech.ask(request),
         )
         headers = {**order.headers, "content-type": "application/json", "accept": _accept(order)}
         return Request("POST", self.url, headers, upload.body(body, order.files), order.patience)
 
     def _read(self, operation: Operation, body: bytes, response: Response) -> Any:
-        if operation.response is not None:
+        if operation.call == "extended_card" and self.speech.version == "0.2":
+            return _card(body, response)
+        if operation.response is not None and self.speech.version == "1.0":
             try:
                 answer = _answer(operation.response).decode(body)
                 if answer.error is None:
                     return answer.result
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 pass  # an error, or written with liberties
-        return _value(operation, self._result(_document(body, response), response))
+        return _value(operation, self._result(_document(body, response), response), self.speech)
 
     def _result(self, document: Any, response: Response) -> Any:
         if not isinstance(document, dict):
@@ -123,6 +142,8 @@ class JsonRpc:
         error = document.get("error")
         if error is None:
             if "result" not in document:
+                if self.speech.version != "1.0" and "jsonrpc" in document:
+                    return None  # some leave it out where there is nothing to tell
                 raise _foreign(response, "the answer has neither a result nor an error")
             return document["result"]
         if not isinstance(error, dict):
@@ -140,9 +161,11 @@ class HttpJson:
     """A path and a verb for each operation."""
 
     name = "HTTP+JSON"
+    versions = tuple(HTTP)
 
     def __init__(self, engine: Engine, interface: AgentInterface) -> None:
         self.engine = engine
+        self.speech = HTTP[minor(interface.protocol_version)]
         self.url = interface.url.rstrip("/")
         if interface.tenant:
             self.url += f"/{quote(interface.tenant, safe='')}"
@@ -171,33 +194,46 @@ class HttpJson:
             await response.close()
 
     def _request(self, order: Order) -> Request:
-        url, verb = self.url + order.operation.path, order.operation.verbs[0]
-        body = v1_0.encode(order.request)
+        path, verb = self.speech.name(order.operation), order.operation.verbs[0]
+        body = self.speech.ask(order.request)
         headers = {**order.headers, "accept": _accept(order)}
-        if "{" in url or verb != "POST":
+        if "{" in path or verb != "POST":
             fields: dict[str, Any] = json.loads(body)
-            for name in ("taskId", "id"):
-                if f"{{{name}}}" in url:
-                    url = url.replace(f"{{{name}}}", quote(str(fields.pop(name)), safe=""))
+
+            def filled(match: re.Match[str]) -> str:
+                # 0.3 has names with slashes of their own
+                return quote(str(fields.pop(match[1])), safe="/" if match[2] else "")
+
+            url = self.url + _FIELD.sub(filled, path)
             if verb != "POST":
                 query = {k: str(v).lower() if isinstance(v, bool) else v for k, v in fields.items()}
                 url = f"{url}?{urlencode(query)}" if query else url
                 return Request(verb, url, headers, patience=order.patience)
             body = json.dumps(fields).encode()
-        headers["content-type"] = "application/a2a+json"
+        else:
+            url = self.url + path
+        # some who speak 0.3 know no other type
+        kind = "a2a+json" if self.speech.version == "1.0" else "json"
+        headers["content-type"] = f"application/{kind}"
         return Request(verb, url, headers, upload.body(body, order.files), order.patience)
 
     def _read(self, operation: Operation, body: bytes, response: Response) -> Any:
         assert operation.response is not None
-        try:
-            return v1_0.decoder(operation.response).decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            document = _document(body, response)  # an error, or written with liberties
+        if self.speech.version == "1.0":
+            try:
+                return v1_0.decoder(operation.response).decode(body)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                pass  # an error, or written with liberties
+        elif operation.call == "extended_card":
+            return _card(body, response)
+        document = _document(body, response)
         if isinstance(document, dict) and "error" in document:
             raise self._error(document, response)
-        return _value(operation, document)
+        return _value(operation, document, self.speech)
 
     def _error(self, document: Any, response: Response) -> A2AError:
+        if self.speech.version != "1.0":
+            return _former(document, response)
         error = document.get("error") if isinstance(document, dict) else None
         if not isinstance(error, dict):
             return _foreign(response, "the answer is no error of A2A")
@@ -210,10 +246,45 @@ class HttpJson:
         )
 
 
+STATUSES: dict[int, type[A2AError]] = {
+    404: TaskNotFound,
+    409: TaskNotCancelable,
+    415: ContentTypeNotSupported,
+    422: InvalidParams,
+    501: UnsupportedOperation,
+}
+"""What a status alone means in 0.3, where the answer says that it is an agent's."""
+
+
+def _former(document: Any, response: Response) -> A2AError:
+    """The error of 0.3 over HTTP+JSON: with a code, or only a message."""
+    message = document.get("message") if isinstance(document, dict) else None
+    if not isinstance(message, str):
+        return _foreign(response, "the answer is no error of A2A")
+    code = document.get("code")
+    if type(code) is int:
+        return restored(message, rpc=code, http=response.status, headers=response.headers)
+    if response.status in STATUSES:
+        return STATUSES[response.status](message)
+    return restored(message, http=response.status, headers=response.headers)
+
+
 BINDINGS: dict[str, type[JsonRpc] | type[HttpJson]] = {
     JsonRpc.name: JsonRpc,
     HttpJson.name: HttpJson,
 }
+_FIELD = re.compile(r"\{(\w+)(=[^}]*)?\}")
+
+
+def minor(version: str) -> str:
+    """Major and minor number of a version."""
+    return ".".join(version.split(".")[:2])
+
+
+def _card(body: bytes, response: Response) -> AgentCard:
+    if response.status != 200:
+        raise _foreign(response, "there is no card")
+    return discovery.decode(body, "the agent")
 
 
 def _accept(order: Order) -> str:
@@ -246,10 +317,10 @@ def _foreign(response: Response, what: str) -> A2AError:
     return InvalidAgentResponse(f"{what} (HTTP {response.status})")
 
 
-def _value(operation: Operation, document: Any) -> Any:
+def _value(operation: Operation, document: Any, speech: Speech) -> Any:
     if operation.response is None:
         return None
     try:
-        return v1_0.convert(operation.response, document)
+        return speech.told(operation.response, document)
     except (InvalidParams, ParseError) as error:
         raise InvalidAgentResponse(f"{operation.name} answered with a bad field: {error}") from None

@@ -1,7 +1,7 @@
 """What is wrong with a card, all of it at once, and what to do.
 
-An error keeps 1.0 clients out or breaks the specification, a warning costs some of them or is a
-risk, a note is worth knowing.
+An error keeps clients out or breaks the specification, a warning costs some of them or is a risk, a
+note is worth knowing. A card of before 1.0 is measured by what was right then.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Any, TypeAlias
 import msgspec
 
 from dragoman.client.discovery import SPOKEN
-from dragoman.client.shape import Finding, Level, at, fit, quote, read
+from dragoman.client.shape import GIVE, KINDS, Finding, Level, at, fit, quote, read
 from dragoman.client.site import reach, site, split
 from dragoman.dialects import v1_0
+from dragoman.dialects.v0_3 import card as v0_3
 from dragoman.errors import A2AError
 from dragoman.types import AgentCard
 
@@ -55,6 +56,11 @@ LINKS: dict[str, Level] = {
     f"{OAUTH}.flows.*.tokenUrl": "error",
     f"{OAUTH}.flows.*.refreshUrl": "error",
     "securitySchemes.*.openIdConnectSecurityScheme.openIdConnectUrl": "error",
+    "securitySchemes.*.oauth2MetadataUrl": "error",
+    "securitySchemes.*.flows.*.authorizationUrl": "error",
+    "securitySchemes.*.flows.*.tokenUrl": "error",
+    "securitySchemes.*.flows.*.refreshUrl": "error",
+    "securitySchemes.*.openIdConnectUrl": "error",
 }
 """Addresses that must be https, and how bad it is if not."""
 LONGEST = {"name": 200, "description": 5000, "skills[].name": 200, "skills[].description": 5000}
@@ -64,6 +70,7 @@ RETIRED = {
     "implicit": "authorizationCode with PKCE",
     "password": "authorizationCode with PKCE, or deviceCode",
 }
+NOW = SPOKEN[0]
 ORDER: tuple[Level, ...] = ("error", "warning", "note")
 
 _MODE = re.compile(r"[\w!#$&^.+-]+/([\w!#$&^.+-]+|\*)(\s*;.*)?|\*/\*", re.ASCII)
@@ -79,12 +86,14 @@ def check(document: bytes, *, url: str = "", headers: Mapping[str, str] = {}) ->
     try:
         raw = read(document, found)
         if raw is not None:
-            card = fit(AgentCard, raw, "", found)
+            old = v0_3.older(raw) and not str(raw.get("protocolVersion")).startswith("1.")
+            kind, rules = (v0_3.AgentCard, OLDER) if old else (AgentCard, RULES)
+            card = fit(kind, raw, "", found)
             blamed = {finding.field for finding in found if finding.level == "error"}
-            said = (finding for rule in RULES for finding in rule(card, url))
+            said = (finding for rule in rules for finding in rule(card, url))
             found += [finding for finding in said if finding.field not in blamed]
             if all(finding.level != "error" for finding in found):
-                v1_0.decode(AgentCard, document)
+                v1_0.decode(kind, document)
     except A2AError as error:  # what a client refuses is an error, whether we know why or not
         found.append(Finding("error", "", f"{error}; correct it there"))
     except RecursionError:
@@ -136,21 +145,26 @@ def _headers(headers: Mapping[str, str]) -> Iterator[Finding]:
 
 def _interfaces(card: Card, url: str) -> Iterator[Finding]:
     seen: dict[tuple[Any, ...], str] = {}
-    usable = 0
+    usable: set[str] = set()
     for path, item in visit(card, "supportedInterfaces[]"):
         binding, version = item.get("protocolBinding", ""), item.get("protocolVersion", "")
         yield from _binding(f"{path}.protocolBinding", binding)
         yield from _version(f"{path}.protocolVersion", version)
         yield from site(f"{path}.url", item, url)
-        usable += binding in BINDINGS and version.split(".")[:2] == SPOKEN.split(".")
+        if binding in BINDINGS:
+            usable.add(".".join(version.split(".")[:2]))
         key = (item.get("url", "").rstrip("/"), binding, version, item.get("tenant", ""))
         if all(key[:3]) and seen.setdefault(key, path) != path:
             yield Finding("warning", path, f"is {seen[key]} once more; leave it out")
-    if card.get("supportedInterfaces") and not usable:
-        text = (
-            f"have none that a {SPOKEN} client can use; give one with protocolVersion "
-            f'"{SPOKEN}" and a protocolBinding of {", ".join(BINDINGS)}'
-        )
+    if not card.get("supportedInterfaces") or NOW in usable:
+        return
+    way = f'give one with protocolVersion "{NOW}" and a protocolBinding of {", ".join(BINDINGS)}'
+    older = [version for version in SPOKEN if version in usable]
+    if older:
+        text = f"have none for {NOW}, so that only clients that speak {', '.join(older)} can call"
+        yield Finding("warning", "supportedInterfaces", f"{text}; {way}")
+    else:
+        text = f"have none that a {NOW} client can use; {way}"
         yield Finding("error", "supportedInterfaces", text)
 
 
@@ -173,7 +187,7 @@ def _binding(path: str, binding: str) -> Iterator[Finding]:
 def _version(path: str, version: str) -> Iterator[Finding]:
     match = re.fullmatch(r"(\d+\.\d+)(\.\d+)?", version, re.ASCII)
     if version and not match:
-        text = f'is {quote(version)}; write Major.Minor, such as "{SPOKEN}"'
+        text = f'is {quote(version)}; write Major.Minor, such as "{NOW}"'
         yield Finding("error", path, text)
     elif match and match[2]:
         yield Finding("warning", path, f'has a patch number; write "{match[1]}"')
@@ -348,6 +362,52 @@ def _bytes(text: str) -> bytes | None:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
+# ---- before 1.0 ----------------------------------------------------------------------------
+
+EXPECTED = (
+    *("description", "version", "capabilities", "defaultInputModes", "defaultOutputModes"),
+    *("skills", "skills[].name", "skills[].description", "skills[].tags"),
+)
+"""What a card of 0.3 must have, and our own client could do without."""
+
+
+def _older(card: Card, url: str) -> Iterator[Finding]:
+    main = (card.get("url", ""), card.get("preferredTransport", ""))
+    first = next(v0_3.interfaces(card.get("protocolVersion", ""), main))
+    text = f"is of A2A {first.protocol_version}, and {NOW} clients may find no address in it; serve"
+    yield Finding("note", "", f"{text} {NOW} there, too")
+    for pattern in EXPECTED:
+        parent, _, name = pattern.rpartition(".")
+        for path, item in visit(card, parent) if parent else [("", card)]:
+            if name not in item:
+                text = f"is missing, and many clients refuse the card; give {GIVE[name]}"
+                yield Finding("warning", at(path, name), text)
+    yield from _binding("preferredTransport", main[1])
+    yield from site("url", {"url": main[0], "protocolBinding": main[1]}, url)
+    for path, item in visit(card, "additionalInterfaces[]"):
+        address, transport = item.get("url", ""), item.get("transport", "")
+        yield from _binding(f"{path}.transport", transport)
+        if (address, transport) != main:
+            yield from site(f"{path}.url", {"url": address, "protocolBinding": transport}, url)
+
+
+def _older_security(card: Card, _: str) -> Iterator[Finding]:
+    schemes = card.get("securitySchemes", {})
+    for path, scheme in visit(card, "securitySchemes.*"):
+        if scheme.get("type") not in KINDS:
+            text = f"is {quote(scheme.get('type', ''))}; write one of {', '.join(KINDS)}"
+            yield Finding("error", f"{path}.type", text)
+    for path, requirement in (*visit(card, "security[]"), *visit(card, "skills[].security[]")):
+        for name in requirement:
+            if name not in schemes:
+                text = "is not among securitySchemes; declare it, or leave it out"
+                yield Finding("error", at(path, name), text)
+
+
+OLDER: tuple[Rule, ...] = (
+    *(_older, _links, _texts, _modes, _skills),
+    *(_older_security, _signatures),
+)
 RULES: tuple[Rule, ...] = (
     *(_interfaces, _links, _texts, _modes, _skills),
     *(_capabilities, _schemes, _requirements, _signatures),

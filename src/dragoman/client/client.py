@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from dragoman import clock, content, telemetry
 from dragoman.client.behalf import Behalf
-from dragoman.client.binding import BINDINGS, Binding, Order
+from dragoman.client.binding import BINDINGS, Binding, Order, minor
 from dragoman.client.credentials import ANYWHERE, LIMIT, Auth, Guard, wanted
 from dragoman.client.discovery import SPOKEN, Cards, Shelf, address, interfaces
 from dragoman.client.engine import Broken, Engine, Inside, Sockets, Unreachable
@@ -31,8 +31,10 @@ from dragoman.errors import (
     A2AError,
     InternalError,
     InvalidAgentResponse,
+    InvalidRequest,
     MethodNotFound,
     Unauthenticated,
+    VersionNotSupported,
 )
 from dragoman.events import RESUME
 from dragoman.types import (
@@ -244,9 +246,15 @@ class Client:
 
     def doubtful(self, error: BaseException) -> bool:
         """Whether it is this interface that is wrong, and not what was asked: another one is good,
-        and this one has never been."""
+        and this one has never been; or its version was only guessed."""
+        if "interface" not in vars(self) or self.interface in self._good:
+            return False
         wrong = isinstance(error, InvalidAgentResponse | MethodNotFound | InternalError)
-        return wrong and bool(self._good) and self.interface not in self._good
+        return (wrong and bool(self._good)) or (
+            isinstance(error, MethodNotFound | InvalidRequest | VersionNotSupported)
+            and not self._good
+            and {minor(found.protocol_version) for found in self._usable} == {"0.2", "0.1"}
+        )
 
     # -- messages
 
@@ -348,9 +356,11 @@ class Client:
 
     def headers(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """What every request carries, beside what is secret."""
-        found = {"a2a-version": SPOKEN, **(more or {})}
+        version = minor(self.interface.protocol_version)
+        found = {"a2a-version": version, **(more or {})}
         if self.extensions:
-            found["a2a-extensions"] = ", ".join(self.extensions)
+            name = "a2a-extensions" if version == SPOKEN[0] else "x-a2a-extensions"
+            found[name] = ", ".join(self.extensions)
         telemetry.carry(found, self._behalf.trace if self._behalf else "")
         return found
 

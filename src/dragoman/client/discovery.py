@@ -13,13 +13,17 @@ from msgspec import Struct
 from dragoman.client.credentials import private
 from dragoman.client.engine import Engine, Request, Response, origin, whole
 from dragoman.dialects import v1_0
+from dragoman.dialects.v0_3 import card as v0_3
 from dragoman.errors import A2AError, InvalidAgentResponse, VersionNotSupported, restored
 from dragoman.types import AgentCard, AgentInterface
 
 T = TypeVar("T")
 
 PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
-SPOKEN = "1.0"
+SPOKEN = ("1.0", "0.3", "0.2", "0.1")
+"""The versions that are spoken, the latest first: the one to ask for where there is a choice."""
+LATER = {"HTTP+JSON": ("1.0", "0.3"), "GRPC": ("1.0", "0.3")}
+"""The bindings that the oldest versions did not have."""
 
 
 def address(target: str) -> str:
@@ -104,7 +108,7 @@ class Cards:
         return Document(body, url, response.headers)
 
     async def _ask(self, url: str, tag: str = "") -> tuple[Response, bytes]:
-        headers = {"accept": "application/json", "a2a-version": SPOKEN}
+        headers = {"accept": "application/json", "a2a-version": SPOKEN[0]}
         if tag:
             headers["if-none-match"] = tag
         response = await self._engine.send(Request("GET", url, headers))
@@ -138,24 +142,33 @@ def _refused(url: str, response: Response) -> A2AError:
 
 
 def decode(body: bytes, where: str) -> AgentCard:
-    """The card in a document; InvalidAgentResponse names the field that is wrong."""
+    """The card in a document, of any version; InvalidAgentResponse names the field that is wrong.
+    What a document says in 1.0 counts, also where it says it in older words, too."""
     try:
-        return v1_0.decode(AgentCard, body)
+        document = v1_0.parse(body)
+        if v0_3.older(document):
+            return v0_3.new(v1_0.convert(v0_3.AgentCard, document))
+        return v1_0.convert(AgentCard, document)
     except A2AError as error:
         raise InvalidAgentResponse(f"the card at {where} is not valid: {error}") from None
 
 
 def interfaces(card: AgentCard, bindings: Collection[str]) -> list[AgentInterface]:
-    """The interfaces that can be used, in the agent's order; an error says why there are none."""
-    spoken = [
+    """The interfaces that can be used, in the agent's order, all in the version of the first; an
+    error says why there are none."""
+    usable = [
         found
         for found in card.supported_interfaces
-        if found.protocol_version.split(".")[:2] == SPOKEN.split(".")
+        if (name := found.protocol_binding.upper()) in bindings
+        and v0_3.minor(found) in LATER.get(name, SPOKEN)
     ]
-    usable = [found for found in spoken if found.protocol_binding.upper() in bindings]
     if usable:
+        version = v0_3.minor(usable[0])
+        # of an agent that does not say its version it is tried out
+        among = ("0.2", "0.1") if version == "0.2" else (version,)
+        usable = [found for found in usable if v0_3.minor(found) in among]
         for found in usable:
-            if not origin(found.url).startswith("http"):
+            if not _dialable(found):
                 raise InvalidAgentResponse(
                     f"the card is not valid: {found.url!r} is no address of an interface"
                 )
@@ -164,8 +177,16 @@ def interfaces(card: AgentCard, bindings: Collection[str]) -> list[AgentInterfac
         f"{found.protocol_binding} {found.protocol_version}" for found in card.supported_interfaces
     )
     raise VersionNotSupported(
-        f"the agent offers {offered}; this client speaks {', '.join(bindings)} in {SPOKEN}"
+        f"the agent offers {offered}; this client speaks {', '.join(bindings)} "
+        f"in {', '.join(SPOKEN)}"
     )
+
+
+def _dialable(interface: AgentInterface) -> bool:
+    url = interface.url
+    if interface.protocol_binding.upper() == "GRPC" and "://" not in url:
+        url = f"https://{url}"  # host:port, as the specification has it
+    return origin(url).startswith("http")
 
 
 def _age(control: str) -> float:

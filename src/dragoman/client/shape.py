@@ -1,6 +1,6 @@
 """The shape of a document: whether every field is there, of its type, and spelled right.
 
-It knows the structs of `dragoman.types` and no rule beyond them. Nothing is fatal: what does not
+It knows the structs of a card and no rule beyond them. Nothing is fatal: what does not
 fit is said and left out, so that all faults of a document come to light at once.
 """
 
@@ -260,8 +260,8 @@ def _missing(kind: type[Wire], name: str, value: dict[str, Any], path: str) -> F
     place = at(path, name)
     if name == "supportedInterfaces" and OLD[kind].keys() & value.keys():
         text = (
-            "is missing: this card is of A2A 0.3 only, and 1.0 clients find no address in it; "
-            f"serve 1.0 and give {_give(place)}"
+            "is missing: this card has the form of A2A 0.3, and 1.0 clients find no address in it; "
+            f"give {_give(place)}"
         )
         return Finding("error", place, text)
     what = "is null, which is the same as missing" if name in value else "is missing"
@@ -271,6 +271,7 @@ def _missing(kind: type[Wire], name: str, value: dict[str, Any], path: str) -> F
 def _unknown(kind: type[Wire], name: str, value: dict[str, Any], path: str) -> Iterator[Finding]:
     place = at(path, name)
     known = [item.encode_name for item in msgspec.structs.fields(kind)]
+    edition = "1.0" if kind.__module__ == types.__name__ else "0.3"
     near = get_close_matches(name.lower(), [other.lower() for other in known], 1, 0.75)
     if kind is types.SecurityScheme and name in TYPED:
         return  # beside its 1.0 form it is for older clients; alone, it is said of the scheme
@@ -285,10 +286,10 @@ def _unknown(kind: type[Wire], name: str, value: dict[str, Any], path: str) -> I
         yield Finding("error", place, f"is of A2A 0.3, so that nothing is required; write {way}")
     elif near:
         meant = next(other for other in known if other.lower() == near[0])
-        yield Finding("warning", place, f"is no field of A2A 1.0; did you mean {meant}?")
+        yield Finding("warning", place, f"is no field of A2A {edition}; did you mean {meant}?")
     else:
-        text = "is no field of A2A 1.0, and clients ignore it; leave it out, or say it in params"
-        yield Finding("note", place, f"{text} of an extension")
+        text = f"is no field of A2A {edition}, and clients ignore it; leave it out, or say it in "
+        yield Finding("note", place, f"{text}params of an extension")
 
 
 def _says(value: Any, path: str) -> bool:

@@ -1,33 +1,83 @@
 """The tongues of the protocol: wire objects to values and back, nothing else.
 
-1.0 is spoken. A request in an older one is recognised by its method name or path, so that it
-is told `VersionNotSupported` and not that its method does not exist.
+| module | speaks |
+|---|---|
+| `v1_0` | 1.0 as JSON; our values are its objects |
+| `v0_3.rpc` | 0.3 and 0.2 over JSON-RPC |
+| `v0_3.proto` | 0.3 over HTTP+JSON and gRPC |
+| `v0_1` | 0.1: `tasks/send`, with ids that the client chooses |
+| `protobuf` | the bytes of gRPC, for 1.0 and 0.3 |
+
+A request's method name, path or gRPC package says which versions it can be in; the version that it
+names, if it does, must be one of them.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
 
-from dragoman.errors import VersionNotSupported
+from dragoman.errors import A2AError, VersionNotSupported
+from dragoman.types import Wire
 
-SUPPORTED = ("1.0",)
-OLDER = re.compile(
-    r"(message/(send|stream)"
-    r"|tasks/(get|cancel|resubscribe|send|sendSubscribe)"
-    r"|tasks/pushNotification(Config)?/\w+"
-    r"|agent/getAuthenticatedExtendedCard)"
-)
+W = TypeVar("W", bound=Wire)
+
+SUPPORTED = ("1.0", "0.3", "0.2", "0.1")
 _NUMBER = re.compile(r"(\d+\.\d+)(\.\d+)?")
 
 
-def version(asked: str) -> str:
-    """The version to answer in; an empty one leaves the choice to method name and path."""
-    if not asked or asked == "1.0":
-        return "1.0"
+class Form(Protocol):
+    """How answers are written."""
+
+    @property
+    def FORM(self) -> str:
+        """Names the form of its events, which are encoded once for all readers; may be empty."""
+
+    def encode(self, answer: Any) -> bytes:
+        """What is answered."""
+
+    def response(self, event: Any, last: bool = False) -> bytes:
+        """An event of a stream, and whether it is the last one; empty if it is not for clients."""
+
+
+class Dialect(Form, Protocol):
+    """How JSON-RPC is spoken."""
+
+    def problem(self, error: A2AError) -> dict[str, Any]:
+        """An error."""
+
+    def decode(self, kind: type[W], body: bytes) -> W:
+        """What is asked; InvalidParams names the field that is wrong."""
+
+
+class Paths(Form, Protocol):
+    """How HTTP+JSON is spoken."""
+
+    def convert(self, kind: type[W], document: Any, *, text: bool = False) -> W:
+        """What is asked, from body, query and path."""
+
+
+def agreed(asked: str, possible: Sequence[str]) -> str:
+    """The version of a request that can be in these, and names one, or none."""
+    if not asked or asked == possible[0]:
+        return possible[0]
     match = _NUMBER.fullmatch(asked)
     if match is None or match[1] not in SUPPORTED:
         raise unsupported(asked[:32])
+    if match[1] not in possible:
+        raise VersionNotSupported(
+            f"The request is in A2A {' or '.join(possible)} by its method or path, but it names "
+            f"version {asked}",
+            metadata={"supported": ", ".join(SUPPORTED)},
+        )
     return match[1]
+
+
+def older(asked: str) -> bool:
+    """Whether a request with an older name or path is also answered so: one that names a version
+    which is not among the older ones knows what came with 1.0."""
+    return not asked or asked.startswith("0.")
 
 
 def unsupported(what: str) -> VersionNotSupported:

@@ -95,6 +95,21 @@ def decoder(kind: type[W]) -> msgspec.json.Decoder[W]:
     return msgspec.json.Decoder(kind)
 
 
+def unbroken(wire: bytes) -> bytes:
+    """JSON without the characters that many readers of event streams take for the end of a line."""
+    if b"\xe2\x80" in wire or b"\xc2\x85" in wire:
+        for mark, escape in _LINE_ENDS:
+            wire = wire.replace(mark, escape)
+    return wire
+
+
+_LINE_ENDS = (
+    (b"\xc2\x85", b"\\u0085"),
+    (b"\xe2\x80\xa8", b"\\u2028"),
+    (b"\xe2\x80\xa9", b"\\u2029"),
+)
+
+
 # ---- tidying up ----------------------------------------------------------------------------
 
 
@@ -165,6 +180,7 @@ def _values(tidy: Tidy) -> Tidy:
 def _enum(kind: type[Enum]) -> Tidy:
     known = next(iter(kind))
     unspecified = known.value.removesuffix(known.name) + "UNSPECIFIED"
+    numbers = ENUM_NUMBERS.get(kind, {})
 
     def tidy(value: Any) -> Any:
         if value == unspecified:
@@ -173,8 +189,8 @@ def _enum(kind: type[Enum]) -> Tidy:
         if type(number) is int:
             if number == 0:
                 return ABSENT
-            if number in ENUM_NUMBERS[kind]:
-                return ENUM_NUMBERS[kind][number].value
+            if number in numbers:
+                return numbers[number].value
         return value
 
     return tidy

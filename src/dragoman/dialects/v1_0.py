@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from dragoman.dialects.protojson import convert as convert
 from dragoman.dialects.protojson import decode as decode
 from dragoman.dialects.protojson import decoder as decoder
 from dragoman.dialects.protojson import parse as parse
-from dragoman.events import RESUME, Entry, Reply
+from dragoman.dialects.protojson import unbroken
+from dragoman.errors import A2AError
+from dragoman.events import Entry, Reply
 from dragoman.types import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+
+FORM = "1.0"
 
 encode = msgspec.json.Encoder().encode
 
@@ -31,18 +34,7 @@ def streamed(entry: Entry) -> bytes:
     return entry.wire
 
 
-def placed(entry: Entry, *, reset: bool = False) -> bytes:
-    """The same with its place in the metadata, for readers that activated our extension."""
-    event = entry.event
-    place: dict[str, Any] = {"place": entry.number}
-    if reset:
-        place["reset"] = True
-    if isinstance(event, Task | TaskStatusUpdateEvent | TaskArtifactUpdateEvent):
-        return response(replace(event, metadata={**(event.metadata or {}), RESUME: place}))
-    return streamed(entry)
-
-
-def response(event: object) -> bytes:
+def response(event: object, last: bool = False) -> bytes:
     """An event as a `StreamResponse`; empty if it is not for clients."""
     name = _NAMES.get(type(event))
     if name is not None:
@@ -51,15 +43,9 @@ def response(event: object) -> bytes:
         wire = b'{"message":%b}' % encode(event.message)
     else:
         return b""
-    if b"\xe2\x80" in wire or b"\xc2\x85" in wire:
-        for mark, escape in _LINE_ENDS:
-            wire = wire.replace(mark, escape)
-    return wire
+    return unbroken(wire)
 
 
-# Many readers of event streams take these for the end of a line, too.
-_LINE_ENDS = (
-    (b"\xc2\x85", b"\\u0085"),
-    (b"\xe2\x80\xa8", b"\\u2028"),
-    (b"\xe2\x80\xa9", b"\\u2029"),
-)
+def problem(error: A2AError) -> dict[str, Any]:
+    """The error of a JSON-RPC answer."""
+    return error.to_rpc()

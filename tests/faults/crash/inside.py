@@ -13,7 +13,7 @@ from dragoman import App
 from dragoman.caller import Call, Caller
 from dragoman.dialects import v1_0
 from dragoman.errors import A2AError, Unavailable
-from dragoman.events import RESUME
+from dragoman.events import RESUME, placed
 from dragoman.service import Service
 from dragoman.stores.sqlite import SqliteStore
 from dragoman.types import (
@@ -122,7 +122,7 @@ class Inside:
         try:
             while (entries := await self._powered(stream.next())) is not None:
                 for entry in entries:
-                    if wire := v1_0.placed(entry, reset=stream.reset):
+                    if wire := v1_0.response(placed(entry, reset=stream.reset)):
                         stream.reset = False
                         yield stream.task, Frame(entry.number, json.loads(wire))
         finally:

@@ -8,8 +8,10 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import uvicorn
 
@@ -27,6 +29,22 @@ def serve(application: Callable[[str], Any]) -> None:
     sys.stdout.write(f"{url}\n")
     sys.stdout.flush()
     uvicorn.Server(config).run(sockets=[listener])
+
+
+@asynccontextmanager
+async def grpc_server(url: str, register: Callable[[Any], None]) -> AsyncIterator[str]:
+    """The address of a gRPC server beside the application that has this URL: its host, and a port
+    of its own."""
+    import grpc.aio  # not every environment has it
+
+    server = grpc.aio.server()
+    register(server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"{urlsplit(url).hostname}:{port}"
+    finally:
+        await server.stop(None)
 
 
 def end_with_parent() -> None:

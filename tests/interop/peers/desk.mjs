@@ -1,21 +1,18 @@
-// The desk on the JavaScript SDK: JSON-RPC and HTTP+JSON, with webhooks.
-// Usage: node desk.mjs PORT [--public URL], in a folder that has the packages.
+// The desk on the JavaScript SDK: all three bindings, with webhooks.
 
 import { randomUUID } from "node:crypto";
-import { createRequire } from "node:module";
-import { setTimeout as pause } from "node:timers/promises";
-import { parseArgs } from "node:util";
 
-const require = createRequire(`${process.cwd()}/`); // the packages are not beside this file
-const express = require("express");
-const a2a = require("@a2a-js/sdk");
-const { AgentEvent, DefaultRequestHandler, InMemoryTaskStore } = require("@a2a-js/sdk/server");
-const web = require("@a2a-js/sdk/server/express");
+import { sdk, serve, work } from "./announcing.mjs";
+
+const a2a = await sdk();
+const { AgentEvent, DefaultRequestHandler, InMemoryTaskStore } = await sdk("server/");
+const web = await sdk("server/express/");
+const { A2AService, grpcService } = await sdk("server/grpc/");
 
 const message = (text) => ({ messageId: randomUUID(), role: "ROLE_AGENT", parts: [{ text }] });
 
 const status = (name, said) => ({
-  state: `TASK_STATE_${name}`,
+  state: `TASK_STATE_${name.toUpperCase().replace("-", "_")}`,
   message: said && message(said),
   timestamp: new Date().toISOString(),
 });
@@ -30,37 +27,26 @@ class Desk {
       const update = { ...ids, status: status(name, said) };
       bus.publish(AgentEvent.statusUpdate(a2a.TaskStatusUpdateEvent.fromJSON(update)));
     };
-    const write = (artifact, append = false) => {
+    const publish = (artifact, append) => {
       const update = { ...ids, artifact, append };
       bus.publish(AgentEvent.artifactUpdate(a2a.TaskArtifactUpdateEvent.fromJSON(update)));
     };
-    const { parts } = a2a.Message.toJSON(userMessage);
+    const write = (artifactId, text, append) => publish({ artifactId, parts: [{ text }] }, append);
+    const { parts = [] } = a2a.Message.toJSON(userMessage);
+    const echo = () => publish({ artifactId: randomUUID(), name: "echo", parts }, false);
     const text = parts.map((part) => part.text ?? "").join("");
-    const [verb, rest] = text.split(" ");
-    if (verb === "say") {
-      bus.publish(AgentEvent.message(a2a.Message.fromJSON(message(rest))));
+    if (text.startsWith("say ")) {
+      bus.publish(AgentEvent.message(a2a.Message.fromJSON(message(text.slice(4)))));
       return;
     }
     // the SDK wants a task at the beginning of every turn
     const begun = task ?? a2a.Task.fromJSON({ id: taskId, contextId });
-    begun.status = a2a.TaskStatus.fromJSON(status("WORKING"));
+    begun.status = a2a.TaskStatus.fromJSON(status("working"));
     bus.publish(AgentEvent.task(begun));
     const canceled = new Promise((resolve) => {
-      this.cancels.set(taskId, () => resolve(move("CANCELED")));
+      this.cancels.set(taskId, () => resolve(move("canceled")));
     });
-    if (verb === "ask") return move("INPUT_REQUIRED", "Which?");
-    if (verb === "wait") return canceled;
-    if (verb === "fail") return move("FAILED", "as told");
-    if (verb === "crash") throw new Error("as told");
-    if (verb === "count") {
-      for (let n = 0; n < Number(rest); n++) {
-        write({ artifactId: "count", parts: [{ text: `${n},` }] }, n > 0);
-        await pause(5);
-      }
-    } else {
-      write({ artifactId: randomUUID(), name: "echo", parts });
-    }
-    move("COMPLETED");
+    await work(text, echo, { move, write, canceled });
   }
 
   async cancelTask(taskId) {
@@ -68,7 +54,7 @@ class Desk {
   }
 }
 
-const card = (url) =>
+const card = (url, address) =>
   a2a.AgentCard.fromJSON({
     name: "Desk",
     description: "Does what the text says.",
@@ -76,6 +62,7 @@ const card = (url) =>
     supportedInterfaces: [
       { url: `${url}/rpc`, protocolBinding: "JSONRPC", protocolVersion: "1.0" },
       { url: `${url}/rest`, protocolBinding: "HTTP+JSON", protocolVersion: "1.0" },
+      { url: address, protocolBinding: "GRPC", protocolVersion: "1.0" },
     ],
     capabilities: { streaming: true, pushNotifications: true, extendedAgentCard: true },
     defaultInputModes: ["text/plain"],
@@ -83,31 +70,18 @@ const card = (url) =>
     skills: [{ id: "desk", name: "desk", description: "Works.", tags: ["desk"] }],
   });
 
-function serve(app, url) {
+serve((app, grpc, url, address) => {
   const requestHandler = new DefaultRequestHandler(
-    card(url),
+    card(url, address),
     new InMemoryTaskStore(),
     new Desk(),
     ...[undefined, undefined, undefined], // the bus and the webhooks are its own
-    async () => ({ ...card(url), description: "Known to few." }),
+    async () => ({ ...card(url, address), description: "Known to few." }),
   );
   const options = { requestHandler, userBuilder: web.UserBuilder.noAuthentication };
   const cards = web.agentCardHandler({ agentCardProvider: requestHandler });
   app.use("/.well-known/agent-card.json", cards);
   app.use("/rpc", web.jsonRpcHandler(options));
   app.use("/rest", web.restHandler(options));
-}
-
-const { values, positionals } = parseArgs({
-  allowPositionals: true,
-  options: { public: { type: "string" } },
+  grpc.addService(A2AService, grpcService(options));
 });
-console.info = () => {}; // standard output is for the address alone
-const app = express();
-const server = app.listen(Number(positionals[0]), "127.0.0.1", () => {
-  const url = `http://127.0.0.1:${server.address().port}`;
-  serve(app, values.public ?? url);
-  console.log(url);
-});
-// whoever started this holds the other end of its standard input
-process.stdin.on("end", () => process.exit()).resume();

@@ -1,4 +1,5 @@
-"""What the foreign servers need, installed beside `.venv` by the first who asks, and kept."""
+"""What foreign servers and clients need, installed beside `.venv` by the first who asks, and
+kept: an environment per name. What is in none of them (`reference`) runs in our own."""
 
 from __future__ import annotations
 
@@ -8,12 +9,21 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[3] / ".peers"
-FASTA2A = ("fasta2a==2.1.1", "uvicorn>=0.34")
-JAVASCRIPT = {"@a2a-js/sdk": "1.3.0", "express": "^5.1.0"}
+PYTHON: Mapping[str, Sequence[str]] = {
+    "fasta2a": ("fasta2a==2.1.1", "httpx>=0.28", "uvicorn>=0.34"),
+    "reference-0.3": ("a2a-sdk[http-server,grpc]==0.3.26", "uvicorn>=0.34"),
+    "reference-0.2": ("a2a-sdk==0.2.16", "uvicorn>=0.34"),
+    "python-a2a": ("python-a2a==0.5.10",),
+}
+_WITH = {"@bufbuild/protobuf": "^2.10.2", "@grpc/grpc-js": "^1.11.0", "express": "^5.1.0"}
+NODE: Mapping[str, Mapping[str, str]] = {
+    "javascript": {"@a2a-js/sdk": "1.3.0", **_WITH},
+    "javascript-0.3": {"@a2a-js/sdk": "0.3.14", **_WITH},
+}
 OLDEST_NODE = 20
 PATIENCE = 600
 """An installation that takes more seconds has failed."""
@@ -29,24 +39,24 @@ class Absent(Exception):
 
 def ready(name: str) -> bool:
     """Whether nothing is going to be installed for this peer."""
-    if name == "javascript" and _missing():
+    if name in NODE and _missing():
         return True
-    return name == "reference" or (FOLDER / name / "stamp").is_file()
+    return name not in {*PYTHON, *NODE} or (FOLDER / name / "stamp").is_file()
 
 
-def python() -> Path:
-    """An interpreter that has fasta2a."""
+def python(name: str) -> Path:
+    """An interpreter that has the packages of this environment."""
 
     def make(folder: Path) -> None:
         _run("venv", folder, sys.executable, "-m", "venv", ".")
         pip = ("-m", "pip", "install", "--quiet", "--timeout=60", "--retries=2")
-        _run("pip", folder, str(folder / "bin/python"), *pip, *FASTA2A)
+        _run("pip", folder, str(folder / "bin/python"), *pip, *PYTHON[name])
 
-    return _made("fasta2a", [sys.version, sys.base_prefix, *FASTA2A], make) / "bin/python"
+    return _made(name, [sys.version, sys.base_prefix, *PYTHON[name]], make) / "bin/python"
 
 
-def node() -> Path:
-    """A folder that has the JavaScript SDK."""
+def node(name: str) -> Path:
+    """A folder that has the packages of this environment."""
     if missing := _missing():
         raise Absent(f"{missing} is not installed")
     version = subprocess.run(["node", "--version"], capture_output=True, text=True).stdout.strip()
@@ -54,12 +64,12 @@ def node() -> Path:
         raise Absent(f"node is {version}, and the SDK needs {OLDEST_NODE}")
 
     def make(folder: Path) -> None:
-        wanted = {"private": True, "dependencies": JAVASCRIPT}
+        wanted = {"private": True, "dependencies": NODE[name]}
         (folder / "package.json").write_text(json.dumps(wanted))
         soon = ("--fetch-timeout=60000", "--fetch-retries=2", "--fetch-retry-mintimeout=1000")
         _run("npm", folder, "npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", *soon)
 
-    return _made("javascript", [json.dumps(JAVASCRIPT)], make)
+    return _made(name, [json.dumps(NODE[name])], make)
 
 
 def _missing() -> str:

@@ -1,14 +1,15 @@
-"""The desk on the reference SDK: JSON-RPC and HTTP+JSON, with webhooks."""
+"""The desk on the reference SDK: all three bindings, with webhooks."""
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import httpx
 from a2a.helpers.proto_helpers import new_task_from_user_message, new_text_message, new_text_part
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
-from a2a.server.request_handlers import DefaultRequestHandler
+from a2a.server.request_handlers import DefaultRequestHandler, GrpcHandler
 from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes, create_rest_routes
 from a2a.server.tasks import (
     BasePushNotificationSender,
@@ -17,7 +18,9 @@ from a2a.server.tasks import (
     TaskUpdater,
 )
 from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentSkill, Role
-from announcing import serve
+from a2a.types.a2a_pb2_grpc import add_A2AServiceServicer_to_server
+from announcing import grpc_server, serve
+from desk import work
 from starlette.applications import Starlette
 
 
@@ -35,27 +38,7 @@ class Desk(AgentExecutor):
             task = new_task_from_user_message(context.message)
             await event_queue.enqueue_event(task)
         updater = TaskUpdater(event_queue, task.id, task.context_id)
-        await updater.start_work()
-        match text.split():
-            case ["ask"]:
-                await updater.requires_input(updater.new_agent_message([new_text_part("Which?")]))
-                return
-            case ["wait"]:
-                await asyncio.Event().wait()
-            case ["fail"]:
-                await updater.failed(updater.new_agent_message([new_text_part("as told")]))
-                return
-            case ["crash"]:
-                raise RuntimeError("as told")
-            case ["count", number]:
-                for n in range(int(number)):
-                    await updater.add_artifact(
-                        [new_text_part(f"{n},")], artifact_id="count", append=n > 0
-                    )
-                    await asyncio.sleep(0.005)
-            case _:
-                await updater.add_artifact(list(context.message.parts), name="echo")
-        await updater.complete()
+        await work(updater, text, context.message.parts, new_text_part)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
         """End it."""
@@ -93,12 +76,26 @@ def application(url: str) -> Starlette:
         push_config_store=configs,
         push_sender=BasePushNotificationSender(httpx.AsyncClient(trust_env=False), configs),
     )
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        def register(server: object) -> None:
+            add_A2AServiceServicer_to_server(GrpcHandler(handler), server)
+
+        async with grpc_server(url, register) as address:
+            for each in (card, extended):
+                each.supported_interfaces.add(
+                    url=address, protocol_binding="GRPC", protocol_version="1.0"
+                )
+            yield
+
     return Starlette(
+        lifespan=lifespan,
         routes=[
             *create_agent_card_routes(card),
             *create_jsonrpc_routes(handler, "/rpc"),
             *create_rest_routes(handler, path_prefix="/rest"),
-        ]
+        ],
     )
 
 

@@ -53,14 +53,72 @@ a page too large           InvalidParams         InvalidParams             Unsup
 (10) It does not look, and shows the message in the history, where we do.
 """
 
+OLDER = """
+what                       reference-0.3          javascript-0.3        reference-0.2
+-- messages
+answers without a task     yes                    yes                   yes
+asks in its status         yes                    yes                   yes
+says why it failed         yes                    yes                   yes
+fails when it crashes      InternalError (11)     yes (12)              InternalError (11)
+goes on with a task        yes                    yes                   yes
+takes null for data        InvalidParams          yes                   InvalidRequest
+-- tasks
+lists                      UnsupportedOperation   UnsupportedOperation  UnsupportedOperation
+leaves the history out     no (13)                no (13)               no (13)
+streams beyond a question  TaskNotFound (14)      Unreachable (15)      TaskNotFound (14)
+cancels before it answers  yes                    yes                   yes
+has webhooks               yes (16)               yes (17)              yes (16)
+has an extended card       yes                    yes                   yes
+-- mistakes
+a reply to nothing         TaskNotFound           TaskNotFound          TaskNotFound
+a reply to what has ended  InvalidParams          InvalidRequest        InvalidParams
+another context            InvalidParams          no (18)               InvalidParams
+a look at what has ended   InvalidParams          no (9)                InvalidParams
+canceling what has ended   TaskNotCancelable      TaskNotCancelable     no (19)
+canceling twice            TaskNotCancelable      TaskNotCancelable     no (19)
+a message without parts    InternalError          InvalidParams (20)    InternalError
+says which field is wrong  no                     no                    no
+a page too large           UnsupportedOperation   UnsupportedOperation  UnsupportedOperation
 
-def _read(table: str) -> dict[str, dict[str, Offer]]:
-    head, *rows = (re.split(r"\s{2,}", line) for line in table.split("\n\n")[0].strip().split("\n"))
-    return {
-        row[0]: {name: _offer(cell) for name, cell in zip(head[1:], row[1:], strict=True)}
-        for row in rows
-        if not row[0].startswith("--")
-    }
+(11) What an executor raises is the answer; a stream breaks off, the task stays submitted, and
+    another stream of it says nothing and does not end.
+(12) The task that failed has another id than the one that crashed, which stays at work.
+(13) 0 is read as no limit; in javascript-0.3 no number is read as 0 should be.
+(14) Its queue is gone when the turn has ended. Streams do not begin with the task.
+(15) The stream tells the task and ends.
+(16) It finds the first one, whatever id is asked for; has no way to list or delete over HTTP+JSON
+    and gRPC; knows no Authorization; and is silent when a task is canceled.
+(17) One that is not there is an internal error; knows no Authorization.
+(18) The task that the message names goes on.
+(19) It is canceled, once more.
+(20) Because of its empty id; a message without parts is fine with it.
+"""
+
+BINDINGS = """
+what                       reference-0.3-HTTP+JSON  reference-0.3-GRPC    javascript-0.3-GRPC
+streams beyond a question  Unreachable (21)         TaskNotFound          Unreachable
+has an extended card       yes                      no (22)               yes
+a reply to what has ended  InvalidParams            InvalidParams         InvalidParams (23)
+a look at what has ended   Unreachable (21)         InvalidParams         no
+
+(21) Streams that cannot be begun are cut off, and nothing says why.
+(22) There is a public card only.
+(23) The status has no other name for an invalid request.
+"""
+"""Where it is not the same over every binding."""
+
+
+def _read(*tables: str) -> dict[str, dict[str, Offer]]:
+    found: dict[str, dict[str, Offer]] = {}
+    for table in tables:
+        head, *rows = (
+            re.split(r"\s{2,}", line) for line in table.split("\n\n")[0].strip().split("\n")
+        )
+        for what, *cells in rows:
+            if not what.startswith("--"):
+                offers = zip(head[1:], map(_offer, cells), strict=True)
+                found.setdefault(what, {}).update(offers)
+    return found
 
 
 def _offer(cell: str) -> Offer:
@@ -71,4 +129,4 @@ def _offer(cell: str) -> Offer:
     return found
 
 
-OFFERS = _read(TABLE)
+OFFERS = _read(TABLE, OLDER, BINDINGS)

@@ -1,0 +1,278 @@
+"""gRPC, on a port of its own. It needs the extra `grpc`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import unquote
+
+import grpc
+from google.protobuf import descriptor_pool
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from dragoman import dialects
+from dragoman.bindings.endpoint import ANONYMOUS, Endpoint
+from dragoman.bindings.sse import formed
+from dragoman.caller import Call, Request
+from dragoman.dialects import protobuf
+from dragoman.dialects.protobuf.speech import BARE, OLDER, SPEECHES, Speech
+from dragoman.dialects.v0_3 import proto as v0_3
+from dragoman.errors import A2AError, InternalError, Unavailable
+from dragoman.events import RESUME, placed
+from dragoman.operations import Operation
+from dragoman.reader import Stream
+from dragoman.settings import Settings
+from dragoman.telemetry import logger
+
+Context: TypeAlias = Any  # grpc has no types
+ERRORS = {code.name: code for code in grpc.StatusCode}
+DETAILS = "grpc-status-details-bin"
+
+
+class Port:
+    """A gRPC server for one agent: `async with Port(…) as port: port.number`."""
+
+    def __init__(self, endpoint: Endpoint, settings: Settings, port: int) -> None:
+        self.endpoint = endpoint
+        self.settings = settings
+        self.number = port
+        """The port, once it is open; before that, the one that is wanted."""
+
+    async def __aenter__(self) -> Port:
+        settings = self.settings
+        self._server = server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", settings.max_body),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.so_reuseport", 0),  # two servers at one port would share its callers
+                ("grpc.keepalive_time_ms", int(settings.stall * 1000 / 2)),
+                ("grpc.keepalive_timeout_ms", int(settings.stall * 1000 / 2)),
+                ("grpc.http2.min_ping_interval_without_data_ms", 5000),
+            ]
+        )
+        names = []
+        for speech in SPEECHES:
+            handlers = {
+                name: _handler(self.endpoint, speech, operation)
+                for name, operation in speech.methods.items()
+            }
+            server.add_generic_rpc_handlers(
+                [grpc.method_handlers_generic_handler(speech.service, handlers)]
+            )
+            names.append(speech.service)
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        names.append(health.SERVICE_NAME)
+        for name in ("", *names):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        names.append(reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, server, pool=Pools())
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        wanted = f"{host}:{self.number}"
+        credentials = self._credentials()
+        try:
+            self.number = (
+                server.add_secure_port(wanted, credentials)
+                if credentials
+                else server.add_insecure_port(wanted)
+            )
+        except RuntimeError:
+            raise Unavailable(f"grpc_port: cannot listen on {wanted}") from None
+        await server.start()
+        self.endpoint.grpc = self.number
+        return self
+
+    async def drain(self) -> None:
+        """Tell who asks for the health that it ends."""
+        await self._health.enter_graceful_shutdown()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.endpoint.grpc = 0
+        await self._server.stop(1.0)
+
+    def _credentials(self) -> grpc.ServerCredentials | None:
+        settings = self.settings
+        if not settings.grpc_cert:
+            return None
+        files = {}
+        for name in ("grpc_key", "grpc_cert", "grpc_ca"):
+            path = getattr(settings, name)
+            try:
+                files[name] = Path(path).read_bytes() if path else None
+            except OSError as error:
+                raise Unavailable(f"{name}: {path}: {error.strerror}") from None
+        return grpc.ssl_server_credentials(
+            [(files["grpc_key"], files["grpc_cert"])],
+            root_certificates=files["grpc_ca"],
+            require_client_auth=files["grpc_ca"] is not None,
+        )
+
+
+class Pools:
+    """What reflection looks into: our own descriptors, and those of health and reflection."""
+
+    def __init__(self) -> None:
+        self._pools = (protobuf.pool(), descriptor_pool.Default())
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def find(*arguments: Any) -> Any:
+            first, second = (getattr(pool, name) for pool in self._pools)
+            try:
+                return first(*arguments)
+            except KeyError:
+                return second(*arguments)
+
+        return find
+
+
+class Inquiry:
+    """One call's metadata, as the endpoint wants to see it."""
+
+    __slots__ = ("context", "headers", "method", "settings")
+
+    def __init__(self, context: Context, method: str, settings: Settings) -> None:
+        self.context = context
+        self.method = method
+        self.settings = settings
+        self.headers = {name.encode(): value for name, value in context.invocation_metadata() or ()}
+
+    def header(self, name: bytes) -> str:
+        """See `exchange.Inquiry`."""
+        return _text(self.headers.get(name, "")).strip()
+
+    def every(self, name: bytes) -> str:
+        """See `exchange.Inquiry`."""
+        pairs = self.context.invocation_metadata() or ()
+        return ",".join(_text(value) for key, value in pairs if key.encode() == name)
+
+    def request(self) -> Request:
+        """See `exchange.Inquiry`."""
+        address = unquote(self.context.peer()).partition(":")[2].rpartition(":")[0]
+        return Request(
+            method="POST",
+            path=self.method,
+            query="",
+            headers={name.decode(): _text(value) for name, value in self.headers.items()},
+            client=address.strip("[]"),
+        )
+
+    @property
+    def base(self) -> tuple[str, str, str]:
+        """See `exchange.Inquiry`. What HTTP callers name is not known here."""
+        return "http", f"{self.settings.host}:{self.settings.port}", ""
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode("latin-1")
+
+
+def _handler(endpoint: Endpoint, speech: Speech, operation: Operation) -> grpc.RpcMethodHandler:
+    name = next(name for name, found in speech.methods.items() if found is operation)
+    path = f"/{speech.service}/{name}"
+
+    async def begin(body: bytes, context: Context) -> tuple[Inquiry, Call, Any]:
+        inquiry = Inquiry(context, path, endpoint.settings)
+        version = dialects.agreed(inquiry.header(b"a2a-version"), (speech.version,))
+        if endpoint.plain(inquiry):
+            call = ANONYMOUS[version]
+        else:
+            call = endpoint.call(inquiry, await endpoint.caller(inquiry), version)
+        request = speech.decode(operation.request, body)
+        if operation.streams:
+            endpoint.streams.check()
+        answer = await endpoint.operate(operation, request, call, inquiry)
+        if call.caller.extensions:
+            active = ", ".join(call.caller.extensions)
+            await context.send_initial_metadata((("a2a-extensions", active),))
+        return inquiry, call, answer
+
+    async def unary(body: bytes, context: Context) -> Any:
+        try:
+            inquiry, _, answer = await begin(body, context)
+            return _heard(speech, inquiry).encode(answer)
+        except A2AError as error:
+            return await _abort(context, speech, error)
+        except Exception as error:
+            logger.exception("internal error")
+            return await _abort(context, speech, InternalError.of(error))
+
+    async def stream(body: bytes, context: Context) -> None:
+        try:
+            inquiry, call, answer = await begin(body, context)
+            places = RESUME in call.caller.extensions
+            await Flow(context, answer, _heard(speech, inquiry), places).run(endpoint)
+        except A2AError as error:
+            await _abort(context, speech, error)
+        except Exception as error:
+            logger.exception("internal error in a stream")
+            await _abort(context, speech, InternalError.of(error))
+
+    if operation.streams:
+        return grpc.unary_stream_rpc_method_handler(stream)
+    return grpc.unary_unary_rpc_method_handler(unary)
+
+
+def _heard(speech: Speech, inquiry: Inquiry) -> Speech:
+    """The speech as who asks understands it."""
+    older = speech is OLDER and v0_3.node(inquiry.header(b"user-agent"))
+    return BARE if older else speech
+
+
+class Flow:
+    """One reader of a stream being served."""
+
+    def __init__(self, context: Context, stream: Stream, speech: Speech, places: bool) -> None:
+        self.context = context
+        self.stream = stream
+        self.speech = speech
+        self.sending = 0.0
+        """Since when the reader has not taken what it was sent; 0 if it has."""
+        self.sent = time.monotonic()
+        self._places = places
+        self._task: asyncio.Task[None] | None = None
+
+    def watch(self) -> None:
+        """gRPC ends the call by itself when its reader goes away."""
+
+    def beat(self) -> None:
+        """gRPC has pings of its own."""
+        self.sent = time.monotonic()
+
+    def cut(self) -> None:
+        """End a reader that takes nothing."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def run(self, endpoint: Endpoint) -> None:
+        """Send the whole stream."""
+        self._task = asyncio.current_task()
+        endpoint.streams.open.add(self)
+        write = self.context.write
+        try:
+            while (entries := await self.stream.next()) is not None:
+                final = entries[-1] if self.stream.over and entries else None
+                for entry in entries:
+                    if self._places:
+                        event = placed(entry, reset=self.stream.reset)
+                        wire = self.speech.response(event, entry is final)
+                        self.stream.reset = False
+                    else:
+                        wire = formed(self.speech, entry, entry is final)
+                    if wire:
+                        self.sending = time.monotonic()
+                        await write(wire)
+                self.sent, self.sending = time.monotonic(), 0.0
+        finally:
+            endpoint.streams.open.discard(self)
+            self.stream.close()
+
+
+async def _abort(context: Context, speech: Speech, error: A2AError) -> Any:
+    """End the call with an error."""
+    trailers: list[tuple[str, str | bytes]] = [(DETAILS, protobuf.status(error))]
+    trailers += [(name, value) for name, value in error.headers.items() if name != "connection"]
+    await context.abort(ERRORS[error.grpc], speech.words(error), trailing_metadata=tuple(trailers))

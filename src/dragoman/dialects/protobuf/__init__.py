@@ -1,0 +1,98 @@
+"""Protobuf: bytes to our structs and back, by the descriptors of our own `.proto` files.
+
+A struct is the message of its name, and its fields are the message's by their JSON names, so one
+codec serves every dialect: `V1` is A2A 1.0, `V0_3` is 0.3. Reading is upb's work, and then
+msgspec's checks; writing goes straight to bytes.
+
+Numbers in metadata and data are doubles on this wire: integers beyond 2**53 lose precision.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import TypeVar
+
+import msgspec
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
+from msgspec import Struct
+
+from dragoman.dialects.protobuf.plan import Read, Write, reader, writer
+from dragoman.dialects.protobuf.status import restored_status as restored_status
+from dragoman.dialects.protobuf.status import status as status
+from dragoman.dialects.protobuf.status import words as words
+from dragoman.dialects.protobuf.wellknown import Refused
+from dragoman.dialects.protojson import invalid
+from dragoman.errors import InvalidParams, ParseError
+
+S = TypeVar("S", bound=Struct)
+
+DESCRIPTORS = "descriptors.binpb"
+
+
+@cache
+def pool() -> DescriptorPool:
+    """Our descriptors, in a pool of their own: others put files of the same names into the common
+    one, and that is an error."""
+    found = DescriptorPool()
+    body = files("dragoman.dialects.protobuf").joinpath(DESCRIPTORS).read_bytes()
+    for file in FileDescriptorSet.FromString(body).file:
+        found.Add(file)
+    return found
+
+
+class Schema:
+    """The messages of one proto package."""
+
+    def __init__(self, package: str) -> None:
+        self.package = package
+
+    def decode(self, kind: type[S], body: bytes, message: str = "") -> S:
+        """The value in these bytes; InvalidParams names the field that is wrong. `message` is the
+        name of the message where it is not the struct's."""
+        parse, read = _decoder(self, kind, message)
+        try:
+            return msgspec.convert(read(parse(body)), kind)
+        except msgspec.ValidationError as error:
+            raise invalid(error) from None
+        except Refused as error:
+            raise InvalidParams.at(error.path.removeprefix("."), error.what) from None
+        except (DecodeError, UnicodeDecodeError):
+            raise ParseError(f"Body is not a valid {message or kind.__name__}") from None
+        except RecursionError:
+            raise ParseError("Body is nested too deeply") from None
+
+    def encode(self, value: Struct, message: str = "") -> bytes:
+        """A value as bytes; ValueError if it holds what this wire cannot carry."""
+        kind = type(value)
+        write = _encoder(self, kind, message)
+        try:
+            return write(value)
+        except RecursionError:
+            raise ValueError(f"{kind.__name__} is nested too deeply for protobuf") from None
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            what = str(error) or type(error).__name__
+            raise ValueError(f"{kind.__name__} cannot be written as protobuf: {what}") from error
+
+    def descriptor(self, message: str) -> Descriptor:
+        """The descriptor of a message."""
+        return pool().FindMessageTypeByName(f"{self.package}.{message}")
+
+
+@cache
+def _decoder(schema: Schema, kind: type[Struct], message: str) -> tuple[Read, Read]:
+    descriptor = schema.descriptor(message or kind.__name__)
+    return GetMessageClass(descriptor).FromString, reader(kind, descriptor)
+
+
+@cache
+def _encoder(schema: Schema, kind: type[Struct], message: str) -> Write:
+    return writer(kind, schema.descriptor(message or kind.__name__))
+
+
+V1 = Schema("lf.a2a.v1")
+V0_3 = Schema("a2a.v1")

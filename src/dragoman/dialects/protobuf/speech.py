@@ -1,0 +1,153 @@
+"""gRPC's bytes to operations and back, in both of its packages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from dragoman.dialects import Form
+from dragoman.dialects.protobuf import V0_3, V1, words
+from dragoman.dialects.v0_3 import proto as v0_3
+from dragoman.errors import A2AError
+from dragoman.events import Reply
+from dragoman.operations import OPERATIONS, Operation
+from dragoman.types import (
+    Message,
+    StreamResponse,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskStatusUpdateEvent,
+    Wire,
+)
+
+W = TypeVar("W", bound=Wire)
+
+
+class Speech(Form, Protocol):
+    """What the gRPC bindings need of a package."""
+
+    @property
+    def version(self) -> str:
+        """The version of the protocol."""
+
+    @property
+    def service(self) -> str:
+        """The service's full name."""
+
+    @property
+    def methods(self) -> Mapping[str, Operation]:
+        """The operations by the names that the service has for them."""
+
+    def decode(self, kind: type[W], body: bytes) -> W:
+        """What is asked; InvalidParams names the field that is wrong."""
+
+    def words(self, error: A2AError) -> str:
+        """The message of an error."""
+
+    def ask(self, request: Wire) -> bytes:
+        """What is asked, by a client."""
+
+    def told(self, kind: type[W], body: bytes) -> W:
+        """What was answered, to a client."""
+
+
+class Newer:
+    """1.0: our values are its messages."""
+
+    FORM = "1.0 protobuf"
+    version = "1.0"
+    service = "lf.a2a.v1.A2AService"
+    methods: ClassVar = {operation.name: operation for operation in OPERATIONS}
+
+    def decode(self, kind: type[W], body: bytes) -> W:
+        """See `Speech.decode`."""
+        return V1.decode(kind, body)
+
+    def encode(self, answer: Any) -> bytes:
+        """See `Speech.encode`."""
+        return b"" if answer is None else V1.encode(answer)
+
+    def response(self, event: Any, last: bool = False) -> bytes:
+        """See `Speech.response`."""
+        found = responded(event)
+        return b"" if found is None else V1.encode(found)
+
+    def words(self, error: A2AError) -> str:
+        """See `Speech.words`."""
+        return words(error)
+
+    def ask(self, request: Wire) -> bytes:
+        """See `Speech.ask`."""
+        return V1.encode(request)
+
+    def told(self, kind: type[W], body: bytes) -> W:
+        """See `Speech.told`."""
+        return V1.decode(kind, body)
+
+
+class Older:
+    """0.3, by way of its proto's objects."""
+
+    version = "0.3"
+    service = "a2a.v1.A2AService"
+    methods: ClassVar = {
+        operation.former.name: operation for operation in OPERATIONS if operation.former.name
+    }
+
+    def __init__(self, form: str, *, accent: Callable[[Any], Any] | None = None) -> None:
+        self.FORM = form
+        self._accent = accent
+
+    def decode(self, kind: type[W], body: bytes) -> W:
+        """See `Speech.decode`."""
+        shape, new, _ = v0_3.ASKED[kind]
+        found: W = new(V0_3.decode(shape, body))
+        return found
+
+    def encode(self, answer: Any) -> bytes:
+        """See `Speech.encode`."""
+        return b"" if answer is None else self._written(v0_3.TOLD[type(answer)][2](answer))
+
+    def response(self, event: Any, last: bool = False) -> bytes:
+        """See `Speech.response`."""
+        found = v0_3.event(event, last)
+        return b"" if found is None else self._written(found)
+
+    def _written(self, value: Any) -> bytes:
+        return V0_3.encode(self._accent(value) if self._accent else value)
+
+    def words(self, error: A2AError) -> str:
+        """See `Speech.words`."""
+        return f"{error.former}: {words(error)}"
+
+    def ask(self, request: Wire) -> bytes:
+        """See `Speech.ask`."""
+        return V0_3.encode(v0_3.ASKED[type(request)][2](request))
+
+    def told(self, kind: type[W], body: bytes) -> W:
+        """See `Speech.told`."""
+        shape, new, _ = v0_3.TOLD[kind]
+        found: W = new(V0_3.decode(shape, body))
+        return found
+
+
+def responded(event: Any) -> StreamResponse | None:
+    """An event as one of a stream; None if it is not for clients."""
+    if isinstance(event, TaskArtifactUpdateEvent):
+        return StreamResponse(artifact_update=event)
+    if isinstance(event, TaskStatusUpdateEvent):
+        return StreamResponse(status_update=event)
+    if isinstance(event, Task):
+        return StreamResponse(task=event)
+    if isinstance(event, Reply):
+        return StreamResponse(message=event.message)
+    if isinstance(event, Message):
+        return StreamResponse(message=event)
+    return None
+
+
+OLDER = Older("0.3 protobuf")
+BARE = Older("0.3 protobuf bare", accent=v0_3.bare)
+"""For those who read files bare."""
+SPEECHES: tuple[Speech, ...] = (Newer(), OLDER)
+BY_VERSION: dict[str, Speech] = {speech.version: speech for speech in SPEECHES}

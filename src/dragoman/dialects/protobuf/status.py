@@ -1,0 +1,78 @@
+"""Errors over gRPC: a `google.rpc.Status` in the trailer `grpc-status-details-bin`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from dragoman.errors import BAD_REQUEST, ERROR_INFO, A2AError
+
+LONGEST = 256
+MOST = 4
+"""Names, values and fields at fault are cut, as is the message: trailers of more than 8 KB are
+refused on the way, and the answer with them."""
+
+
+def words(error: A2AError) -> str:
+    """The message of an error as gRPC carries it, in its status and in the Status beside it."""
+    return _cut(error.message, 2 * LONGEST)
+
+
+def status(error: A2AError) -> bytes:
+    """An error as the bytes of its Status."""
+    from google.rpc import code_pb2, error_details_pb2, status_pb2
+
+    found = status_pb2.Status(code=code_pb2.Code.Value(error.grpc), message=words(error))
+    for detail in error.details():
+        if detail["@type"] == ERROR_INFO:
+            told = list(detail.get("metadata", {}).items())[:MOST]
+            info = error_details_pb2.ErrorInfo(
+                reason=detail["reason"],
+                domain=detail["domain"],
+                metadata={_cut(key): _cut(value) for key, value in told},
+            )
+            found.details.add().Pack(info)
+        else:
+            request = error_details_pb2.BadRequest()
+            for item in detail["fieldViolations"][:MOST]:
+                field, what = _cut(item["field"]), _cut(item["description"])
+                request.field_violations.add(field=field, description=what)
+            found.details.add().Pack(request)
+    body: bytes = found.SerializeToString()
+    return body
+
+
+def restored_status(body: bytes) -> tuple[int, str, list[dict[str, Any]]]:
+    """Code, message and details of a Status, the details in the form of `A2AError.details`; what
+    cannot be read is left out."""
+    from google.rpc import error_details_pb2, status_pb2
+
+    try:
+        found = status_pb2.Status.FromString(body)
+    except (DecodeError, UnicodeDecodeError):
+        return 0, "", []
+    details: list[dict[str, Any]] = []
+    for item in found.details:
+        name = item.type_url.rpartition("/")[2]
+        try:
+            if name == "google.rpc.ErrorInfo":
+                info = error_details_pb2.ErrorInfo.FromString(item.value)
+                detail = {"@type": ERROR_INFO, "reason": info.reason, "domain": info.domain}
+                if info.metadata:
+                    detail["metadata"] = dict(info.metadata)
+                details.append(detail)
+            elif name == "google.rpc.BadRequest":
+                request = error_details_pb2.BadRequest.FromString(item.value)
+                fields = [
+                    {"field": item.field, "description": item.description}
+                    for item in request.field_violations
+                ]
+                details.append({"@type": BAD_REQUEST, "fieldViolations": fields})
+        except (DecodeError, UnicodeDecodeError):
+            continue
+    return found.code, found.message, details
+
+
+def _cut(text: str, size: int = LONGEST) -> str:
+    return str(text).encode("utf-8", "replace")[:size].decode("utf-8", "ignore")

@@ -1,0 +1,307 @@
+"""The card of 0.3 as JSON-RPC and the well-known addresses have it, and of what was before.
+
+`old` and `new` are each other's inverse on what 0.3 can say. What it cannot:
+
+- The interfaces of several versions, and tenants: `old` tells those of one version.
+- The device code flow, and that PKCE is required: `old` leaves both out, and the scheme stays.
+- A security scheme of no kind that it knows: `old` leaves it out.
+
+And what 1.0 cannot: a scheme with several OAuth flows. `new` makes an entry of each, the first of
+them under the scheme's own name, and an alternative for each wherever the scheme is required.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from msgspec import field
+from msgspec.structs import replace
+
+from dragoman import types
+from dragoman.dialects.v0_3.schemes import (
+    Authentication,
+    Security,
+    SecurityScheme,
+    always,
+    like,
+    new_schemes,
+    new_security,
+    old_scheme,
+    old_security,
+)
+from dragoman.types import AgentCardSignature, Metadata, Required, Wire
+
+PROTOCOLS = {"0.3": "0.3.0", "0.2": "0.2.6", "0.1": "0.1.0"}
+"""What `protocolVersion` says for a version, the latest first."""
+JSONRPC = "JSONRPC"
+UNVERSIONED = "0.0.0"
+MODES = ("text/plain",)
+
+_VERSION = re.compile(r"\d+\.\d+")
+
+
+class AgentProvider(Wire, frozen=True, kw_only=True):
+    """Who runs the agent."""
+
+    organization: str = always("")
+    url: str = always("")
+
+
+class AgentInterface(Wire, frozen=True, kw_only=True):
+    """One address of an agent, and what is spoken there."""
+
+    url: str = always("")
+    transport: str = always("")
+
+
+class AgentExtension(Wire, frozen=True, kw_only=True):
+    """An extension that the agent speaks."""
+
+    uri: str = always("")
+    description: str = ""
+    required: bool = False
+    params: Metadata | None = None
+
+
+class AgentCapabilities(Wire, frozen=True, kw_only=True):
+    """What of the protocol the agent offers."""
+
+    streaming: bool | None = None
+    push_notifications: bool | None = None
+    state_transition_history: bool | None = None
+    extensions: tuple[AgentExtension, ...] = ()
+
+
+class AgentSkill(Wire, frozen=True, kw_only=True):
+    """Something the agent can do."""
+
+    id: Required
+    name: str = always("")
+    description: str = always("")
+    tags: tuple[str, ...] = always(())
+    examples: tuple[str, ...] = ()
+    input_modes: tuple[str, ...] = ()
+    output_modes: tuple[str, ...] = ()
+    security: Security = ()
+
+
+class AgentCard(Wire, frozen=True, kw_only=True):
+    """What an agent says of itself."""
+
+    protocol_version: str = ""
+    name: Required
+    description: str = always("")
+    url: Required
+    preferred_transport: str = ""
+    additional_interfaces: tuple[AgentInterface, ...] = ()
+    provider: AgentProvider | None = None
+    version: str = always("")
+    documentation_url: str | None = None
+    icon_url: str | None = None
+    capabilities: AgentCapabilities = always(AgentCapabilities())
+    security_schemes: dict[str, SecurityScheme] = field(default_factory=dict)
+    security: Security = ()
+    default_input_modes: tuple[str, ...] = always(())
+    default_output_modes: tuple[str, ...] = always(())
+    skills: tuple[AgentSkill, ...] = always(())
+    supports_authenticated_extended_card: bool | None = None
+    signatures: tuple[AgentCardSignature, ...] = ()
+    authentication: Authentication | None = None
+
+
+MARKS = {
+    *("url", "protocolVersion", "protocol_version", "preferredTransport", "preferred_transport"),
+    *("additionalInterfaces", "additional_interfaces"),
+}
+"""What tells an older card from one of 1.0 that lacks its interfaces."""
+
+
+def older(document: Any) -> bool:
+    """Whether this document is a card of before 1.0 only."""
+    return (
+        isinstance(document, dict)
+        and not (document.get("supportedInterfaces") or document.get("supported_interfaces"))
+        and not MARKS.isdisjoint(document)
+    )
+
+
+# ---- 1.0 to 0.3 ----------------------------------------------------------------------------
+
+
+def old(card: types.AgentCard, version: str = "0.3") -> AgentCard:
+    """The card for a client of this version."""
+    return _old(card, version, beyond=False)
+
+
+def merged(card: types.AgentCard) -> dict[str, Any]:
+    """The card for everybody: the fields of 1.0, and beside them those of 0.3."""
+    # The flows with all that 1.0 says of them: there are readers of 1.0 that prefer these.
+    found: dict[str, Any] = _beside(_plain(card), _plain(_old(card, "0.3", beyond=True)))
+    return found
+
+
+def _plain(card: Wire) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(card))
+
+
+def _beside(new: Any, old: Any) -> Any:
+    if isinstance(new, dict) and isinstance(old, dict):
+        both = {name: _beside(new[name], old[name]) if name in old else new[name] for name in new}
+        return both | {name: old[name] for name in old if name not in new}
+    if isinstance(new, list) and isinstance(old, list) and len(new) == len(old):
+        return [_beside(*pair) for pair in zip(new, old, strict=True)]
+    return new
+
+
+def _old(card: types.AgentCard, version: str, *, beyond: bool) -> AgentCard:
+    protocol, interfaces = announced(card, version)
+    schemes = {
+        name: scheme
+        for name, given in card.security_schemes.items()
+        if (scheme := old_scheme(given, beyond=beyond)) is not None
+    }
+    return AgentCard(
+        protocol_version=protocol,
+        name=card.name,
+        description=card.description,
+        url=interfaces[0].url,
+        preferred_transport=interfaces[0].protocol_binding,
+        # with the main one, as the specification asks for
+        additional_interfaces=tuple(
+            AgentInterface(url=item.url, transport=item.protocol_binding) for item in interfaces
+        ),
+        provider=like(AgentProvider, card.provider),
+        version=card.version,
+        documentation_url=card.documentation_url,
+        icon_url=card.icon_url,
+        capabilities=AgentCapabilities(
+            streaming=card.capabilities.streaming,
+            push_notifications=card.capabilities.push_notifications,
+            extensions=tuple(like(AgentExtension, item) for item in card.capabilities.extensions),
+        ),
+        security_schemes=schemes,
+        security=old_security(card.security_requirements),
+        default_input_modes=card.default_input_modes,
+        default_output_modes=card.default_output_modes,
+        skills=tuple(
+            like(AgentSkill, skill, security=old_security(skill.security_requirements))
+            for skill in card.skills
+        ),
+        supports_authenticated_extended_card=card.capabilities.extended_agent_card,
+        signatures=card.signatures,
+    )
+
+
+def announced(
+    card: types.AgentCard, version: str = "0.3"
+) -> tuple[str, tuple[types.AgentInterface, ...]]:
+    """The `protocolVersion` and the interfaces to tell a client of this version: its own, else
+    those of another version before 1.0, else all, since a card must have an address."""
+    for other in (version, *PROTOCOLS):
+        found = [item for item in card.supported_interfaces if minor(item) == other]
+        if not found:
+            continue
+        if version < other:  # who speaks the later one here speaks the earlier one on JSON-RPC
+            found = [item for item in found if item.protocol_binding == JSONRPC] or found
+        # without its tenant, an address may be somebody else's
+        found = [item for item in found if not item.tenant] or found
+        return PROTOCOLS.get(min(version, other), version), tuple(found)
+    return card.supported_interfaces[0].protocol_version, card.supported_interfaces
+
+
+def minor(interface: types.AgentInterface) -> str:
+    """The version of an interface as Major.Minor."""
+    return ".".join(interface.protocol_version.split(".")[:2])
+
+
+# ---- 0.3 to 1.0 ----------------------------------------------------------------------------
+
+
+def new(card: AgentCard) -> types.AgentCard:
+    """The card in 1.0. What 1.0 requires and an older card may lack is filled in."""
+    schemes, others = new_schemes(card.security_schemes, card.authentication)
+    security = card.security
+    if not security and not card.security_schemes:
+        security = tuple({name: ()} for name in schemes)  # 0.1: any of them
+    return complete(
+        types.AgentCard(
+            name=card.name,
+            description=card.description,
+            supported_interfaces=tuple(
+                interfaces(
+                    card.protocol_version,
+                    (card.url, card.preferred_transport),
+                    *((item.url, item.transport) for item in card.additional_interfaces),
+                )
+            ),
+            provider=like(types.AgentProvider, card.provider),
+            version=card.version,
+            documentation_url=card.documentation_url,
+            icon_url=card.icon_url,
+            capabilities=types.AgentCapabilities(
+                streaming=card.capabilities.streaming,
+                push_notifications=card.capabilities.push_notifications,
+                extensions=tuple(
+                    like(types.AgentExtension, item) for item in card.capabilities.extensions
+                ),
+                extended_agent_card=card.supports_authenticated_extended_card,
+            ),
+            security_schemes=schemes,
+            security_requirements=new_security(security, others),
+            default_input_modes=card.default_input_modes,
+            default_output_modes=card.default_output_modes,
+            skills=tuple(
+                like(
+                    types.AgentSkill,
+                    skill,
+                    security_requirements=new_security(skill.security, others),
+                )
+                for skill in card.skills
+            ),
+            signatures=card.signatures,
+        )
+    )
+
+
+def interfaces(
+    protocol: str, main: tuple[str, str], *additional: tuple[str, str]
+) -> Iterator[types.AgentInterface]:
+    """The interfaces of a card that says this `protocolVersion`, from addresses and transports."""
+    match = _VERSION.search(protocol)
+    pairs = [(main[0], main[1] or JSONRPC), *(pair for pair in additional if all(pair))]
+    for url, transport in dict.fromkeys(pairs):
+        # those who said nothing of their version were of 0.2, or of 0.1, which had JSON-RPC only
+        for version in (match[0],) if match else ("0.2", "0.1")[: 1 + (transport == JSONRPC)]:
+            yield types.AgentInterface(
+                url=url, protocol_binding=transport, protocol_version=version
+            )
+
+
+def complete(card: types.AgentCard) -> types.AgentCard:
+    """The card with what 1.0 requires and older ones may leave out."""
+    provider = card.provider
+    if provider is not None and not (provider.url and provider.organization):
+        provider = types.AgentProvider(
+            url=provider.url or card.supported_interfaces[0].url,
+            organization=provider.organization or provider.url or card.name,
+        )
+    return replace(
+        card,
+        description=card.description or card.name,
+        provider=provider,
+        version=card.version or UNVERSIONED,
+        default_input_modes=card.default_input_modes or MODES,
+        default_output_modes=card.default_output_modes or MODES,
+        skills=tuple(
+            replace(
+                skill,
+                name=skill.name or skill.id,
+                description=skill.description or skill.name or skill.id,
+                tags=skill.tags or (skill.id,),
+            )
+            for skill in card.skills
+        ),
+    )

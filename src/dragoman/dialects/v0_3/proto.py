@@ -1,0 +1,685 @@
+"""0.3 as its proto has it: over HTTP+JSON and gRPC.
+
+Older readers are strict, so nothing is written that the proto does not know. The Python SDK of
+0.3 puts base64 text where the proto has bytes, and reads nothing else; the JavaScript one puts the
+bytes themselves there. Both are understood: what can be decoded as base64 text is taken for that.
+What is written is base64 text, unless the client is known to run on Node (`bare`).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable
+from enum import Enum
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, field
+
+from dragoman import types
+from dragoman.dialects import protojson
+from dragoman.dialects.v0_3 import card, card_proto, common
+from dragoman.dialects.v0_3.common import Pair, Way
+from dragoman.errors import A2AError, InvalidParams
+from dragoman.events import Reply
+from dragoman.types import ENUM_NUMBERS, Metadata, Required, Role, Told, Wire
+
+W = TypeVar("W", bound=Wire)
+
+
+class TaskState(Enum):
+    """The states, one of them in another spelling."""
+
+    SUBMITTED = "TASK_STATE_SUBMITTED"
+    WORKING = "TASK_STATE_WORKING"
+    COMPLETED = "TASK_STATE_COMPLETED"
+    FAILED = "TASK_STATE_FAILED"
+    CANCELED = "TASK_STATE_CANCELLED"
+    INPUT_REQUIRED = "TASK_STATE_INPUT_REQUIRED"
+    REJECTED = "TASK_STATE_REJECTED"
+    AUTH_REQUIRED = "TASK_STATE_AUTH_REQUIRED"
+
+
+ENUM_NUMBERS[TaskState] = dict(enumerate(TaskState, start=1))
+
+
+class FilePart(Wire, frozen=True, kw_only=True):
+    """The content of a file, or where it is."""
+
+    file_with_uri: str | None = None
+    file_with_bytes: bytes | None = None
+    mime_type: str = ""
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.file_with_uri is None) == (self.file_with_bytes is None):
+            raise ValueError("a file has either fileWithUri or fileWithBytes")
+
+
+class DataPart(Wire, frozen=True, kw_only=True):
+    """Data, which is an object."""
+
+    data: Metadata = field(default_factory=dict)
+
+
+class Part(Wire, frozen=True, kw_only=True):
+    """A piece of content."""
+
+    text: str | None = None
+    file: FilePart | None = None
+    data: DataPart | None = None
+    metadata: Metadata | None = None
+
+    def __post_init__(self) -> None:
+        if (self.text is not None) + (self.file is not None) + (self.data is not None) != 1:
+            raise ValueError("a part holds exactly one of text, file, data")
+
+
+Parts = Annotated[tuple[Part, ...], Meta(min_length=1)]
+
+
+class Message(Wire, frozen=True, kw_only=True):
+    """See `types.Message`."""
+
+    message_id: Required
+    context_id: str = ""
+    task_id: str = ""
+    role: Role
+    content: Parts
+    metadata: Metadata | None = None
+    extensions: tuple[str, ...] = ()
+
+
+class Artifact(Wire, frozen=True, kw_only=True):
+    """See `types.Artifact`."""
+
+    artifact_id: Required
+    name: str = ""
+    description: str = ""
+    parts: Parts
+    metadata: Metadata | None = None
+    extensions: tuple[str, ...] = ()
+
+
+class TaskStatus(Wire, frozen=True, kw_only=True):
+    """See `types.TaskStatus`."""
+
+    state: TaskState | None = None
+    update: Message | None = field(default=None, name="message")
+    timestamp: Told | None = None
+
+
+class Task(Wire, frozen=True, kw_only=True):
+    """See `types.Task`."""
+
+    id: Required
+    context_id: str = ""
+    status: TaskStatus
+    artifacts: tuple[Artifact, ...] = ()
+    history: tuple[Message, ...] = ()
+    metadata: Metadata | None = None
+
+
+class TaskStatusUpdateEvent(Wire, frozen=True, kw_only=True):
+    """See `types.TaskStatusUpdateEvent`."""
+
+    task_id: Required
+    context_id: Required
+    status: TaskStatus
+    final: bool = False
+    metadata: Metadata | None = None
+
+
+class TaskArtifactUpdateEvent(Wire, frozen=True, kw_only=True):
+    """See `types.TaskArtifactUpdateEvent`."""
+
+    task_id: Required
+    context_id: Required
+    artifact: Artifact
+    append: bool = False
+    last_chunk: bool = False
+    metadata: Metadata | None = None
+
+
+class AuthenticationInfo(Wire, frozen=True, kw_only=True):
+    """How a webhook's receiver wants to be addressed."""
+
+    schemes: tuple[str, ...] = ()
+    credentials: str = ""
+
+
+class PushNotificationConfig(Wire, frozen=True, kw_only=True):
+    """Where to push."""
+
+    id: str = ""
+    url: Required
+    token: str = ""
+    authentication: AuthenticationInfo | None = None
+
+
+class TaskPushNotificationConfig(Wire, frozen=True, kw_only=True):
+    """A webhook by its name: `tasks/{id}/pushNotificationConfigs/{id}`."""
+
+    name: str = ""
+    push_notification_config: PushNotificationConfig
+
+
+class CreateTaskPushNotificationConfigRequest(Wire, frozen=True, kw_only=True):
+    """A webhook for a task: `tasks/{id}`."""
+
+    parent: str = ""
+    config_id: str = ""
+    config: TaskPushNotificationConfig
+
+
+class SendMessageConfiguration(Wire, frozen=True, kw_only=True):
+    """How the sender wants to be answered."""
+
+    accepted_output_modes: tuple[str, ...] = ()
+    push_notification: PushNotificationConfig | None = None
+    history_length: int = 0
+    blocking: bool = False
+
+
+class SendMessageRequest(Wire, frozen=True, kw_only=True):
+    """A message to an agent."""
+
+    request: Message = field(name="message")
+    configuration: SendMessageConfiguration | None = None
+    metadata: Metadata | None = None
+
+
+class GetTaskRequest(Wire, frozen=True, kw_only=True):
+    """Which task, and how much of its history."""
+
+    name: Required
+    history_length: int = 0
+
+
+class CancelTaskRequest(Wire, frozen=True, kw_only=True):
+    """Which task."""
+
+    name: Required
+
+
+class TaskSubscriptionRequest(Wire, frozen=True, kw_only=True):
+    """Which task."""
+
+    name: Required
+
+
+class GetTaskPushNotificationConfigRequest(Wire, frozen=True, kw_only=True):
+    """Which webhook."""
+
+    name: Required
+
+
+class DeleteTaskPushNotificationConfigRequest(Wire, frozen=True, kw_only=True):
+    """Which webhook."""
+
+    name: Required
+
+
+class ListTaskPushNotificationConfigRequest(Wire, frozen=True, kw_only=True):
+    """Whose webhooks."""
+
+    parent: Required
+    page_size: int = 0
+    page_token: str = ""
+
+
+class ListTaskPushNotificationConfigResponse(Wire, frozen=True, kw_only=True):
+    """A page of webhooks."""
+
+    configs: tuple[TaskPushNotificationConfig, ...] = ()
+    next_page_token: str = ""
+
+
+class ListTasksResponse(Wire, frozen=True, kw_only=True):
+    """A page of tasks. Only HTTP+JSON has it."""
+
+    tasks: tuple[Task, ...] = ()
+    next_page_token: str = ""
+    page_size: int = 0
+    total_size: int = 0
+
+
+class GetAgentCardRequest(Wire, frozen=True, kw_only=True):
+    """Nothing."""
+
+
+class SendMessageResponse(Wire, frozen=True, kw_only=True):
+    """The task that a message led to, or the direct reply."""
+
+    task: Task | None = None
+    msg: Message | None = field(default=None, name="message")
+
+
+class StreamResponse(Wire, frozen=True, kw_only=True):
+    """One event of a stream."""
+
+    task: Task | None = None
+    msg: Message | None = field(default=None, name="message")
+    status_update: TaskStatusUpdateEvent | None = None
+    artifact_update: TaskArtifactUpdateEvent | None = None
+
+
+# ---- single objects ------------------------------------------------------------------------
+
+
+def old_part(part: types.Part) -> Part:
+    """A part as 0.3 has it."""
+    if part.text is not None:
+        metadata = part.metadata
+        if part.media_type or part.filename:
+            metadata = common.carry(metadata, mediaType=part.media_type, filename=part.filename)
+        return Part(text=part.text, metadata=metadata)
+    if part.data is not UNSET:
+        data, metadata = common.wrapped(part)
+        return Part(data=DataPart(data=data), metadata=metadata)
+    file = FilePart(
+        file_with_uri=part.url,
+        file_with_bytes=None if part.raw is None else base64.b64encode(part.raw),
+        name=part.filename,
+        mime_type=part.media_type,
+    )
+    return Part(file=file, metadata=part.metadata)
+
+
+def new_part(part: Part) -> types.Part:
+    """A part of 0.3 as ours."""
+    if part.text is not None:
+        return common.plain(part.text, part.metadata)
+    if part.data is not None:
+        return common.unwrapped(part.data.data, part.metadata)
+    file = part.file
+    assert file is not None
+    return types.Part(
+        raw=None if file.file_with_bytes is None else _bytes(file.file_with_bytes),
+        url=file.file_with_uri,
+        filename=file.name,
+        media_type=file.mime_type,
+        metadata=part.metadata,
+    )
+
+
+def _bytes(told: bytes) -> bytes:
+    """The bytes that are meant."""
+    try:
+        return base64.b64decode(told, validate=True)
+    except (binascii.Error, ValueError):
+        return told
+
+
+def old_message(message: types.Message) -> Message:
+    """A message as 0.3 has it."""
+    found: Message = _MESSAGE.old(message)
+    if message.reference_task_ids:
+        references = list(message.reference_task_ids)
+        metadata = common.carry(message.metadata, referenceTaskIds=references)
+        return msgspec.structs.replace(found, metadata=metadata)
+    return found
+
+
+def new_message(message: Message) -> types.Message:
+    """A message of 0.3 as ours."""
+    metadata, extras = common.carried(message.metadata)
+    references = extras.get("referenceTaskIds")
+    if not isinstance(references, list) or not all(isinstance(r, str) for r in references):
+        references, metadata = [], message.metadata
+    found: types.Message = _MESSAGE.new(
+        message, metadata=metadata, reference_task_ids=tuple(references)
+    )
+    return found
+
+
+PARTS = common.several(old_part, new_part)
+_MESSAGE = Pair(types.Message, Message, parts=common.several(old_part, new_part, "content"))
+STATE = Way(
+    lambda state: TaskState[state.name],
+    lambda state: types.TaskState[state.name],
+)
+ARTIFACT = Pair(types.Artifact, Artifact, parts=PARTS)
+_STATUS = Pair(
+    types.TaskStatus, TaskStatus, state=STATE, message=Way(old_message, new_message, "update")
+)
+
+
+def _new_status(status: TaskStatus) -> types.TaskStatus:
+    more = {} if status.state else {"state": types.TaskState.SUBMITTED}
+    found: types.TaskStatus = _STATUS.new(status, **more)
+    return found
+
+
+STATUS = Way(_STATUS.old, _new_status)
+TASK = Pair(
+    types.Task,
+    Task,
+    status=STATUS,
+    artifacts=ARTIFACT.each(),
+    history=common.several(old_message, new_message),
+)
+UPDATE = Pair(types.TaskStatusUpdateEvent, TaskStatusUpdateEvent, status=STATUS)
+CHUNK = Pair(types.TaskArtifactUpdateEvent, TaskArtifactUpdateEvent, artifact=ARTIFACT.one())
+REPLY = Way(old_message, new_message, "msg")
+SENT = Pair(types.SendMessageResponse, SendMessageResponse, task=TASK.one(), message=REPLY)
+EVENT = Pair(
+    types.StreamResponse,
+    StreamResponse,
+    task=TASK.one(),
+    message=REPLY,
+    status_update=UPDATE.one(),
+    artifact_update=CHUNK.one(),
+)
+SECRETS = Way(
+    lambda secrets: AuthenticationInfo(schemes=(secrets.scheme,), credentials=secrets.credentials),
+    lambda secrets: common.authentication(secrets.schemes, secrets.credentials),
+)
+CONFIG = Pair(types.TaskPushNotificationConfig, PushNotificationConfig, authentication=SECRETS)
+
+
+def bare(value: Any) -> Any:
+    """The same with the bytes of files as they are, for those who read them so."""
+    if isinstance(value, FilePart):
+        if value.file_with_bytes is None:
+            return value
+        return msgspec.structs.replace(
+            value, file_with_bytes=base64.b64decode(value.file_with_bytes)
+        )
+    if isinstance(value, tuple):
+        return tuple([bare(item) for item in value])
+    if not isinstance(value, _HOLDERS):
+        return value
+    inner = {name: bare(getattr(value, name)) for name in value.__struct_fields__}
+    return msgspec.structs.replace(value, **inner)
+
+
+_HOLDERS = (
+    Task,
+    TaskStatus,
+    Message,
+    Artifact,
+    Part,
+    TaskStatusUpdateEvent,
+    TaskArtifactUpdateEvent,
+    SendMessageResponse,
+    StreamResponse,
+    ListTasksResponse,
+)
+
+
+def node(agent: str) -> bool:
+    """Whether a user agent is the JavaScript SDK."""
+    return agent == "node" or agent.startswith("grpc-node-js/")
+
+
+# ---- names ---------------------------------------------------------------------------------
+
+_NAME = re.compile(r"tasks/([^/]+)(?:/pushNotificationConfigs(?:/(.+))?)?")
+
+
+def named(task: str, config: str = "") -> str:
+    """What 0.3 calls a task, or one of its webhooks."""
+    return f"tasks/{task}/pushNotificationConfigs/{config}" if config else f"tasks/{task}"
+
+
+def ids(name: str, field: str = "name") -> tuple[str, str]:
+    """The task and the webhook, if any, of such a name."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise InvalidParams.at(field, "expected tasks/{id}")
+    return match[1], match[2] or ""
+
+
+# ---- what is asked -------------------------------------------------------------------------
+
+_CONFIGURATION = Pair(
+    types.SendMessageConfiguration,
+    SendMessageConfiguration,
+    task_push_notification_config=CONFIG.one("push_notification"),
+)
+_SEND = Pair(
+    types.SendMessageRequest,
+    SendMessageRequest,
+    message=Way(old_message, new_message, "request"),
+)
+
+
+def _old_send(request: types.SendMessageRequest) -> SendMessageRequest:
+    said = request.configuration
+    if said is None:
+        return _SEND.old(request)  # type: ignore[no-any-return]
+    wishes = _CONFIGURATION.old(
+        said, history_length=said.history_length or 0, blocking=not said.return_immediately
+    )
+    return _SEND.old(request, configuration=wishes)  # type: ignore[no-any-return]
+
+
+def _new_send(request: SendMessageRequest) -> types.SendMessageRequest:
+    said = request.configuration
+    if said is None:
+        return _SEND.new(request)  # type: ignore[no-any-return]
+    wishes = _CONFIGURATION.new(
+        said, history_length=said.history_length or None, return_immediately=not said.blocking
+    )
+    return _SEND.new(request, configuration=wishes)  # type: ignore[no-any-return]
+
+
+def _new_get(request: GetTaskRequest) -> types.GetTaskRequest:
+    task, _ = ids(request.name)
+    return types.GetTaskRequest(id=task, history_length=request.history_length or None)
+
+
+def _old_create(
+    config: types.TaskPushNotificationConfig,
+) -> CreateTaskPushNotificationConfigRequest:
+    return CreateTaskPushNotificationConfigRequest(
+        parent=named(config.task_id), config_id=config.id, config=_old_hook(config)
+    )
+
+
+def _new_create(
+    request: CreateTaskPushNotificationConfigRequest,
+) -> types.TaskPushNotificationConfig:
+    task, _ = ids(request.parent or request.config.name, "parent")
+    config = request.config.push_notification_config
+    given = ids(request.config.name or named(task))[1].removesuffix("None")  # as one SDK says it
+    id = config.id or request.config_id or given or task
+    found: types.TaskPushNotificationConfig = CONFIG.new(config, id=id, task_id=task)
+    return found
+
+
+def _old_hook(config: types.TaskPushNotificationConfig) -> TaskPushNotificationConfig:
+    return TaskPushNotificationConfig(
+        name=named(config.task_id, config.id), push_notification_config=CONFIG.old(config)
+    )
+
+
+def _new_hook(config: TaskPushNotificationConfig) -> types.TaskPushNotificationConfig:
+    return _new_create(CreateTaskPushNotificationConfigRequest(config=config))
+
+
+def _new_get_hook(
+    request: GetTaskPushNotificationConfigRequest,
+) -> types.GetTaskPushNotificationConfigRequest:
+    task, config = ids(request.name)
+    return types.GetTaskPushNotificationConfigRequest(task_id=task, id=config or task)
+
+
+def _new_delete(
+    request: DeleteTaskPushNotificationConfigRequest,
+) -> types.DeleteTaskPushNotificationConfigRequest:
+    task, config = ids(request.name)
+    return types.DeleteTaskPushNotificationConfigRequest(task_id=task, id=config or task)
+
+
+def _new_list(
+    request: ListTaskPushNotificationConfigRequest,
+) -> types.ListTaskPushNotificationConfigsRequest:
+    task, _ = ids(request.parent, "parent")
+    return types.ListTaskPushNotificationConfigsRequest(
+        task_id=task, page_size=request.page_size, page_token=request.page_token
+    )
+
+
+def _old_list(
+    request: types.ListTaskPushNotificationConfigsRequest,
+) -> ListTaskPushNotificationConfigRequest:
+    return ListTaskPushNotificationConfigRequest(
+        parent=named(request.task_id), page_size=request.page_size, page_token=request.page_token
+    )
+
+
+_HOOKS = Pair(
+    types.ListTaskPushNotificationConfigsResponse,
+    ListTaskPushNotificationConfigResponse,
+    configs=common.several(_old_hook, _new_hook),
+)
+_TASKS = Pair(types.ListTasksResponse, ListTasksResponse, tasks=TASK.each())
+
+ASKED: dict[type[Wire], tuple[type[Wire], Callable[[Any], Any], Callable[[Any], Any]]] = {
+    types.SendMessageRequest: (SendMessageRequest, _new_send, _old_send),
+    types.GetTaskRequest: (
+        GetTaskRequest,
+        _new_get,
+        lambda r: GetTaskRequest(name=named(r.id), history_length=r.history_length or 0),
+    ),
+    types.ListTasksRequest: (types.ListTasksRequest, lambda r: r, lambda r: r),
+    types.CancelTaskRequest: (
+        CancelTaskRequest,
+        lambda r: types.CancelTaskRequest(id=ids(r.name)[0]),
+        lambda r: CancelTaskRequest(name=named(r.id)),
+    ),
+    types.SubscribeToTaskRequest: (
+        TaskSubscriptionRequest,
+        lambda r: types.SubscribeToTaskRequest(id=ids(r.name)[0]),
+        lambda r: TaskSubscriptionRequest(name=named(r.id)),
+    ),
+    types.TaskPushNotificationConfig: (
+        CreateTaskPushNotificationConfigRequest,
+        _new_create,
+        _old_create,
+    ),
+    types.GetTaskPushNotificationConfigRequest: (
+        GetTaskPushNotificationConfigRequest,
+        _new_get_hook,
+        lambda r: GetTaskPushNotificationConfigRequest(name=named(r.task_id, r.id)),
+    ),
+    types.ListTaskPushNotificationConfigsRequest: (
+        ListTaskPushNotificationConfigRequest,
+        _new_list,
+        _old_list,
+    ),
+    types.DeleteTaskPushNotificationConfigRequest: (
+        DeleteTaskPushNotificationConfigRequest,
+        _new_delete,
+        lambda r: DeleteTaskPushNotificationConfigRequest(name=named(r.task_id, r.id)),
+    ),
+    types.GetExtendedAgentCardRequest: (
+        GetAgentCardRequest,
+        lambda _: types.GetExtendedAgentCardRequest(),
+        lambda _: GetAgentCardRequest(),
+    ),
+}
+"""Our requests: what 0.3 has in their place, the way from there, and the way to there."""
+
+TOLD: dict[type[Wire], tuple[type[Wire], Callable[[Any], Any], Callable[[Any], Any]]] = {
+    types.SendMessageResponse: (SendMessageResponse, SENT.new, SENT.old),
+    types.StreamResponse: (StreamResponse, EVENT.new, EVENT.old),
+    types.Task: (Task, TASK.new, TASK.old),
+    types.ListTasksResponse: (ListTasksResponse, _TASKS.new, _TASKS.old),
+    types.TaskPushNotificationConfig: (TaskPushNotificationConfig, _new_hook, _old_hook),
+    types.ListTaskPushNotificationConfigsResponse: (
+        ListTaskPushNotificationConfigResponse,
+        _HOOKS.new,
+        _HOOKS.old,
+    ),
+    types.AgentCard: (card_proto.AgentCard, card_proto.new, card_proto.old),
+}
+"""Our answers, likewise."""
+
+
+def event(event: Any, last: bool = False) -> StreamResponse | None:
+    """An event of a stream; None if it is not for clients."""
+    if type(event) is types.TaskArtifactUpdateEvent:
+        return StreamResponse(artifact_update=CHUNK.old(event))
+    if type(event) is types.TaskStatusUpdateEvent:
+        return StreamResponse(status_update=UPDATE.old(event, final=last))
+    if isinstance(event, types.Task):
+        return StreamResponse(task=TASK.old(event))
+    if isinstance(event, Reply):
+        return StreamResponse(msg=old_message(event.message))
+    return None
+
+
+# ---- whole documents -----------------------------------------------------------------------
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Json:
+    """What is answered over HTTP+JSON, to all, or to those who read files bare."""
+
+    def __init__(self, form: str, *, accent: Callable[[Any], Any] | None = None) -> None:
+        self.FORM = form
+        self._accent = accent
+
+    def convert(self, kind: type[W], document: Any, *, text: bool = False) -> W:
+        """What is asked, from body, query and path; InvalidParams names the field."""
+        return convert(kind, document, text=text)
+
+    def encode(self, answer: Wire) -> bytes:
+        """What is answered. The card is in the form of JSON-RPC here, too."""
+        if isinstance(answer, types.AgentCard):
+            return _encode(card.old(answer))
+        found = TOLD[type(answer)][2](answer)
+        return _encode(self._accent(found) if self._accent else found)
+
+    def response(self, event_: Any, last: bool = False) -> bytes:
+        """An event of a stream; empty if it is not for clients."""
+        found = event(event_, last)
+        if found is None:
+            return b""
+        return protojson.unbroken(_encode(self._accent(found) if self._accent else found))
+
+
+JSON = Json("0.3 proto")
+BARE = Json("0.3 bare", accent=bare)
+
+
+def ask(request: Wire) -> bytes:
+    """What is asked."""
+    return _encode(ASKED[type(request)][2](request))
+
+
+def convert(kind: type[W], document: Any, *, text: bool = False) -> W:
+    """What was asked, from the parsed body or query; InvalidParams names the field."""
+    if kind is types.TaskPushNotificationConfig and isinstance(document, dict):
+        document = _enclosed(document)
+    shape, new, _ = ASKED[kind]
+    found: W = new(protojson.convert(shape, document, text=text))
+    return found
+
+
+def _enclosed(document: dict[str, Any]) -> dict[str, Any]:
+    """Clients also send the webhook as it is answered, without what encloses it."""
+    inner = ("pushNotificationConfig", "push_notification_config")
+    if "config" in document or not any(name in document for name in inner):
+        return document
+    rest = {name: value for name, value in document.items() if name not in ("name", *inner)}
+    return {**rest, "config": {k: v for k, v in document.items() if k in ("name", *inner)}}
+
+
+def told(kind: type[W], document: Any) -> W:
+    """What was answered, from the parsed body."""
+    shape, new, _ = TOLD[kind]
+    found: W = new(protojson.convert(shape, document))
+    return found
+
+
+def problem(error: A2AError) -> dict[str, Any]:
+    """The body of an error over HTTP+JSON."""
+    code = error.rpc if error.rpc not in (-32008, -32009) else -32603
+    return {"code": code, "type": error.former, "message": error.message}

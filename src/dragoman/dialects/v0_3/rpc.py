@@ -1,0 +1,493 @@
+"""0.3 over JSON-RPC: objects name their `kind`, and answers are not wrapped.
+
+`old` and `new` translate single objects, `encode` and `decode` whole answers and parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType, field
+
+from dragoman import types
+from dragoman.dialects import protojson
+from dragoman.dialects.v0_3 import card, common
+from dragoman.dialects.v0_3.common import Pair, Way
+from dragoman.errors import A2AError, InvalidParams
+from dragoman.events import Reply
+from dragoman.types import Metadata, Required, Told, Wire
+
+W = TypeVar("W", bound=Wire)
+
+FORM = "0.3"
+
+
+class State(Enum):
+    """The states by their older names."""
+
+    SUBMITTED = "submitted"
+    WORKING = "working"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    INPUT_REQUIRED = "input-required"
+    REJECTED = "rejected"
+    AUTH_REQUIRED = "auth-required"
+    UNKNOWN = "unknown"
+
+
+class Role(Enum):
+    """Who speaks."""
+
+    USER = "user"
+    AGENT = "agent"
+
+
+class File(Wire, frozen=True, kw_only=True):
+    """The content of a file, or where it is."""
+
+    raw: bytes | None = field(default=None, name="bytes")
+    uri: str | None = None
+    name: str = ""
+    mime_type: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.raw is None) == (self.uri is None):
+            raise ValueError("a file has either bytes or a uri")
+
+
+class Part(Wire, frozen=True, kw_only=True):
+    """A piece of content of one kind. In 0.1 the kind is called type."""
+
+    kind: str = ""
+    type: str = ""
+    text: str | None = None
+    file: File | None = None
+    data: Any | UnsetType = UNSET
+    metadata: Metadata | None = None
+
+    def __post_init__(self) -> None:
+        kind = self.kind or self.type
+        if self.text is not None:
+            good = kind in ("text", "") and self.file is None and self.data is UNSET
+        elif self.file is not None:
+            good = kind in ("file", "") and self.data is UNSET
+        else:
+            good = kind in ("data", "") and self.data is not UNSET
+        if not good:
+            raise ValueError("a part is of kind text, file or data, and has the field of that name")
+
+
+Parts = Annotated[tuple[Part, ...], Meta(min_length=1)]
+
+
+class Message(Wire, frozen=True, kw_only=True):
+    """See `types.Message`."""
+
+    kind: str = ""
+    message_id: Required
+    context_id: str = ""
+    task_id: str = ""
+    role: Role
+    parts: Parts
+    metadata: Metadata | None = None
+    extensions: tuple[str, ...] = ()
+    reference_task_ids: tuple[str, ...] = ()
+
+
+class Artifact(Wire, frozen=True, kw_only=True):
+    """See `types.Artifact`."""
+
+    artifact_id: Required
+    name: str = ""
+    description: str = ""
+    parts: Parts
+    metadata: Metadata | None = None
+    extensions: tuple[str, ...] = ()
+
+
+class TaskStatus(Wire, frozen=True, kw_only=True):
+    """See `types.TaskStatus`."""
+
+    state: State
+    message: Message | None = None
+    timestamp: Told | None = None
+
+
+class Task(Wire, frozen=True, kw_only=True):
+    """See `types.Task`."""
+
+    kind: str = ""
+    id: Required
+    context_id: str | None = None
+    status: TaskStatus
+    artifacts: tuple[Artifact, ...] = ()
+    history: tuple[Message, ...] = ()
+    metadata: Metadata | None = None
+
+
+class TaskStatusUpdateEvent(Wire, frozen=True, kw_only=True):
+    """See `types.TaskStatusUpdateEvent`."""
+
+    kind: str = ""
+    task_id: Required
+    context_id: Required
+    status: TaskStatus
+    final: bool | None = None
+    """Whether it is the last event of the stream."""
+    metadata: Metadata | None = None
+
+
+class TaskArtifactUpdateEvent(Wire, frozen=True, kw_only=True):
+    """See `types.TaskArtifactUpdateEvent`."""
+
+    kind: str = ""
+    task_id: Required
+    context_id: Required
+    artifact: Artifact
+    append: bool = False
+    last_chunk: bool = False
+    metadata: Metadata | None = None
+
+
+class Authentication(Wire, frozen=True, kw_only=True):
+    """How a webhook's receiver wants to be addressed."""
+
+    schemes: tuple[str, ...] = ()
+    credentials: str = ""
+
+
+class PushNotificationConfig(Wire, frozen=True, kw_only=True):
+    """Where to push."""
+
+    id: str = ""
+    url: Required
+    token: str = ""
+    authentication: Authentication | None = None
+
+
+class TaskPushNotificationConfig(Wire, frozen=True, kw_only=True):
+    """A webhook of a task."""
+
+    task_id: Required
+    push_notification_config: PushNotificationConfig
+    metadata: Metadata | None = None
+
+
+class MessageSendConfiguration(Wire, frozen=True, kw_only=True):
+    """How the sender wants to be answered."""
+
+    accepted_output_modes: tuple[str, ...] = ()
+    push_notification_config: PushNotificationConfig | None = None
+    history_length: int | None = None
+    blocking: bool | None = None
+
+
+class MessageSendParams(Wire, frozen=True, kw_only=True):
+    """A message to an agent."""
+
+    message: Message
+    configuration: MessageSendConfiguration | None = None
+    metadata: Metadata | None = None
+
+
+class TaskQueryParams(Wire, frozen=True, kw_only=True):
+    """Which task, and how much of its history."""
+
+    id: Required
+    history_length: int | None = None
+    metadata: Metadata | None = None
+
+
+class TaskIdParams(Wire, frozen=True, kw_only=True):
+    """Which task."""
+
+    id: Required
+    metadata: Metadata | None = None
+
+
+class PushParams(Wire, frozen=True, kw_only=True):
+    """Which webhook of which task."""
+
+    id: Required
+    push_notification_config_id: str = ""
+    metadata: Metadata | None = None
+
+
+class NoParams(Wire, frozen=True, kw_only=True):
+    """Nothing."""
+
+
+# ---- single objects ------------------------------------------------------------------------
+
+_STATES = {state: State[state.name] for state in types.TaskState}
+_NEW_STATES = {old: new for new, old in _STATES.items()} | {
+    State.UNKNOWN: types.TaskState.SUBMITTED
+}
+_ROLES = {role: Role[role.name] for role in types.Role}
+_NEW_ROLES = {old: new for new, old in _ROLES.items()}
+
+
+def old_part(part: types.Part) -> Part:
+    """A part as 0.3 has it."""
+    if part.text is not None:
+        metadata = part.metadata
+        if part.media_type or part.filename:
+            metadata = common.carry(metadata, mediaType=part.media_type, filename=part.filename)
+        return Part(kind="text", text=part.text, metadata=metadata)
+    if part.data is not UNSET:
+        data, metadata = common.wrapped(part)
+        return Part(kind="data", data=data, metadata=metadata)
+    file = File(raw=part.raw, uri=part.url, name=part.filename, mime_type=part.media_type)
+    return Part(kind="file", file=file, metadata=part.metadata)
+
+
+def new_part(part: Part) -> types.Part:
+    """A part of 0.3 as ours."""
+    if part.text is not None:
+        return common.plain(part.text, part.metadata)
+    file = part.file
+    if file is None:
+        return common.unwrapped(part.data, part.metadata)
+    return types.Part(
+        raw=file.raw,
+        url=file.uri,
+        filename=file.name,
+        media_type=file.mime_type,
+        metadata=part.metadata,
+    )
+
+
+PARTS = common.several(old_part, new_part)
+STATE = Way(_STATES.__getitem__, _NEW_STATES.__getitem__)
+MESSAGE = Pair(
+    types.Message,
+    Message,
+    kind="message",
+    role=Way(_ROLES.__getitem__, _NEW_ROLES.__getitem__),
+    parts=PARTS,
+)
+ARTIFACT = Pair(types.Artifact, Artifact, parts=PARTS)
+STATUS = Pair(types.TaskStatus, TaskStatus, state=STATE, message=MESSAGE.one())
+TASK = Pair(
+    types.Task,
+    Task,
+    kind="task",
+    status=STATUS.one(),
+    artifacts=ARTIFACT.each(),
+    history=MESSAGE.each(),
+)
+UPDATE = Pair(
+    types.TaskStatusUpdateEvent, TaskStatusUpdateEvent, kind="status-update", status=STATUS.one()
+)
+CHUNK = Pair(
+    types.TaskArtifactUpdateEvent,
+    TaskArtifactUpdateEvent,
+    kind="artifact-update",
+    artifact=ARTIFACT.one(),
+)
+SECRETS = Way(
+    lambda secrets: Authentication(schemes=(secrets.scheme,), credentials=secrets.credentials),
+    lambda secrets: common.authentication(secrets.schemes, secrets.credentials),
+)
+CONFIG = Pair(types.TaskPushNotificationConfig, PushNotificationConfig, authentication=SECRETS)
+CONFIGURATION = Pair(
+    types.SendMessageConfiguration,
+    MessageSendConfiguration,
+    task_push_notification_config=CONFIG.one("push_notification_config"),
+)
+SEND = Pair(types.SendMessageRequest, MessageSendParams, message=MESSAGE.one())
+CANCEL = Pair(types.CancelTaskRequest, TaskIdParams)
+GET = Pair(types.GetTaskRequest, TaskQueryParams)
+SUBSCRIBE = Pair(types.SubscribeToTaskRequest, TaskIdParams)
+
+
+# ---- what is asked -------------------------------------------------------------------------
+
+
+def _old_send(request: types.SendMessageRequest) -> MessageSendParams:
+    said = request.configuration
+    if said is None:
+        return SEND.old(request)  # type: ignore[no-any-return]
+    wishes = CONFIGURATION.old(said, blocking=not said.return_immediately)
+    return SEND.old(request, configuration=wishes)  # type: ignore[no-any-return]
+
+
+def _new_send(params: MessageSendParams) -> types.SendMessageRequest:
+    said = params.configuration
+    if said is None:
+        return SEND.new(params)  # type: ignore[no-any-return]
+    wishes = CONFIGURATION.new(said, return_immediately=said.blocking is False)
+    return SEND.new(params, configuration=wishes)  # type: ignore[no-any-return]
+
+
+def _new_hook(params: TaskPushNotificationConfig) -> types.TaskPushNotificationConfig:
+    # one without an id has its task's
+    config = params.push_notification_config
+    found: types.TaskPushNotificationConfig = CONFIG.new(
+        config, id=config.id or params.task_id, task_id=params.task_id
+    )
+    return found
+
+
+def _old_hook(config: types.TaskPushNotificationConfig) -> TaskPushNotificationConfig:
+    return TaskPushNotificationConfig(
+        task_id=config.task_id, push_notification_config=CONFIG.old(config)
+    )
+
+
+def _old_hooks(
+    answer: types.ListTaskPushNotificationConfigsResponse,
+) -> list[TaskPushNotificationConfig]:
+    return [_old_hook(config) for config in answer.configs]
+
+
+def _new_delete(params: PushParams) -> types.DeleteTaskPushNotificationConfigRequest:
+    if not params.push_notification_config_id:
+        raise InvalidParams.at("pushNotificationConfigId", "is required")
+    return types.DeleteTaskPushNotificationConfigRequest(
+        task_id=params.id, id=params.push_notification_config_id
+    )
+
+
+READ: dict[type[Wire], tuple[type[Wire], Callable[[Any], Any]]] = {
+    types.SendMessageRequest: (MessageSendParams, _new_send),
+    types.GetTaskRequest: (TaskQueryParams, GET.new),
+    types.CancelTaskRequest: (TaskIdParams, CANCEL.new),
+    types.SubscribeToTaskRequest: (TaskIdParams, SUBSCRIBE.new),
+    types.TaskPushNotificationConfig: (TaskPushNotificationConfig, _new_hook),
+    types.GetTaskPushNotificationConfigRequest: (
+        PushParams,
+        lambda p: types.GetTaskPushNotificationConfigRequest(
+            task_id=p.id, id=p.push_notification_config_id or p.id
+        ),
+    ),
+    types.ListTaskPushNotificationConfigsRequest: (
+        PushParams,
+        lambda p: types.ListTaskPushNotificationConfigsRequest(task_id=p.id),
+    ),
+    types.DeleteTaskPushNotificationConfigRequest: (PushParams, _new_delete),
+    types.GetExtendedAgentCardRequest: (
+        NoParams,
+        lambda _: types.GetExtendedAgentCardRequest(),
+    ),
+    types.Task: (Task, TASK.new),
+    types.Message: (Message, MESSAGE.new),
+    types.TaskStatusUpdateEvent: (TaskStatusUpdateEvent, UPDATE.new),
+    types.TaskArtifactUpdateEvent: (TaskArtifactUpdateEvent, CHUNK.new),
+    types.AgentCard: (card.AgentCard, card.new),
+}
+"""Our types, what 0.3 has in their place, and the way from there."""
+
+WRITE: dict[type, Callable[[Any], Any]] = {
+    types.SendMessageRequest: _old_send,
+    types.GetTaskRequest: GET.old,
+    types.CancelTaskRequest: CANCEL.old,
+    types.SubscribeToTaskRequest: SUBSCRIBE.old,
+    types.TaskPushNotificationConfig: _old_hook,
+    types.GetTaskPushNotificationConfigRequest: lambda r: PushParams(
+        id=r.task_id, push_notification_config_id=r.id
+    ),
+    types.ListTaskPushNotificationConfigsRequest: lambda r: PushParams(id=r.task_id),
+    types.DeleteTaskPushNotificationConfigRequest: lambda r: PushParams(
+        id=r.task_id, push_notification_config_id=r.id
+    ),
+    types.GetExtendedAgentCardRequest: lambda _: NoParams(),
+    types.Task: TASK.old,
+    types.Message: MESSAGE.old,
+    types.TaskStatusUpdateEvent: lambda e: UPDATE.old(e, final=e.status.state.terminal),
+    types.TaskArtifactUpdateEvent: CHUNK.old,
+    types.SendMessageResponse: lambda a: old(a.task if a.message is None else a.message),
+    types.StreamResponse: lambda a: old(
+        a.task or a.message or a.status_update or a.artifact_update
+    ),
+    types.ListTaskPushNotificationConfigsResponse: _old_hooks,
+    types.AgentCard: card.old,
+}
+"""The way to what 0.3 has in place of our types."""
+
+
+def old(value: Any) -> Any:
+    """One of our values as what 0.3 has in its place."""
+    return WRITE[type(value)](value)
+
+
+# ---- whole documents -----------------------------------------------------------------------
+
+_encode = msgspec.json.Encoder().encode
+
+
+def encode(value: Any) -> bytes:
+    """The result of an operation, or its parameters."""
+    return _encode(old(value))
+
+
+def decode(kind: type[W], body: bytes) -> W:
+    """The parameters of an operation, or its result; InvalidParams names the field."""
+    if kind not in READ:
+        return convert(kind, protojson.parse(body))
+    shape, new = READ[kind]
+    found: W = new(protojson.decode(shape, body))
+    return found
+
+
+def convert(kind: type[W], document: Any) -> W:
+    """The same of a document that is parsed already."""
+    if kind in READ:
+        shape, new = READ[kind]
+        found: Any = new(protojson.convert(shape, document))
+    elif kind is types.ListTaskPushNotificationConfigsResponse:
+        items = document if isinstance(document, list) else [document]
+        hooks = tuple(convert(types.TaskPushNotificationConfig, item) for item in items)
+        found = types.ListTaskPushNotificationConfigsResponse(configs=hooks)
+    else:  # a task, a message, or one of the updates
+        name, member = _member(document)
+        found = kind(**{name: convert(member, document)})
+    return found  # type: ignore[no-any-return]
+
+
+_MEMBERS: dict[str, tuple[str, type[Wire]]] = {
+    "task": ("task", types.Task),
+    "message": ("message", types.Message),
+    "status-update": ("status_update", types.TaskStatusUpdateEvent),
+    "artifact-update": ("artifact_update", types.TaskArtifactUpdateEvent),
+}
+
+
+def _member(document: Any) -> tuple[str, type[Wire]]:
+    """What an answer is, by its kind, or, where that was left out, by its fields."""
+    fields = document if isinstance(document, dict) else {}
+    kind = fields.get("kind")
+    if kind is None:
+        if "parts" in fields:
+            kind = "message"
+        elif "artifact" in fields:
+            kind = "artifact-update"
+        else:
+            kind = "status-update" if "taskId" in fields else "task"
+    if kind not in _MEMBERS:
+        raise InvalidParams.at("kind", f"expected one of {', '.join(_MEMBERS)}")
+    return _MEMBERS[kind]
+
+
+def response(event: Any, last: bool = False) -> bytes:
+    """An event of a stream; empty if it is not for clients."""
+    if type(event) is types.TaskArtifactUpdateEvent:
+        wire = _encode(CHUNK.old(event))
+    elif type(event) is types.TaskStatusUpdateEvent:
+        wire = _encode(UPDATE.old(event, final=last))
+    elif isinstance(event, types.Task):
+        wire = _encode(TASK.old(event))
+    elif isinstance(event, Reply):
+        wire = _encode(MESSAGE.old(event.message))
+    else:
+        return b""
+    return protojson.unbroken(wire)
+
+
+def problem(error: A2AError) -> dict[str, Any]:
+    """The error of an answer. Codes that 0.3 does not have are internal errors there."""
+    return {**error.to_rpc(), "code": error.rpc if error.rpc not in (-32008, -32009) else -32603}

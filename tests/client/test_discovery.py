@@ -1,0 +1,105 @@
+"""Which card a client reads, and which of its interfaces it uses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from msgspec import to_builtins
+
+from dragoman.client import discovery
+from dragoman.dialects.v0_3.card import merged, old
+from dragoman.errors import InvalidAgentResponse, VersionNotSupported
+from dragoman.types import AgentCard, AgentInterface
+from tests.client.networks import card
+
+BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC")
+
+
+def interface(url: str, binding: str = "JSONRPC", version: str = "1.0") -> AgentInterface:
+    """An interface."""
+    return AgentInterface(url=url, protocol_binding=binding, protocol_version=version)
+
+
+def decode(document: Any) -> AgentCard:
+    """The card in a document."""
+    return discovery.decode(json.dumps(document).encode(), "here")
+
+
+OLDER = {"name": "a", "url": "http://x", "protocolVersion": "0.3.0"}
+
+
+def test_the_part_of_1_0_wins() -> None:
+    document = merged(card(interface("http://one"))) | OLDER
+    found = decode(document)
+    assert found.supported_interfaces == (interface("http://one"),)
+    assert found.name == "a"
+
+
+def test_an_older_card() -> None:
+    found = decode(to_builtins(old(card(interface("http://one", version="0.3")))))
+    assert found == card(interface("http://one", version="0.3"))
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"url": None}, "url: is required"),
+        ({"url": ""}, "url: must not be empty"),
+        ({"name": 5}, "name: expected str"),
+        ({"skills": [{"name": "x"}]}, r"skills\[0\]\.id: is required"),
+        ({"capabilities": []}, "capabilities: expected object"),
+        ({"additionalInterfaces": {}}, "additionalInterfaces: expected array"),
+        ({"securitySchemes": {"a": 5}}, "securitySchemes"),
+        ({"security": [{"a": "b"}]}, r"security\[0\]"),
+    ],
+)
+def test_what_is_wrong_with_an_older_card(change: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidAgentResponse, match=f"the card at here is not valid: {field}"):
+        decode(OLDER | change)
+
+
+def test_the_order_is_that_of_the_agent() -> None:
+    offered = (
+        interface("http://a", "HTTP+JSON", "0.2"),
+        interface("http://b", "jsonrpc", "0.3.1"),
+        interface("http://c", "JSONRPC", "2.0"),
+        interface("http://d", "JSONRPC", "1.0.1"),
+        interface("http://e", "SOAP", "1.0"),
+        interface("http://f", "HTTP+JSON", "0.3"),
+    )
+    found = discovery.interfaces(card(*offered), BINDINGS)
+    assert [item.url[-1] for item in found] == ["b", "f"]
+    assert [item.url[-1] for item in discovery.interfaces(card(*offered[3:]), BINDINGS)] == ["d"]
+
+
+def test_a_version_that_is_not_said_is_tried_out() -> None:
+    offered = (interface("http://a", "JSONRPC", "0.2"), interface("http://a", "JSONRPC", "0.1"))
+    assert discovery.interfaces(card(*offered), BINDINGS) == list(offered)
+
+
+@pytest.mark.parametrize(
+    ("url", "binding", "allowed"),
+    [
+        ("x:50051", "GRPC", True),
+        ("[::1]:50051", "GRPC", True),
+        ("x", "grpc", True),
+        ("https://x:50051", "GRPC", True),
+        ("dns:///x:50051", "GRPC", False),
+        ("", "GRPC", False),
+        ("x:port", "GRPC", False),
+        ("x:50051", "JSONRPC", False),
+        ("x:50051", "HTTP+JSON", False),
+        ("ftp://x", "JSONRPC", False),
+        ("http://x", "JSONRPC", True),
+    ],
+)
+def test_addresses(url: str, binding: str, allowed: bool) -> None:
+    for version in ("1.0", "0.3"):
+        one = interface(url, binding, version)
+        if allowed:
+            assert discovery.interfaces(card(one), BINDINGS) == [one]
+            continue
+        with pytest.raises(InvalidAgentResponse, match="is no address of an interface"):
+            discovery.interfaces(card(one), BINDINGS)
