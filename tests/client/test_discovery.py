@@ -10,7 +10,7 @@ from msgspec import to_builtins
 
 from dragoman.client import discovery
 from dragoman.dialects.v0_3.card import merged, old
-from dragoman.errors import InvalidAgentResponse, VersionNotSupported
+from dragoman.errors import InvalidAgentResponse
 from dragoman.types import AgentCard, AgentInterface
 from tests.client.networks import card
 
