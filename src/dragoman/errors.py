@@ -272,10 +272,11 @@ def restored(
     *,
     rpc: int = 0,
     http: int = 0,
+    grpc: str = "",
     headers: Mapping[str, str] | None = None,
 ) -> A2AError:
     """The error that an answer carries: by its reason, else by its JSON-RPC code, else by its HTTP
-    status. What others leave out is made up for, and what they add is kept."""
+    or gRPC status. What others leave out is made up for, and what they add is kept."""
     reason, metadata, violations = "", {}, []
     for detail in details if isinstance(details, list | tuple) else ():
         if not isinstance(detail, dict):
@@ -292,11 +293,16 @@ def restored(
                     violations.append((str(field), str(what)))
     kinds = _every(A2AError)
     named = [kind for kind in kinds if reason and kind.reason == reason]
+    former, colon, rest = message.partition(": ") if grpc else ("", "", "")
+    known = [kind for kind in kinds if colon and kind.former == former]
+    if known:  # so 0.3 tells them over gRPC
+        named, message = named or known, rest
     kind = (
         next((kind for kind in named if kind.http == http), named[0] if named else None)
         or next((kind for kind in kinds if rpc and rpc != -32603 and kind.rpc == rpc), None)
         # a bare status says nothing of what only A2A knows
-        or next((k for k in kinds if http and k.http == http and k.rpc < -32099), InternalError)
+        or next((k for k in kinds if http and k.http == http and k.rpc < -32099), None)
+        or next((k for k in kinds if grpc and k.grpc == grpc), InternalError)
     )
     error = kind(message, violations=violations, metadata=metadata)
     error.headers = dict(headers or {})

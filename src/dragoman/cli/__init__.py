@@ -14,7 +14,7 @@ from dragoman._version import __version__
 DEFAULTS = {"store": "sqlite:"}
 """What the command does otherwise than `App`: it keeps what it is told, in a file that is named
 after the agents."""
-SERVE = ("host", "port", "url", "store", "log_level", "log_format")
+SERVE = ("host", "port", "grpc_port", "url", "store", "log_level", "log_format")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -98,7 +98,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     for name in SERVE:
         parser.add_argument(
             f"--{name.replace('_', '-')}",
-            type=int if name == "port" else str,
+            type=int if name.endswith("port") else str,
             help=settings.DESCRIPTIONS[name],
         )
     parser.add_argument(

@@ -74,7 +74,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def client(arguments: argparse.Namespace) -> Client:
     """The client that the options describe."""
     from dragoman.client import Client  # other commands do without it
-    from dragoman.client.binding import BINDINGS
+    from dragoman.client.binding import BINDINGS, spoken
     from dragoman.client.engine import origin
 
     if not arguments.url:
@@ -88,16 +88,17 @@ def client(arguments: argparse.Namespace) -> Client:
     follows = getattr(arguments, "follows", False) or getattr(arguments, "stream", False)
     if arguments.binding and arguments.binding.upper() not in BINDINGS:
         raise UsageError(f"--binding {arguments.binding}: choose one of {', '.join(BINDINGS)}")
+    engine = sockets(arguments)
     return Client.connect(
         arguments.url,
-        engine=sockets(arguments),
+        engine=engine,
         headers=headers(arguments),
         auth=_auth(arguments),
         trust=arguments.trust,
         insecure=arguments.insecure_http,
         timeout=arguments.timeout,
         deadline=None if follows else arguments.timeout,
-        bindings=[arguments.binding] if arguments.binding else tuple(BINDINGS),
+        bindings=[arguments.binding] if arguments.binding else spoken(engine),
     )
 
 

@@ -99,6 +99,9 @@ def announce(app: App, port: int) -> None:
     for endpoint in app.endpoints.values():
         logger.info("%s at %s%s/", endpoint.service.agent.name, base, endpoint.prefix)
         logger.info("  card %s%s/.well-known/agent-card.json", base, endpoint.prefix)
+        if endpoint.grpc:
+            tls = " (TLS)" if settings.grpc_cert else ""
+            logger.info("  gRPC %s%s", settings.grpc_url or f"{host}:{endpoint.grpc}", tls)
     if settings.store.startswith("memory:"):
         logger.info("tasks are kept in memory: they end with this process")
     elif settings.store.startswith("sqlite:"):

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import AsyncGenerator, Mapping
 from functools import cache
+from importlib.util import find_spec
 from itertools import count
 from typing import Any, Generic, Protocol, TypeVar
 from urllib.parse import quote, urlencode, urljoin
@@ -15,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.client import discovery, sse, upload
-from dragoman.client.engine import Engine, Request, Response, whole
+from dragoman.client.engine import Engine, Request, Response, Sockets, whole
 from dragoman.client.speech import HTTP, RPC, Speech
 from dragoman.client.upload import File
 from dragoman.dialects import v1_0
@@ -81,7 +82,6 @@ class JsonRpc:
     """Everything is posted to one address."""
 
     name = "JSONRPC"
-    versions = tuple(RPC)
 
     def __init__(self, engine: Engine, interface: AgentInterface) -> None:
         self.engine = engine
@@ -161,7 +161,6 @@ class HttpJson:
     """A path and a verb for each operation."""
 
     name = "HTTP+JSON"
-    versions = tuple(HTTP)
 
     def __init__(self, engine: Engine, interface: AgentInterface) -> None:
         self.engine = engine
@@ -195,6 +194,9 @@ class HttpJson:
 
     def _request(self, order: Order) -> Request:
         path, verb = self.speech.name(order.operation), order.operation.verbs[0]
+        if order.files and self.speech.version != "1.0":  # there, base64 is encoded once more
+            request = upload.filled(order.request, order.files)
+            order = replace(order, request=request, files={})
         body = self.speech.ask(order.request)
         headers = {**order.headers, "accept": _accept(order)}
         if "{" in path or verb != "POST":
@@ -269,11 +271,94 @@ def _former(document: Any, response: Response) -> A2AError:
     return restored(message, http=response.status, headers=response.headers)
 
 
-BINDINGS: dict[str, type[JsonRpc] | type[HttpJson]] = {
+class Grpc:
+    """A method for each operation, and a message for each answer."""
+
+    name = "GRPC"
+
+    def __init__(self, engine: Engine, interface: AgentInterface) -> None:
+        from dragoman.dialects.protobuf.speech import BY_VERSION
+
+        self.engine = engine
+        self.speech = BY_VERSION[minor(interface.protocol_version)]
+        self.url = interface.url
+        self.tenant = interface.tenant
+        self._names = {found.call: name for name, found in self.speech.methods.items()}
+
+    async def call(self, order: Order) -> Any:
+        """See `Binding.call`."""
+        response = await self.engine.send(self._request(order))
+        body = await whole(response)
+        if response.status != 200:
+            raise self._error(response.headers, body)
+        kind = order.operation.response
+        return None if kind is None else self._read(order.operation, body)
+
+    async def stream(self, order: Order) -> AsyncGenerator[StreamResponse, None]:
+        """See `Binding.stream`."""
+        from dragoman.client.grpc import Failed
+
+        response = await self.engine.send(self._request(order))
+        if response.status != 200:
+            raise self._error(response.headers, await whole(response))
+        try:
+            async for message in response.chunks():
+                yield self._read(order.operation, message)
+        except Failed as error:
+            told = {"grpc-status": error.name, "grpc-message": error.words}
+            raise self._error(told, error.details) from None
+        finally:
+            await response.close()
+
+    def _request(self, order: Order) -> Request:
+        request = order.request
+        if self.tenant:
+            request = replace(request, tenant=self.tenant)
+        name = self._names.get(order.call)
+        if name is None:
+            raise UnsupportedOperation(
+                f"the agent speaks A2A {self.speech.version}, which has no {order.operation.name}"
+            )
+        body = self.speech.ask(upload.filled(request, order.files))
+        url = f"{self.url}/{self.speech.service}/{name}"
+        return Request("POST", url, order.headers, body, order.patience)
+
+    def _read(self, operation: Operation, body: bytes) -> Any:
+        assert operation.response is not None
+        try:
+            return self.speech.told(operation.response, body)
+        except (InvalidParams, ParseError) as error:
+            raise _bad(operation, error) from None
+
+    def _error(self, headers: Mapping[str, str], body: bytes) -> A2AError:
+        from dragoman.dialects.protobuf import restored_status
+
+        name, message = headers.get("grpc-status", ""), headers.get("grpc-message", "")
+        _, _, details = restored_status(body)
+        rest = {key: value for key, value in headers.items() if not key.startswith("grpc-")}
+        return restored(message, details, grpc=name, headers=rest)
+
+
+BINDINGS: dict[str, type[JsonRpc] | type[HttpJson] | type[Grpc]] = {
     JsonRpc.name: JsonRpc,
     HttpJson.name: HttpJson,
+    Grpc.name: Grpc,
 }
 _FIELD = re.compile(r"\{(\w+)(=[^}]*)?\}")
+
+
+def spoken(engine: Engine) -> list[str]:
+    """The bindings that can be spoken through this engine."""
+    grpc = isinstance(engine, Sockets) and _installed()
+    return [name for name in BINDINGS if name != Grpc.name or grpc]
+
+
+@cache
+def _installed() -> bool:
+    try:
+        return bool(find_spec("grpc") and find_spec("google.protobuf"))
+    except ModuleNotFoundError:
+        return False
 
 
 def minor(version: str) -> str:
@@ -323,4 +408,8 @@ def _value(operation: Operation, document: Any, speech: Speech) -> Any:
     try:
         return speech.told(operation.response, document)
     except (InvalidParams, ParseError) as error:
-        raise InvalidAgentResponse(f"{operation.name} answered with a bad field: {error}") from None
+        raise _bad(operation, error) from None
+
+
+def _bad(operation: Operation, error: A2AError) -> InvalidAgentResponse:
+    return InvalidAgentResponse(f"{operation.name} answered with a bad field: {error}")

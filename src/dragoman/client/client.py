@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from dragoman import clock, content, telemetry
 from dragoman.client.behalf import Behalf
-from dragoman.client.binding import BINDINGS, Binding, Order, minor
+from dragoman.client.binding import BINDINGS, Binding, Order, minor, spoken
 from dragoman.client.credentials import ANYWHERE, LIMIT, Auth, Guard, wanted
 from dragoman.client.discovery import SPOKEN, Cards, Shelf, address, interfaces
 from dragoman.client.engine import Broken, Engine, Inside, Sockets, Unreachable
@@ -138,7 +138,7 @@ class Client:
         )
         self.extensions = tuple(options.get("extensions", ()))
         """Those that are asked for and offered."""
-        self._spoken = [name.upper() for name in options.get("bindings", tuple(BINDINGS))]
+        self._spoken = [name.upper() for name in options.get("bindings", spoken(engine))]
         self.timeout = options.get("timeout", 60.0)
         self.deadline = options.get("deadline")
         self.patience = options.get("patience", 60.0)
@@ -217,7 +217,8 @@ class Client:
 
     def _choose(self) -> None:
         """Take the agent's first interface that is spoken here, and our extension if it has it."""
-        usable = interfaces(self.card, self._spoken)
+        target = self._target if isinstance(self._target, str) else ""
+        usable = interfaces(self.card, self._spoken, plain=address(target).startswith("http://"))
         if isinstance(self._target, AgentCard) or not address(self._target):
             self._guard.trust(item.url for item in usable)  # whoever gave the card vouches for it
         self._guard.read(self.card)

@@ -13,6 +13,7 @@ from asyncio import Timeout, get_running_loop
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from ssl import SSLContext, create_default_context
 from typing import Protocol
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -21,6 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.client.engine import Engine, Request, Response, loopback, origin
+from dragoman.client.pem import PEM
 from dragoman.types import AgentCard, AgentInterface, SecurityScheme
 
 _SECRET = re.compile(r"auth|cookie|key|token|secret|password|session|credential", re.IGNORECASE)
@@ -131,6 +133,10 @@ class Certificate:
         if self._context is None:
             self._context = create_default_context(cafile=self._ca or None)
             self._context.load_cert_chain(*self._files)
+            file, key, password = self._files
+            if password is None:  # gRPC takes no key that is locked
+                shown = Path(file).read_bytes()
+                PEM[self._context] = shown, Path(key).read_bytes() if key else shown
         return self._context
 
 
@@ -382,8 +388,8 @@ def secretive(header: str) -> bool:
 
 
 def private(url: str) -> bool:
-    """Whether nobody can listen on the way: https, or this machine."""
+    """Whether nobody can listen on the way: TLS, or this machine."""
     parts = urlsplit(url)
-    if parts.scheme == "https":
+    if parts.scheme in ("https", "grpcs"):
         return True
     return loopback(parts.hostname or "")

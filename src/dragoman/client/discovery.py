@@ -9,6 +9,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.client.credentials import private
 from dragoman.client.engine import Engine, Request, Response, origin, whole
@@ -24,6 +25,7 @@ SPOKEN = ("1.0", "0.3", "0.2", "0.1")
 """The versions that are spoken, the latest first: the one to ask for where there is a choice."""
 LATER = {"HTTP+JSON": ("1.0", "0.3"), "GRPC": ("1.0", "0.3")}
 """The bindings that the oldest versions did not have."""
+INSTALL = "; `pip install 'dragoman[grpc]'` brings GRPC"
 
 
 def address(target: str) -> str:
@@ -153,9 +155,11 @@ def decode(body: bytes, where: str) -> AgentCard:
         raise InvalidAgentResponse(f"the card at {where} is not valid: {error}") from None
 
 
-def interfaces(card: AgentCard, bindings: Collection[str]) -> list[AgentInterface]:
+def interfaces(
+    card: AgentCard, bindings: Collection[str], *, plain: bool = False
+) -> list[AgentInterface]:
     """The interfaces that can be used, in the agent's order, all in the version of the first; an
-    error says why there are none."""
+    error says why there are none. `plain` is for agents that have no TLS elsewhere, either."""
     usable = [
         found
         for found in card.supported_interfaces
@@ -166,9 +170,9 @@ def interfaces(card: AgentCard, bindings: Collection[str]) -> list[AgentInterfac
         version = v0_3.minor(usable[0])
         # of an agent that does not say its version it is tried out
         among = ("0.2", "0.1") if version == "0.2" else (version,)
-        usable = [found for found in usable if v0_3.minor(found) in among]
+        usable = [_dialled(found, plain) for found in usable if v0_3.minor(found) in among]
         for found in usable:
-            if not _dialable(found):
+            if not origin(found.url).startswith(("http", "grpc")):
                 raise InvalidAgentResponse(
                     f"the card is not valid: {found.url!r} is no address of an interface"
                 )
@@ -176,17 +180,22 @@ def interfaces(card: AgentCard, bindings: Collection[str]) -> list[AgentInterfac
     offered = ", ".join(
         f"{found.protocol_binding} {found.protocol_version}" for found in card.supported_interfaces
     )
+    hint = "" if "GRPC" in bindings or "GRPC" not in offered else INSTALL
     raise VersionNotSupported(
         f"the agent offers {offered}; this client speaks {', '.join(bindings)} "
-        f"in {', '.join(SPOKEN)}"
+        f"in {', '.join(SPOKEN)}{hint}"
     )
 
 
-def _dialable(interface: AgentInterface) -> bool:
-    url = interface.url
-    if interface.protocol_binding.upper() == "GRPC" and "://" not in url:
-        url = f"https://{url}"  # host:port, as the specification has it
-    return origin(url).startswith("http")
+def _dialled(interface: AgentInterface, plain: bool) -> AgentInterface:
+    """With an address that says how it is dialled: of gRPC, cards tell host and port alone."""
+    if interface.protocol_binding.upper() != "GRPC":
+        return interface
+    scheme, _, rest = interface.url.rpartition("://")
+    if not scheme:
+        plain = plain or private(f"http://{rest}")
+    tls = scheme in ("https", "grpcs") or not (scheme or plain)
+    return replace(interface, url=f"{'grpcs' if tls else 'grpc'}://{rest.rstrip('/')}")
 
 
 def _age(control: str) -> float:

@@ -22,6 +22,8 @@ from dragoman.errors import InvalidAgentResponse
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
 
+    from dragoman.client.grpc import Calls
+
 LONGEST = 64 * 1024 * 1024
 """The longest answer that is read as a whole."""
 CONNECT = 10.0
@@ -129,16 +131,24 @@ async def whole(response: Response) -> bytes:
 
 
 class Sockets:
-    """HTTP over the network. No redirect is followed: a card says where its agent is."""
+    """HTTP over the network, and gRPC where it is installed. No redirect is followed: a card says
+    where its agent is."""
 
     def __init__(self, *, ssl: SSLContext | None = None, tap: Tap | None = None) -> None:
         self._ssl = ssl
         self._tap = tap
         self._session: ClientSession | None = None
         self._proxies: dict[str, str] = {}
+        self._calls: Calls | None = None
 
     async def send(self, request: Request) -> Response:
         """See `Engine.send`."""
+        if request.url.startswith("grpc"):
+            if self._calls is None:
+                from dragoman.client.grpc import Calls
+
+                self._calls = Calls(self._ssl, self._tap)
+            return await self._calls.send(request)
         session = self._session or self._open()
         import aiohttp
 
@@ -213,6 +223,9 @@ class Sockets:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+        calls, self._calls = self._calls, None
+        if calls is not None:
+            await calls.close()
 
 
 class _Received:

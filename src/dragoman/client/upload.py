@@ -11,8 +11,10 @@ import stat
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from dragoman.client.engine import Body
-from dragoman.types import Part
+from dragoman.types import Part, SendMessageRequest, Wire
 
 PIECE = 3 << 16  # base64 of a multiple of three has no padding
 MARK = b"\x00dragoman:file\x00"  # 15 bytes: its base64 does not depend on what follows
@@ -40,6 +42,18 @@ class File:
 def body(encoded: bytes, files: Mapping[str, File]) -> bytes | Body:
     """The encoded request, with the content of files in the places of their signs."""
     return Spliced(encoded, files) if files else encoded
+
+
+def filled(request: Wire, files: Mapping[str, File]) -> Wire:
+    """The request with the content of files in it, for bindings that send it as a whole."""
+    if not files or not isinstance(request, SendMessageRequest):
+        return request
+    by_mark = {MARK + file._id: file for file in files.values()}
+    parts = tuple(
+        replace(part, raw=by_mark[part.raw].path.read_bytes()) if part.raw in by_mark else part
+        for part in request.message.parts
+    )
+    return replace(request, message=replace(request.message, parts=parts))
 
 
 class Spliced:

@@ -1,0 +1,192 @@
+"""gRPC calls as an engine makes them: a request is one message, an answer is a message a piece.
+
+It needs the extra `grpc`. What a call ends with is told as HTTP would: by a status, the trailers
+as headers, and the details of an error as the body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import grpc
+
+from dragoman.client.engine import (
+    LONGEST,
+    Broken,
+    Request,
+    Response,
+    Silent,
+    Tap,
+    Unreachable,
+    origin,
+)
+from dragoman.client.pem import PEM
+
+DETAILS = "grpc-status-details-bin"
+STATUSES = {
+    "INVALID_ARGUMENT": 400,
+    "FAILED_PRECONDITION": 400,
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "NOT_FOUND": 404,
+    "RESOURCE_EXHAUSTED": 429,
+    "UNIMPLEMENTED": 501,
+    "UNAVAILABLE": 503,
+}
+OPTIONS = (
+    ("grpc.max_receive_message_length", LONGEST),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.enable_retries", 0),  # what may be done twice is known above
+    ("grpc.primary_user_agent", "dragoman"),
+)
+
+
+class Calls:
+    """Channels by their address, each dialled when it is first needed."""
+
+    def __init__(self, context: ssl.SSLContext | None = None, tap: Tap | None = None) -> None:
+        self._context = context
+        self._tap = tap
+        self._channels: dict[tuple[str, ssl.SSLContext | None], Any] = {}
+
+    async def send(self, request: Request) -> Response:
+        """See `Engine.send`. A stream's answer is here with its first message."""
+        assert isinstance(request.body, bytes)
+        parts = urlsplit(request.url)
+        channel = self._channel(parts.scheme, parts.netloc, request.tls)
+        metadata = [(name.lower(), value) for name, value in request.headers.items()]
+        if self._tap is not None:
+            lines = [f"gRPC {parts.path} ({len(request.body)} bytes)"]
+            lines += [f"{name}: {value}" for name, value in metadata]
+            self._tap(True, "\r\n".join([*lines, "", ""]).encode())
+        call = channel.unary_stream(parts.path)(request.body, metadata=tuple(metadata))
+        answer = Answer(call, origin(request.url), request.patience)
+        await answer.begin()
+        if self._tap is not None:
+            self._tap(False, f"gRPC {answer.name}\r\n\r\n".encode())
+        return answer
+
+    def _channel(self, scheme: str, netloc: str, tls: ssl.SSLContext | None) -> Any:
+        context = tls or self._context
+        key = netloc, context if scheme == "grpcs" else None
+        channel = self._channels.get(key)
+        if channel is None:
+            if scheme == "grpcs":
+                credentials = _credentials(context)
+                channel = grpc.aio.secure_channel(netloc, credentials, OPTIONS)
+            else:
+                channel = grpc.aio.insecure_channel(netloc, OPTIONS)
+            self._channels[key] = channel
+        return channel
+
+    async def close(self) -> None:
+        """See `Engine.close`."""
+        channels, self._channels = self._channels, {}
+        await asyncio.gather(*(channel.close() for channel in channels.values()))
+
+
+def _credentials(context: ssl.SSLContext | None) -> Any:
+    """What gRPC makes of a context: whom it trusts, and what it shows of itself."""
+    if context is None:
+        return grpc.ssl_channel_credentials()
+    trusted = [ssl.DER_cert_to_PEM_cert(each) for each in context.get_ca_certs(binary_form=True)]
+    certificate, key = PEM.get(context, (None, None))
+    return grpc.ssl_channel_credentials(
+        "".join(trusted).encode() or None, private_key=key, certificate_chain=certificate
+    )
+
+
+class Answer:
+    """See `Response`."""
+
+    def __init__(self, call: Any, where: str, patience: float | None) -> None:
+        self.status = 200
+        self.headers: Mapping[str, str] = {}
+        self.name = "OK"
+        """gRPC's own name of the status."""
+        self._call = call
+        self._where = where
+        self._patience = patience
+        self._first: bytes | None = None
+        self._details = b""
+
+    async def begin(self) -> None:
+        """Wait for the first message, or for what there is instead."""
+        try:
+            message = await self._call.read()
+            if message is grpc.aio.EOF:
+                self._end(await self._call.code(), await self._call.details())
+                if self.status != 200:
+                    await self._trailers()
+            else:
+                self._first = message
+        except grpc.aio.AioRpcError as error:
+            self._end(error.code(), error.details(), error)
+            await self._trailers()
+        except asyncio.CancelledError:
+            self._call.cancel()
+            raise
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """See `Response.chunks`: a message a piece."""
+        if self.status != 200:
+            if self._details:
+                yield self._details
+            return
+        message = self._first
+        try:
+            while message is not None and message is not grpc.aio.EOF:
+                yield message
+                async with asyncio.timeout(self._patience):
+                    message = await self._call.read()
+            if message is not None and (code := await self._call.code()).name != "OK":
+                raise Failed(code.name, await self._call.details(), await self._found())
+        except TimeoutError:
+            raise Silent(f"{self._where}: nothing came in time") from None
+        except grpc.aio.AioRpcError as error:
+            details = await self._found()
+            if _lost(error.code().name, details):
+                raise Broken(f"{self._where}: {error.details()}") from error
+            raise Failed(error.code().name, error.details(), details) from error
+
+    async def close(self) -> None:
+        """See `Response.close`."""
+        self._call.cancel()
+
+    def _end(self, code: Any, words: str, error: BaseException | None = None) -> None:
+        self.name = code.name
+        if code.name == "OK":
+            return
+        self.status = STATUSES.get(code.name, 500)
+        self.headers = {"grpc-status": code.name, "grpc-message": words or ""}
+
+    async def _trailers(self) -> None:
+        self._details = await self._found()
+        if _lost(self.name, self._details):
+            raise Unreachable(f"{self._where}: {self.headers['grpc-message']}")
+        pairs = await self._call.trailing_metadata() or ()
+        told = {name: value for name, value in pairs if isinstance(value, str)}
+        self.headers = {**told, **self.headers}
+
+    async def _found(self) -> bytes:
+        for name, value in await self._call.trailing_metadata() or ():
+            if name == DETAILS:
+                return bytes(value)
+        return b""
+
+
+class Failed(Exception):
+    """A stream ended with an error after it had begun."""
+
+    def __init__(self, name: str, words: str, details: bytes) -> None:
+        super().__init__(words)
+        self.name, self.words, self.details = name, words, details
+
+
+def _lost(code: str, details: bytes) -> bool:
+    """Whether it was the network that ended the call: an agent says more."""
+    return not details and code in ("UNAVAILABLE", "CANCELLED", "DEADLINE_EXCEEDED")
