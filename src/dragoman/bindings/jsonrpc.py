@@ -94,7 +94,6 @@ class Asked(Struct, gc=False):
 
 
 NOTHING = (b"", b"null")
-DIALECTS: dict[str, Dialect] = {"1.0": v1_0, "0.3": v0_3, "0.2": v0_3}
 _envelope = msgspec.json.Decoder(Envelope)
 
 
@@ -199,8 +198,11 @@ def _operate(
     endpoint: Endpoint, exchange: Exchange, method: Method, asked: Asked, params: bytes, call: Call
 ) -> Awaitable[Any]:
     version = call.caller.version
-    if version != "1.0":
-        asked.dialect = v0_1.Speech(endpoint.scope(call)) if version == "0.1" else DIALECTS[version]
+    if version == "0.1":
+        asked.dialect = v0_1.Speech(endpoint.scope(call))
+    elif version != "1.0":
+        sends = method.operation.request is SendMessageRequest
+        asked.dialect = v0_3.MIXED if sends and v0_3.Mixed.heard(params) else v0_3
     request = asked.dialect.decode(method.operation.request, params)
     if version == "0.1" and isinstance(request, SendMessageRequest):
         call = replace(call, name=request.message.task_id)

@@ -69,6 +69,7 @@ ABSENT = {
     "reference-0.2": (*_LISTS, *_SUBSCRIPTIONS),
     "python-a2a": (
         *("data", "file bytes", "file url", "stream", "stream reply", "stream refused"),
+        *("poll", "cancel"),
         *("listing", *_SUBSCRIPTIONS, *_WEBHOOKS, "extended"),
     ),
     "fasta2a": (

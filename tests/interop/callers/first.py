@@ -18,7 +18,6 @@ class First(Caller):
     def __init__(self, url: str) -> None:
         Message.enable_google_a2a_compatibility()
         Task.enable_google_a2a_compatibility()
-        self._sending: list[asyncio.Future[Any]] = []
         self._client = A2AClient(url, timeout=15, google_a2a_compatible=True)
 
     async def card(self) -> Told:
@@ -38,13 +37,9 @@ class First(Caller):
             raise Absent
         message = {"role": "user", "parts": [{"type": "text", **part} for part in parts]}
         made = Task(id=task or str(uuid4()), session_id=context or str(uuid4()), message=message)
-        sending = asyncio.ensure_future(self._client.send_task_async(made))
-        if wait:
-            return _dump(await sending)
-        self._sending.append(sending)  # there is no other way to go on meanwhile
-        while (begun := await asyncio.to_thread(self._client.get_task, made.id)).id != made.id:
-            await asyncio.sleep(0.02)
-        return _dump(begun)
+        if not wait:  # it takes a task that has no artifacts yet for one that has ended
+            raise Absent
+        return _dump(await self._client.send_task_async(made))
 
     async def get(self, task: str, *, history: int | None = None) -> Told:
         asked = (task,) if history is None else (task, history)

@@ -17,6 +17,7 @@ from operator import attrgetter
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman import types
 from dragoman.types import Metadata, Wire
@@ -90,6 +91,18 @@ def several(old: Callable[[Any], Any], new: Callable[[Any], Any], name: str = ""
         lambda items: tuple([new(item) for item in items]),
         name,
     )
+
+
+def mapped(value: Any, kind: type[Wire], change: Callable[[Any], Any]) -> Any:
+    """The value with all of this kind in it changed."""
+    if isinstance(value, kind):
+        return change(value)
+    if isinstance(value, tuple):
+        return tuple([mapped(item, kind, change) for item in value])
+    if not isinstance(value, Wire):
+        return value
+    inner = {name: mapped(getattr(value, name), kind, change) for name in value.__struct_fields__}
+    return replace(value, **inner)
 
 
 def carry(metadata: Metadata | None, **extras: Any) -> Metadata | None:

@@ -17,6 +17,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, field
+from msgspec.structs import replace
 
 from dragoman import types
 from dragoman.dialects import protojson
@@ -319,7 +320,7 @@ def old_message(message: types.Message) -> Message:
     if message.reference_task_ids:
         references = list(message.reference_task_ids)
         metadata = common.carry(message.metadata, referenceTaskIds=references)
-        return msgspec.structs.replace(found, metadata=metadata)
+        return replace(found, metadata=metadata)
     return found
 
 
@@ -382,32 +383,12 @@ CONFIG = Pair(types.TaskPushNotificationConfig, PushNotificationConfig, authenti
 
 def bare(value: Any) -> Any:
     """The same with the bytes of files as they are, for those who read them so."""
-    if isinstance(value, FilePart):
-        if value.file_with_bytes is None:
-            return value
-        return msgspec.structs.replace(
-            value, file_with_bytes=base64.b64decode(value.file_with_bytes)
-        )
-    if isinstance(value, tuple):
-        return tuple([bare(item) for item in value])
-    if not isinstance(value, _HOLDERS):
-        return value
-    inner = {name: bare(getattr(value, name)) for name in value.__struct_fields__}
-    return msgspec.structs.replace(value, **inner)
+    return common.mapped(value, FilePart, _bare)
 
 
-_HOLDERS = (
-    Task,
-    TaskStatus,
-    Message,
-    Artifact,
-    Part,
-    TaskStatusUpdateEvent,
-    TaskArtifactUpdateEvent,
-    SendMessageResponse,
-    StreamResponse,
-    ListTasksResponse,
-)
+def _bare(file: FilePart) -> FilePart:
+    raw = file.file_with_bytes
+    return file if raw is None else replace(file, file_with_bytes=base64.b64decode(raw))
 
 
 def node(agent: str) -> bool:

@@ -60,7 +60,8 @@ class File(Wire, frozen=True, kw_only=True):
 
 
 class Part(Wire, frozen=True, kw_only=True):
-    """A piece of content of one kind. In 0.1 the kind is called type."""
+    """A piece of content of one kind. In 0.1 the kind is called type. Where it says none, it may
+    be one of 1.0: there is a client that mixes the two."""
 
     kind: str = ""
     type: str = ""
@@ -68,16 +69,25 @@ class Part(Wire, frozen=True, kw_only=True):
     file: File | None = None
     data: Any | UnsetType = UNSET
     metadata: Metadata | None = None
+    raw: bytes | None = None
+    url: str | None = None
+    filename: str = ""
+    media_type: str = ""
 
     def __post_init__(self) -> None:
         kind = self.kind or self.type
-        if self.text is not None:
-            good = kind in ("text", "") and self.file is None and self.data is UNSET
-        elif self.file is not None:
-            good = kind in ("file", "") and self.data is UNSET
-        else:
-            good = kind in ("data", "") and self.data is not UNSET
-        if not good:
+        held = [
+            name
+            for name, there in (
+                ("text", self.text is not None),
+                ("file", self.file is not None),
+                ("data", self.data is not UNSET),
+                ("raw", self.raw is not None and not kind),
+                ("url", self.url is not None and not kind),
+            )
+            if there
+        ]
+        if len(held) != 1 or kind not in ("", held[0]):
             raise ValueError("a part is of kind text, file or data, and has the field of that name")
 
 
@@ -249,9 +259,17 @@ def new_part(part: Part) -> types.Part:
     """A part of 0.3 as ours."""
     if part.text is not None:
         return common.plain(part.text, part.metadata)
+    if part.data is not UNSET:
+        return common.unwrapped(part.data, part.metadata)
     file = part.file
     if file is None:
-        return common.unwrapped(part.data, part.metadata)
+        return types.Part(
+            raw=part.raw,
+            url=part.url,
+            filename=part.filename,
+            media_type=part.media_type,
+            metadata=part.metadata,
+        )
     return types.Part(
         raw=file.raw,
         url=file.uri,
@@ -491,3 +509,63 @@ def response(event: Any, last: bool = False) -> bytes:
 def problem(error: A2AError) -> dict[str, Any]:
     """The error of an answer. Codes that 0.3 does not have are internal errors there."""
     return {**error.to_rpc(), "code": error.rpc if error.rpc not in (-32008, -32009) else -32603}
+
+
+# ---- a mixture -----------------------------------------------------------------------------
+
+
+class Mixed:
+    """For fasta2a's client, which uses the methods of 0.3 with the objects of 1.0, and wants
+    answers wrapped. It says no `kind`; what it is answered is both."""
+
+    FORM = "0.3 mixed"
+
+    @staticmethod
+    def heard(params: bytes) -> bool:
+        """Whether these are its words."""
+        return b'"kind"' not in params
+
+    def decode(self, kind: type[W], body: bytes) -> W:
+        """What is asked."""
+        return decode(kind, body)
+
+    def encode(self, answer: Any) -> bytes:
+        """What is answered."""
+        if not isinstance(answer, types.SendMessageResponse):
+            return encode(answer)
+        return _both("task" if answer.message is None else "message", old(answer))
+
+    def response(self, event: Any, last: bool = False) -> bytes:
+        """An event of a stream; empty if it is not for clients."""
+        if isinstance(event, types.TaskArtifactUpdateEvent):
+            wire = _both("artifactUpdate", CHUNK.old(event))
+        elif isinstance(event, types.TaskStatusUpdateEvent):
+            wire = _both("statusUpdate", UPDATE.old(event, final=last))
+        elif isinstance(event, types.Task):
+            wire = _both("task", TASK.old(event))
+        elif isinstance(event, Reply):
+            wire = _both("message", MESSAGE.old(event.message))
+        else:
+            return b""
+        return protojson.unbroken(wire)
+
+    def problem(self, error: A2AError) -> dict[str, Any]:
+        """An error."""
+        return problem(error)
+
+
+def _both(name: str, value: Any) -> bytes:
+    """The object, with itself inside, where files are also what they are in 1.0."""
+    inner = _encode(common.mapped(value, Part, _newer))
+    return b'%b,"%b":%b}' % (_encode(value)[:-1], name.encode(), inner)
+
+
+def _newer(part: Part) -> Part:
+    file = part.file
+    if file is None:
+        return part
+    names = {"filename": file.name, "media_type": file.mime_type}
+    return msgspec.structs.replace(part, raw=file.raw, url=file.uri, **names)
+
+
+MIXED = Mixed()
