@@ -526,8 +526,9 @@ def test_the_settings_for_people_are_toml(here: Path) -> None:
     assert done.returncode == 0
     expected = config(here, *arguments)
     for line in done.stdout.splitlines():
-        assert re.fullmatch(r"\w+ = \S.* +# \S.*", line)
-    assert json.dumps(tomllib.loads(done.stdout)) == json.dumps(expected)
+        assert re.fullmatch(r"(\w+ = \S.*|# \w+ =) +# \S.*", line)
+    told = {name: value for name, value in expected.items() if value is not None}
+    assert json.dumps(tomllib.loads(done.stdout)) == json.dumps(told)
     shown = {line.partition(" = ")[0]: line for line in done.stdout.splitlines()}
     assert shown["port"].startswith("port = 0 ")
     assert shown["threads"].startswith("threads = 1 ")

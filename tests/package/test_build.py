@@ -26,7 +26,13 @@ EXTRAS = (
     *("sqlite3", "asyncpg", "psycopg", "nats", "redis"),
 )
 """What others bring, or what only some need: none of it is loaded by the import."""
-NEEDS = {"dragoman.cli.server": "uvicorn", "dragoman.client.tapped": "aiohttp"}
+NEEDS = {
+    "dragoman.bindings.grpc": "grpc",
+    "dragoman.cli.server": "uvicorn",
+    "dragoman.client.grpc": "grpc",
+    "dragoman.client.tapped": "aiohttp",
+    "dragoman.dialects.protobuf": "google",
+}
 """The modules that are only there for an extra, and what they miss without it."""
 
 

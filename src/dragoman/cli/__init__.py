@@ -130,8 +130,9 @@ def _config(arguments: argparse.Namespace) -> int:
         print(json.dumps(values, indent=2))
         return 0
     for name, value in values.items():
-        shown = json.dumps(value)  # as TOML writes it, too
-        print(f"{name} = {shown}".ljust(40) + f"  # {settings.DESCRIPTIONS[name]}")
+        shown = json.dumps(value)  # as TOML writes it, too, but for what is not set
+        line = f"# {name} =" if value is None else f"{name} = {shown}"
+        print(line.ljust(40) + f"  # {settings.DESCRIPTIONS[name]}")
     return 0
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from dragoman.dialects import Form
-from dragoman.dialects.protobuf import V0_3, V1, words
+from dragoman.dialects.protobuf import V0_3, V1, Schema, words
 from dragoman.dialects.v0_3 import proto as v0_3
-from dragoman.errors import A2AError
+from dragoman.errors import A2AError, InvalidAgentResponse
 from dragoman.events import Reply
 from dragoman.operations import OPERATIONS, Operation
 from dragoman.types import (
@@ -65,12 +65,12 @@ class Newer:
 
     def encode(self, answer: Any) -> bytes:
         """See `Speech.encode`."""
-        return b"" if answer is None else V1.encode(answer)
+        return b"" if answer is None else _answered(V1, answer)
 
     def response(self, event: Any, last: bool = False) -> bytes:
         """See `Speech.response`."""
         found = responded(event)
-        return b"" if found is None else V1.encode(found)
+        return b"" if found is None else _answered(V1, found)
 
     def words(self, error: A2AError) -> str:
         """See `Speech.words`."""
@@ -114,7 +114,7 @@ class Older:
         return b"" if found is None else self._written(found)
 
     def _written(self, value: Any) -> bytes:
-        return V0_3.encode(self._accent(value) if self._accent else value)
+        return _answered(V0_3, self._accent(value) if self._accent else value)
 
     def words(self, error: A2AError) -> str:
         """See `Speech.words`."""
@@ -129,6 +129,13 @@ class Older:
         shape, new, _ = v0_3.TOLD[kind]
         found: W = new(V0_3.decode(shape, body))
         return found
+
+
+def _answered(schema: Schema, value: Wire) -> bytes:
+    try:
+        return schema.encode(value)
+    except ValueError as error:  # JSON carries more: deeper nesting, for one
+        raise InvalidAgentResponse(str(error)) from error
 
 
 def responded(event: Any) -> StreamResponse | None:
