@@ -230,9 +230,7 @@ class Service:
             raise InvalidParams.at("taskId", "is required")
         config = replace(request, id=request.id or clock.uuid7())
         webhook = await self._webhook(config, request.task_id, "", call.caller)
-        known = {each.config.id for each in await self.store.webhooks(scope, request.task_id)}
-        if len(known | {webhook.config.id}) > WEBHOOKS:
-            raise LimitExceeded(f"A task has at most {WEBHOOKS} webhooks")
+        await self._room(scope, webhook)
         await self.store.put_webhook(scope, webhook)
         return webhook.config
 
@@ -298,7 +296,10 @@ class Service:
 
     # -- inside
 
-    async def _accept(self, request: SendMessageRequest, scope: Scope, call: Call) -> Accepted:
+    async def _accept(
+        self, request: SendMessageRequest, scope: Scope, call: Call, *, begins: bool = True
+    ) -> Accepted:
+        """Take a message in. `begins` is whether it may be what begins the task that it names."""
         if self.draining:
             raise Unavailable("The server is shutting down", headers={"retry-after": "5"})
         message, configuration = request.message, request.configuration
@@ -319,6 +320,7 @@ class Service:
         self.agent.admit(message, skill)
         handler.check(message)
         task = task or clock.uuid7()
+        chosen = task if call.name and begins and (new or call.key) else ""
         webhook: Webhook | None = None
         modes: tuple[str, ...] = ()
         if configuration is not None:
@@ -331,6 +333,8 @@ class Service:
                 # one without an id has its task's: a message that follows up does not add another
                 config = replace(config, id=config.id or task)
                 webhook = await self._webhook(config, task, field, call.caller)
+                if not new:
+                    await self._room(scope, webhook)
         draft = Draft(
             task=task,
             received=Received(
@@ -344,7 +348,7 @@ class Service:
             ),
             new=new,
             born=not handler.reply,
-            receipt=self._receipt(message, call, task if new and call.name else ""),
+            receipt=self._receipt(message, call, chosen),
             webhook=webhook,
         )
         accepting = self.store.accept(scope, draft)
@@ -353,20 +357,23 @@ class Service:
         try:
             return await accepting
         except Conflict:
-            field = "id" if call.name else "Idempotency-Key"
-            raise InvalidParams.at(field, "was used before, with another message") from None
+            if chosen:  # it was begun by another message, which this one follows
+                return await self._accept(request, scope, call, begins=False)
+            raise InvalidParams.at(
+                "Idempotency-Key", "was used before, with another message"
+            ) from None
 
     def _receipt(self, message: Message, call: Call, chosen: str) -> Receipt | None:
         """What makes a repeated send recognisable, if anything does."""
-        if chosen:  # two that begin it at the same time are one
-            return Receipt(
-                f"task:{chosen}", hashlib.sha256(msgspec.json.encode(message.parts)).digest()
-            )
         merge = self.settings.duplicates
         merged = merge == "always" or (merge == "authenticated" and call.caller.identity)
-        if not call.key and not merged:
+        if not chosen and not call.key and not merged:
             return None
-        digest = hashlib.sha256(msgspec.json.encode(message)).digest()
+        # who chooses the ids of tasks gives none to messages
+        said = (message.parts, call.key) if call.name else message
+        digest = hashlib.sha256(msgspec.json.encode(said)).digest()
+        if chosen:  # two that begin it at the same time are one
+            return Receipt(f"task:{chosen}", digest)
         if call.key:
             return Receipt(f"key:{call.key}", digest)
         # Clients reuse message ids: only the same id with the same body is the same send.
@@ -417,6 +424,12 @@ class Service:
         self._pushing()
         found = await self.store.webhooks(self._scope(tenant, call), task)
         return [webhook.config for webhook in found]
+
+    async def _room(self, scope: Scope, webhook: Webhook) -> None:
+        """LimitExceeded if the task can have no more webhooks."""
+        known = await self.store.webhooks(scope, webhook.config.task_id)
+        if len({each.config.id for each in known} | {webhook.config.id}) > WEBHOOKS:
+            raise LimitExceeded(f"A task has at most {WEBHOOKS} webhooks")
 
     async def _webhook(
         self, config: TaskPushNotificationConfig, task: str, field: str, caller: Caller

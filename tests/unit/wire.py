@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types as kinds
 from datetime import datetime
 from enum import Enum
@@ -121,3 +122,34 @@ PARTS: st.SearchStrategy[Part] = st.one_of(
     for content, strategy in CONTENTS.items()
 )
 """Parts, each with exactly one content."""
+
+
+# ---- documents to compare ------------------------------------------------------------------
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", re.ASCII)
+
+
+def same(value: Any) -> Any:
+    """A document in which all spellings of a number or of a time are one."""
+    if isinstance(value, dict):
+        return {key: same(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [same(item) for item in value]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, str) and _TIME.fullmatch(value):
+        return f"{value[:19]}.{value[20:-1].ljust(9, '0')}Z"
+    return value
+
+
+def document(value: Any) -> Any:
+    """A value as plain data."""
+    return same(msgspec.to_builtins(value))
+
+
+def filled(value: Any) -> Any:
+    """A document without what is empty."""
+    if isinstance(value, dict):
+        kept = {key: filled(item) for key, item in value.items()}
+        return {k: v for k, v in kept.items() if v is None or v not in ("", 0, False, [], {})}
+    return [filled(item) for item in value] if isinstance(value, list) else value

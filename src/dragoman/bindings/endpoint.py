@@ -55,9 +55,9 @@ class Endpoint:
         self.streams = streams
         self.identify = identify
         self.prefix = prefix
+        """The agent's own part of the path, where several share an application."""
         self.grpc = 0
         """The port of gRPC, while it is open."""
-        """The agent's own part of the path, where several share an application."""
         self._open = identify is None and not service.required
         self._cards: dict[tuple[str, Writing], tuple[bytes, bytes]] = {}
 

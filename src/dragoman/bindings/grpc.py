@@ -181,13 +181,15 @@ def _handler(endpoint: Endpoint, speech: Speech, operation: Operation) -> grpc.R
             call = ANONYMOUS[version]
         else:
             call = endpoint.call(inquiry, await endpoint.caller(inquiry), version)
-        request = speech.decode(operation.request, body)
+        request = _heard(speech, inquiry).decode(operation.request, body)
         if operation.streams:
             endpoint.streams.check()
-        answer = await endpoint.operate(operation, request, call, inquiry)
         if call.caller.extensions:
             active = ", ".join(call.caller.extensions)
-            await context.send_initial_metadata((("a2a-extensions", active),))
+            name = "a2a-extensions" if version == "1.0" else "x-a2a-extensions"
+            # before there is a stream, which would stay open if the caller has gone
+            await context.send_initial_metadata(((name, active),))
+        answer = await endpoint.operate(operation, request, call, inquiry)
         return inquiry, call, answer
 
     async def unary(body: bytes, context: Context) -> Any:

@@ -150,7 +150,7 @@ def _match(method: str, path: str) -> Found | None:
 
 async def _request(found: Found, exchange: Exchange) -> Wire:
     kind, fields = found.operation.request, found.fields
-    convert = v1_0.convert if found.version == "1.0" else v0_3.convert
+    convert = _form(found.version, exchange).convert
     query = exchange.query() if exchange.scope.get("query_string") else {}
     query.pop("A2A-Version", None)
     if exchange.method != "POST":

@@ -14,6 +14,7 @@ from dragoman.events import Entry, placed
 from dragoman.reader import Stream
 from dragoman.settings import Settings
 from dragoman.telemetry import logger
+from dragoman.types import TaskStatusUpdateEvent
 
 EVENT_STREAM = b"text/event-stream"
 HEADERS: Headers = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
@@ -81,6 +82,14 @@ def formed(dialect: Form, entry: Entry, last: bool) -> bytes:
     return wire
 
 
+def asking(entry: Entry, final: Entry | None) -> Entry | None:
+    """The entry, if a stream may end after it although nobody knew. Before 1.0 the last event says
+    that it is the last, so it is told again then."""
+    event = entry.event
+    interrupted = isinstance(event, TaskStatusUpdateEvent) and event.status.state.interrupted
+    return entry if interrupted and entry is not final else None
+
+
 class Pour:
     """One reader being served."""
 
@@ -105,6 +114,8 @@ class Pour:
         self._after = after
         self._places = places
         self._name = stream.task.encode()
+        self._asked: Entry | None = None
+        """Before 1.0: what may have been the last event, and was not said to be."""
         self._idle = False
         self._gone = False
         self._task: asyncio.Task[None] | None = None
@@ -160,10 +171,14 @@ class Pour:
                 await asyncio.sleep(PAUSE)
             entries = await self.stream.next()
             if entries is None or self._gone:
+                if self._asked is not None and not self._gone:
+                    await self._send(self._frame(self._asked, last=True) or b"")
                 return
             frames: list[bytes] = []
             size = 0
             final = entries[-1] if self.stream.over and entries else None
+            if self._dialect is not v1_0 and entries:
+                self._asked = asking(entries[-1], final)
             for entry in entries:
                 frame = self._frame(entry, entry is final)
                 if frame is None:

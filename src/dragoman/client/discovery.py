@@ -15,6 +15,7 @@ from dragoman.client.credentials import private
 from dragoman.client.engine import Engine, Request, Response, origin, whole
 from dragoman.dialects import v1_0
 from dragoman.dialects.v0_3 import card as v0_3
+from dragoman.dialects.v0_3 import card_proto
 from dragoman.errors import A2AError, InvalidAgentResponse, VersionNotSupported, restored
 from dragoman.types import AgentCard, AgentInterface
 
@@ -149,6 +150,8 @@ def decode(body: bytes, where: str) -> AgentCard:
     try:
         document = v1_0.parse(body)
         if v0_3.older(document):
+            if card_proto.meant(document):
+                return card_proto.new(v1_0.convert(card_proto.AgentCard, document))
             return v0_3.new(v1_0.convert(v0_3.AgentCard, document))
         return v1_0.convert(AgentCard, document)
     except A2AError as error:

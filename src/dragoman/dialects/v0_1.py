@@ -10,6 +10,7 @@ that two owners can choose the same, and so that it can be read back wherever it
 | `messageId` | none; a message that comes gets one |
 | `artifactId` | `index`, by the order in which artifacts appear |
 | rejected, auth-required | failed, input-required |
+| `extensions`, `referenceTaskIds`, webhooks beyond the first | not said |
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dragoman import clock, types
 from dragoman.caller import Scope
 from dragoman.dialects import protojson
 from dragoman.dialects.v0_3 import rpc
-from dragoman.dialects.v0_3.common import Pair, Way
+from dragoman.dialects.v0_3.common import CONFIG, Pair, PushNotificationConfig, Way
 from dragoman.errors import A2AError, InvalidParams
 from dragoman.events import Reply
 from dragoman.types import Metadata, Required, Told, Wire
@@ -106,7 +107,7 @@ class TaskSendParams(Wire, frozen=True, kw_only=True):
     session_id: str = ""
     message: Message
     accepted_output_modes: tuple[str, ...] = ()
-    push_notification: rpc.PushNotificationConfig | None = None
+    push_notification: PushNotificationConfig | None = None
     history_length: int | None = None
     metadata: Metadata | None = None
 
@@ -115,7 +116,7 @@ class TaskPushNotificationConfig(Wire, frozen=True, kw_only=True):
     """A webhook of a task; there is one."""
 
     id: Required
-    push_notification_config: rpc.PushNotificationConfig
+    push_notification_config: PushNotificationConfig
 
 
 # ---- single objects ------------------------------------------------------------------------
@@ -193,7 +194,7 @@ def _new_artifact(artifact: Artifact, index: int = 0) -> types.Artifact:
 def inside(id: str, scope: Scope) -> str:
     """Our id of the task that its owner calls so."""
     whose = msgspec.json.encode((scope.agent, scope.tenant, scope.owner))
-    return f"{PREFIX}{hashlib.sha256(whose).hexdigest()[:12]}-{quote(id, safe='')}"
+    return f"{PREFIX}{hashlib.sha256(whose).hexdigest()[:32]}-{quote(id, safe='')}"
 
 
 def outside(id: str) -> str:
@@ -213,6 +214,7 @@ class Speech:
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
+        self._id = ""
         self._indices: dict[str, int] = {}
 
     def decode(self, kind: type[W], body: bytes) -> W:
@@ -222,7 +224,7 @@ class Speech:
         elif kind is types.TaskPushNotificationConfig:
             hook = protojson.decode(TaskPushNotificationConfig, body)
             task = inside(hook.id, self.scope)
-            found = rpc.CONFIG.new(hook.push_notification_config, id=task, task_id=task)
+            found = CONFIG.new(hook.push_notification_config, id=task, task_id=task)
         else:
             found = rpc.decode(kind, body)
             task = inside(getattr(found, "task_id", "") or found.id, self.scope)
@@ -233,7 +235,7 @@ class Speech:
         return found  # type: ignore[no-any-return]
 
     def _send(self, params: TaskSendParams) -> types.SendMessageRequest:
-        hook = params.push_notification
+        self._id, hook = params.id, params.push_notification
         message = _new_message(
             params.message, context_id=params.session_id, task_id=inside(params.id, self.scope)
         )
@@ -243,7 +245,7 @@ class Speech:
             message=message,
             configuration=types.SendMessageConfiguration(
                 accepted_output_modes=params.accepted_output_modes,
-                task_push_notification_config=rpc.CONFIG.new(hook) if hook else None,
+                task_push_notification_config=CONFIG.new(hook, id="") if hook else None,
                 history_length=params.history_length,
             ),
             metadata=params.metadata,
@@ -252,11 +254,11 @@ class Speech:
     def encode(self, answer: Any) -> bytes:
         """What is answered."""
         if isinstance(answer, types.SendMessageResponse):
-            answer = answer.task if answer.message is None else _told(answer.message)
+            answer = answer.task if answer.message is None else self._told(answer.message)
         if isinstance(answer, types.Task):
             return _encode(old_task(answer))
         if isinstance(answer, types.TaskPushNotificationConfig):
-            config = rpc.CONFIG.old(answer, id="")
+            config = CONFIG.old(answer, id="")
             id = outside(answer.task_id)
             return _encode(TaskPushNotificationConfig(id=id, push_notification_config=config))
         return rpc.encode(answer)
@@ -266,8 +268,10 @@ class Speech:
         if isinstance(event, types.TaskArtifactUpdateEvent):
             return protojson.unbroken(_encode(self._chunk(event)))
         if isinstance(event, Reply):
-            event, last = _told(event.message), True
+            event, last = self._told(event.message), True
         if isinstance(event, types.Task):
+            for artifact in event.artifacts:
+                self._index(artifact)
             # such a stream has none, and a question that was answered is none any more
             if event.status.state.interrupted:
                 return b""
@@ -282,13 +286,25 @@ class Speech:
         return protojson.unbroken(_encode(found))
 
     def _chunk(self, event: types.TaskArtifactUpdateEvent) -> TaskArtifactUpdateEvent:
-        index = self._indices.setdefault(event.artifact.artifact_id, len(self._indices))
         artifact = _old_artifact(
-            event.artifact, index, append=event.append, last_chunk=event.last_chunk
+            event.artifact,
+            self._index(event.artifact),
+            append=event.append,
+            last_chunk=event.last_chunk,
         )
         return TaskArtifactUpdateEvent(
             id=outside(event.task_id), artifact=artifact, metadata=event.metadata
         )
+
+    def _index(self, artifact: types.Artifact) -> int:
+        return self._indices.setdefault(artifact.artifact_id, len(self._indices))
+
+    def _told(self, message: types.Message) -> types.Task:
+        """A direct reply as the only thing that 0.1 knows."""
+        status = types.TaskStatus(
+            state=types.TaskState.COMPLETED, message=message, timestamp=clock.now()
+        )
+        return types.Task(id=self._id, context_id=message.context_id, status=status)
 
     def problem(self, error: A2AError) -> dict[str, Any]:
         """An error."""
@@ -320,14 +336,6 @@ def encode(task: types.Task) -> bytes:
     return _encode(old_task(task))
 
 
-def _told(message: types.Message) -> types.Task:
-    """A direct reply as the only thing that 0.1 knows."""
-    status = types.TaskStatus(
-        state=types.TaskState.COMPLETED, message=message, timestamp=clock.now()
-    )
-    return types.Task(id=message.task_id or "-", context_id=message.context_id, status=status)
-
-
 # ---- calling -------------------------------------------------------------------------------
 
 
@@ -343,13 +351,13 @@ def ask(request: Any) -> bytes:
                 session_id=message.context_id,
                 message=_old_message(message),
                 accepted_output_modes=said.accepted_output_modes if said else (),
-                push_notification=rpc.CONFIG.old(hook) if hook else None,
+                push_notification=CONFIG.old(hook) if hook else None,
                 history_length=said.history_length if said else None,
                 metadata=request.metadata,
             )
         )
     if isinstance(request, types.TaskPushNotificationConfig):
-        config = rpc.CONFIG.old(request, id="")
+        config = CONFIG.old(request, id="")
         return _encode(
             TaskPushNotificationConfig(id=request.task_id, push_notification_config=config)
         )
@@ -360,7 +368,7 @@ def told(kind: type[W], document: Any) -> W:
     """What was answered."""
     if kind is types.TaskPushNotificationConfig:
         hook = protojson.convert(TaskPushNotificationConfig, document)
-        found: Any = rpc.CONFIG.new(hook.push_notification_config, task_id=hook.id)
+        found: Any = CONFIG.new(hook.push_notification_config, task_id=hook.id)
     elif kind in (types.SendMessageResponse, types.Task):
         task = _new_task(protojson.convert(Task, document))
         found = types.SendMessageResponse(task=task) if kind is not types.Task else task

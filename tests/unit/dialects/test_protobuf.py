@@ -4,12 +4,10 @@ wrong give an A2AError and nothing else."""
 from __future__ import annotations
 
 import json
-import re
 import uuid
 from enum import Enum
 from typing import Any
 
-import msgspec
 import pytest
 from a2a.compat.v0_3 import a2a_v0_3_pb2 as old
 from a2a.types import a2a_pb2 as pb
@@ -44,10 +42,10 @@ from dragoman.types import (
     Wire,
 )
 from tests.unit import wire
+from tests.unit.wire import document, filled, same
 
 NAMES = [kind.__name__ for kind in wire.KINDS]
 ANY = {"a": 1, "b": 0.5, "c": "text", "d": [None, True, {"e": []}], "f": {}, "": False}
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", re.ASCII)
 
 
 def message(**changes: Any) -> Message:
@@ -58,32 +56,6 @@ def message(**changes: Any) -> Message:
 def sent(**changes: Any) -> SendMessageRequest:
     """A small send."""
     return SendMessageRequest(message=message(**changes))
-
-
-def same(value: Any) -> Any:
-    """A document in which all spellings of a number or of a time are one."""
-    if isinstance(value, dict):
-        return {key: same(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [same(item) for item in value]
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(value, str) and _TIME.fullmatch(value):
-        return f"{value[:19]}.{value[20:-1].ljust(9, '0')}Z"
-    return value
-
-
-def bare(value: Any) -> Any:
-    """A document without what is empty."""
-    if isinstance(value, dict):
-        kept = {key: bare(item) for key, item in value.items()}
-        return {k: v for k, v in kept.items() if v is None or v not in ("", 0, False, [], {})}
-    return [bare(item) for item in value] if isinstance(value, list) else value
-
-
-def document(value: Wire) -> Any:
-    """A value as plain data."""
-    return same(msgspec.to_builtins(value))
 
 
 # ---- every value ---------------------------------------------------------------------------
@@ -107,7 +79,7 @@ def test_the_reference_reads_what_we_write(name: str, data: st.DataObject) -> No
     value = data.draw(wire.values(getattr(types, name)))
     read = getattr(pb, name).FromString(V1.encode(value))
     found = json_format.MessageToDict(read)
-    assert same(bare(found)) == same(bare(json.loads(v1_0.encode(value))))
+    assert same(filled(found)) == same(filled(json.loads(v1_0.encode(value))))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from dragoman.dialects import Form
@@ -12,7 +12,6 @@ from dragoman.errors import A2AError, InvalidAgentResponse
 from dragoman.events import Reply
 from dragoman.operations import OPERATIONS, Operation
 from dragoman.types import (
-    Message,
     StreamResponse,
     Task,
     TaskArtifactUpdateEvent,
@@ -69,7 +68,7 @@ class Newer:
 
     def response(self, event: Any, last: bool = False) -> bytes:
         """See `Speech.response`."""
-        found = responded(event)
+        found = _event(event)
         return b"" if found is None else _answered(V1, found)
 
     def words(self, error: A2AError) -> str:
@@ -94,14 +93,14 @@ class Older:
         operation.former.name: operation for operation in OPERATIONS if operation.former.name
     }
 
-    def __init__(self, form: str, *, accent: Callable[[Any], Any] | None = None) -> None:
+    def __init__(self, form: str, accent: v0_3.Accent = v0_3.TEXT) -> None:
         self.FORM = form
         self._accent = accent
 
     def decode(self, kind: type[W], body: bytes) -> W:
         """See `Speech.decode`."""
         shape, new, _ = v0_3.ASKED[kind]
-        found: W = new(V0_3.decode(shape, body))
+        found: W = new(self._accent.heard(V0_3.decode(shape, body)))
         return found
 
     def encode(self, answer: Any) -> bytes:
@@ -114,7 +113,7 @@ class Older:
         return b"" if found is None else self._written(found)
 
     def _written(self, value: Any) -> bytes:
-        return _answered(V0_3, self._accent(value) if self._accent else value)
+        return _answered(V0_3, self._accent.said(value))
 
     def words(self, error: A2AError) -> str:
         """See `Speech.words`."""
@@ -138,7 +137,7 @@ def _answered(schema: Schema, value: Wire) -> bytes:
         raise InvalidAgentResponse(str(error)) from error
 
 
-def responded(event: Any) -> StreamResponse | None:
+def _event(event: Any) -> StreamResponse | None:
     """An event as one of a stream; None if it is not for clients."""
     if isinstance(event, TaskArtifactUpdateEvent):
         return StreamResponse(artifact_update=event)
@@ -148,13 +147,11 @@ def responded(event: Any) -> StreamResponse | None:
         return StreamResponse(task=event)
     if isinstance(event, Reply):
         return StreamResponse(message=event.message)
-    if isinstance(event, Message):
-        return StreamResponse(message=event)
     return None
 
 
 OLDER = Older("0.3 protobuf")
-BARE = Older("0.3 protobuf bare", accent=v0_3.bare)
-"""For those who read files bare."""
+BARE = Older("0.3 protobuf bare", v0_3.NAKED)
+"""For those whose files are bare."""
 SPEECHES: tuple[Speech, ...] = (Newer(), OLDER)
 BY_VERSION: dict[str, Speech] = {speech.version: speech for speech in SPEECHES}

@@ -6,6 +6,8 @@ Booleans and addresses have no presence there: unset is `False` and empty. Other
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import field
 
 from dragoman import types
@@ -128,6 +130,24 @@ class AgentCard(Wire, frozen=True, kw_only=True):
     supports_authenticated_extended_card: bool = False
     signatures: tuple[AgentCardSignature, ...] = ()
     icon_url: str = ""
+
+
+def meant(document: dict[str, Any]) -> bool:
+    """Whether an older card as JSON is in this form: one SDK answers so over HTTP+JSON."""
+    schemes, security = document.get("securitySchemes"), document.get("security")
+    names = SecurityScheme.__struct_encode_fields__
+    return (
+        isinstance(schemes, dict)
+        and any(
+            isinstance(each, dict) and not each.keys().isdisjoint(names)
+            for each in schemes.values()
+        )
+    ) or (
+        isinstance(security, list)
+        and any(
+            isinstance(each, dict) and isinstance(each.get("schemes"), dict) for each in security
+        )
+    )
 
 
 def old(card: types.AgentCard, version: str = "0.3") -> AgentCard:

@@ -5,7 +5,10 @@
 | data that is no object | `{"value": …}`, with `data_part_compat` in the metadata |
 | media type or name of a text or data part | in the part's metadata, under our name |
 | `referenceTaskIds`, where the form has none | in the message's metadata, under our name |
-| `tenant`, pages of webhooks | not said |
+| `tenant`; over JSON-RPC, pages of webhooks | not said |
+| metadata of a cancel, `historyLength` 0: over HTTP+JSON and gRPC | not said; no limit |
+| empty metadata, where something is carried in it | comes back as none |
+| a webhook without an id | has its task's |
 | a state that is not known (`unknown`) | read as submitted |
 | several `schemes` of a webhook | the first one counts |
 """
@@ -20,7 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman import types
-from dragoman.types import Metadata, Wire
+from dragoman.types import Metadata, Required, Wire
 
 CARRIED = "urn:dragoman:carried:v1"
 """Where metadata holds what the older form has no field for."""
@@ -125,9 +128,16 @@ def text(extras: Metadata, name: str) -> str:
     return found if isinstance(found, str) else ""
 
 
+def beside(part: types.Part) -> Metadata | None:
+    """The metadata of a text or data part, with its media type and name."""
+    if not part.media_type and not part.filename:
+        return part.metadata
+    return carry(part.metadata, mediaType=part.media_type, filename=part.filename)
+
+
 def wrapped(part: types.Part) -> tuple[Any, Metadata | None]:
     """The data of a part as an object, and the metadata that goes with it."""
-    metadata = carry(part.metadata, mediaType=part.media_type, filename=part.filename)
+    metadata = beside(part)
     if isinstance(part.data, dict):
         return part.data, metadata
     return {"value": part.data}, {**(metadata or {}), WRAPPED: True}
@@ -160,9 +170,35 @@ def plain(content: str, metadata: Metadata | None) -> types.Part:
     )
 
 
-def authentication(schemes: tuple[str, ...], credentials: str) -> types.AuthenticationInfo | None:
-    """How a webhook is addressed: in 1.0 there is one scheme."""
-    if not schemes and not credentials:
+class AuthenticationInfo(Wire, frozen=True, kw_only=True):
+    """How a webhook's receiver wants to be addressed."""
+
+    schemes: tuple[str, ...] = ()
+    credentials: str = ""
+
+
+class PushNotificationConfig(Wire, frozen=True, kw_only=True):
+    """Where to push."""
+
+    id: str = ""
+    url: Required
+    token: str = ""
+    authentication: AuthenticationInfo | None = None
+
+
+def _old_secrets(secrets: types.AuthenticationInfo) -> AuthenticationInfo:
+    return AuthenticationInfo(schemes=(secrets.scheme,), credentials=secrets.credentials)
+
+
+def _new_secrets(secrets: AuthenticationInfo) -> types.AuthenticationInfo | None:
+    if not secrets.schemes and not secrets.credentials:
         return None
-    scheme = next((name for name in schemes if name), "Bearer")
-    return types.AuthenticationInfo(scheme=scheme, credentials=credentials)
+    scheme = next((name for name in secrets.schemes if name), "Bearer")
+    return types.AuthenticationInfo(scheme=scheme, credentials=secrets.credentials)
+
+
+CONFIG = Pair(
+    types.TaskPushNotificationConfig,
+    PushNotificationConfig,
+    authentication=Way(_old_secrets, _new_secrets),
+)

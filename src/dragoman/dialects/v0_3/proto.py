@@ -3,7 +3,8 @@
 Older readers are strict, so nothing is written that the proto does not know. The Python SDK of
 0.3 puts base64 text where the proto has bytes, and reads nothing else; the JavaScript one puts the
 bytes themselves there. Both are understood: what can be decoded as base64 text is taken for that.
-What is written is base64 text, unless the client is known to run on Node (`bare`).
+What is written is base64 text. Of a client that is known to run on Node (`node`) and to one, files
+are bare (`NAKED`), and there is nothing to guess.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from enum import Enum
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-from msgspec import UNSET, Meta, field
+from msgspec import UNSET, Meta, Struct, field
 from msgspec.structs import replace
 
 from dragoman import types
 from dragoman.dialects import protojson
 from dragoman.dialects.v0_3 import card, card_proto, common
-from dragoman.dialects.v0_3.common import Pair, Way
+from dragoman.dialects.v0_3.common import CONFIG, Pair, PushNotificationConfig, Way
 from dragoman.errors import A2AError, InvalidParams
 from dragoman.events import Reply
-from dragoman.types import ENUM_NUMBERS, Metadata, Required, Role, Told, Wire
+from dragoman.types import ENUM_NUMBERS, Metadata, Required, Role, Timestamp, Told, Wire
 
 W = TypeVar("W", bound=Wire)
 
@@ -144,22 +145,6 @@ class TaskArtifactUpdateEvent(Wire, frozen=True, kw_only=True):
     metadata: Metadata | None = None
 
 
-class AuthenticationInfo(Wire, frozen=True, kw_only=True):
-    """How a webhook's receiver wants to be addressed."""
-
-    schemes: tuple[str, ...] = ()
-    credentials: str = ""
-
-
-class PushNotificationConfig(Wire, frozen=True, kw_only=True):
-    """Where to push."""
-
-    id: str = ""
-    url: Required
-    token: str = ""
-    authentication: AuthenticationInfo | None = None
-
-
 class TaskPushNotificationConfig(Wire, frozen=True, kw_only=True):
     """A webhook by its name: `tasks/{id}/pushNotificationConfigs/{id}`."""
 
@@ -238,6 +223,18 @@ class ListTaskPushNotificationConfigResponse(Wire, frozen=True, kw_only=True):
     next_page_token: str = ""
 
 
+class ListTasksRequest(Wire, frozen=True, kw_only=True):
+    """Which tasks, and which page of them. Only HTTP+JSON has it."""
+
+    context_id: str = ""
+    status: TaskState | None = None
+    page_size: int | None = None
+    page_token: str = ""
+    history_length: int | None = None
+    status_timestamp_after: Timestamp | None = None
+    include_artifacts: bool | None = None
+
+
 class ListTasksResponse(Wire, frozen=True, kw_only=True):
     """A page of tasks. Only HTTP+JSON has it."""
 
@@ -273,10 +270,7 @@ class StreamResponse(Wire, frozen=True, kw_only=True):
 def old_part(part: types.Part) -> Part:
     """A part as 0.3 has it."""
     if part.text is not None:
-        metadata = part.metadata
-        if part.media_type or part.filename:
-            metadata = common.carry(metadata, mediaType=part.media_type, filename=part.filename)
-        return Part(text=part.text, metadata=metadata)
+        return Part(text=part.text, metadata=common.beside(part))
     if part.data is not UNSET:
         data, metadata = common.wrapped(part)
         return Part(data=DataPart(data=data), metadata=metadata)
@@ -374,21 +368,28 @@ EVENT = Pair(
     status_update=UPDATE.one(),
     artifact_update=CHUNK.one(),
 )
-SECRETS = Way(
-    lambda secrets: AuthenticationInfo(schemes=(secrets.scheme,), credentials=secrets.credentials),
-    lambda secrets: common.authentication(secrets.schemes, secrets.credentials),
+
+
+class Accent(Struct, frozen=True):
+    """How somebody has the bytes of files: what is heard is made base64 text, what is said is made
+    of it."""
+
+    heard: Callable[[Any], Any]
+    said: Callable[[Any], Any]
+
+
+TEXT = Accent(lambda value: value, lambda value: value)
+NAKED = Accent(
+    lambda value: _filed(value, base64.b64encode), lambda value: _filed(value, base64.b64decode)
 )
-CONFIG = Pair(types.TaskPushNotificationConfig, PushNotificationConfig, authentication=SECRETS)
 
 
-def bare(value: Any) -> Any:
-    """The same with the bytes of files as they are, for those who read them so."""
-    return common.mapped(value, FilePart, _bare)
+def _filed(value: Any, change: Callable[[bytes], bytes]) -> Any:
+    def changed(file: FilePart) -> FilePart:
+        raw = file.file_with_bytes
+        return file if raw is None else replace(file, file_with_bytes=change(raw))
 
-
-def _bare(file: FilePart) -> FilePart:
-    raw = file.file_with_bytes
-    return file if raw is None else replace(file, file_with_bytes=base64.b64decode(raw))
+    return common.mapped(value, FilePart, changed)
 
 
 def node(agent: str) -> bool:
@@ -398,7 +399,7 @@ def node(agent: str) -> bool:
 
 # ---- names ---------------------------------------------------------------------------------
 
-_NAME = re.compile(r"tasks/([^/]+)(?:/pushNotificationConfigs(?:/(.+))?)?")
+_NAME = re.compile(r"(?s)tasks/([^/]+)(?:/pushNotificationConfigs(?:/(.*))?)?")
 
 
 def named(task: str, config: str = "") -> str:
@@ -412,6 +413,14 @@ def ids(name: str, field: str = "name") -> tuple[str, str]:
     if match is None:
         raise InvalidParams.at(field, "expected tasks/{id}")
     return match[1], match[2] or ""
+
+
+def alone(name: str, field: str = "name") -> str:
+    """The task of a name that says nothing else."""
+    task, _ = ids(name, field)
+    if name != named(task):
+        raise InvalidParams.at(field, "expected tasks/{id}")
+    return task
 
 
 # ---- what is asked -------------------------------------------------------------------------
@@ -449,8 +458,8 @@ def _new_send(request: SendMessageRequest) -> types.SendMessageRequest:
 
 
 def _new_get(request: GetTaskRequest) -> types.GetTaskRequest:
-    task, _ = ids(request.name)
-    return types.GetTaskRequest(id=task, history_length=request.history_length or None)
+    length = request.history_length or None
+    return types.GetTaskRequest(id=alone(request.name), history_length=length)
 
 
 def _old_create(
@@ -464,12 +473,9 @@ def _old_create(
 def _new_create(
     request: CreateTaskPushNotificationConfigRequest,
 ) -> types.TaskPushNotificationConfig:
-    task, _ = ids(request.parent or request.config.name, "parent")
-    config = request.config.push_notification_config
-    given = ids(request.config.name or named(task))[1].removesuffix("None")  # as one SDK says it
-    id = config.id or request.config_id or given or task
-    found: types.TaskPushNotificationConfig = CONFIG.new(config, id=id, task_id=task)
-    return found
+    known = request.parent or not request.config.name
+    task = alone(request.parent, "parent") if known else ""
+    return _new_hook(request.config, task, request.config_id, "config.name")
 
 
 def _old_hook(config: types.TaskPushNotificationConfig) -> TaskPushNotificationConfig:
@@ -478,8 +484,16 @@ def _old_hook(config: types.TaskPushNotificationConfig) -> TaskPushNotificationC
     )
 
 
-def _new_hook(config: TaskPushNotificationConfig) -> types.TaskPushNotificationConfig:
-    return _new_create(CreateTaskPushNotificationConfigRequest(config=config))
+def _new_hook(
+    hook: TaskPushNotificationConfig, task: str = "", id: str = "", field: str = "name"
+) -> types.TaskPushNotificationConfig:
+    """A webhook. Its task and its id may be told beside it; one without an id has its task's."""
+    owner, given = ids(hook.name or named(task), field)
+    config = hook.push_notification_config
+    task = task or owner
+    id = config.id or id or (given if given != "None" else "") or task  # as one SDK says it
+    found: types.TaskPushNotificationConfig = CONFIG.new(config, id=id, task_id=task)
+    return found
 
 
 def _new_get_hook(
@@ -499,7 +513,7 @@ def _new_delete(
 def _new_list(
     request: ListTaskPushNotificationConfigRequest,
 ) -> types.ListTaskPushNotificationConfigsRequest:
-    task, _ = ids(request.parent, "parent")
+    task = alone(request.parent, "parent")
     return types.ListTaskPushNotificationConfigsRequest(
         task_id=task, page_size=request.page_size, page_token=request.page_token
     )
@@ -518,6 +532,7 @@ _HOOKS = Pair(
     ListTaskPushNotificationConfigResponse,
     configs=common.several(_old_hook, _new_hook),
 )
+_LIST = Pair(types.ListTasksRequest, ListTasksRequest, status=STATE)
 _TASKS = Pair(types.ListTasksResponse, ListTasksResponse, tasks=TASK.each())
 
 ASKED: dict[type[Wire], tuple[type[Wire], Callable[[Any], Any], Callable[[Any], Any]]] = {
@@ -527,15 +542,15 @@ ASKED: dict[type[Wire], tuple[type[Wire], Callable[[Any], Any], Callable[[Any], 
         _new_get,
         lambda r: GetTaskRequest(name=named(r.id), history_length=r.history_length or 0),
     ),
-    types.ListTasksRequest: (types.ListTasksRequest, lambda r: r, lambda r: r),
+    types.ListTasksRequest: (ListTasksRequest, _LIST.new, _LIST.old),
     types.CancelTaskRequest: (
         CancelTaskRequest,
-        lambda r: types.CancelTaskRequest(id=ids(r.name)[0]),
+        lambda r: types.CancelTaskRequest(id=alone(r.name)),
         lambda r: CancelTaskRequest(name=named(r.id)),
     ),
     types.SubscribeToTaskRequest: (
         TaskSubscriptionRequest,
-        lambda r: types.SubscribeToTaskRequest(id=ids(r.name)[0]),
+        lambda r: types.SubscribeToTaskRequest(id=alone(r.name)),
         lambda r: TaskSubscriptionRequest(name=named(r.id)),
     ),
     types.TaskPushNotificationConfig: (
@@ -601,47 +616,42 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Json:
-    """What is answered over HTTP+JSON, to all, or to those who read files bare."""
+    """What is asked and answered over HTTP+JSON, by all, or by those whose files are bare."""
 
-    def __init__(self, form: str, *, accent: Callable[[Any], Any] | None = None) -> None:
+    def __init__(self, form: str, accent: Accent = TEXT) -> None:
         self.FORM = form
         self._accent = accent
 
     def convert(self, kind: type[W], document: Any, *, text: bool = False) -> W:
         """What is asked, from body, query and path; InvalidParams names the field."""
-        return convert(kind, document, text=text)
+        if kind is types.TaskPushNotificationConfig and isinstance(document, dict):
+            document = _enclosed(document)
+        shape, new, _ = ASKED[kind]
+        found: W = new(self._accent.heard(protojson.convert(shape, document, text=text)))
+        return found
 
     def encode(self, answer: Wire) -> bytes:
         """What is answered. The card is in the form of JSON-RPC here, too."""
         if isinstance(answer, types.AgentCard):
             return _encode(card.old(answer))
         found = TOLD[type(answer)][2](answer)
-        return _encode(self._accent(found) if self._accent else found)
+        return _encode(self._accent.said(found))
 
     def response(self, event_: Any, last: bool = False) -> bytes:
         """An event of a stream; empty if it is not for clients."""
         found = event(event_, last)
         if found is None:
             return b""
-        return protojson.unbroken(_encode(self._accent(found) if self._accent else found))
+        return protojson.unbroken(_encode(self._accent.said(found)))
 
 
 JSON = Json("0.3 proto")
-BARE = Json("0.3 bare", accent=bare)
+BARE = Json("0.3 bare", NAKED)
 
 
 def ask(request: Wire) -> bytes:
     """What is asked."""
     return _encode(ASKED[type(request)][2](request))
-
-
-def convert(kind: type[W], document: Any, *, text: bool = False) -> W:
-    """What was asked, from the parsed body or query; InvalidParams names the field."""
-    if kind is types.TaskPushNotificationConfig and isinstance(document, dict):
-        document = _enclosed(document)
-    shape, new, _ = ASKED[kind]
-    found: W = new(protojson.convert(shape, document, text=text))
-    return found
 
 
 def _enclosed(document: dict[str, Any]) -> dict[str, Any]:

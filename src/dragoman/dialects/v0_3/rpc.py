@@ -15,7 +15,8 @@ from msgspec import UNSET, Meta, UnsetType, field
 from dragoman import types
 from dragoman.dialects import protojson
 from dragoman.dialects.v0_3 import card, common
-from dragoman.dialects.v0_3.common import Pair, Way
+from dragoman.dialects.v0_3.common import CONFIG, Pair, PushNotificationConfig, Way
+from dragoman.dialects.v0_3.schemes import always
 from dragoman.errors import A2AError, InvalidParams
 from dragoman.events import Reply
 from dragoman.types import Metadata, Required, Told, Wire
@@ -76,12 +77,14 @@ class Part(Wire, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         kind = self.kind or self.type
+        other = self.text is not None or self.file is not None
         held = [
             name
             for name, there in (
                 ("text", self.text is not None),
                 ("file", self.file is not None),
-                ("data", self.data is not UNSET),
+                # beside another content, a null is none
+                ("data", self.data is not UNSET and not (other and self.data is None)),
                 ("raw", self.raw is not None and not kind),
                 ("url", self.url is not None and not kind),
             )
@@ -132,7 +135,7 @@ class Task(Wire, frozen=True, kw_only=True):
 
     kind: str = ""
     id: Required
-    context_id: str | None = None
+    context_id: str = always("")
     status: TaskStatus
     artifacts: tuple[Artifact, ...] = ()
     history: tuple[Message, ...] = ()
@@ -146,7 +149,7 @@ class TaskStatusUpdateEvent(Wire, frozen=True, kw_only=True):
     task_id: Required
     context_id: Required
     status: TaskStatus
-    final: bool | None = None
+    final: bool = always(False)
     """Whether it is the last event of the stream."""
     metadata: Metadata | None = None
 
@@ -161,22 +164,6 @@ class TaskArtifactUpdateEvent(Wire, frozen=True, kw_only=True):
     append: bool = False
     last_chunk: bool = False
     metadata: Metadata | None = None
-
-
-class Authentication(Wire, frozen=True, kw_only=True):
-    """How a webhook's receiver wants to be addressed."""
-
-    schemes: tuple[str, ...] = ()
-    credentials: str = ""
-
-
-class PushNotificationConfig(Wire, frozen=True, kw_only=True):
-    """Where to push."""
-
-    id: str = ""
-    url: Required
-    token: str = ""
-    authentication: Authentication | None = None
 
 
 class TaskPushNotificationConfig(Wire, frozen=True, kw_only=True):
@@ -244,10 +231,7 @@ _NEW_ROLES = {old: new for new, old in _ROLES.items()}
 def old_part(part: types.Part) -> Part:
     """A part as 0.3 has it."""
     if part.text is not None:
-        metadata = part.metadata
-        if part.media_type or part.filename:
-            metadata = common.carry(metadata, mediaType=part.media_type, filename=part.filename)
-        return Part(kind="text", text=part.text, metadata=metadata)
+        return Part(kind="text", text=part.text, metadata=common.beside(part))
     if part.data is not UNSET:
         data, metadata = common.wrapped(part)
         return Part(kind="data", data=data, metadata=metadata)
@@ -259,9 +243,9 @@ def new_part(part: Part) -> types.Part:
     """A part of 0.3 as ours."""
     if part.text is not None:
         return common.plain(part.text, part.metadata)
-    if part.data is not UNSET:
-        return common.unwrapped(part.data, part.metadata)
     file = part.file
+    if file is None and part.data is not UNSET:
+        return common.unwrapped(part.data, part.metadata)
     if file is None:
         return types.Part(
             raw=part.raw,
@@ -307,11 +291,6 @@ CHUNK = Pair(
     kind="artifact-update",
     artifact=ARTIFACT.one(),
 )
-SECRETS = Way(
-    lambda secrets: Authentication(schemes=(secrets.scheme,), credentials=secrets.credentials),
-    lambda secrets: common.authentication(secrets.schemes, secrets.credentials),
-)
-CONFIG = Pair(types.TaskPushNotificationConfig, PushNotificationConfig, authentication=SECRETS)
 CONFIGURATION = Pair(
     types.SendMessageConfiguration,
     MessageSendConfiguration,
@@ -462,7 +441,7 @@ def convert(kind: type[W], document: Any) -> W:
         hooks = tuple(convert(types.TaskPushNotificationConfig, item) for item in items)
         found = types.ListTaskPushNotificationConfigsResponse(configs=hooks)
     else:  # a task, a message, or one of the updates
-        name, member = _member(document)
+        name, member = _member(kind, document)
         found = kind(**{name: convert(member, document)})
     return found  # type: ignore[no-any-return]
 
@@ -475,7 +454,7 @@ _MEMBERS: dict[str, tuple[str, type[Wire]]] = {
 }
 
 
-def _member(document: Any) -> tuple[str, type[Wire]]:
+def _member(answer: type[Wire], document: Any) -> tuple[str, type[Wire]]:
     """What an answer is, by its kind, or, where that was left out, by its fields."""
     fields = document if isinstance(document, dict) else {}
     kind = fields.get("kind")
@@ -485,9 +464,10 @@ def _member(document: Any) -> tuple[str, type[Wire]]:
         elif "artifact" in fields:
             kind = "artifact-update"
         else:
-            kind = "status-update" if "taskId" in fields else "task"
-    if kind not in _MEMBERS:
-        raise InvalidParams.at("kind", f"expected one of {', '.join(_MEMBERS)}")
+            kind = "task" if {"taskId", "task_id"}.isdisjoint(fields) else "status-update"
+    known = [each for each in _MEMBERS if _MEMBERS[each][0] in answer.__struct_fields__]
+    if kind not in known:
+        raise InvalidParams.at("kind", f"expected one of {', '.join(known)}")
     return _MEMBERS[kind]
 
 
