@@ -15,7 +15,7 @@ from benchmarks.load import Broken
 
 CASES = (
     *("send", "stream", "get", "list", "scale", "idle", "waiting", "start", "stall"),
-    *("client", "engine"),
+    *("grpc", "grpc-stream", "older", "client", "engine"),
 )
 
 
@@ -53,7 +53,8 @@ async def measured(bench: Bench, cases: tuple[str, ...]) -> None:
         # Leaving by way of cancellation lets every server be ended.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     for name in cases:
-        await importlib.import_module(f"benchmarks.cases.{name}").run(bench)
+        module = name.replace("-", "_")
+        await importlib.import_module(f"benchmarks.cases.{module}").run(bench)
         bench.progress("")
 
 

@@ -7,8 +7,10 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from benchmarks import load, measure
+from benchmarks.load import Connect
 from benchmarks.measure import Process, Server
 
 PEERS = ("dragoman", "a2a-sdk", "a2a-sdk-untraced", "fasta2a")
@@ -25,10 +27,11 @@ class Work:
     connections: int
     count: int
     payload: Callable[[], bytes]
-    check: Callable[[bytes], None]
+    check: Callable[[Any], None]
     units: int = 1
     limit: float = 300
     """The seconds that one batch may take."""
+    connect: Connect = load.connect
 
 
 @dataclass
@@ -69,11 +72,13 @@ class Bench:
         family: str,
         prepare: Callable[[Bench, Server], Awaitable[list[Work]]],
         store: str = "memory",
+        manner: str = "http",
     ) -> None:
         """Measure the works of a family on all peers that have the store, interleaved."""
-        peers = self.only(*STORES[store])
+        chosen = (*self.only(*STORES[store]), measure.BARE)
+        peers = [peer for peer in measure.COMMANDS[manner] if peer in chosen]
         self.progress(f"{family}.{store}: starting {', '.join(peers)}")
-        with measure.serving(peers, store) as servers:
+        with measure.serving(peers, store, manner=manner) as servers:
             works = []
             for server in servers:
                 self.progress(f"{family}.{store}: preparing {server.peer}")
@@ -93,7 +98,7 @@ class Bench:
                         await self._sample(server, work)
 
     async def _sample(self, server: Server, work: Work) -> None:
-        async with load.connect(server.port, work.connections) as connections:
+        async with work.connect(server.port, work.connections) as connections:
             drive = partial(load.drive, connections)
             warm = max(work.connections, work.count // 10)
             await drive(warm, work.payload, work.check, work.limit)

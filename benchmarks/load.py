@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import cast
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Protocol, cast
 
 
 class Broken(Exception):
     """An answer that is not what it must be; the figures would be worthless."""
 
 
+class Caller(Protocol):
+    """Who has at most one request under way."""
+
+    def send(self, payload: bytes) -> Awaitable[Any]:
+        """The whole answer to a request; Broken if it is an error."""
+
+
+Connect = Callable[[int, int], AbstractAsyncContextManager[Sequence[Caller]]]
+"""How so many callers of a port are come by."""
+
+
 class Connection(asyncio.Protocol):
     """One keep-alive connection with at most one request under way."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, version: str = "1.0") -> None:
+        named = f"A2A-Version: {version}\r\n" if version else ""
         self._head = (
             f"POST / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
-            "Accept: application/json, text/event-stream\r\nA2A-Version: 1.0\r\nContent-Length: "
+            f"Accept: application/json, text/event-stream\r\n{named}Content-Length: "
         ).encode()
         self._buffer = bytearray()
         self._body = bytearray()
@@ -114,9 +126,10 @@ class Connection(asyncio.Protocol):
 
 @asynccontextmanager
 async def connect(
-    port: int, count: int = 1, receive_buffer: int | None = None
+    port: int, count: int = 1, receive_buffer: int | None = None, version: str = "1.0"
 ) -> AsyncIterator[list[Connection]]:
-    """Open connections to a local server and close them afterwards."""
+    """Open connections to a local server and close them afterwards. Without a version, none is
+    named."""
     loop = asyncio.get_running_loop()
     opened: list[Connection] = []
     try:
@@ -127,7 +140,9 @@ async def connect(
             if receive_buffer is not None:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
             await loop.sock_connect(sock, ("127.0.0.1", port))
-            _, connection = await loop.create_connection(lambda: Connection(port), sock=sock)
+            _, connection = await loop.create_connection(
+                lambda: Connection(port, version), sock=sock
+            )
             opened.append(connection)
         yield opened
     finally:
@@ -136,16 +151,16 @@ async def connect(
 
 
 async def drive(
-    connections: list[Connection],
+    connections: Sequence[Caller],
     count: int,
     payload: Callable[[], bytes],
-    check: Callable[[bytes], None],
+    check: Callable[[Any], None],
     timeout: float = 300,
 ) -> None:
     """Send `count` requests over all connections, each sending again when it is answered."""
     left = iter(range(count))
 
-    async def one(connection: Connection) -> None:
+    async def one(connection: Caller) -> None:
         for _ in left:
             check(await connection.send(payload()))
 

@@ -22,17 +22,35 @@ from benchmarks.load import Broken
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "benchmarks" / "out"
-COMMANDS = {
-    # the way its users start it; the others have no command of their own
-    "dragoman": [
-        *("-m", "dragoman", "serve", "benchmarks.servers.dragoman_echo:agent"),
-        *("--store", "{store}"),
-        *("--port", "{port}", "--log-level", "warning", "--set", "max_tasks=1000000"),
-    ],
-    "a2a-sdk": ["-m", "benchmarks.servers.sdk_echo", "{port}", "{store}"],
-    "a2a-sdk-untraced": ["-m", "benchmarks.servers.sdk_echo", "{port}", "{store}"],
-    "fasta2a": ["-m", "benchmarks.servers.fasta_echo", "{port}"],
+# the way its users start it; the others have no command of their own
+_DRAGOMAN = (
+    *("-m", "dragoman", "serve", "benchmarks.servers.dragoman_echo:agent"),
+    *("--store", "{store}", "--log-level", "warning", "--set", "max_tasks=1000000"),
+)
+_SDK = ("-m", "benchmarks.servers.sdk_echo", "{port}", "{store}")
+_SDK_GRPC = ("-m", "benchmarks.servers.sdk_grpc", "{port}")
+BARE = "grpcio"
+"""gRPC with nothing on top: what no server on it can do without."""
+COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
+    "http": {
+        "dragoman": (*_DRAGOMAN, "--port", "{port}"),
+        "a2a-sdk": _SDK,
+        "a2a-sdk-untraced": _SDK,
+        "fasta2a": ("-m", "benchmarks.servers.fasta_echo", "{port}"),
+    },
+    "older": {
+        "dragoman": (*_DRAGOMAN, "--port", "{port}"),
+        "a2a-sdk": (*_SDK, "older"),
+        "a2a-sdk-untraced": (*_SDK, "older"),
+    },
+    "grpc": {
+        "dragoman": (*_DRAGOMAN, "--port", "0", "--set", "grpc_port={port}"),
+        "a2a-sdk": _SDK_GRPC,
+        "a2a-sdk-untraced": _SDK_GRPC,
+        BARE: ("-m", "benchmarks.servers.grpc_bare", "{port}"),
+    },
 }
+"""How each is started, by what it is to serve."""
 
 CLIENTS = {
     "dragoman": "dragoman_client",
@@ -220,7 +238,9 @@ def _environment(peer: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, **ENVIRONMENT.get(peer, {})}
 
 
-def start(peer: str, store: str = "memory", file: Path | None = None) -> Server:
+def start(
+    peer: str, store: str = "memory", file: Path | None = None, manner: str = "http"
+) -> Server:
     """Start a server without waiting for it. Without a file, one with `sqlite` gets a new one."""
     port = free_port()
     folder = None
@@ -229,9 +249,10 @@ def start(peer: str, store: str = "memory", file: Path | None = None) -> Server:
         file = folder / "tasks.db"
     url = "memory:" if file is None else f"sqlite:///{file}"
     handle, name = tempfile.mkstemp(prefix="bench-", suffix=".log")
+    words = [word.format(port=port, store=url) for word in COMMANDS[manner][peer]]
     with os.fdopen(handle, "wb") as log:
         process = subprocess.Popen(
-            [sys.executable, *(word.format(port=port, store=url) for word in COMMANDS[peer])],
+            [sys.executable, *words],
             cwd=ROOT,
             env=_environment(peer),
             stdin=subprocess.DEVNULL,
@@ -246,13 +267,13 @@ def start(peer: str, store: str = "memory", file: Path | None = None) -> Server:
 
 @contextlib.contextmanager
 def serving(
-    peers: Sequence[str], store: str = "memory", file: Path | None = None
+    peers: Sequence[str], store: str = "memory", file: Path | None = None, manner: str = "http"
 ) -> Iterator[list[Server]]:
     """Servers that accept connections, ended whatever happens."""
     with contextlib.ExitStack() as stack:
         servers = []
         for peer in peers:
-            server = start(peer, store, file)
+            server = start(peer, store, file, manner)
             stack.callback(server.stop)
             servers.append(server)
         for server in servers:

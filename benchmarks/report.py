@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from benchmarks import measure
 from benchmarks.bench import Bench
-from benchmarks.measure import CORES
+from benchmarks.measure import BARE, CORES
 
 OUT = measure.OUT / "latest.json"
 COSTS = (".cpu_us_per_request", ".cpu_us_per_event", ".rss_kib_per_stream", ".first_answer_ms")
@@ -24,6 +24,7 @@ GROWTH = (
         for work in ("get", "list", "liststate", "listcontext")
         for size in ("20k", "1m")
     ),
+    ("older", "newer", "memory"),
 )
 """Which of dragoman's costs is held against which."""
 
@@ -59,6 +60,10 @@ SIGHTS = (
     Sight("listcontext1m.over.listcontext1k.sqlite", 2, at_least=False),
     Sight("idle.sqlite.dragoman.rss_kib_per_stream", 20, at_least=False),
     Sight("start.dragoman.first_answer_ms", 300, at_least=False),
+    Sight("grpc.memory.c32.vs.a2a-sdk", 8),
+    Sight("grpc-stream100.memory.vs.a2a-sdk", 10),
+    Sight("grpc-stream1000.memory.vs.a2a-sdk", 10),
+    Sight("older.over.newer", 1.4, at_least=False),
     Sight("client.send.c16.vs.a2a-sdk", 8),
     Sight("client.stream100.vs.a2a-sdk", 5),
     Sight("client.stream1000.vs.a2a-sdk", 12),
@@ -78,6 +83,8 @@ def ratios(bench: Bench) -> dict[str, float]:
                     theirs = bench.figures.get(f"{work}.{peer}{cost}")
                     if peer != "dragoman" and theirs is not None and ours > 0:
                         found[f"{work}.vs.{peer}"] = theirs / ours
+                if bare := bench.figures.get(f"{work}.{BARE}{cost}"):
+                    found[f"{work}.over.{BARE}"] = ours / bare
     _throughput(bench, found)
     for large, small, store in GROWTH:
         over, under = (_cost(bench, f"{work}.{store}") for work in (large, small))
@@ -124,6 +131,7 @@ def environment(bench: Bench) -> dict[str, str]:
         "httptools",
         "aiohttp",
         "httpx",
+        "grpcio",
     ):
         try:
             versions[package] = version(package)
@@ -151,6 +159,7 @@ def show(bench: Bench) -> None:
     _show("stalled reader", {k: v for k, v in bench.figures.items() if k.startswith("stall.")})
     _show("waiting tasks", {k: v for k, v in bench.figures.items() if k.startswith("waiting")})
     _show("bare HTTP engines", {k: v for k, v in bench.figures.items() if k.startswith("engine.")})
+    _show("bare gRPC", {k: v for k, v in bench.figures.items() if f".{BARE}." in k})
     found = ratios(bench)
     _show("growth of dragoman's cost", {k: v for k, v in found.items() if ".over." in k})
     _show("requests per second", {k: v for k, v in found.items() if ".throughput." in k})

@@ -42,6 +42,12 @@ def send(text: str, task: str | None = None) -> bytes:
     return call("SendMessage", message=message(text, task))
 
 
+def older(text: str) -> bytes:
+    """The same send in 0.3."""
+    part = {"kind": "text", "text": text}
+    return call("message/send", message=message(text) | {"role": "user", "parts": [part]})
+
+
 def stream(text: str) -> bytes:
     """A streaming send."""
     return call("SendStreamingMessage", message=message(text))

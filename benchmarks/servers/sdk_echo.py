@@ -89,8 +89,8 @@ def tasks(store: str) -> InMemoryTaskStore | DatabaseTaskStore:
     return DatabaseTaskStore(create_async_engine(store.replace("sqlite:", "sqlite+aiosqlite:")))
 
 
-def application(port: int, store: str) -> Starlette:
-    """The ASGI application."""
+def application(port: int, store: str, older: bool) -> Starlette:
+    """The ASGI application; one that also speaks 0.3, if it is to."""
     described, stored = card(port), tasks(store)
 
     @asynccontextmanager
@@ -101,18 +101,16 @@ def application(port: int, store: str) -> Starlette:
         yield
 
     handler = DefaultRequestHandler(agent_executor=Echo(), task_store=stored, agent_card=described)
-    return Starlette(
-        routes=[*create_agent_card_routes(described), *create_jsonrpc_routes(handler, "/")],
-        lifespan=lifespan,
-    )
+    calls = create_jsonrpc_routes(handler, "/", enable_v0_3_compat=older)
+    return Starlette(routes=[*create_agent_card_routes(described), *calls], lifespan=lifespan)
 
 
-def main(port: int, store: str) -> None:
+def main(port: int, store: str, *manner: str) -> None:
     """Serve until ended."""
     import uvicorn
 
     uvicorn.run(
-        application(port, store),
+        application(port, store, "older" in manner),
         host="127.0.0.1",
         port=port,
         loop="uvloop",
@@ -123,4 +121,4 @@ def main(port: int, store: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(int(sys.argv[1]), *sys.argv[2:])

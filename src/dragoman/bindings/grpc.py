@@ -22,7 +22,7 @@ from dragoman.dialects import protobuf
 from dragoman.dialects.protobuf.speech import BARE, OLDER, SPEECHES, Speech
 from dragoman.dialects.v0_3 import proto as v0_3
 from dragoman.errors import A2AError, InternalError, Unavailable
-from dragoman.events import RESUME, placed
+from dragoman.events import RESUME, Entry, placed
 from dragoman.operations import Operation
 from dragoman.reader import Stream
 from dragoman.settings import Settings
@@ -31,6 +31,9 @@ from dragoman.telemetry import logger
 Context: TypeAlias = Any  # grpc has no types
 ERRORS = {code.name: code for code in grpc.StatusCode}
 DETAILS = "grpc-status-details-bin"
+SOME = 32
+"""So many events are encoded and then sent: to go to and fro for each costs more, and all of them
+would wait in memory for a slow reader."""
 
 
 class Port:
@@ -257,20 +260,23 @@ class Flow:
         try:
             while (entries := await self.stream.next()) is not None:
                 final = entries[-1] if self.stream.over and entries else None
-                for entry in entries:
-                    if self._places:
-                        event = placed(entry, reset=self.stream.reset)
-                        wire = self.speech.response(event, entry is final)
-                        self.stream.reset = False
-                    else:
-                        wire = formed(self.speech, entry, entry is final)
-                    if wire:
-                        self.sending = time.monotonic()
-                        await write(wire)
+                for start in range(0, len(entries), SOME):
+                    some = entries[start : start + SOME]
+                    for wire in [self._wire(entry, entry is final) for entry in some]:
+                        if wire:
+                            self.sending = time.monotonic()
+                            await write(wire)
                 self.sent, self.sending = time.monotonic(), 0.0
         finally:
             endpoint.streams.open.discard(self)
             self.stream.close()
+
+    def _wire(self, entry: Entry, last: bool) -> bytes:
+        if not self._places:
+            return formed(self.speech, entry, last)
+        event = placed(entry, reset=self.stream.reset)
+        self.stream.reset = False
+        return self.speech.response(event, last)
 
 
 async def _abort(context: Context, speech: Speech, error: A2AError) -> Any:
