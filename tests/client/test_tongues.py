@@ -78,7 +78,7 @@ async def tongue(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Client, 
 
 
 async def test_everything_that_can_be_said(tongue: tuple[Client, str, str], tmp_path: Path) -> None:
-    client, binding, version = tongue
+    client, _, version = tongue
     done = await client.send("hello")
     assert (done.state, done.text) == (TaskState.COMPLETED, "hello")
     asked = await client.send("ask")
@@ -95,7 +95,7 @@ async def test_everything_that_can_be_said(tongue: tuple[Client, str, str], tmp_
     assert found.task is not None
     data, raw = found.task.artifacts[0].parts
     assert (data.data, raw.raw, raw.filename) == ({"n": 1}, bytes(range(256)), "data.bin")
-    with pytest.raises(TaskNotFound, match="^Task not found$"):
+    with pytest.raises(TaskNotFound, match=r"^Task not found$"):
         await client.task("unknown").get()
     with pytest.raises(TaskNotCancelable):
         await client.task(asked.task.id).cancel()
@@ -105,7 +105,7 @@ async def test_everything_that_can_be_said(tongue: tuple[Client, str, str], tmp_
 
 
 async def test_streams(tongue: tuple[Client, str, str]) -> None:
-    client, _, _ = tongue
+    client, _, version = tongue
     async with client.stream("count 30") as stream:
         events = [event async for event in stream]
     chunks = [event for event in events if isinstance(event, TaskArtifactUpdateEvent)]
@@ -115,7 +115,9 @@ async def test_streams(tongue: tuple[Client, str, str]) -> None:
     assert stream.task is not None
     assert stream.task.status.state is TaskState.COMPLETED
     assert [artifact.name for artifact in stream.task.artifacts][-1] == "sum"
-    with pytest.raises(A2AError):
+    if version == "0.1":
+        return  # whoever sends chooses the id
+    with pytest.raises(TaskNotFound):
         async for _ in client.stream("more", task="unknown"):
             pass
 

@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha import reflection
 
 from dragoman import dialects
 from dragoman.bindings.endpoint import ANONYMOUS, Endpoint
-from dragoman.bindings.sse import formed
+from dragoman.bindings.sse import asking, formed
 from dragoman.caller import Call, Request
 from dragoman.dialects import protobuf
 from dragoman.dialects.protobuf.speech import BARE, OLDER, SPEECHES, Speech
@@ -238,6 +238,7 @@ class Flow:
         """Since when the reader has not taken what it was sent; 0 if it has."""
         self.sent = time.monotonic()
         self._places = places
+        self._cut = False
         self._task: asyncio.Task[None] | None = None
 
     def watch(self) -> None:
@@ -248,28 +249,41 @@ class Flow:
         self.sent = time.monotonic()
 
     def cut(self) -> None:
-        """End a reader that takes nothing."""
-        if self._task is not None:
+        """End a reader that takes nothing; it can come back and resume."""
+        if self._task is not None and not self._cut:
+            self._cut = True
             self._task.cancel()
 
     async def run(self, endpoint: Endpoint) -> None:
         """Send the whole stream."""
         self._task = asyncio.current_task()
         endpoint.streams.open.add(self)
-        write = self.context.write
         try:
-            while (entries := await self.stream.next()) is not None:
-                final = entries[-1] if self.stream.over and entries else None
-                for start in range(0, len(entries), SOME):
-                    some = entries[start : start + SOME]
-                    for wire in [self._wire(entry, entry is final) for entry in some]:
-                        if wire:
-                            self.sending = time.monotonic()
-                            await write(wire)
-                self.sent, self.sending = time.monotonic(), 0.0
+            await self._pour()
+        except asyncio.CancelledError:
+            if not self._cut or self._task is None or self._task.uncancel():
+                raise
+            raise Unavailable("The reader has taken nothing for too long") from None
         finally:
             endpoint.streams.open.discard(self)
             self.stream.close()
+
+    async def _pour(self) -> None:
+        write = self.context.write
+        asked: Entry | None = None
+        while (entries := await self.stream.next()) is not None:
+            final = entries[-1] if self.stream.over and entries else None
+            if self.speech.version != "1.0" and entries:
+                asked = asking(entries[-1], final)
+            for start in range(0, len(entries), SOME):
+                some = entries[start : start + SOME]
+                for wire in [self._wire(entry, entry is final) for entry in some]:
+                    if wire:
+                        self.sending = time.monotonic()
+                        await write(wire)
+            self.sent, self.sending = time.monotonic(), 0.0
+        if asked is not None:
+            await write(self._wire(asked, last=True))
 
     def _wire(self, entry: Entry, last: bool) -> bytes:
         if not self._places:

@@ -117,7 +117,8 @@ class Answer:
     async def begin(self) -> None:
         """Wait for the first message, or for what there is instead."""
         try:
-            message = await self._call.read()
+            async with asyncio.timeout(self._patience):
+                message = await self._call.read()
             if message is grpc.aio.EOF:
                 self._end(await self._call.code(), await self._call.details())
                 if self.status != 200:
@@ -127,6 +128,9 @@ class Answer:
         except grpc.aio.AioRpcError as error:
             self._end(error.code(), error.details(), error)
             await self._trailers()
+        except TimeoutError:
+            self._call.cancel()
+            raise Silent(f"{self._where}: nothing came in time") from None
         except asyncio.CancelledError:
             self._call.cancel()
             raise
