@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman import Agent, App, Caller, Part, TaskState, Turn
-from dragoman.client import Client, Inbox, Unreachable
+from dragoman.client import Certificate, Client, Inbox, Unreachable
 from dragoman.client.binding import spoken
 from dragoman.client.credentials import Secret, Withheld
 from dragoman.client.engine import Inside, Sockets
@@ -30,12 +30,14 @@ from dragoman.errors import (
 from dragoman.types import (
     AgentCard,
     APIKeySecurityScheme,
+    MutualTlsSecurityScheme,
     SecurityRequirement,
     SecurityScheme,
     StringList,
     TaskArtifactUpdateEvent,
 )
 from tests.client.test_client import parrot
+from tests.listening import Certificate as Selfmade
 from tests.serving import serving
 
 TONGUES = [
@@ -313,3 +315,44 @@ async def test_channels_are_closed() -> None:
             assert calls is not None
             (channel,) = calls._channels.values()
         assert channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
+
+
+@pytest.fixture
+def papers(tmp_path: Path) -> tuple[Selfmade, Selfmade]:
+    """A certificate for the server, and one for the client."""
+    for name in ("server", "mine"):
+        (tmp_path / name).mkdir()
+    return Selfmade(tmp_path / "server", "127.0.0.1"), Selfmade(tmp_path / "mine", "robot")
+
+
+async def test_tls_over_grpc(papers: tuple[Selfmade, Selfmade]) -> None:
+    server, mine = papers
+    pem = {"grpc_cert": str(server.file), "grpc_key": str(server.file)}
+    async with desk(**pem) as (app, url):
+        card = await only(url, "GRPC", "1.0")
+        at = replace(card.supported_interfaces[0], url=f"https://127.0.0.1:{app.ports[0].number}")
+        card = replace(card, supported_interfaces=(at,))
+        async with Client.connect(
+            card, engine=Sockets(ssl=pem.context(ca=str(server.file)))
+        ) as client:
+            assert client.interface.url.startswith("grpcs://")
+            assert (await client.send("hello")).text == "hello"
+        async with Client.connect(card, attempts=1) as client:  # nobody has vouched for it
+            with pytest.raises(Unreachable):
+                await client.send("hello")
+    async with desk(**pem, grpc_ca=str(mine.file)) as (app, url):
+        at = replace(at, url=f"https://127.0.0.1:{app.ports[0].number}")
+        card = replace(
+            card,
+            supported_interfaces=(at,),
+            security_schemes={"it": SecurityScheme(mtls_security_scheme=MutualTlsSecurityScheme())},
+            security_requirements=(SecurityRequirement(schemes={"it": StringList()}),),
+        )
+        auth = Certificate(str(mine.file), ca=str(server.file))
+        async with Client.connect(card, auth=auth) as client:
+            assert (await client.send("hello")).text == "hello"
+        async with Client.connect(
+            card, engine=Sockets(ssl=pem.context(ca=str(server.file))), attempts=1
+        ) as client:
+            with pytest.raises(Unreachable):
+                await client.send("hello")

@@ -104,13 +104,11 @@ def client(arguments: argparse.Namespace) -> Client:
 
 def sockets(arguments: argparse.Namespace) -> Sockets:
     """The way out that the options describe."""
-    from ssl import create_default_context
-
     from dragoman.cli.tap import Tap
-    from dragoman.client import Sockets
+    from dragoman.client import Sockets, pem
 
     try:
-        ssl = create_default_context(cafile=arguments.ca) if arguments.ca else None
+        ssl = pem.context(ca=arguments.ca) if arguments.ca else None
     except OSError as error:
         raise UsageError(f"--ca {arguments.ca}: {error.strerror or error}") from None
     return Sockets(ssl=ssl, tap=Tap(_hidden(arguments)) if arguments.trace else None)

@@ -13,16 +13,15 @@ from asyncio import Timeout, get_running_loop
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
-from ssl import SSLContext, create_default_context
+from ssl import SSLContext
 from typing import Protocol
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dragoman.client import pem
 from dragoman.client.engine import Engine, Request, Response, loopback, origin
-from dragoman.client.pem import PEM
 from dragoman.types import AgentCard, AgentInterface, SecurityScheme
 
 _SECRET = re.compile(r"auth|cookie|key|token|secret|password|session|credential", re.IGNORECASE)
@@ -120,8 +119,7 @@ class Certificate:
     `ca` is a file with the authorities to trust instead of the system's."""
 
     def __init__(self, file: str, key: str = "", *, password: str = "", ca: str = "") -> None:
-        self._files = (file, key or None, password or None)
-        self._ca = ca
+        self._files = {"certificate": file, "key": key, "password": password, "ca": ca}
         self._context: SSLContext | None = None
 
     async def token(self, need: Need) -> str:
@@ -131,12 +129,7 @@ class Certificate:
     def context(self) -> SSLContext:
         """What the connection is made with."""
         if self._context is None:
-            self._context = create_default_context(cafile=self._ca or None)
-            self._context.load_cert_chain(*self._files)
-            file, key, password = self._files
-            if password is None:  # gRPC takes no key that is locked
-                shown = Path(file).read_bytes()
-                PEM[self._context] = shown, Path(key).read_bytes() if key else shown
+            self._context = pem.context(**self._files)
         return self._context
 
 

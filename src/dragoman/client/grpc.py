@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import grpc
 
+from dragoman.client import pem
 from dragoman.client.engine import (
     LONGEST,
     Broken,
@@ -24,7 +25,6 @@ from dragoman.client.engine import (
     Unreachable,
     origin,
 )
-from dragoman.client.pem import PEM
 
 DETAILS = "grpc-status-details-bin"
 STATUSES = {
@@ -93,10 +93,11 @@ def _credentials(context: ssl.SSLContext | None) -> Any:
     """What gRPC makes of a context: whom it trusts, and what it shows of itself."""
     if context is None:
         return grpc.ssl_channel_credentials()
-    trusted = [ssl.DER_cert_to_PEM_cert(each) for each in context.get_ca_certs(binary_form=True)]
-    certificate, key = PEM.get(context, (None, None))
+    found = pem.papers(context)
     return grpc.ssl_channel_credentials(
-        "".join(trusted).encode() or None, private_key=key, certificate_chain=certificate
+        found.trusted or None,
+        private_key=found.key or None,
+        certificate_chain=found.certificate or None,
     )
 
 
