@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman import Agent, App, Caller, Part, TaskState, Turn
-from dragoman.client import Certificate, Client, Inbox, Unreachable
+from dragoman.client import Certificate, Client, Inbox, Unreachable, pem
 from dragoman.client.binding import spoken
 from dragoman.client.credentials import Secret, Withheld
 from dragoman.client.engine import Inside, Sockets
