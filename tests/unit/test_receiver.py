@@ -24,6 +24,7 @@ from starlette.routing import Mount
 
 from dragoman import receiver as module
 from dragoman.dialects import v1_0
+from dragoman.dialects.v0_3 import rpc
 from dragoman.errors import A2AError, InvalidParams, ParseError, TaskNotFound
 from dragoman.events import Reply
 from dragoman.receiver import (
@@ -95,6 +96,18 @@ def without(headers: dict[str, str], *names: str) -> dict[str, str]:
 
 
 # ---- whom it believes ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        rpc.encode(EVENTS[0]),  # 0.3
+        b'{"id":"t-1","contextId":"c-1","status":{"state":"completed"}}',  # without its kind
+        b'{"id":"t-1","sessionId":"c-1","status":{"state":"completed"}}',  # 0.1
+    ],
+)
+def test_before_1_0_it_is_the_whole_task(body: bytes) -> None:
+    assert Receiver(keys=[KEY.text]).verify(signed(body), body).event == EVENTS[0]
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
