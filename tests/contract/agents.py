@@ -56,6 +56,10 @@ def make(*, required: bool = False, streaming: bool = True, extended: bool = Fal
         elif verb == "gate":
             await gate.wait()
             yield turn.artifact("through the gate")
+        elif verb == "relay":
+            await gate.wait()
+            for number in range(20):
+                yield turn.write(f"{number} ", name="counted")
         elif verb == "stubborn":
             while not gate.is_set():
                 with suppress(asyncio.CancelledError):

@@ -1,4 +1,8 @@
-"""The same operations over each binding, with answers in one form."""
+"""The same operations over each binding, asked for and answered in one form: that of 1.0.
+
+What is translated here is translated by the reference SDK's code, never by ours: a mistake of ours
+could not be seen if it were made on both sides.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,24 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
+import grpc
 import httpx
+from a2a.types import a2a_pb2, a2a_pb2_grpc
+from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2, status_pb2
 
 from dragoman.operations import OPERATIONS
 
 BY_NAME = {operation.name: operation for operation in OPERATIONS}
+STREAMS = ("SendStreamingMessage", "SubscribeToTask")
 ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
 BAD_REQUEST = "type.googleapis.com/google.rpc.BadRequest"
+DETAILS = (error_details_pb2.ErrorInfo, error_details_pb2.BadRequest)
+"""What is in a status can only be read when it is known."""
 
 
 @dataclass
@@ -41,46 +54,87 @@ class Failed(Exception):
 
 @dataclass
 class Seen:
-    """One event of a stream."""
+    """One event of a stream. Over gRPC it has no id, and before 1.0 it may say that it is last."""
 
     id: str
     event: dict[str, Any]
+    final: bool | None = None
 
 
 class Binding:
-    """A client of one binding."""
+    """A client of one binding in one version."""
 
     name: str
+    version = "1.0"
+    lacks: ClassVar[frozenset[str]] = frozenset()
+    """What the form cannot express; see the marker `needs`."""
+    extensions = "A2A-Extensions"
 
-    def __init__(self, url: str, http: httpx.AsyncClient, headers: dict[str, str]) -> None:
+    def __init__(
+        self, url: str, http: httpx.AsyncClient, headers: dict[str, str], channel: Any = None
+    ) -> None:
         self.url = url
         self.http = http
-        self.headers = {"A2A-Version": "1.0", **headers}
+        self.channel = channel
+        self.headers = {"A2A-Version": "1.0"} if self.version == "1.0" else {}
+        for name, value in headers.items():
+            self.headers[self.extensions if name == "A2A-Extensions" else name] = value
+        self.last: Any = None
+
+    @classmethod
+    def can(cls, feature: str) -> bool:
+        """Whether the form can express this."""
+        return feature not in cls.lacks
 
     async def call(self, name: str, **params: Any) -> Any:
         """One operation; `Failed` if it is answered by an error."""
-        response = await self.http.send(self.request(name, params))
-        self.last = response
-        return self.result(response)
+        raise NotImplementedError
 
     @asynccontextmanager
     async def open(self, name: str, **params: Any) -> AsyncIterator[AsyncIterator[Seen]]:
         """The events of a streaming operation as they come."""
-        response = await self.http.send(self.request(name, params), stream=True)
-        self.last = response
-        try:
-            if not response.headers["content-type"].startswith("text/event-stream"):
-                await response.aread()
-                self.result(response)
-                raise AssertionError("neither a stream nor an error")
-            yield self._events(response)
-        finally:
-            await response.aclose()
+        raise NotImplementedError
+        yield
 
     async def stream(self, name: str, **params: Any) -> list[Seen]:
         """All events of a streaming operation."""
         async with self.open(name, **params) as events:
             return [seen async for seen in events]
+
+    async def tasks(self, **params: Any) -> list[dict[str, Any]]:
+        """All tasks of the caller, in whatever form they can be listed."""
+        headers = {k: v for k, v in self.headers.items() if k.startswith("X-") and "A2A" not in k}
+        found = await JsonRpc(self.url, self.http, headers).call("ListTasks", **params)
+        listed: list[dict[str, Any]] = found["tasks"]
+        assert found["totalSize"] == len(listed)
+        return listed
+
+    @property
+    def activated(self) -> str:
+        """The extensions that the last answer says are active."""
+        return str(self.last.headers.get(self.extensions.lower(), ""))
+
+
+class Http(Binding):
+    """Over HTTP, with server-sent events."""
+
+    async def call(self, name: str, **params: Any) -> Any:
+        response = await self.http.send(self.request(name, params))
+        self.last = response
+        return self.result(name, response)
+
+    @asynccontextmanager
+    async def open(self, name: str, **params: Any) -> AsyncIterator[AsyncIterator[Seen]]:
+        response = await self.http.send(self.request(name, params), stream=True)
+        self.last = response
+        try:
+            if not response.headers["content-type"].startswith("text/event-stream"):
+                await response.aread()
+                self.result(name, response)
+                raise AssertionError("neither a stream nor an error")
+            yield self._events(response)
+        finally:
+            await response.aclose()
 
     async def _events(self, response: httpx.Response) -> AsyncIterator[Seen]:
         fields: dict[str, str] = {}
@@ -91,48 +145,49 @@ class Binding:
                 name, _, value = line.partition(": ")
                 fields[name] = value
             elif fields:
-                yield Seen(fields.get("id", ""), self.event(response, fields))
+                yield self.event(response, fields)
                 fields = {}
 
     def request(self, name: str, params: dict[str, Any]) -> httpx.Request:
         raise NotImplementedError
 
-    def result(self, response: httpx.Response) -> Any:
+    def result(self, name: str, response: httpx.Response) -> Any:
         raise NotImplementedError
 
-    def event(self, response: httpx.Response, fields: dict[str, str]) -> dict[str, Any]:
+    def event(self, response: httpx.Response, fields: dict[str, str]) -> Seen:
         raise NotImplementedError
 
 
-class JsonRpc(Binding):
+def opened(response: httpx.Response, body: dict[str, Any]) -> Any:
+    """What is in a JSON-RPC answer."""
+    assert body["jsonrpc"] == "2.0"
+    assert ("result" in body) != ("error" in body)
+    if "error" in body:
+        error = body["error"]
+        status = response.status_code
+        raise Failed.of(error["code"], status, error["message"], error["data"])
+    assert body["id"] == json.loads(response.request.content)["id"]
+    return body["result"]
+
+
+class JsonRpc(Http):
     """JSON-RPC at the root."""
 
     name = "jsonrpc"
-    _ids = count(1)
+    ids = count(1)
 
     def request(self, name: str, params: dict[str, Any]) -> httpx.Request:
-        body = {"jsonrpc": "2.0", "id": next(self._ids), "method": name, "params": params}
+        body = {"jsonrpc": "2.0", "id": next(self.ids), "method": name, "params": params}
         return self.http.build_request("POST", f"{self.url}/", json=body, headers=self.headers)
 
-    def result(self, response: httpx.Response) -> Any:
-        return self._open(response, response.json())
+    def result(self, name: str, response: httpx.Response) -> Any:
+        return opened(response, response.json())
 
-    def event(self, response: httpx.Response, fields: dict[str, str]) -> dict[str, Any]:
-        found: dict[str, Any] = self._open(response, json.loads(fields["data"]))
-        return found
-
-    def _open(self, response: httpx.Response, body: dict[str, Any]) -> Any:
-        assert body["jsonrpc"] == "2.0"
-        assert ("result" in body) != ("error" in body)
-        if "error" in body:
-            error = body["error"]
-            status = response.status_code
-            raise Failed.of(error["code"], status, error["message"], error["data"])
-        assert body["id"] == json.loads(response.request.content)["id"]
-        return body["result"]
+    def event(self, response: httpx.Response, fields: dict[str, str]) -> Seen:
+        return Seen(fields.get("id", ""), opened(response, json.loads(fields["data"])))
 
 
-class HttpJson(Binding):
+class HttpJson(Http):
     """A path for each operation."""
 
     name = "http"
@@ -147,10 +202,10 @@ class HttpJson(Binding):
         if tenant := rest.pop("tenant", ""):
             path = f"/{tenant}{path}"
         verb = operation.verbs[0]
-        options: dict[str, Any] = {"json": rest} if verb == "POST" else {"params": _query(rest)}
+        options: dict[str, Any] = {"json": rest} if verb == "POST" else {"params": query(rest)}
         return self.http.build_request(verb, f"{self.url}{path}", headers=self.headers, **options)
 
-    def result(self, response: httpx.Response) -> Any:
+    def result(self, name: str, response: httpx.Response) -> Any:
         body = response.json()
         if response.status_code == 200:
             return body or None
@@ -158,16 +213,151 @@ class HttpJson(Binding):
         assert error["code"] == response.status_code
         raise Failed.of(0, response.status_code, error["message"], error["details"])
 
-    def event(self, response: httpx.Response, fields: dict[str, str]) -> dict[str, Any]:
+    def event(self, response: httpx.Response, fields: dict[str, str]) -> Seen:
         found: dict[str, Any] = json.loads(fields["data"])
         if fields.get("event") == "error":
             error = found["error"]
             raise Failed.of(0, error["code"], error["message"], error["details"])
-        return found
+        return Seen(fields.get("id", ""), found)
 
 
-def _query(params: dict[str, Any]) -> dict[str, str]:
+def query(params: dict[str, Any]) -> dict[str, str]:
+    """Parameters as a query has them."""
     return {
         key: str(value).lower() if isinstance(value, bool) else str(value)
         for key, value in params.items()
     }
+
+
+STATUSES = {
+    "INVALID_ARGUMENT": 400,
+    "FAILED_PRECONDITION": 400,
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "NOT_FOUND": 404,
+    "RESOURCE_EXHAUSTED": 429,
+    "INTERNAL": 500,
+    "UNIMPLEMENTED": 501,
+    "UNAVAILABLE": 503,
+}
+"""The HTTP status that a status of gRPC corresponds to."""
+REQUESTS = {
+    "SendMessage": a2a_pb2.SendMessageRequest,
+    "SendStreamingMessage": a2a_pb2.SendMessageRequest,
+    "GetTask": a2a_pb2.GetTaskRequest,
+    "ListTasks": a2a_pb2.ListTasksRequest,
+    "CancelTask": a2a_pb2.CancelTaskRequest,
+    "SubscribeToTask": a2a_pb2.SubscribeToTaskRequest,
+    "CreateTaskPushNotificationConfig": a2a_pb2.TaskPushNotificationConfig,
+    "GetTaskPushNotificationConfig": a2a_pb2.GetTaskPushNotificationConfigRequest,
+    "ListTaskPushNotificationConfigs": a2a_pb2.ListTaskPushNotificationConfigsRequest,
+    "DeleteTaskPushNotificationConfig": a2a_pb2.DeleteTaskPushNotificationConfigRequest,
+    "GetExtendedAgentCard": a2a_pb2.GetExtendedAgentCardRequest,
+}
+
+
+def asked(name: str, params: dict[str, Any]) -> Any:
+    """The parameters of an operation as a message of 1.0's proto."""
+    return ParseDict(params, REQUESTS[name]())
+
+
+def told(message: Message) -> dict[str, Any]:
+    """A message of 1.0's proto as JSON."""
+    found: dict[str, Any] = settled(MessageToDict(message))
+    if message.DESCRIPTOR.name == "ListTasksResponse":  # required, whatever they are
+        found = {"tasks": [], "nextPageToken": "", "pageSize": 0, "totalSize": 0, **found}
+    return found
+
+
+def settled(value: Any) -> Any:
+    """With timestamps that tell milliseconds, as ours do, even if there are none."""
+    if isinstance(value, list):
+        return [settled(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    found = {name: settled(item) for name, item in value.items()}
+    at = found.get("timestamp")
+    if isinstance(at, str) and at.endswith("Z") and "." not in at:
+        found["timestamp"] = f"{at[:-1]}.000Z"
+    return found
+
+
+class Grpc(Binding):
+    """gRPC."""
+
+    name = "grpc"
+    lacks = frozenset(("json", "json-query", "ids"))
+    Stub: Any = a2a_pb2_grpc.A2AServiceStub
+
+    async def call(self, name: str, **params: Any) -> Any:
+        call = self.start(name, params)
+        try:
+            answer = await call
+        except grpc.aio.AioRpcError as error:
+            raise self.failed(error) from None
+        await self._note(call)
+        return self.answered(name, answer)
+
+    @asynccontextmanager
+    async def open(self, name: str, **params: Any) -> AsyncIterator[AsyncIterator[Seen]]:
+        call = self.start(name, params)
+        try:
+            yield self._events(call)
+        finally:
+            call.cancel()
+
+    async def _events(self, call: Any) -> AsyncIterator[Seen]:
+        try:
+            async for answer in call:
+                if self.last is None:
+                    self.last = _Last(dict(await call.initial_metadata()))
+                yield self.seen(answer)
+            await self._note(call)
+        except grpc.aio.AioRpcError as error:
+            raise self.failed(error) from None
+
+    def start(self, name: str, params: dict[str, Any], **options: Any) -> Any:
+        """The call, begun."""
+        metadata = [(key.lower(), value) for key, value in self.headers.items()]
+        self.last = None
+        method = getattr(self.Stub(self.channel), self.method(name))
+        return method(self.ask(name, params), metadata=metadata, **options)
+
+    async def _note(self, call: Any) -> None:
+        first, after = await call.initial_metadata(), await call.trailing_metadata()
+        self.last = _Last({**dict(first), **dict(after)})
+
+    def failed(self, error: grpc.aio.AioRpcError) -> Failed:
+        """What an error means."""
+        code = error.code()
+        self.last = _Last({**dict(error.initial_metadata()), **dict(error.trailing_metadata())})
+        body = self.last.headers.get("grpc-status-details-bin")
+        assert body is not None, f"{code}: {error.details()}"
+        status = status_pb2.Status.FromString(body)
+        assert status.code == code.value[0]
+        details = [MessageToDict(item) for item in status.details]
+        return Failed.of(0, STATUSES[code.name], self.words(error, status.message), details)
+
+    def words(self, error: grpc.aio.AioRpcError, message: str) -> str:
+        """What is said of an error, in both of its places."""
+        assert error.details() == message
+        return message
+
+    def method(self, name: str) -> str:
+        return name
+
+    def ask(self, name: str, params: dict[str, Any]) -> Any:
+        return asked(name, params)
+
+    def answered(self, name: str, answer: Any) -> Any:
+        return None if name.startswith("Delete") else told(answer)
+
+    def seen(self, answer: Any) -> Seen:
+        return Seen("", told(answer))
+
+
+class _Last(SimpleNamespace):
+    """The last answer's metadata, where HTTP has headers."""
+
+    def __init__(self, headers: dict[str, Any]) -> None:
+        super().__init__(headers={"content-type": "application/grpc", **headers})

@@ -1,4 +1,9 @@
-"""A server per test, and a client of each binding; with a bell, with a deaf one, and on disk."""
+"""A server per test, and a client of each binding; with a bell, with a deaf one, and on disk.
+
+The younger bindings and older dialects run with the usual bell only: what is behind them is the
+same. `@pytest.mark.needs("list")` leaves out those that cannot say it; 0.1 can say so little that
+tests ask for it, with `@pytest.mark.first`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 import pytest
 
@@ -15,7 +21,8 @@ from dragoman import Agent, App, Caller, Request, clock
 from dragoman.errors import Unauthenticated
 from dragoman.testing import DeafBell
 from tests.contract import agents
-from tests.contract.bindings import Binding, HttpJson, JsonRpc
+from tests.contract.bindings import Binding, Grpc, HttpJson, JsonRpc
+from tests.contract.older import Grpc03, Http03, JsonRpc01, JsonRpc03
 from tests.serving import serving
 
 
@@ -27,6 +34,24 @@ class World:
         self.app = app
         self.url = url
         self.http = http
+        self._channel: Any = None
+
+    @property
+    def address(self) -> str:
+        """Where gRPC is."""
+        return f"127.0.0.1:{self.app.ports[0].number}"
+
+    @property
+    def channel(self) -> Any:
+        """The channel that all clients share."""
+        if self._channel is None:
+            self._channel = grpc.aio.insecure_channel(self.address)
+        return self._channel
+
+    async def close(self) -> None:
+        """Hang up."""
+        if self._channel is not None:
+            await self._channel.close()
 
     @property
     def gate(self) -> asyncio.Event:
@@ -37,7 +62,8 @@ class World:
     def client(self, kind: type[Binding], **headers: str) -> Binding:
         """A client of a binding."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return kind(self.url, self.http, named)
+        channel = self.channel if issubclass(kind, Grpc) else None
+        return kind(self.url, self.http, named, channel)
 
 
 def identify(request: Request) -> Caller:
@@ -49,6 +75,31 @@ def identify(request: Request) -> Caller:
 
 
 Start = Callable[..., Any]
+OLDEST = (JsonRpc, HttpJson)
+KINDS: tuple[type[Binding], ...] = (*OLDEST, Grpc, JsonRpc03, Http03, Grpc03, JsonRpc01)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs(*features): leaves out bindings that lack them")
+    config.addinivalue_line("markers", "first: also for 0.1")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items[:] = [item for item in items if _apt(item)]
+
+
+def _apt(item: pytest.Item) -> bool:
+    """Whether the test's binding can say what the test is about."""
+    params = getattr(item, "callspec", None) and item.callspec.params  # type: ignore[attr-defined]
+    kind = params and params.get("kind")
+    if kind not in KINDS:
+        return True
+    if kind not in OLDEST and params.get("start", "bell") != "bell":
+        return False
+    if kind is JsonRpc01 and item.get_closest_marker("first") is None:
+        return False
+    wanted = {feature for marker in item.iter_markers("needs") for feature in marker.args}
+    return all(kind.can(feature) for feature in wanted)
 
 
 @pytest.fixture(params=["bell", "deaf", "sqlite"])
@@ -68,17 +119,21 @@ async def start(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             settings = {"cancel_grace": 0.3, "drain": 0.2, "poll": 0.02, **settings}
             if request.param == "sqlite":
                 settings = {"store": f"sqlite:///{tmp_path}/{clock.uuid7()}.db", **settings}
+            if "kind" in request.fixturenames and issubclass(request.getfixturevalue("kind"), Grpc):
+                settings = {"grpc_port": 0, **settings}
             bell = DeafBell() if request.param == "deaf" else None
             app = App(made, bell=bell, identify=identify, **settings)
             url = await stack.enter_async_context(serving(app))
             if hasattr(made, "gate"):
                 stack.callback(made.gate.set)  # whoever still waits may go
-            return World(made, app, url, http)
+            world = World(made, app, url, http)
+            stack.push_async_callback(world.close)
+            return world
 
         yield begin
 
 
-@pytest.fixture(params=[JsonRpc, HttpJson], ids=lambda kind: kind.name)
+@pytest.fixture(params=KINDS, ids=lambda kind: kind.name)
 def kind(request: pytest.FixtureRequest) -> type[Binding]:
     """Each binding in turn."""
     found: type[Binding] = request.param

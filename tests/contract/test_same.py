@@ -1,4 +1,8 @@
-"""The same requests over both bindings to one server: the same results, and the same errors."""
+"""The same requests over all bindings to one server: the same results, and the same errors.
+
+Both JSON forms of 1.0 are compared to the letter; gRPC and what came before 1.0 with the first of
+them, as far as they can say the same.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
+from google.protobuf.json_format import ParseError
 from msgspec.structs import replace
 
 from dragoman import App, Caller, Request, errors
@@ -19,15 +24,16 @@ from dragoman.errors import A2AError
 from dragoman.events import RESUME
 from dragoman.operations import OPERATIONS
 from tests.contract import agents
-from tests.contract.bindings import Binding, Failed, HttpJson, JsonRpc
+from tests.contract.bindings import STREAMS, Binding, Failed, Grpc, HttpJson, JsonRpc, asked
 from tests.contract.conftest import World, user
 from tests.contract.conftest import identify as named
+from tests.contract.older import Grpc03, Http03, JsonRpc03
 from tests.serving import serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 BINDINGS = (JsonRpc, HttpJson)
-HOOK = "https://example.com/hook"
+HOOK = "https://127.0.0.1:9/hook"  # a name would be looked up
 KNOWN = {"X-User": "ann"}
 
 
@@ -43,7 +49,14 @@ def identify(request: Request) -> Caller:
 
 def app(name: str) -> App:
     """An application that can do everything, or one that lacks something."""
-    settings: dict[str, Any] = {"push": True, "cancel_grace": 0.3, "drain": 0.1, "poll": 0.02}
+    settings: dict[str, Any] = {
+        "push": True,
+        "cancel_grace": 0.3,
+        "drain": 0.1,
+        "poll": 0.02,
+        "grpc_port": 0,
+        "egress_allow": ["127.0.0.1"],
+    }
     if name == "bare":
         agent = agents.make(streaming=False)
         settings["push"] = False
@@ -69,6 +82,7 @@ async def worlds() -> AsyncIterator[dict[str, World]]:
             agent = next(iter(made.agents.values()))
             found[name] = World(agent, made, url, http)
             stack.callback(found[name].gate.set)
+            stack.push_async_callback(found[name].close)
         for endpoint in found["draining"].app.endpoints.values():
             endpoint.service.draining = True
         full = found["tight"]  # all of its one task, all of its one stream
@@ -365,6 +379,7 @@ async def outcome(world: World, client: Binding, case: Case) -> Outcome:
     except Failed as failed:
         found.failed = failed
     found.headers = {name: client.last.headers.get(name, "") for name in HEADERS}
+    found.headers["a2a-extensions"] = client.activated
     return found
 
 
@@ -401,6 +416,114 @@ async def test_both_bindings_answer_alike(worlds: dict[str, World], case: Case) 
     assert one.failed.metadata == two.failed.metadata
     found_codes = (one.failed.code, one.failed.status, two.failed.status)
     assert found_codes == codes(case.error)
+
+
+OTHERS = (Grpc, JsonRpc03, Http03, Grpc03)
+
+
+def sayable(case: Case, kind: type[Binding]) -> bool:
+    """Whether the binding can say what the case asks, and be told what it answers."""
+    try:
+        message = asked(case.name, case.params)
+    except ParseError:
+        return False
+    if issubclass(kind, Grpc) and case.error is errors.TooLarge:
+        return False  # gRPC says so itself, in words of its own
+    if kind is Grpc:
+        return True
+    said = case.params.get("configuration", case.params)
+    parts = case.params.get("message", {}).get("parts", [])
+    return not (
+        case.error is errors.VersionNotSupported
+        or getattr(message, "tenant", "")
+        or (case.name == "ListTasks" and not kind.can("list"))
+        or (said.get("historyLength") == 0 and not kind.can("history-zero"))
+        or ("Configs" in case.name and len(case.params) > 1 and not kind.can("push-pages"))
+        or any("mediaType" in part for part in parts)
+        or (case.name.startswith("Create") and "id" not in case.params)  # they have their own rule
+        or (case.name.startswith("Send") and case.fields == ("message",))
+    )
+
+
+def unsayable(kind: type[Binding]) -> set[str]:
+    """The cases that are not tried."""
+    return {str(case) for case in CASES if not sayable(case, kind)}
+
+
+async def test_nothing_is_left_out_but_what_cannot_be_said() -> None:
+    wrong = {
+        "SendMessage-TooLarge",
+        "SendStreamingMessage-TooLarge",
+        "SendMessage-InvalidParams-message.role",
+        "SendMessage-InvalidParams-message.parts[0].text",
+        "SendStreamingMessage-InvalidParams-message.role",
+        "SendStreamingMessage-InvalidParams-message.parts[0].text",
+        "GetTask-InvalidParams-historyLength",
+        "ListTasks-InvalidParams-pageSize",
+        "ListTasks-InvalidParams-status",
+        "ListTasks-InvalidParams-statusTimestampAfter",
+        "ListTasks-InvalidParams-includeArtifacts",
+        "CancelTask-InvalidParams-metadata",
+        "CreateTaskPushNotificationConfig-InvalidParams-token",
+    }
+    assert unsayable(Grpc) == wrong
+    for kind in OTHERS[1:]:
+        rest = unsayable(kind) - wrong
+        told = [name for name in rest if "Version" not in name and "Forbidden" not in name]
+        assert len({name.partition("-")[0] for name in told}) < 8
+        assert len([case for case in CASES if sayable(case, kind)]) > 100
+
+
+@pytest.mark.clause("bindings.same-results", "bindings.same-operations", "errors.grpc-status")
+@pytest.mark.parametrize(
+    ("case", "kind"),
+    [(case, kind) for kind in OTHERS for case in CASES if sayable(case, kind)],
+    ids=lambda value: value.name if isinstance(value, type) else str(value),
+)
+async def test_the_others_answer_alike(
+    worlds: dict[str, World], case: Case, kind: type[Binding]
+) -> None:
+    world = worlds[case.world]
+    found = []
+    for each in (JsonRpc, kind):
+        client = world.client(each, **case.headers)
+        found.append(await outcome(world, client, case))
+    one, two = found
+    assert one.headers["a2a-extensions"] == two.headers["a2a-extensions"]
+    if case.error is None:
+        assert (one.failed, two.failed) == (None, None)
+        if case.name == "GetExtendedAgentCard":
+            assert one.result["description"] == two.result["description"] == "ann"
+            return
+        if case.name in STREAMS:
+            one.result, two.result = ([event for _, event in o.result] for o in found)
+        assert normal(without(one.result)) == normal(without(two.result))
+        return
+    assert one.failed is not None
+    assert two.failed is not None
+    if kind.can("reason") or case.error.rpc not in (-32008, -32009):
+        assert two.failed.reason == case.error.reason
+    assert tuple(two.failed.fields) == case.fields
+    if case.fields != ("message.parts",):  # in protobuf an empty list is none
+        assert normal(one.failed.message) == normal(two.failed.message)
+    if kind.can("reason"):
+        assert two.failed.metadata == one.failed.metadata
+    if issubclass(kind, Grpc):
+        http = codes(case.error)[2]
+        assert two.failed.status == (429 if http == 413 else http)
+    elif kind is Http03:
+        assert two.failed.status == codes(case.error)[2]
+    else:
+        code, status, _ = codes(case.error)
+        former = -32603 if code in (-32008, -32009) else code
+        assert (two.failed.code, two.failed.status) == (former, status)
+
+
+def without(value: Any) -> Any:
+    """Without what one side may leave out: a page's empty end."""
+    if isinstance(value, dict) and value.get("nextPageToken") == "" and "configs" in value:
+        return {"configs": value["configs"]}
+    return value
 
 
 @pytest.mark.clause("bindings.same-results", "list.only-visible")

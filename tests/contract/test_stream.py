@@ -37,7 +37,8 @@ async def test_a_task_then_its_events_then_the_end(client: Binding) -> None:
     assert events[0].event["task"]["status"]["state"] == "TASK_STATE_SUBMITTED"
     assert states(events) == ["WORKING", "COMPLETED"]
     task = events[0].event["task"]["id"]
-    assert [seen.id for seen in events] == [f"{task}:{n}" for n in (1, 2, 3, 4)]
+    if client.can("ids"):
+        assert [seen.id for seen in events] == [f"{task}:{n}" for n in (1, 2, 3, 4)]
 
 
 @pytest.mark.clause("stream.message-only", "rpc.stream", "http.stream")
@@ -150,10 +151,11 @@ async def test_a_subscription_outlives_interrupted_states(client: Binding) -> No
 async def test_closing_one_stream_touches_nothing_else(client: Binding, world: World) -> None:
     async with client.open("SendStreamingMessage", message=user("gate")) as events:
         task = (await anext(events)).event["task"]["id"]
-    other = asyncio.create_task(client.stream("SubscribeToTask", id=task))
     await until(client, task, "WORKING")
-    world.gate.set()
-    assert states(await other)[-1] == "COMPLETED"
+    async with client.open("SubscribeToTask", id=task) as events:
+        await anext(events)
+        world.gate.set()
+        assert states([seen async for seen in events])[-1] == "COMPLETED"
     assert (await client.call("GetTask", id=task))["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
@@ -170,7 +172,8 @@ async def test_refusals_are_ordinary_answers(client: Binding) -> None:
         with pytest.raises(Failed) as failed:
             await client.stream(name, **params)
         assert failed.value.reason == reason
-        assert not client.last.headers["content-type"].startswith("text/event-stream")
+        events = client.last.headers["content-type"].startswith("text/event-stream")
+        assert events == (client.name == "jsonrpc-0.3")  # which takes nothing else there
 
 
 @pytest.mark.clause("capability.streaming")
@@ -205,10 +208,9 @@ async def test_resumes_exactly_after_a_place(world: World, kind: type[Binding]) 
     for place in (1, 7, 21, 22):
         client = world.client(kind, A2A_Extensions=RESUME, Last_Event_ID=f"{task}:{place}")
         rest = await client.stream("SubscribeToTask", id=task)
-        assert client.last.headers["a2a-extensions"] == RESUME
+        assert client.activated == RESUME
         assert [_place(seen) for seen in rest] == list(range(place + 1, 24))
-        expected = [seen.event for seen in whole if int(seen.id.rpartition(":")[2]) > place]
-        assert [_stripped(seen.event) for seen in rest] == expected
+        assert [_stripped(seen.event) for seen in rest] == [seen.event for seen in whole[place:]]
 
 
 @pytest.mark.parametrize("place", ["99", "0", "-1", "x", "9" * 30])
@@ -241,7 +243,7 @@ async def test_a_repeated_stream_gets_the_rest(world: World, kind: type[Binding]
         world.gate.set()
         found = [event async for event in events]
     assert states(found)[-1] == "COMPLETED"
-    assert (await world.client(kind).call("ListTasks"))["totalSize"] == 1
+    assert len(await world.client(kind).tasks()) == 1
 
 
 async def test_a_repeated_stream_with_a_place_that_is_not_there_starts_afresh(
@@ -312,7 +314,7 @@ async def test_draining_lets_running_turns_end(start: Start, kind: type[Binding]
     client = world.client(kind)
     stream = asyncio.create_task(client.stream("SendStreamingMessage", message=user("gate")))
     async with asyncio.timeout(5):
-        while not (tasks := (await client.call("ListTasks"))["tasks"]):
+        while not (tasks := await client.tasks()):
             await asyncio.sleep(0.01)
     await until(client, tasks[0]["id"], "WORKING")
     drain = asyncio.create_task(world.app.drain())
@@ -327,7 +329,7 @@ async def test_draining_ends_turns_that_do_not_end(start: Start, kind: type[Bind
     client = world.client(kind)
     send = asyncio.create_task(client.call("SendMessage", message=user("gate")))
     async with asyncio.timeout(5):
-        while not (tasks := (await client.call("ListTasks"))["tasks"]):
+        while not (tasks := await client.tasks()):
             await asyncio.sleep(0.01)
     await until(client, tasks[0]["id"], "WORKING")
     await world.app.drain()
@@ -339,8 +341,8 @@ async def test_draining_ends_turns_that_do_not_end(start: Start, kind: type[Bind
 
 def _place(seen: Seen) -> int:
     (value,) = seen.event.values()
-    place: int = value["metadata"][RESUME]["place"]
-    assert seen.id.endswith(f":{place}")
+    place = int(value["metadata"][RESUME]["place"])  # a double, in protobuf
+    assert not seen.id or seen.id.endswith(f":{place}")
     return place
 
 

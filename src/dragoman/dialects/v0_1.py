@@ -194,14 +194,16 @@ def _new_artifact(artifact: Artifact, index: int = 0) -> types.Artifact:
 def inside(id: str, scope: Scope) -> str:
     """Our id of the task that its owner calls so."""
     whose = msgspec.json.encode((scope.agent, scope.tenant, scope.owner))
-    return f"{PREFIX}{hashlib.sha256(whose).hexdigest()[:32]}-{quote(id, safe='')}"
+    # nothing that clients would have to quote in a path, which not all of them do
+    name = quote(id, safe="").replace("~", "%7E").replace("%", "~")
+    return f"{PREFIX}{hashlib.sha256(whose).hexdigest()[:32]}-{name}"
 
 
 def outside(id: str) -> str:
     """What its owner calls a task of ours."""
     if not id.startswith(PREFIX):
         return id
-    return unquote(id.removeprefix(PREFIX).partition("-")[2])
+    return unquote(id.removeprefix(PREFIX).partition("-")[2].replace("~", "%"))
 
 
 # ---- serving -------------------------------------------------------------------------------
