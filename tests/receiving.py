@@ -44,7 +44,10 @@ class Post(NamedTuple):
     @property
     def task(self) -> str:
         """The task that it is about."""
-        (inner,) = self.event.values()
+        event = self.event
+        if "kind" in event:  # before 1.0 it is the task itself
+            return str(event["id"])
+        (inner,) = event.values()
         return str(inner["taskId"])
 
 
@@ -111,8 +114,9 @@ class Inbox:
 
 def over(post: Post) -> bool:
     """Whether this is the end of a task."""
-    state = post.event.get("statusUpdate", {}).get("status", {}).get("state", "")
-    return state in {f"TASK_STATE_{name}" for name in ("COMPLETED", "FAILED", "CANCELED")}
+    told = post.event.get("statusUpdate", post.event)
+    state = told.get("status", {}).get("state", "").removeprefix("TASK_STATE_").lower()
+    return state in ("completed", "failed", "canceled")
 
 
 @contextlib.asynccontextmanager

@@ -266,6 +266,10 @@ class TooSlow(LimitExceeded):
         self.headers.setdefault("connection", "close")
 
 
+STATUSES: dict[str, type[A2AError]] = {"INVALID_ARGUMENT": InvalidParams, "INTERNAL": InternalError}
+"""What a gRPC status alone means, where several errors have it."""
+
+
 def restored(
     message: str,
     details: Iterable[Any] = (),
@@ -302,6 +306,7 @@ def restored(
         or next((kind for kind in kinds if rpc and rpc != -32603 and kind.rpc == rpc), None)
         # a bare status says nothing of what only A2A knows
         or next((k for k in kinds if http and k.http == http and k.rpc < -32099), None)
+        or STATUSES.get(grpc)
         or next((k for k in kinds if grpc and k.grpc == grpc), InternalError)
     )
     error = kind(message, violations=violations, metadata=metadata)

@@ -194,17 +194,21 @@ class Cutting(Inside):
 class Cut:
     """A response that breaks off."""
 
-    def __init__(self, response: Response, left: int) -> None:
+    def __init__(self, response: Response, left: int, *, whole: bool = False) -> None:
         self.status, self.headers = response.status, response.headers
+        self.struck = False
         self._response = response
         self._left = left
+        self._whole = whole
+        """Its pieces come as they are, or not at all."""
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """What comes through."""
         async for chunk in self._response.chunks():
             if len(chunk) > self._left:
-                if self._left:
+                if self._left and not self._whole:
                     yield chunk[: self._left]
+                self.struck = True
                 raise Unreachable("cut")
             self._left -= len(chunk)
             yield chunk

@@ -136,7 +136,8 @@ class Report:
                 yield from self._details(places)
         yield from ("", "## What foreign servers do otherwise", "")
         yield "The tests hold each of them to this table, so that a change is noticed."
-        yield from ("", "```", table.TABLE.strip(), "```")
+        for one in (table.TABLE, table.OLDER, table.HTTP, table.GRPC):
+            yield from ("", "```", one.strip(), "```")
         if self.reasons:
             yield from ("", "## Left out", "")
             for reason in sorted(self.reasons):

@@ -68,14 +68,13 @@ async def test_several_turns(peer: Peer, client: Client) -> None:
 
 
 async def test_cancel(peer: Peer, client: Client) -> None:
-    begun = await client.send("wait", wait=False)
-    assert begun.task is not None
-    assert begun.state in (TaskState.SUBMITTED, TaskState.WORKING)
-    remote = client.task(begun.task.id)
-    answer = await remote.cancel()
-    if peer.offers("cancels before it answers"):
-        assert answer.status.state is TaskState.CANCELED
-    assert (await remote.wait()).status.state is TaskState.CANCELED
+    async with peer.begun(client, "wait") as remote:
+        begun = await remote.get()
+        assert begun.status.state in (TaskState.SUBMITTED, TaskState.WORKING)
+        answer = await remote.cancel()
+        if peer.offers("cancels before it answers"):
+            assert answer.status.state is TaskState.CANCELED
+        assert (await remote.wait()).status.state is TaskState.CANCELED
 
 
 async def test_a_task_that_is_not_there(client: Client) -> None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
+from msgspec.structs import replace
 
 from dragoman import TaskState
 from dragoman.client import Client, Result, Stream
@@ -75,13 +77,18 @@ async def test_parts_of_every_kind(peer: Peer, client: Client) -> None:
         Part(url="https://files.example/a?b=c", media_type="text/csv"),
     ]
     result = await client.send(parts, metadata={"of": "the request"}, skill="desk")
+    if not peer.offers("keeps what is with a part"):
+        parts = [replace(part, metadata=None, filename="") for part in parts]
+    if not peer.offers("keeps null inside of data"):
+        parts[1] = Part(data={"list": [1, 0, 1.5, True], "deep": {"text": ""}})
     assert list(result.parts) == parts
 
 
 async def test_null_is_data(peer: Peer, client: Client) -> None:
     parts = [Part(text="hello"), Part(data=None)]
     with peer.meets("takes null for data"):
-        assert list((await client.send(parts)).parts) == parts
+        found = list((await client.send(parts)).parts)
+        assert (found == parts) == peer.offers("takes null for data")
 
 
 async def test_many_at_once(peer: Peer, client: Client) -> None:
@@ -116,8 +123,9 @@ async def test_failure(peer: Peer, client: Client) -> None:
 async def test_crash(peer: Peer, client: Client) -> None:
     with peer.meets("fails when it crashes"):
         assert (await client.send("crash")).state is TaskState.FAILED
-    with peer.meets("fails when it crashes"):
-        assert (await run(client.stream("crash"))).result.state is TaskState.FAILED
+    with peer.meets("... in a stream"):
+        async with peer.limit("... in a stream"):
+            assert (await run(client.stream("crash"))).result.state is TaskState.FAILED
 
 
 async def test_turns_in_streams(peer: Peer, client: Client) -> None:
@@ -134,16 +142,21 @@ async def test_turns_in_streams(peer: Peer, client: Client) -> None:
 # ---- tasks -----------------------------------------------------------------------------------
 
 
-async def test_waiting_for_a_task(client: Client) -> None:
-    begun = await client.send("count 20", wait=False)
-    done = Result(await client.task(id_of(begun)).wait())
+async def test_sending_without_waiting(peer: Peer, client: Client) -> None:
+    begun = await client.send("count 60", wait=False)
+    assert (begun.state is not TaskState.COMPLETED) == peer.offers("answers at once")
+
+
+async def test_waiting_for_a_task(peer: Peer, client: Client) -> None:
+    async with peer.begun(client, "count 20") as remote:
+        done = Result(await remote.wait())
     assert done.state is TaskState.COMPLETED
     assert done.text == "".join(f"{number}," for number in range(20))
 
 
 async def test_joining_late(peer: Peer, client: Client) -> None:
-    remote = client.task(id_of(await client.send("count 60", wait=False)))
-    joined = (await run(remote.subscribe())).result
+    async with peer.begun(client, "count 60") as remote:
+        joined = (await run(remote.subscribe())).result
     whole = Result(await remote.get())
     assert joined.state is whole.state is TaskState.COMPLETED
     assert whole.text == "".join(f"{number}," for number in range(60))
@@ -179,8 +192,11 @@ async def test_list(peer: Peer, client: Client) -> None:
 
 
 async def test_subscribe(peer: Peer, client: Client) -> None:
-    remote = client.task(id_of(await client.send("wait", wait=False)))
-    async with remote.subscribe() as one, remote.subscribe() as two:
+    async with (
+        peer.begun(client, "wait") as remote,
+        remote.subscribe() as one,
+        remote.subscribe() as two,
+    ):
         seen = [await anext(aiter(stream)) for stream in (one, two)]
         assert [event.id for event in seen if isinstance(event, Task)] == [remote.id] * 2
         await remote.cancel()
@@ -212,34 +228,36 @@ async def test_cancel_what_asks(peer: Peer, client: Client) -> None:
 
 async def test_extended_card(peer: Peer, client: Client) -> None:
     with peer.meets("has an extended card"):
-        assert (await client.extended_card()).description == "Known to few."
+        card = await client.extended_card()
+        assert (card.description == "Known to few.") == peer.offers("has an extended card")
 
 
 # ---- webhooks --------------------------------------------------------------------------------
 
 
 async def test_webhooks(peer: Peer, client: Client) -> None:
-    remote = client.task(id_of(await client.send("wait", wait=False)))
-    try:
-        with peer.meets("has webhooks"):
-            made = await remote.add_webhook("https://hooks.example/a", token="secret")
-            assert (made.task_id, made.url) == (remote.id, "https://hooks.example/a")
-            other = await remote.add_webhook("https://hooks.example/b", id="other")
-            assert other.id == "other"
-            assert {config.id async for config in remote.webhooks()} == {made.id, "other"}
-            assert (await remote.webhook("other")).url == "https://hooks.example/b"
-            await remote.delete_webhook("other")
-            assert [config.id async for config in remote.webhooks()] == [made.id]
-            with pytest.raises(TaskNotFound):
-                await remote.webhook("other")
-            with pytest.raises(TaskNotFound):
-                await client.task("unknown").add_webhook("https://hooks.example/c")
-        with peer.meets("has webhooks"):
-            _ = [config async for config in remote.webhooks()]
-        with peer.meets("has webhooks"):
-            await remote.delete_webhook("other")
-    finally:
-        await remote.cancel()
+    remote = client.task(id_of(await client.send("ask")))
+
+    async def listed() -> set[str]:
+        return {config.id async for config in remote.webhooks()}
+
+    with peer.meets("has webhooks"):
+        made = await remote.add_webhook("https://hooks.example/a", token="secret")
+        assert (made.task_id, made.url) == (remote.id, "https://hooks.example/a")
+        other = await remote.add_webhook("https://hooks.example/b", id="other")
+        assert other.id == "other"
+        found = await remote.webhook("other")
+        assert (found == other) == peer.offers("finds a webhook by its id")
+        with pytest.raises(TaskNotFound):
+            await client.task("unknown").add_webhook("https://hooks.example/c")
+    with peer.meets("lists webhooks"):
+        assert await listed() == {made.id, "other"}
+    with peer.meets("deletes webhooks"):
+        await remote.delete_webhook("other")
+        with peer.meets("lists webhooks"):
+            assert await listed() == {made.id}
+        with peer.meets("a webhook that is gone"):
+            assert (await remote.webhook("other")).id == made.id
 
 
 async def test_what_is_delivered(peer: Peer, client: Client) -> None:
@@ -253,27 +271,31 @@ async def test_what_is_delivered(peer: Peer, client: Client) -> None:
     receiver = Receiver(token="secret", tasks=[id_of(result)])
     told = [receiver.verify(post.headers, post.body).event for post in posts]
     assert isinstance(told[0], Task)
-    assert isinstance(told[-1], TaskStatusUpdateEvent)
-    assert told[-1].status.state is TaskState.COMPLETED
+    last = told[posts.index(inbox.ends[0])]
+    assert isinstance(last, TaskStatusUpdateEvent if peer.offers("pushes events") else Task)
+    assert last.status.state is TaskState.COMPLETED
     assert any("hello" in post.body.decode() for post in posts)
 
 
 async def test_what_is_delivered_later(peer: Peer, client: Client) -> None:
-    remote = client.task(id_of(await client.send("wait", wait=False)))
     async with receiving() as inbox:
-        try:
-            with peer.meets("has webhooks"):
-                await remote.add_webhook(
-                    inbox.url, authentication=AuthenticationInfo(scheme="Bearer", credentials="key")
-                )
-        finally:
-            await remote.cancel()
-        if peer.offers("has webhooks"):
-            post = (await inbox.end(remote.id))[-1]
-            assert post.headers["authorization"] == "Bearer key"
-            event = Receiver(insecure=True).verify(post.headers, post.body).event
-            assert isinstance(event, TaskStatusUpdateEvent)
-            assert event.status.state is TaskState.CANCELED
+        async with peer.begun(client, "wait") as remote:
+            try:
+                with peer.meets("has webhooks"):
+                    bearer = AuthenticationInfo(scheme="Bearer", credentials="key")
+                    await remote.add_webhook(inbox.url, authentication=bearer)
+            finally:
+                await remote.cancel()
+        if not peer.offers("pushes when canceled"):
+            await asyncio.sleep(0.3)
+            assert not inbox.posts
+            return
+        await inbox.end(remote.id)
+        post = inbox.ends[0]
+    assert (post.headers.get("authorization") == "Bearer key") == peer.offers("says who pushes")
+    event = Receiver(insecure=True).verify(post.headers, post.body).event
+    assert isinstance(event, TaskStatusUpdateEvent if peer.offers("pushes events") else Task)
+    assert event.status.state is TaskState.CANCELED
 
 
 # ---- mistakes --------------------------------------------------------------------------------
@@ -292,7 +314,7 @@ async def test_nothing_can_be_done_with_nothing(client: Client) -> None:
 async def test_a_reply_to_nothing(peer: Peer, client: Client) -> None:
     with peer.meets("a reply to nothing"):
         assert id_of(await client.task("unknown").reply("hello")) != "unknown"
-    with peer.meets("a reply to nothing"):
+    with peer.meets("a stream to nothing"):
         assert (await run(client.stream("hello", task="unknown"))).result.text == "hello"
 
 
@@ -306,7 +328,7 @@ async def test_a_reply_in_another_context(peer: Peer, client: Client) -> None:
     asked = id_of(await client.send("ask"))
     with peer.meets("another context"):
         result = await client.send("this one", task=asked, context="another")
-        assert id_of(result) != asked
+        assert (id_of(result) == asked) == peer.offers("goes on with a task")
 
 
 async def test_a_subscription_to_what_has_ended(peer: Peer, client: Client) -> None:
@@ -322,14 +344,15 @@ async def test_a_subscription_to_what_has_ended(peer: Peer, client: Client) -> N
 async def test_canceling_what_has_ended(peer: Peer, client: Client) -> None:
     remote = client.task(await completed(peer, client))
     with peer.meets("canceling what has ended"):
-        assert (await remote.cancel()).status.state is TaskState.COMPLETED
-    assert (await remote.get()).status.state is TaskState.COMPLETED
+        await remote.cancel()
+    kept = (await remote.get()).status.state is TaskState.COMPLETED
+    assert kept == peer.offers("ends a task only once")
 
 
 async def test_canceling_twice(peer: Peer, client: Client) -> None:
-    remote = client.task(id_of(await client.send("wait", wait=False)))
-    await remote.cancel()
-    await remote.wait()
+    async with peer.begun(client, "wait") as remote:
+        await remote.cancel()
+        await remote.wait()
     with peer.meets("canceling twice"):
         assert (await remote.cancel()).status.state is TaskState.CANCELED
 
@@ -360,31 +383,41 @@ class Once(Sockets):
 
     def __init__(self, place: int) -> None:
         super().__init__()
-        self._place: int | None = place
+        self._place = place
+        self.cut: Cut | None = None
 
     async def send(self, request: Request) -> Response:
         """Cut what streams first."""
         response = await super().send(request)
-        streams = response.headers.get("content-type", "").startswith("text/event-stream")
-        if not streams or self._place is None:
+        if request.patience is None or self.cut is not None:
             return response
-        place, self._place = self._place, None
-        return Cut(response, place)
+        # gRPC has messages, and these are smaller
+        grpc = request.url.startswith("grpc:")
+        self.cut = Cut(response, self._place // 3 if grpc else self._place, whole=grpc)
+        return self.cut
 
 
 @pytest.mark.parametrize("place", [700, 1100, 1900, 2600])
 async def test_a_stream_that_is_cut_comes_to_the_right_end(
     peer: Peer, desks: Callable[[str], str], place: int
 ) -> None:
-    connected = Client.connect(desks(peer.name), bindings=[peer.binding], engine=Once(place))
-    async with connected as client, asyncio.timeout(PATIENCE):
-        stream = await run(client.stream("count 20"))
-    assert stream.result.state is TaskState.COMPLETED
-    assert stream.result.text == "".join(f"{number}," for number in range(20))
+    engine = Once(place)
+    connected = Client.connect(desks(peer.name), bindings=[peer.binding], engine=engine)
+    with peer.meets("works on unheard"):
+        async with connected as client, peer.limit("works on unheard"):
+            stream = await run(client.stream("count 20"))
+        assert stream.result.state is TaskState.COMPLETED
+        assert stream.result.text == "".join(f"{number}," for number in range(20))
+    assert engine.cut is not None
+    assert engine.cut.struck
 
 
 async def test_a_card_can_announce_another_address(peer: Peer, desks: Callable[[str], str]) -> None:
     desks(peer.name)  # skips where it cannot be had
     with serving(peer.name, public="http://desk.example:1234") as url:
         async with Client.connect(url, bindings=[peer.binding]) as client:
-            assert client.interface.url.startswith("http://desk.example:1234/")
+            found = urlsplit(client.interface.url)
+            assert found.hostname == "desk.example"
+            # gRPC has a port of its own, and its address in a card no scheme
+            expected = ("grpc", found.port) if peer.binding == "GRPC" else ("http", 1234)
+            assert (found.scheme, found.port) == expected

@@ -200,3 +200,18 @@ def test_headers_and_metadata_are_the_error_s_own() -> None:
     error = errors.TaskNotFound(metadata=metadata)
     metadata["key"] = "changed"
     assert error.metadata == {"key": "value"}
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        ("NOT_FOUND", errors.TaskNotFound),
+        ("FAILED_PRECONDITION", errors.TaskNotCancelable),
+        ("INVALID_ARGUMENT", InvalidParams),
+        ("UNIMPLEMENTED", errors.MethodNotFound),
+        ("INTERNAL", InternalError),
+        ("UNKNOWN", InternalError),
+    ],
+)
+def test_what_a_grpc_status_alone_means(status: str, kind: type[errors.A2AError]) -> None:
+    assert type(errors.restored("words", grpc=status)) is kind

@@ -203,8 +203,10 @@ class HttpJson:
             fields: dict[str, Any] = json.loads(body)
 
             def filled(match: re.Match[str]) -> str:
-                # 0.3 has names with slashes of their own
-                return quote(str(fields.pop(match[1])), safe="/" if match[2] else "")
+                # 0.3 has names with slashes of their own, and a webhook's parent in the body, too
+                name = match[1]
+                value = fields[name] if (verb, name) == ("POST", "parent") else fields.pop(name)
+                return quote(str(value), safe="/" if match[2] else "")
 
             url = self.url + _FIELD.sub(filled, path)
             if verb != "POST":

@@ -342,6 +342,14 @@ class Client:
     # -- for streams and tasks
 
     @property
+    def joins(self) -> bool:
+        """Whether to listen to a task that is under way. Before 1.0 it is only looked at: some
+        agents tell neither what there was nor that it ends, and some keep each chunk once more
+        for every one who listens."""
+        newest = minor(self.interface.protocol_version) == SPOKEN[0]
+        return bool(self.card.capabilities.streaming) and (newest or self.resumes)
+
+    @property
     def until(self) -> float | None:
         """When what begins now must have ended, by the monotonic clock."""
         limits = [] if self.deadline is None else [time.monotonic() + self.deadline]

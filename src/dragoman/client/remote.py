@@ -76,9 +76,8 @@ class Remote:
             return await self._wait(poll)
 
     async def _wait(self, poll: float) -> Task:
-        capabilities = self._client.card.capabilities
         task = await self.get()
-        if capabilities.streaming and not task.status.state.settled:
+        if self._client.joins and not task.status.state.settled:
             with suppress(UnsupportedOperation, MethodNotFound):  # ended, or not streamed after all
                 async with self.subscribe(keep=False) as stream:
                     async for event in stream:
@@ -86,7 +85,7 @@ class Remote:
                         if status is not None and status.state.settled:
                             break
             task = await self.get()
-        inbox = self._client.inbox if capabilities.push_notifications else None
+        inbox = self._client.inbox if self._client.card.capabilities.push_notifications else None
         if inbox is not None and not task.status.state.settled:
             return await self._pushed(inbox)
         while not task.status.state.settled:

@@ -46,7 +46,8 @@ class Stream:
 
     Where the agent tells places (our extension), a broken stream is resumed after the last one;
     elsewhere it is subscribed to again, and what the task has gained is told as events; where that
-    is not offered, the task is looked at again and again. `task` is the task so far.
+    is not offered, or not to be relied on, the task is looked at again and again. `task` is the
+    task so far.
     """
 
     def __init__(
@@ -71,10 +72,11 @@ class Stream:
         """A connection has failed."""
         self._last: Event | None = None
         """What the latest connection told last."""
+        joining = isinstance(request, SubscribeToTaskRequest)
         # a stream that is joined late may lack what came before
-        self._patched = isinstance(request, SubscribeToTaskRequest) and not client.resumes
+        self._patched = joining and not client.resumes
         """What was told must be compared with the task in the end."""
-        self._deaf = not client.card.capabilities.streaming
+        self._deaf = not (client.joins if joining else client.card.capabilities.streaming)
         """The agent does not offer to be listened to."""
         self._before: TaskStatus | None = None
         """What a message that follows up answers, where it had to be looked for."""
@@ -158,6 +160,7 @@ class Stream:
             return self._looked() if self._deaf else self._first()
         if self._placed:
             return self._resumed()
+        self._deaf = self._deaf or not self._client.joins
         return self._polled() if self._deaf else self._again()
 
     async def _first(self) -> AsyncIterator[Event]:
@@ -242,12 +245,13 @@ class Stream:
         """Look at the task until it is over."""
         pause = POLL
         while True:
-            for event in await self._correct():
+            gained = await self._correct()
+            for event in gained:
                 yield event
             if self._over():
                 return
+            pause = POLL if gained else min(pause * 1.5, LONGEST_POLL)
             await asyncio.sleep(pause)
-            pause = min(pause * 1.5, LONGEST_POLL)
 
     async def _correct(self) -> list[Event]:
         """What the task itself has over what was told. Without places, an event may be told by

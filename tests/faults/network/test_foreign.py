@@ -22,7 +22,10 @@ STRIDE = max(1, round(1 / SCALE)) if SOAK else 101
 """How many bytes lie between two cuts; closing and resetting take turns."""
 PLACES = max(20, int(300 * SCALE)) if SOAK else 16
 """Where a longer stream is cut."""
-FOREIGN = peers.EVERY
+FOREIGN = [
+    peer for peer in peers.EVERY if peer.binding != "GRPC" and peer.offers("works on unheard")
+]
+"""Those that a proxy for HTTP can stand before, and whose tasks come to an end in spite of it."""
 
 
 class Desk(NamedTuple):

@@ -13,18 +13,21 @@ All of them run one agent, the desk, which does what the text of a message says:
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import select
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import pytest
 
+from dragoman.client import Client, Remote
+from dragoman.types import Task
 from tests.interop.peers import environments
 from tests.interop.peers.environments import Absent as Absent
 from tests.interop.peers.table import OFFERS, Offer
@@ -32,6 +35,8 @@ from tests.interop.peers.table import OFFERS, Offer
 HERE = Path(__file__).resolve().parent
 PATIENCE = 30.0
 """What takes more seconds has failed."""
+BRIEF = 3.0
+"""What never ends is not waited for any longer."""
 FULL = os.environ.get("INTEROP") == "full"
 
 
@@ -64,6 +69,23 @@ class Peer(NamedTuple):
         """A block that must raise what the table says; if that is no error, it goes through."""
         offer = self._offer(what)
         return contextlib.nullcontext() if isinstance(offer, bool) else pytest.raises(offer)
+
+    def limit(self, what: str) -> asyncio.Timeout:
+        """A block that may take as long as the table makes one expect."""
+        return asyncio.timeout(BRIEF if self._offer(what) is TimeoutError else PATIENCE)
+
+    @contextlib.asynccontextmanager
+    async def begun(self, client: Client, said: str) -> AsyncIterator[Remote]:
+        """A task at work. One that a send would wait for, and that ends unheard, is listened to."""
+        if self.offers("answers at once"):
+            result = await client.send(said, wait=False)
+            assert result.task is not None
+            yield client.task(result.task.id)
+        else:
+            async with client.stream(said) as stream:
+                first = await anext(aiter(stream))
+                assert isinstance(first, Task)
+                yield client.task(first.id)
 
     def _offer(self, what: str) -> Offer:
         offers = OFFERS[what]
