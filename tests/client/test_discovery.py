@@ -80,26 +80,28 @@ def test_a_version_that_is_not_said_is_tried_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "binding", "allowed"),
+    ("url", "binding", "dialled"),
     [
-        ("x:50051", "GRPC", True),
-        ("[::1]:50051", "GRPC", True),
-        ("x", "grpc", True),
-        ("https://x:50051", "GRPC", True),
-        ("dns:///x:50051", "GRPC", False),
-        ("", "GRPC", False),
-        ("x:port", "GRPC", False),
-        ("x:50051", "JSONRPC", False),
-        ("x:50051", "HTTP+JSON", False),
-        ("ftp://x", "JSONRPC", False),
-        ("http://x", "JSONRPC", True),
+        ("x:50051", "GRPC", "grpcs://x:50051"),
+        ("[::1]:50051", "GRPC", "grpc://[::1]:50051"),
+        ("x", "grpc", "grpcs://x"),
+        ("https://x:50051", "GRPC", "grpcs://x:50051"),
+        ("http://x:50051/", "GRPC", "grpc://x:50051"),
+        ("dns:///x:50051", "GRPC", ""),
+        ("", "GRPC", ""),
+        ("x:port", "GRPC", ""),
+        ("x:50051", "JSONRPC", ""),
+        ("x:50051", "HTTP+JSON", ""),
+        ("ftp://x", "JSONRPC", ""),
+        ("http://x", "JSONRPC", "http://x"),
     ],
 )
-def test_addresses(url: str, binding: str, allowed: bool) -> None:
+def test_addresses(url: str, binding: str, dialled: str) -> None:
     for version in ("1.0", "0.3"):
         one = interface(url, binding, version)
-        if allowed:
-            assert discovery.interfaces(card(one), BINDINGS) == [one]
+        if dialled:
+            (found,) = discovery.interfaces(card(one), BINDINGS)
+            assert found.url == dialled
             continue
         with pytest.raises(InvalidAgentResponse, match="is no address of an interface"):
             discovery.interfaces(card(one), BINDINGS)

@@ -489,7 +489,8 @@ async def test_the_others_answer_alike(
         client = world.client(each, **case.headers)
         found.append(await outcome(world, client, case))
     one, two = found
-    assert one.headers["a2a-extensions"] == two.headers["a2a-extensions"]
+    if case.error is None or not kind.name.startswith("grpc"):  # where they are told before
+        assert one.headers["a2a-extensions"] == two.headers["a2a-extensions"]
     if case.error is None:
         assert (one.failed, two.failed) == (None, None)
         if case.name == "GetExtendedAgentCard":

@@ -71,7 +71,13 @@ def sound(answer: Answer | None) -> Answer:
     assert b"INTERNAL_ERROR" not in answer.body, answer
     assert b"TASK_STATE_FAILED" not in answer.body, answer
     if answer.status >= 400:
-        error = answer.json()["error"]
+        found = answer.json()
+        if "error" not in found:  # 0.3 over HTTP+JSON
+            assert found["code"] != -32603
+            assert found["type"].endswith("Error")
+            assert found["message"]
+            return answer
+        error = found["error"]
         details = error.get("details") or error["data"]
         assert details[0]["reason"]
         assert error["message"]
