@@ -15,7 +15,7 @@ from dragoman.client import Client
 from tests.interop import peers
 from tests.interop.agents import household
 from tests.interop.peers import Absent, Peer, environments
-from tests.interop.reference import BINDINGS, Speak, peer
+from tests.interop.reference import BINDINGS, HTTP, Speak, peer
 from tests.serving import serving
 
 
@@ -24,21 +24,21 @@ async def house() -> AsyncIterator[str]:
     """The URL of a server with all agents of the household, started once. It hardly ever polls,
     so that a waiting client that nobody wakes is a failed test and not a slow one."""
     async with serving(
-        App(*household(), push=True, egress_allow=["*.example"], drain=0.0, poll=60.0)
+        App(*household(), push=True, egress_allow=["*.example"], drain=0.0, poll=60.0, grpc_port=0)
     ) as url:
         yield url
 
 
-@pytest.fixture(params=BINDINGS)
+@pytest.fixture(params=HTTP)
 def speak(request: pytest.FixtureRequest) -> Speak:
-    """Opens a peer of the agent at a URL; a test that uses it runs over each binding."""
+    """Opens a peer of the agent at a URL; a test that uses it runs over each binding of HTTP."""
     return partial(peer, binding=request.param)
 
 
-@pytest.fixture
-def meet(house: str, speak: Speak) -> Speak:
-    """Opens a peer of an agent of the household, by its name."""
-    return lambda name, **options: speak(f"{house}/{name}", **options)
+@pytest.fixture(params=BINDINGS)
+def meet(house: str, request: pytest.FixtureRequest) -> Speak:
+    """Opens a peer of an agent of the household, by its name; over each binding."""
+    return lambda name, **options: peer(f"{house}/{name}", binding=request.param, **options)
 
 
 # ---- foreign servers -------------------------------------------------------------------------

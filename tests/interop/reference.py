@@ -7,12 +7,14 @@ import contextlib
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import grpc
 import httpx
 from a2a.client import A2ACardResolver, Client, ClientConfig, ClientFactory
 from a2a.helpers import new_message, new_text_part
 from a2a.types import a2a_pb2 as pb
 
-BINDINGS = ("JSONRPC", "HTTP+JSON")
+HTTP = ("JSONRPC", "HTTP+JSON")
+BINDINGS = (*HTTP, "GRPC")
 PATIENCE = 10
 """After so many seconds a test that waits for something has failed."""
 Item = str | pb.Part
@@ -64,6 +66,7 @@ async def peer(
                     streaming=streaming,
                     httpx_client=http,
                     supported_protocol_bindings=[binding],
+                    grpc_channel_factory=grpc.aio.insecure_channel,
                     **config,
                 )
             ).create(card)

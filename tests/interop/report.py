@@ -76,7 +76,7 @@ def _place(params: dict[str, Any]) -> Place | None:
     if peer := params.get("peer"):
         dialect = getattr(peer, "dialect", DIALECTS.get(peer.name, "1.0"))
         return Place("servers", peer.name, dialect, peer.binding)
-    if isinstance(binding := params.get("speak"), str):
+    if isinstance(binding := params.get("speak") or params.get("meet"), str):
         return Place("clients", "reference", "1.0", binding)
     return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+import grpc
 import httpx
 import pytest
 import pytest_asyncio
@@ -18,7 +19,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from dragoman import Agent, AgentExtension, AgentProvider, App
 from dragoman.events import RESUME
 from tests.interop.agents import agent, echo, reply, talk
-from tests.interop.reference import BINDINGS, Speak, asking, gather, kinds, send, state
+from tests.interop.reference import BINDINGS, HTTP, Speak, asking, gather, kinds, send, state
 from tests.serving import serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -169,7 +170,12 @@ async def test_no_card_where_no_agent_is(http: httpx.AsyncClient, house: str) ->
 async def test_client_made_from_the_url_alone(
     http: httpx.AsyncClient, house: str, binding: str
 ) -> None:
-    config = ClientConfig(streaming=False, httpx_client=http, supported_protocol_bindings=[binding])
+    config = ClientConfig(
+        streaming=False,
+        httpx_client=http,
+        supported_protocol_bindings=[binding],
+        grpc_channel_factory=grpc.aio.insecure_channel,
+    )
     client = await ClientFactory(config).create_from_url(f"{house}/echo")
     assert state(await send(client, "hello")) == "completed"
 
@@ -185,7 +191,7 @@ async def test_client_without_preference_takes_the_first_interface(
         asked.append(str(request.url))
 
     http.event_hooks = {"request": [note]}
-    bindings = list(reversed(BINDINGS))
+    bindings = list(reversed(HTTP))
     for preference in (False, True):
         config = ClientConfig(
             streaming=False,
