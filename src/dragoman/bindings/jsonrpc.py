@@ -15,6 +15,7 @@ from dragoman.bindings.exchange import JSON, Exchange, Gone, headers_of
 from dragoman.bindings.sse import EVENT_STREAM, Pour
 from dragoman.caller import Call
 from dragoman.dialects import Dialect, v0_1, v1_0
+from dragoman.dialects.v0_3 import mixed
 from dragoman.dialects.v0_3 import rpc as v0_3
 from dragoman.errors import (
     A2AError,
@@ -202,7 +203,7 @@ def _operate(
         asked.dialect = v0_1.Speech(endpoint.scope(call))
     elif version != "1.0":
         sends = method.operation.request is SendMessageRequest
-        asked.dialect = v0_3.MIXED if sends and v0_3.Mixed.heard(params) else v0_3
+        asked.dialect = mixed.MIXED if sends and mixed.Mixed.heard(params) else v0_3
     request = asked.dialect.decode(method.operation.request, params)
     if version == "0.1" and isinstance(request, SendMessageRequest):
         call = replace(call, name=request.message.task_id)

@@ -4,7 +4,9 @@
 |---|---|
 | `v1_0` | 1.0 as JSON; our values are its objects |
 | `v0_3.rpc` | 0.3 and 0.2 over JSON-RPC |
-| `v0_3.proto` | 0.3 over HTTP+JSON and gRPC |
+| `v0_3.proto` | 0.3 over HTTP+JSON and gRPC; `v0_3.messages` has its structs |
+| `v0_3.mixed` | for a client that mixes 0.3 and 1.0 |
+| `v0_3.card` | the card of 0.3, and the one for everybody |
 | `v0_1` | 0.1: `tasks/send`, with ids that the client chooses |
 | `protobuf` | the bytes of gRPC, for 1.0 and 0.3 |
 
