@@ -10,7 +10,7 @@ from typing import Any, TypeVar, overload
 from msgspec import Struct
 
 from dragoman.caller import Caller
-from dragoman.errors import ContentTypeNotSupported, InvalidParams
+from dragoman.errors import ContentTypeNotSupported, Forbidden, InvalidParams
 from dragoman.events import RESUME
 from dragoman.handler import Handler
 from dragoman.telemetry import logger
@@ -47,6 +47,8 @@ class Skill(Struct, frozen=True):
 
     card: AgentSkill
     handler: Handler
+    scopes: frozenset[str] = frozenset()
+    """What a caller must be good for."""
 
 
 class Agent:
@@ -112,6 +114,7 @@ class Agent:
         examples: Iterable[str] = (),
         input_modes: Iterable[str] = (),
         output_modes: Iterable[str] = (),
+        scopes: Iterable[str] = (),
         reply: bool | None = None,
     ) -> Callable[[F], F]: ...
     def skill(
@@ -125,10 +128,11 @@ class Agent:
         examples: Iterable[str] = (),
         input_modes: Iterable[str] = (),
         output_modes: Iterable[str] = (),
+        scopes: Iterable[str] = (),
         reply: bool | None = None,
     ) -> Any:
         """Register a handler as a skill. Its id, name and description come from the function
-        where they are not given."""
+        where they are not given. Who uses it needs all of the `scopes`."""
 
         def register(target: F) -> F:
             if isinstance(target, str):
@@ -147,7 +151,7 @@ class Agent:
                 input_modes=_several(input_modes, "input_modes"),
                 output_modes=_several(output_modes, "output_modes"),
             )
-            self.skills[key] = Skill(card, handler)
+            self.skills[key] = Skill(card, handler, frozenset(_several(scopes, "scopes")))
             return target
 
         return register if target is None else register(target)
@@ -212,6 +216,15 @@ class Agent:
         """The handler of a skill, or the default."""
         found = self.skills[skill].handler if skill in self.skills else self.default
         return found if found is not None and (not skill or skill in self.skills) else GONE
+
+    def permit(self, caller: Caller, skill: str) -> None:
+        """Forbidden if the skill needs a scope that the caller does not have."""
+        needed = self.skills[skill].scopes if skill else frozenset()
+        if missing := sorted(needed - caller.scopes):
+            raise Forbidden(
+                f"The skill {skill!r} needs the scope {missing[0]!r}",
+                metadata={"scope": missing[0]},
+            )
 
     def admit(self, message: Message, skill: str) -> None:
         """ContentTypeNotSupported if a part is of a type that neither agent nor skill takes."""

@@ -20,6 +20,7 @@ from dragoman.errors import A2AError, MethodNotAllowed, MethodNotFound, Unavaila
 from dragoman.keeper import Keeper
 from dragoman.reader import Closing
 from dragoman.security.egress import Egress
+from dragoman.security.schemes import Auth, Door
 from dragoman.service import Service
 from dragoman.settings import Settings
 from dragoman.store import Store
@@ -44,10 +45,18 @@ class App:
         *agents: Agent,
         store: Store | str | None = None,
         bell: Bell | str | None = None,
+        auth: Auth | None = None,
         identify: Identify | None = None,
         settings: Settings | None = None,
         **arguments: Any,
     ) -> None:
+        if auth is not None and identify is not None:
+            raise TypeError(
+                "App: give either auth, which is on the card, or identify, which is not"
+            )
+        door = None if auth is None else Door(auth)
+        if door is not None:
+            identify = door.identify
         if not agents:
             raise AgentError("App: no agent to serve")
         if isinstance(store, str):
@@ -81,6 +90,7 @@ class App:
                 self.settings,
                 self.streams,
                 identify=identify,
+                door=door,
                 prefix=f"/{key}" if several else "",
             )
             for key, agent in self.agents.items()

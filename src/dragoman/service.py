@@ -317,6 +317,7 @@ class Service:
                     raise InvalidParams.at("message.contextId", "is not the context of the task")
                 before, context = head.skill, head.context
         skill, handler = self.agent.route(message, before)
+        self.agent.permit(call.caller, skill)
         self.agent.admit(message, skill)
         handler.check(message)
         task = task or clock.uuid7()

@@ -17,6 +17,7 @@ from dragoman.bindings.sse import Streams
 from dragoman.caller import Call, Caller, Request, Scope
 from dragoman.errors import InvalidParams
 from dragoman.operations import Operation
+from dragoman.security.schemes import Door
 from dragoman.service import Service
 from dragoman.settings import Settings
 from dragoman.types import AgentCard, Wire
@@ -48,12 +49,14 @@ class Endpoint:
         streams: Streams,
         *,
         identify: Identify | None = None,
+        door: Door | None = None,
         prefix: str = "",
     ) -> None:
         self.service = service
         self.settings = settings
         self.streams = streams
         self.identify = identify
+        self.door = door
         self.prefix = prefix
         """The agent's own part of the path, where several share an application."""
         self.grpc = 0
@@ -107,7 +110,11 @@ class Endpoint:
     def card(self, exchange: Inquiry) -> AgentCard:
         """The public card, with the address that the caller used."""
         url = self.url(exchange)
-        return self.service.agent.card(url, push=self.settings.push, grpc=self._grpc(url))
+        card = self.service.agent.card(url, push=self.settings.push, grpc=self._grpc(url))
+        if self.door is None:
+            return card
+        skills = self.service.agent.skills.items()
+        return self.door.declared(card, {key: skill.scopes for key, skill in skills})
 
     def _grpc(self, url: str) -> str:
         """Where gRPC is, for who has reached this URL."""

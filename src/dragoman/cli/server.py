@@ -106,7 +106,10 @@ def announce(app: App, port: int) -> None:
         logger.info("tasks are kept in memory: they end with this process")
     elif settings.store.startswith("sqlite:"):
         logger.info("tasks are kept in %s", settings.store.removeprefix("sqlite:///"))
-    if all(endpoint.identify is None for endpoint in app.endpoints.values()):
+    doors = [endpoint.door for endpoint in app.endpoints.values() if endpoint.door]
+    if any(door.open for door in doors) or not any(
+        endpoint.identify for endpoint in app.endpoints.values()
+    ):
         more = ", and the secrets of every webhook" if settings.push else ""
         logger.info("callers are anonymous: each of them sees every task%s", more)
         if settings.host not in ("127.0.0.1", "localhost", "::1"):

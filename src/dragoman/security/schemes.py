@@ -1,0 +1,362 @@
+"""Who may call: schemes that stand on the card and are in force by the same declaration.
+
+A scheme looks at a request. It finds no credential of its kind (None), a good one (a `Caller`), or
+a bad one (Unauthenticated). A `Door` combines them: the list means any of, `AllOf` means all.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import inspect
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from http.cookies import CookieError, SimpleCookie
+from typing import Protocol
+from urllib.parse import parse_qsl
+
+from msgspec.structs import replace
+
+from dragoman.caller import Caller, Request
+from dragoman.errors import Unauthenticated
+from dragoman.types import (
+    AgentCard,
+    APIKeySecurityScheme,
+    HTTPAuthSecurityScheme,
+    SecurityRequirement,
+    SecurityScheme,
+    StringList,
+)
+
+DIGEST = "sha256:"
+Found = Caller | None
+Keys = Mapping[str, str | Sequence[str] | Caller] | Iterable[str]
+"""Secrets by whom they identify, several for one while they are being replaced; or a bare list of
+them. Each is the secret itself or `sha256:` and the hexadecimal digest of it. Where the value is a
+`Caller`, the key is the secret."""
+
+
+class Scheme(Protocol):
+    """One way to say who one is."""
+
+    name: str
+    """What the card calls it."""
+
+    def declared(self) -> SecurityScheme:
+        """What stands on the card."""
+
+    def identify(self, request: Request) -> Found | Awaitable[Found]:
+        """Who asks; None if the request has nothing of this kind; Unauthenticated."""
+
+    def challenge(self, realm: str) -> str:
+        """What `WWW-Authenticate` says of it; empty if there is no word for it."""
+
+
+class Secrets:
+    """Secrets that are kept as digests, and found in a time that does not depend on them."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._known: dict[bytes, Caller] = {}
+        if isinstance(keys, Mapping):
+            for name, value in keys.items():
+                if isinstance(value, Caller):
+                    self._known[digest(name)] = value
+                    continue
+                for secret in (value,) if isinstance(value, str) else value:
+                    self._known[digest(secret)] = Caller(identity=name)
+        else:
+            if isinstance(keys, str):
+                raise ValueError("keys is a list of strings, or a mapping, not one string")
+            for secret in keys:
+                known = digest(secret)
+                self._known[known] = Caller(identity=f"key-{known.hex()[:12]}")
+        if not self._known:
+            raise ValueError("there are no keys, so that nobody could call")
+
+    def find(self, secret: str) -> Caller | None:
+        """Whose secret this is."""
+        return self._known.get(hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest())
+
+
+def digest(secret: str) -> bytes:
+    """The digest of a secret, which may be given as one already."""
+    if secret.startswith(DIGEST):
+        try:
+            found = bytes.fromhex(secret.removeprefix(DIGEST))
+        except ValueError:
+            found = b""
+        if len(found) != hashlib.sha256().digest_size:
+            raise ValueError(f"{DIGEST} is followed by 64 hexadecimal digits")
+        return found
+    if not secret:
+        raise ValueError("a key must not be empty")
+    return hashlib.sha256(secret.encode()).digest()
+
+
+class ApiKey:
+    """A key in a header, a query parameter or a cookie."""
+
+    def __init__(
+        self, *, keys: Keys, header: str = "", query: str = "", cookie: str = "", name: str = ""
+    ) -> None:
+        places = [("header", header), ("query", query), ("cookie", cookie)]
+        given = [(where, what) for where, what in places if what]
+        if len(given) != 1:
+            raise ValueError("ApiKey: give one of header=, query=, cookie=")
+        ((self._where, self._what),) = given
+        self._secrets = Secrets(keys)
+        self.name = name or "key"
+
+    def declared(self) -> SecurityScheme:
+        """See `Scheme.declared`."""
+        key = APIKeySecurityScheme(location=self._where, name=self._what)
+        return SecurityScheme(api_key_security_scheme=key)
+
+    def identify(self, request: Request) -> Found:
+        """See `Scheme.identify`."""
+        secret = self._secret(request)
+        if secret is None:
+            return None
+        caller = self._secrets.find(secret)
+        if caller is None:
+            raise Unauthenticated("The API key is not known")
+        return caller
+
+    def _secret(self, request: Request) -> str | None:
+        if self._where == "header":
+            return request.headers.get(self._what.lower())
+        if self._where == "query":
+            return dict(parse_qsl(request.query)).get(self._what)
+        cookies: SimpleCookie = SimpleCookie()
+        try:
+            cookies.load(request.headers.get("cookie", ""))
+        except CookieError:
+            return None
+        found = cookies.get(self._what)
+        return found.value if found is not None else None
+
+    def challenge(self, realm: str) -> str:
+        """See `Scheme.challenge`."""
+        return ""
+
+
+class Token:
+    """Bearer tokens that are known beforehand."""
+
+    def __init__(self, tokens: Keys, *, name: str = "") -> None:
+        self._secrets = Secrets(tokens)
+        self.name = name or "token"
+
+    def declared(self) -> SecurityScheme:
+        """See `Scheme.declared`."""
+        return SecurityScheme(http_auth_security_scheme=HTTPAuthSecurityScheme(scheme="Bearer"))
+
+    def identify(self, request: Request) -> Found:
+        """See `Scheme.identify`."""
+        token = credentials(request, "bearer")
+        if token is None:
+            return None
+        caller = self._secrets.find(token)
+        if caller is None:
+            raise Unauthenticated("The token is not known")
+        return caller
+
+    def challenge(self, realm: str) -> str:
+        """See `Scheme.challenge`."""
+        return f'Bearer realm="{realm}"'
+
+
+class Basic:
+    """A name and a password."""
+
+    def __init__(self, users: Mapping[str, str | Sequence[str]], *, name: str = "") -> None:
+        self._users = {
+            user: [digest(word) for word in ((words,) if isinstance(words, str) else words)]
+            for user, words in users.items()
+        }
+        if not self._users:
+            raise ValueError("Basic: there are no users, so that nobody could call")
+        self.name = name or "login"
+
+    def declared(self) -> SecurityScheme:
+        """See `Scheme.declared`."""
+        return SecurityScheme(http_auth_security_scheme=HTTPAuthSecurityScheme(scheme="Basic"))
+
+    def identify(self, request: Request) -> Found:
+        """See `Scheme.identify`."""
+        told = credentials(request, "basic")
+        if told is None:
+            return None
+        try:
+            user, _, password = base64.b64decode(told, validate=True).decode().partition(":")
+        except (binascii.Error, ValueError):
+            raise Unauthenticated("The name and password are not encoded as Basic has it") from None
+        given = hashlib.sha256(password.encode()).digest()
+        # one that is not there takes as long
+        known = self._users.get(user) or [bytes(len(given))]
+        if sum(hmac.compare_digest(given, each) for each in known) == 0:
+            raise Unauthenticated("The name or the password is wrong")
+        return Caller(identity=user)
+
+    def challenge(self, realm: str) -> str:
+        """See `Scheme.challenge`."""
+        return f'Basic realm="{realm}", charset="UTF-8"'
+
+
+class Anonymous:
+    """Anybody, without a word. That is a choice, and it is made in so many letters."""
+
+    name = ""
+
+    def declared(self) -> SecurityScheme:
+        """See `Scheme.declared`."""
+        return SecurityScheme()
+
+    def identify(self, request: Request) -> Found:
+        """See `Scheme.identify`."""
+        return Caller()
+
+    def challenge(self, realm: str) -> str:
+        """See `Scheme.challenge`."""
+        return ""
+
+
+class AllOf:
+    """Several schemes that are needed together. Who asks is what the first one says; the scopes
+    are those of all."""
+
+    def __init__(self, *schemes: Scheme) -> None:
+        if len(schemes) < 2:
+            raise ValueError("AllOf: give two schemes or more")
+        self.schemes = schemes
+
+
+Auth = Scheme | AllOf | Sequence[Scheme | AllOf]
+
+
+class Door:
+    """Lets in who can say who they are, in one of the ways that stand on the card."""
+
+    def __init__(self, auth: Auth, *, realm: str = "agents") -> None:
+        given = auth if isinstance(auth, Sequence) else (auth,)
+        self._ways: list[tuple[Scheme, ...]] = [
+            way.schemes if isinstance(way, AllOf) else (way,) for way in given
+        ]
+        if not self._ways:
+            raise ValueError("auth: there is no way in; Anonymous() lets anybody in")
+        self._named = self._names()
+        self._realm = realm
+
+    @property
+    def open(self) -> bool:
+        """Whether anybody is let in."""
+        return any(isinstance(scheme, Anonymous) for way in self._ways for scheme in way)
+
+    def _names(self) -> dict[str, Scheme]:
+        found: dict[str, Scheme] = {}
+        for way in self._ways:
+            for scheme in way:
+                if not scheme.name or found.get(scheme.name) is scheme:
+                    continue
+                if scheme.name in found:
+                    raise ValueError(
+                        f"auth: two schemes are called {scheme.name!r}; give one of them name="
+                    )
+                found[scheme.name] = scheme
+        return found
+
+    # -- on the card
+
+    def declared(self, card: AgentCard, skills: Mapping[str, Collection[str]]) -> AgentCard:
+        """The card with the schemes, which of them are needed together, and the scopes that single
+        skills need."""
+        return replace(
+            card,
+            security_schemes={name: found.declared() for name, found in self._named.items()},
+            security_requirements=self._requirements(()),
+            skills=tuple(
+                replace(skill, security_requirements=self._requirements(scopes))
+                if (scopes := skills.get(skill.id))
+                else skill
+                for skill in card.skills
+            ),
+        )
+
+    def _requirements(self, scopes: Collection[str]) -> tuple[SecurityRequirement, ...]:
+        return tuple(
+            SecurityRequirement(
+                schemes={
+                    scheme.name: StringList(list=_scopes(scheme, scopes))
+                    for scheme in way
+                    if scheme.name
+                }
+            )
+            for way in self._ways
+        )
+
+    # -- in force
+
+    def identify(self, request: Request) -> Caller | Awaitable[Caller]:
+        """Who asks; Unauthenticated says how to."""
+        if len(self._ways) == 1 and len(self._ways[0]) == 1:
+            # the usual case costs no task switch where the scheme needs none
+            found = self._ways[0][0].identify(request)
+            if not inspect.isawaitable(found):
+                return self._known(found)
+        return self._try(request)
+
+    async def _try(self, request: Request) -> Caller:
+        refused: Unauthenticated | None = None
+        for way in self._ways:
+            try:
+                found = await self._all(way, request)
+            except Unauthenticated as error:
+                refused = refused or error  # another way may be the right one
+                continue
+            if found is not None and not (refused and isinstance(way[0], Anonymous)):
+                return found
+        if refused is not None:
+            raise self._refusal(refused.message)
+        return self._known(None)
+
+    async def _all(self, way: tuple[Scheme, ...], request: Request) -> Found:
+        callers = []
+        for scheme in way:
+            found = scheme.identify(request)
+            found = await found if inspect.isawaitable(found) else found
+            if found is None:
+                return None
+            callers.append(found)
+        first, *others = callers
+        for other in others:
+            first = replace(first, scopes=first.scopes | other.scopes)
+            if not first.tenant:
+                first = replace(first, tenant=other.tenant)
+        return first
+
+    def _known(self, caller: Found) -> Caller:
+        if caller is None:
+            raise self._refusal("Say who you are")
+        return caller
+
+    def _refusal(self, message: str) -> Unauthenticated:
+        words = [scheme.challenge(self._realm) for way in self._ways for scheme in way]
+        told = ", ".join(dict.fromkeys(word for word in words if word))
+        names = ", ".join(self._named) or "none"
+        error = Unauthenticated(f"{message}; the card's security schemes are: {names}")
+        # an API key has no word there, and a 401 without one is none
+        error.headers["www-authenticate"] = told or f'ApiKey realm="{self._realm}"'
+        return error
+
+
+def _scopes(scheme: Scheme, more: Collection[str]) -> tuple[str, ...]:
+    """What a token must be good for; other credentials have no scopes to name."""
+    own = getattr(scheme, "scopes", None)
+    return () if own is None else tuple(dict.fromkeys((*own, *sorted(more))))
+
+
+def credentials(request: Request, scheme: str) -> str | None:
+    """What `Authorization` says in this scheme."""
+    kind, _, rest = request.headers.get("authorization", "").strip().partition(" ")
+    return rest.strip() if kind.lower() == scheme else None

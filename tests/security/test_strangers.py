@@ -1,0 +1,164 @@
+"""Two principals, every operation, every binding and version: nobody sees what is not theirs, and
+without a word nobody sees anything. The matrix is made from the table of operations."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+import pytest_asyncio
+
+from dragoman import App
+from dragoman.operations import OPERATIONS
+from dragoman.security import ApiKey
+from tests.contract import agents
+from tests.contract.bindings import STREAMS, Binding, Failed, Grpc, HttpJson, JsonRpc
+from tests.contract.older import Grpc03, Http03, JsonRpc03
+from tests.serving import serving
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+KINDS: tuple[type[Binding], ...] = (JsonRpc, HttpJson, Grpc, JsonRpc03, Http03, Grpc03)
+KEYS = {"alice": ["a-key", "a-key-that-comes"], "bob": "b-key"}
+UNKNOWN = "01900000-0000-7000-8000-000000000000"
+
+
+def message(text: str, **more: Any) -> dict[str, Any]:
+    """What a user says."""
+    return {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}], **more}
+
+
+CALLS: dict[str, Any] = {
+    "SendMessage": lambda task: {"message": message("more", taskId=task)},
+    "SendStreamingMessage": lambda task: {"message": message("more", taskId=task)},
+    "GetTask": lambda task: {"id": task},
+    "ListTasks": None,
+    "CancelTask": lambda task: {"id": task},
+    "SubscribeToTask": lambda task: {"id": task},
+    "CreateTaskPushNotificationConfig": lambda task: {"taskId": task, "url": "https://h.example/x"},
+    "GetTaskPushNotificationConfig": lambda task: {"taskId": task, "id": "hook"},
+    "ListTaskPushNotificationConfigs": lambda task: {"taskId": task},
+    "DeleteTaskPushNotificationConfig": lambda task: {"taskId": task, "id": "hook"},
+    "GetExtendedAgentCard": None,
+}
+"""What is asked of a task that may be somebody else's; None where no task is named."""
+
+
+@dataclass
+class House:
+    """A server, and ways to it."""
+
+    url: str
+    http: httpx.AsyncClient
+    channel: Any
+
+    def client(self, kind: type[Binding], key: str) -> Binding:
+        """A caller with this key, or none."""
+        headers = {"x-key": key} if key else {}
+        channel = self.channel if issubclass(kind, Grpc) else None
+        return kind(self.url, self.http, headers, channel)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def house() -> AsyncIterator[House]:
+    """An agent that wants a key."""
+    agent = agents.make(extended=True)
+    app = App(
+        agent,
+        auth=ApiKey(header="X-Key", keys=KEYS),
+        push=True,
+        egress_allow=["*.example"],
+        grpc_port=0,
+        drain=0.0,
+    )
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(serving(app))
+        http = await stack.enter_async_context(httpx.AsyncClient(timeout=20))
+        channel = grpc.aio.insecure_channel(f"127.0.0.1:{app.ports[0].number}")
+        stack.push_async_callback(channel.close)
+        yield House(url, http, channel)
+
+
+async def asked(client: Binding, name: str, params: dict[str, Any]) -> Any:
+    """What comes of it."""
+    try:
+        if name in STREAMS:
+            return [seen.event for seen in await client.stream(name, **params)]
+        return await client.call(name, **params)
+    except Failed as failed:
+        return failed
+
+
+async def test_every_operation_has_an_entry() -> None:
+    assert set(CALLS) == {operation.name for operation in OPERATIONS}
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("name", CALLS)
+async def test_a_stranger_learns_nothing(house: House, name: str, kind: type[Binding]) -> None:
+    if not kind.can(name) or (name == "ListTasks" and kind in (JsonRpc03, Grpc03)):
+        return
+    alice, bob = house.client(JsonRpc, "a-key"), house.client(kind, "b-key")
+    task = (await alice.call("SendMessage", message=message("ask")))["task"]
+    hook = {"taskId": task["id"], "id": "hook", "url": "https://h.example/x", "token": "t"}
+    await alice.call("CreateTaskPushNotificationConfig", **hook)
+    if CALLS[name] is None:
+        found = await asked(bob, name, {})
+        assert task["id"] not in str(found)
+        return
+    theirs = await asked(bob, name, CALLS[name](task["id"]))
+    nobodys = await asked(bob, name, CALLS[name](UNKNOWN))
+    assert isinstance(theirs, Failed)
+    assert theirs.reason == "TASK_NOT_FOUND"
+    assert vars(theirs) == vars(nobodys)
+    # and nothing has happened to it
+    assert await alice.call("GetTask", id=task["id"]) == task
+    (kept,) = (await alice.call("ListTaskPushNotificationConfigs", taskId=task["id"]))["configs"]
+    assert kept["url"] == "https://h.example/x"
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("key", ["", "wrong", "A-KEY", "a-key ", "a-ke"])
+async def test_without_a_key_nothing_is_answered(
+    house: House, name: str, kind: type[Binding], key: str
+) -> None:
+    if not kind.can(name) or (name == "ListTasks" and kind in (JsonRpc03, Grpc03)):
+        return
+    params = {} if CALLS[name] is None else CALLS[name](UNKNOWN)
+    if key == "a-key ":
+        return  # a header's value has no spaces at its ends
+    found = await asked(house.client(kind, key), name, params)
+    assert isinstance(found, Failed)
+    # 0.3 over HTTP+JSON has a status and no reason of its own for this
+    assert found.reason == "UNAUTHENTICATED" or (kind is Http03 and found.status == 401)
+
+
+async def test_a_key_that_is_being_replaced(house: House) -> None:
+    old, new = house.client(JsonRpc, "a-key"), house.client(JsonRpc, "a-key-that-comes")
+    task = (await old.call("SendMessage", message=message("hello")))["task"]
+    assert (await new.call("GetTask", id=task["id"]))["id"] == task["id"]
+
+
+async def test_what_the_card_says(house: House) -> None:
+    for version in ("1.0", "0.3", ""):
+        headers = {"A2A-Version": version} if version else {}
+        card = (
+            await house.http.get(f"{house.url}/.well-known/agent-card.json", headers=headers)
+        ).json()
+        assert "securitySchemes" in card
+        if version != "0.3":
+            key = card["securitySchemes"]["key"]["apiKeySecurityScheme"]
+            assert key == {"location": "header", "name": "X-Key"}
+            assert card["securityRequirements"] == [{"schemes": {"key": {}}}]
+        if version != "1.0":
+            assert card["securitySchemes"]["key"]["type"] == "apiKey"
+            assert card["security"] == [{"key": []}]
+    answer = await house.http.post(f"{house.url}/message:send", json={"message": message("x")})
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"]

@@ -1,0 +1,306 @@
+"""Tokens that an attacker makes, and keys that an attacker asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import inspect
+import json
+import time
+from typing import Any
+
+import pytest
+from joserfc import jwt
+from joserfc.jwk import ECKey, RSAKey
+
+from dragoman.caller import Caller, Request
+from dragoman.errors import Unauthenticated, Unavailable
+from dragoman.security import AllOf, Anonymous, ApiKey, Basic, Bearer, Token
+from dragoman.security.schemes import Door
+from dragoman.security.tokens import REMEMBERED
+
+ISSUER, AUDIENCE = "https://id.example", "flights"
+KEY = RSAKey.generate_key(2048, parameters={"kid": "one", "use": "sig"})
+OTHER = RSAKey.generate_key(2048, parameters={"kid": "one"})
+CURVE = ECKey.generate_key("P-256", parameters={"kid": "two"})
+JWKS = {"keys": [KEY.as_dict(private=False), CURVE.as_dict(private=False)]}
+
+
+def claims(**more: Any) -> dict[str, Any]:
+    """What a good token says."""
+    now = int(time.time())
+    found = {"iss": ISSUER, "aud": AUDIENCE, "sub": "ann", "exp": now + 600, "scope": "book read"}
+    return {name: value for name, value in {**found, **more}.items() if value is not None}
+
+
+def signed(key: Any = KEY, alg: str = "RS256", header: Any = None, **more: Any) -> str:
+    """A token."""
+    head = {"alg": alg, "kid": key.kid, **(header or {})}
+    return jwt.encode(head, claims(**more), key, algorithms=[alg])
+
+
+def raw(header: dict[str, Any], body: dict[str, Any], signature: bytes = b"") -> str:
+    """A token made by hand."""
+
+    def part(data: bytes) -> str:
+        return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+    return (
+        f"{part(json.dumps(header).encode())}.{part(json.dumps(body).encode())}.{part(signature)}"
+    )
+
+
+def request(token: str = "", **headers: str) -> Request:
+    """A request that shows it."""
+    told = {"authorization": f"Bearer {token}"} if token else {}
+    return Request("POST", "/", "", {**told, **headers}, "10.0.0.1")
+
+
+async def identified(scheme: Any, of: Request) -> Any:
+    """What a scheme or a door says."""
+    found = scheme.identify(of)
+    return await found if inspect.isawaitable(found) else found
+
+
+def bearer(**more: Any) -> Bearer:
+    """The scheme under attack."""
+    return Bearer(**{"issuer": ISSUER, "audience": AUDIENCE, "jwks": JWKS, **more})
+
+
+@pytest.mark.parametrize("key", [KEY, CURVE], ids=["RS256", "ES256"])
+async def test_a_good_token(key: Any) -> None:
+    alg = "RS256" if key is KEY else "ES256"
+    token = signed(key, alg, tenant="blue")
+    found = await identified(bearer(), request(token))
+    assert found == Caller(identity="ann", tenant="blue", scopes=frozenset({"book", "read"}))
+    assert await identified(bearer(), request()) is None
+    assert await identified(bearer(audience=["other", AUDIENCE]), request(token)) == found
+    listed = signed(key, alg, aud=["x", AUDIENCE], scope=None, scp=["book"])
+    assert (await identified(bearer(), request(listed))).scopes == {"book"}
+
+
+def confused() -> str:
+    """Signed by HMAC with the public key, which everybody has."""
+    header = {"alg": "HS256", "kid": "one"}
+    head = raw(header, claims()).rpartition(".")[0]
+    secret = KEY.as_pem(private=False)
+    mac = base64.urlsafe_b64encode(hmac.digest(secret, head.encode(), "sha256"))
+    return f"{head}.{mac.decode().rstrip('=')}"
+
+
+def changed() -> str:
+    """A good signature under other claims."""
+    head, _, signature = signed().split(".")
+    return f"{head}.{raw({}, claims(sub='root')).split('.')[1]}.{signature}"
+
+
+NOW = int(time.time())
+FORGED = {
+    "none": raw({"alg": "none"}, claims()),
+    "None": raw({"alg": "None", "kid": "one"}, claims()),
+    "no algorithm": raw({"kid": "one"}, claims()),
+    "rs to hs": confused(),
+    "another key": signed(OTHER),
+    "a key of its own": signed(OTHER, header={"jwk": OTHER.as_dict(private=False), "kid": "mine"}),
+    "a key elsewhere": signed(OTHER, header={"jku": "https://evil.example/jwks", "kid": "mine"}),
+    "an extension": raw({"alg": "RS256", "kid": "one", "crit": ["x"]}, claims()),
+    "changed": changed(),
+    "expired": signed(exp=NOW - 600),
+    "never expires": signed(exp=None),
+    "expires in words": raw({"alg": "RS256", "kid": "one"}, claims(exp="x")),
+    "not yet": signed(nbf=NOW + 600),
+    "another issuer": signed(iss="https://evil.example"),
+    "no issuer": signed(iss=None),
+    "another audience": signed(aud="hotels"),
+    "no audience": signed(aud=None),
+    "nobody": signed(sub=None),
+    "an id token": signed(header={"typ": "id+jwt"}),
+    "too long": "a" * 20_000,
+    "two parts": "a.b",
+    "no json": "a.b.c",
+    "a list": raw([], claims()),  # type: ignore[arg-type]
+    "kid that is a list": raw({"alg": "RS256", "kid": ["one"]}, claims()),
+    "nothing": " ",
+}
+
+
+@pytest.mark.parametrize("token", FORGED.values(), ids=FORGED)
+async def test_forged_tokens(token: str) -> None:
+    scheme = bearer()
+    with pytest.raises(Unauthenticated):
+        await identified(scheme, Request("POST", "/", "", {"authorization": f"Bearer {token}"}, ""))
+    assert not scheme._known
+
+
+async def test_a_secret_among_the_keys_is_none() -> None:
+    """An issuer that publishes a symmetric key gives everybody what it signs with."""
+    oct_ = {"kty": "oct", "k": base64.urlsafe_b64encode(b"x" * 32).decode(), "kid": "sym"}
+    with pytest.raises(ValueError, match="no keys"):
+        await identified(bearer(jwks={"keys": [oct_]}), request(signed()))
+    with pytest.raises(ValueError, match="HS256"):
+        bearer(algorithms=["HS256"])
+
+
+async def test_a_verdict_is_kept_until_the_token_expires(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheme = bearer(leeway=0.0)
+    token = signed(exp=time.time() + 60)
+    first = await identified(scheme, request(token))
+    again = scheme.identify(request(token))
+    assert again is first  # at once, and not by verifying again
+    later = time.time() + 61
+    monkeypatch.setattr("time.time", lambda: later)
+    with pytest.raises(Unauthenticated, match="expired"):
+        await identified(scheme, request(token))
+
+
+async def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.security.tokens.REMEMBERED", 3)
+    scheme = bearer()
+    for n in range(5):
+        await identified(scheme, request(signed(jti=str(n))))
+    assert len(scheme._known) == 3
+    assert REMEMBERED <= 100_000
+
+
+class Issuer:
+    """Answers for an issuer, and counts."""
+
+    def __init__(self, *keys: Any) -> None:
+        self.keys = list(keys)
+        self.asked: list[str] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def __call__(self, url: str) -> Any:
+        self.asked.append(url)
+        await self.gate.wait()
+        if not self.keys:
+            raise OSError("away")
+        if url.endswith("openid-configuration"):
+            return {"issuer": ISSUER, "jwks_uri": f"{ISSUER}/keys"}
+        return {"keys": [key.as_dict(private=False) for key in self.keys]}
+
+
+async def test_keys_are_found_by_discovery_once_for_all_who_wait() -> None:
+    issuer = Issuer(KEY)
+    issuer.gate.clear()
+    scheme = bearer(jwks="", fetch=issuer)
+    calls = [
+        asyncio.ensure_future(identified(scheme, request(signed(jti=str(n))))) for n in range(20)
+    ]
+    await asyncio.sleep(0)
+    issuer.gate.set()
+    assert {caller.identity for caller in await asyncio.gather(*calls)} == {"ann"}
+    assert issuer.asked == [f"{ISSUER}/.well-known/openid-configuration", f"{ISSUER}/keys"]
+
+
+async def test_a_flood_of_unknown_keys_asks_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    issuer = Issuer(KEY)
+    scheme = bearer(jwks=f"{ISSUER}/keys", fetch=issuer)
+    await identified(scheme, request(signed()))
+    for n in range(200):
+        with pytest.raises(Unauthenticated):
+            await identified(scheme, request(signed(OTHER, header={"kid": f"k{n}"})))
+    assert len(issuer.asked) == 1
+    # a key that is really new is found when the pause is over
+    issuer.keys = [CURVE]
+    monkeypatch.setattr("dragoman.security.tokens.PAUSE", 0.0)
+    assert (await identified(scheme, request(signed(CURVE, "ES256")))).identity == "ann"
+    with pytest.raises(Unauthenticated):
+        await identified(scheme, request(signed(jti="after")))  # the old one is gone
+
+
+async def test_an_issuer_that_is_away_is_no_reason_to_let_anybody_in() -> None:
+    issuer = Issuer()
+    scheme = bearer(jwks="", fetch=issuer)
+    with pytest.raises(Unavailable):
+        await identified(scheme, request(signed()))
+    issuer.keys = [KEY]
+    assert (await identified(scheme, request(signed()))).identity == "ann"
+
+
+async def test_metadata_of_another_issuer_is_not_believed() -> None:
+    async def fetch(url: str) -> Any:
+        return {"issuer": "https://evil.example", "jwks_uri": "https://evil.example/keys", **JWKS}
+
+    with pytest.raises(Unavailable):
+        await identified(bearer(jwks="", fetch=fetch), request(signed()))
+
+
+# ---- combinations ----------------------------------------------------------------------------
+
+
+def basic(user: str, password: str) -> dict[str, str]:
+    """The header of Basic."""
+    return {"authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+
+
+async def test_any_of() -> None:
+    door = Door([bearer(), ApiKey(header="X-Key", keys={"bob": "k"}), Basic({"cy": "pw"})])
+    assert (await identified(door, request(signed()))).identity == "ann"
+    assert (await identified(door, request(**{"x-key": "k"}))).identity == "bob"
+    assert (await identified(door, request(**basic("cy", "pw")))).identity == "cy"
+    with pytest.raises(Unauthenticated) as refused:
+        await identified(door, request())
+    challenge = refused.value.headers["www-authenticate"]
+    assert challenge == 'Bearer realm="agents", Basic realm="agents", charset="UTF-8"'
+    assert "bearer, key, login" in refused.value.message
+    for wrong in (basic("cy", "no"), basic("nobody", "pw"), {"authorization": "Basic ***"}):
+        with pytest.raises(Unauthenticated):
+            await identified(door, request(**wrong))
+    # one that is wrong does not spoil another that is right
+    assert (await identified(door, request("bad", **{"x-key": "k"}))).identity == "bob"
+
+
+async def test_all_of() -> None:
+    door = Door([AllOf(bearer(), ApiKey(header="X-Key", keys={"machine": "k"}))])
+    token = signed()
+    found = await identified(door, request(token, **{"x-key": "k"}))
+    assert (found.identity, found.scopes) == ("ann", {"book", "read"})
+    for some in (request(token), request(**{"x-key": "k"}), request(token, **{"x-key": "no"})):
+        with pytest.raises(Unauthenticated):
+            await identified(door, some)
+
+
+async def test_anonymous_is_for_those_who_say_nothing() -> None:
+    door = Door([Token({"ann": "t"}), Anonymous()])
+    assert door.open
+    assert await identified(door, request()) == Caller()
+    assert (await identified(door, request("t"))).identity == "ann"
+    with pytest.raises(Unauthenticated):  # a wrong word is not the same as none
+        await identified(door, request("wrong"))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: Door([]),
+        lambda: ApiKey(keys={"a": "b"}),
+        lambda: ApiKey(header="x", query="y", keys={"a": "b"}),
+        lambda: ApiKey(header="x", keys={}),
+        lambda: ApiKey(header="x", keys="abc"),
+        lambda: ApiKey(header="x", keys={"a": ""}),
+        lambda: ApiKey(header="x", keys={"a": "sha256:12"}),
+        lambda: Basic({}),
+        lambda: AllOf(Token(["t"])),
+        lambda: Door([Token(["t"]), Token(["u"])]),
+        lambda: Bearer(issuer="", audience="x"),
+    ],
+)
+def test_what_makes_no_sense_is_told_at_once(made: Any) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        made()
+
+
+async def test_keys_can_be_given_as_digests() -> None:
+    known = "sha256:" + hashlib.sha256(b"k").hexdigest()
+    for where in ("header", "query", "cookie"):
+        scheme = ApiKey(**{where: "X-Key"}, keys=[known])
+        shown = {
+            "header": request(**{"x-key": "k"}),
+            "query": Request("GET", "/", "X-Key=k", {}, ""),
+            "cookie": request(cookie="a=b; X-Key=k"),
+        }[where]
+        assert scheme.identify(shown) is not None
