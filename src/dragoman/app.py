@@ -66,6 +66,7 @@ class App:
         if settings is not None and arguments:
             raise TypeError("App: give either settings or single ones, not both")
         self.settings = settings or settings_module.load(arguments)
+        _check_grpc(self.settings, len(agents))
         self.agents = {agent.key: agent for agent in agents}
         if len(self.agents) < len(agents):
             raise AgentError("App: two agents have the same key; give one Agent(key=…)")
@@ -347,6 +348,18 @@ class App:
                 await self.stop()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
+
+
+def _check_grpc(settings: Settings, agents: int) -> None:
+    """ValueError if what is set for gRPC makes no sense."""
+    port = settings.grpc_port
+    if port and port + agents - 1 > 65535:
+        raise ValueError(f"grpc_port: {agents} agents need ports up to {port + agents - 1}")
+    if settings.grpc_cert and not settings.grpc_key:
+        raise ValueError("grpc_key: is needed with grpc_cert")
+    for name in ("grpc_key", "grpc_ca"):
+        if getattr(settings, name) and not settings.grpc_cert:
+            raise ValueError(f"{name}: needs grpc_cert; without it there is no TLS")
 
 
 def _handler(frame: FrameType) -> str | None:

@@ -229,7 +229,7 @@ async def test_credentials_do_not_go_to_another_port_unless_trusted() -> None:
                 },
                 security_requirements=(SecurityRequirement(schemes={"key": StringList()}),),
             )
-        at = f"grpc://127.0.0.1:{app.ports[0].number}"
+        at = rf"grpcs?://127\.0\.0\.1:{app.ports[0].number}"
         over = {"auth": Secret("open"), "bindings": ["GRPC"]}
         async with Client.connect(card, **over) as client:  # who gives the card vouches for it
             told = (await client.send("hello")).text

@@ -482,3 +482,29 @@ async def test_hostile_bytes_get_a_proper_answer(hall: World, version: str) -> N
     await gone(hall)
     sent = await client.call("SendMessage", message=user("hello"))
     assert sent["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"grpc_port": 65536}, "grpc_port: 1 agents need ports up to 65536"),
+        ({"grpc_port": 0, "grpc_cert": "c.pem"}, "grpc_key: is needed"),
+        ({"grpc_port": 0, "grpc_key": "k.pem"}, "grpc_key: needs grpc_cert"),
+        ({"grpc_port": 0, "grpc_ca": "ca.pem"}, "grpc_ca: needs grpc_cert"),
+    ],
+)
+def test_what_makes_no_sense_is_told_at_once(settings: dict[str, Any], reason: str) -> None:
+    """A port that is open without the certificates that were asked for would be worse."""
+    with pytest.raises(ValueError, match=reason):
+        App(agents.make(), **settings)
+
+
+async def test_why_one_cannot_listen(tmp_path: Path) -> None:
+    (junk := tmp_path / "junk.pem").write_text("junk")
+    for settings, reason in (
+        ({"host": "192.0.2.1"}, r"grpc_port: cannot listen on 192\.0\.2\.1:0: .*assign"),
+        ({"grpc_cert": str(junk), "grpc_key": str(junk)}, "grpc_cert, grpc_key: are no"),
+    ):
+        app = App(agents.make(), grpc_port=0, **settings)
+        with pytest.raises(Unavailable, match=reason):
+            await app.start()

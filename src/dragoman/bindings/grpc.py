@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -77,6 +78,7 @@ class Port:
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         wanted = f"{host}:{self.number}"
         credentials = self._credentials()
+        _free(settings.host, self.number)
         try:
             self.number = (
                 server.add_secure_port(wanted, credentials)
@@ -84,7 +86,8 @@ class Port:
                 else server.add_insecure_port(wanted)
             )
         except RuntimeError:
-            raise Unavailable(f"grpc_port: cannot listen on {wanted}") from None
+            what = "grpc_cert, grpc_key: are no certificate and its key" if credentials else ""
+            raise Unavailable(what or f"grpc_port: cannot listen on {wanted}") from None
         await server.start()
         self.endpoint.grpc = self.number
         return self
@@ -113,6 +116,17 @@ class Port:
             root_certificates=files["grpc_ca"],
             require_client_auth=files["grpc_ca"] is not None,
         )
+
+
+def _free(host: str, port: int) -> None:
+    """Unavailable says why one cannot listen there; gRPC itself says it only to the terminal."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise Unavailable(f"grpc_port: cannot listen on {host}:{port}: {error}") from None
 
 
 class Pools:

@@ -58,6 +58,8 @@ def build(names: Sequence[str], settings: Settings) -> App:
     if settings.store == "sqlite:":
         keys = "-".join(agent.key for agent in agents)
         settings = replace(settings, store=f"sqlite:///{keys}.db")
+    if settings.port and settings.grpc_port == settings.port:
+        raise UsageError(f"grpc_port: {settings.port} is the port of HTTP; gRPC has its own")
     try:
         return App(*agents, settings=settings)
     except (AgentError, ValueError) as error:

@@ -101,7 +101,8 @@ def announce(app: App, port: int) -> None:
         logger.info("  card %s%s/.well-known/agent-card.json", base, endpoint.prefix)
         if endpoint.grpc:
             tls = " (TLS)" if settings.grpc_cert else ""
-            logger.info("  gRPC %s%s", settings.grpc_url or f"{host}:{endpoint.grpc}", tls)
+            told = f", announced as {settings.grpc_url}" if settings.grpc_url else ""
+            logger.info("  gRPC %s:%d%s%s", host, endpoint.grpc, tls, told)
     if settings.store.startswith("memory:"):
         logger.info("tasks are kept in memory: they end with this process")
     elif settings.store.startswith("sqlite:"):

@@ -135,7 +135,13 @@ async def show_card(agent: Client, arguments: argparse.Namespace) -> int:
     if card.provider is not None:
         print(f"  by {plain(card.provider.organization)}, {plain(card.provider.url)}")
     for interface in card.supported_interfaces:
-        used = "  (used here)" if interface == agent.interface else ""
+        same = interface.protocol_binding, interface.protocol_version, interface.tenant
+        here = agent.interface
+        spoken = same == (here.protocol_binding, here.protocol_version, here.tenant)
+        # (how a gRPC address is dialled is not on the card)
+        used = (
+            "  (used here)" if spoken and here.url.endswith(interface.url.split("://")[-1]) else ""
+        )
         print(
             f"  {plain(interface.protocol_binding)} {plain(interface.protocol_version)}"
             f"  {plain(interface.url)}{used}"

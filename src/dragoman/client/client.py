@@ -19,7 +19,7 @@ from dragoman import clock, content, telemetry
 from dragoman.client.behalf import Behalf
 from dragoman.client.binding import BINDINGS, Binding, Order, minor, spoken
 from dragoman.client.credentials import ANYWHERE, LIMIT, Auth, Guard, wanted
-from dragoman.client.discovery import SPOKEN, Cards, Shelf, address, interfaces
+from dragoman.client.discovery import INSTALL, SPOKEN, Cards, Shelf, address, interfaces
 from dragoman.client.engine import Broken, Engine, Inside, Sockets, Unreachable
 from dragoman.client.inbox import Inbox
 from dragoman.client.remote import Remote
@@ -139,6 +139,8 @@ class Client:
         self.extensions = tuple(options.get("extensions", ()))
         """Those that are asked for and offered."""
         self._spoken = [name.upper() for name in options.get("bindings", spoken(engine))]
+        if "GRPC" in self._spoken and isinstance(engine, Sockets) and "GRPC" not in spoken(engine):
+            raise ModuleNotFoundError(f"gRPC is not installed{INSTALL}", name="grpc")
         self.timeout = options.get("timeout", 60.0)
         self.deadline = options.get("deadline")
         self.patience = options.get("patience", 60.0)

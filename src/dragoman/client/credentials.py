@@ -332,7 +332,8 @@ class Guard:
         if where not in self._origins and ANYWHERE not in self._origins:
             raise Withheld(
                 f"the card says that the agent is at {where}, and credentials are only for "
-                f"{', '.join(sorted(self._origins))}; if both are one party, trust=[{where!r}]"
+                f"{', '.join(sorted(self._origins))}; if both are one party, "
+                f"trust=[{where!r}] (--trust {where})"
             )
         secret = self._auth or any(map(secretive, self._headers))
         if secret and not (self._insecure or private(url)):

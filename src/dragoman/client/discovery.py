@@ -173,7 +173,9 @@ def interfaces(
         version = v0_3.minor(usable[0])
         # of an agent that does not say its version it is tried out
         among = ("0.2", "0.1") if version == "0.2" else (version,)
-        usable = [_dialled(found, plain) for found in usable if v0_3.minor(found) in among]
+        usable = [
+            way for found in usable if v0_3.minor(found) in among for way in _dialled(found, plain)
+        ]
         for found in usable:
             if not origin(found.url).startswith(("http", "grpc")):
                 raise InvalidAgentResponse(
@@ -184,21 +186,23 @@ def interfaces(
         f"{found.protocol_binding} {found.protocol_version}" for found in card.supported_interfaces
     )
     hint = "" if "GRPC" in bindings or "GRPC" not in offered else INSTALL
-    raise VersionNotSupported(
-        f"the agent offers {offered}; this client speaks {', '.join(bindings)} "
-        f"in {', '.join(SPOKEN)}{hint}"
-    )
+    spoken = ", ".join(f"{name} {'/'.join(LATER.get(name, SPOKEN))}" for name in bindings)
+    raise VersionNotSupported(f"the agent offers {offered}; this client speaks {spoken}{hint}")
 
 
-def _dialled(interface: AgentInterface, plain: bool) -> AgentInterface:
-    """With an address that says how it is dialled: of gRPC, cards tell host and port alone."""
+def _dialled(interface: AgentInterface, plain: bool) -> list[AgentInterface]:
+    """With an address that says how it is dialled: of gRPC, cards tell host and port alone. Where
+    that is likely to be without TLS, it is tried with it as well, but never the other way round."""
     if interface.protocol_binding.upper() != "GRPC":
-        return interface
+        return [interface]
     scheme, _, rest = interface.url.rpartition("://")
-    if not scheme:
-        plain = plain or private(f"http://{rest}")
-    tls = scheme in ("https", "grpcs") or not (scheme or plain)
-    return replace(interface, url=f"{'grpcs' if tls else 'grpc'}://{rest.rstrip('/')}")
+    if scheme in ("https", "grpcs"):
+        ways = ["grpcs"]
+    elif scheme:
+        ways = ["grpc"]
+    else:
+        ways = ["grpc", "grpcs"] if plain or private(f"http://{rest}") else ["grpcs"]
+    return [replace(interface, url=f"{way}://{rest.rstrip('/')}") for way in ways]
 
 
 def _age(control: str) -> float:

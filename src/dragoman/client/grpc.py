@@ -42,6 +42,10 @@ OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.enable_retries", 0),  # what may be done twice is known above
     ("grpc.primary_user_agent", "dragoman"),
+    # whoever is back is found soon: how often to try is known above, too
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 1000),
 )
 
 

@@ -69,8 +69,8 @@ def agreed(asked: str, possible: Sequence[str]) -> str:
         raise unsupported(asked[:32])
     if match[1] not in possible:
         raise VersionNotSupported(
-            f"The request is in A2A {' or '.join(possible)} by its method or path, but it names "
-            f"version {asked}",
+            f"The request is in A2A {' or '.join(possible)} by its method, path or package, but it "
+            f"names version {asked}",
             metadata={"supported": ", ".join(SUPPORTED)},
         )
     return match[1]
