@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +21,10 @@ from dragoman.errors import A2AError, MethodNotAllowed, MethodNotFound, Unavaila
 from dragoman.keeper import Keeper
 from dragoman.reader import Closing
 from dragoman.security.egress import Egress
+from dragoman.security.jwk import Key
 from dragoman.security.schemes import Auth, Door
 from dragoman.service import Service
-from dragoman.settings import Settings
+from dragoman.settings import Settings, SettingsError
 from dragoman.store import Store
 from dragoman.telemetry import logger
 from dragoman.watchdog import Watchdog
@@ -302,11 +304,16 @@ class App:
         await self.start()
 
     def _begin(self, worker: Worker, egress: Egress | None) -> None:
+        try:
+            keys = tuple(Key.load(Path(file)) for file in self.settings.card_keys)
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"card_keys: {error}") from None
         self._worker = worker
         self.closing.now = False
         for endpoint in self.endpoints.values():
             endpoint.service.draining = False
             endpoint.service.egress = egress
+            endpoint.sign(keys)
 
     def _ports(self) -> list[Port]:
         """A gRPC port for each agent, one after the other: gRPC has no paths to tell them by."""

@@ -85,6 +85,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "authenticated", "whose identical messages count as one send without an Idempotency-Key"
     )
     card_age: int = setting(300, "how long a card may be cached")
+    card_keys: tuple[str, ...] = setting(
+        (), "files with the keys that sign the card, PEM or JWK; each of them signs"
+    )
     # limits
     max_body: int = setting(16 * 1024 * 1024, "the largest request body")
     max_depth: int = setting(100, "the deepest nesting of JSON")

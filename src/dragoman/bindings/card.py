@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from msgspec import to_builtins
+
 from dragoman import dialects
 from dragoman.bindings.endpoint import Endpoint, Writing
 from dragoman.bindings.exchange import JSON, Exchange, Gone
@@ -10,6 +14,8 @@ from dragoman.caller import Call
 from dragoman.dialects.v0_3.card import merged, old
 from dragoman.dialects.v1_0 import encode
 from dragoman.errors import A2AError, InternalError, MethodNotAllowed
+from dragoman.security.jwk import Key
+from dragoman.security.signing import sign, signed
 from dragoman.telemetry import logger
 from dragoman.types import AgentCard, GetExtendedAgentCardRequest
 
@@ -18,22 +24,30 @@ EXTENDED = "/agent/authenticatedExtendedCard"
 """Where 0.2 has the card for those who are known, beside the agent's address."""
 
 
-def _everybody(card: AgentCard) -> bytes:
-    return encode(merged(card))
+def _everybody(card: AgentCard, keys: Sequence[Key]) -> bytes:
+    document = merged(signed(card, keys))
+    if keys:
+        # some read the fields that they know, and some the document as it stands
+        document["signatures"] += [to_builtins(sign(document, key)) for key in keys]
+    return encode(document)
 
 
-def _v0_3(card: AgentCard) -> bytes:
+def _v1_0(card: AgentCard, keys: Sequence[Key]) -> bytes:
+    return encode(signed(card, keys))
+
+
+def _v0_3(card: AgentCard, _: Sequence[Key]) -> bytes:
     return encode(old(card))
 
 
-def _v0_2(card: AgentCard) -> bytes:
+def _v0_2(card: AgentCard, _: Sequence[Key]) -> bytes:
     return encode(old(card, "0.2"))
 
 
 # 0.1 said no version in its card: whoever asks for it takes any.
 FORMS: dict[str, Writing] = {
     "": _everybody,
-    "1.0": encode,
+    "1.0": _v1_0,
     "0.3": _v0_3,
     "0.2": _v0_2,
     "0.1": _v0_3,
@@ -72,7 +86,7 @@ async def extended(endpoint: Endpoint, exchange: Exchange) -> None:
         card = await endpoint.service.extended_card(
             GetExtendedAgentCardRequest(), call, endpoint.card(exchange)
         )
-        body = FORMS[version](card)
+        body = FORMS[version](card, ())
     except A2AError as error:
         return await fail(exchange, error)
     except Gone:

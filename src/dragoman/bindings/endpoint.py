@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,14 +17,16 @@ from dragoman.bindings.sse import Streams
 from dragoman.caller import Call, Caller, Request, Scope
 from dragoman.errors import InvalidParams
 from dragoman.operations import Operation
+from dragoman.security import signing
+from dragoman.security.jwk import Key
 from dragoman.security.schemes import Door
 from dragoman.service import Service
 from dragoman.settings import Settings
-from dragoman.types import AgentCard, Wire
+from dragoman.types import AgentCard, GetExtendedAgentCardRequest, Wire
 
 Identify = Callable[[Request], Caller | Awaitable[Caller]]
-Writing = Callable[[AgentCard], bytes]
-"""How a card is written."""
+Writing = Callable[[AgentCard, Sequence[Key]], bytes]
+"""How a card is written, and signed."""
 
 ANONYMOUS = {version: Call(Caller(version=version)) for version in dialects.SUPPORTED}
 """The calls of those who say nothing of themselves, by the version that they speak."""
@@ -61,8 +63,16 @@ class Endpoint:
         """The agent's own part of the path, where several share an application."""
         self.grpc = 0
         """The port of gRPC, while it is open."""
+        self.keys: tuple[Key, ...] = ()
+        """Those that sign the card."""
         self._open = identify is None and not service.required
         self._cards: dict[tuple[str, Writing], tuple[bytes, bytes]] = {}
+
+    def sign(self, keys: tuple[Key, ...]) -> None:
+        """Sign the card with these keys from now on; ValueError if it cannot be signed."""
+        signing.signed(self.service.agent.card("https://localhost"), keys)
+        self.keys = keys
+        self._cards.clear()
 
     def plain(self, exchange: Inquiry) -> bool:
         """Whether the call is like any other anonymous one in its version."""
@@ -103,9 +113,16 @@ class Endpoint:
     ) -> Awaitable[Any]:
         """Run an operation: its answer, or the stream it opened."""
         if operation.call == "extended_card":
-            return self.service.extended_card(request, call, self.card(exchange))  # type: ignore[arg-type]
+            return self._extended(request, call, exchange)  # type: ignore[arg-type]
         answer: Awaitable[Any] = getattr(self.service, operation.call)(request, call)
         return answer
+
+    async def _extended(
+        self, request: GetExtendedAgentCardRequest, call: Call, exchange: Inquiry
+    ) -> AgentCard:
+        card = await self.service.extended_card(request, call, self.card(exchange))
+        # what is signed is the form of 1.0, which older callers do not see
+        return signing.signed(card, self.keys) if call.caller.version == "1.0" else card
 
     def card(self, exchange: Inquiry) -> AgentCard:
         """The public card, with the address that the caller used."""
@@ -130,7 +147,7 @@ class Endpoint:
         key = f"{self.grpc} {self.url(exchange)}", form
         known = self._cards.get(key)
         if known is None:
-            body = form(self.card(exchange))
+            body = form(self.card(exchange), self.keys)
             known = body, b'"%b"' % hashlib.sha256(body).hexdigest()[:32].encode()
             if len(self._cards) >= CARDS:  # callers choose the host they name
                 self._cards.clear()

@@ -48,8 +48,21 @@ class UsageError(Exception):
     """The command cannot do what it was asked, and says why."""
 
 
+class Parser(argparse.ArgumentParser):
+    """One whose first word may be a command of its own, although it takes an argument there."""
+
+    inner: dict[str, argparse.ArgumentParser]
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As ever, by the parser whose word comes first."""
+        inner = getattr(self, "inner", {})
+        if args and args[0] in inner:
+            return inner[args[0]].parse_known_args(args[1:], namespace)
+        return super().parse_known_args(args, namespace)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="dragoman", description="Serve agents over A2A, call them, and look at how."
     )
     parser.add_argument("--version", action="version", version=f"dragoman {__version__}")

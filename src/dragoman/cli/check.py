@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     the card as it is."""
 
     def work() -> int:
-        found = asyncio.run(_fetch(arguments))
+        found = asyncio.run(fetch(arguments))
         if not arguments.raw:
             return _report(found, arguments)
         sys.stdout.buffer.write(found.body)
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     return reach.guarded(work, arguments)
 
 
-async def _fetch(arguments: argparse.Namespace) -> Document:
+async def fetch(arguments: argparse.Namespace) -> Document:
     """The document by itself: a client would not go on with a card that it cannot read."""
     from dragoman.client.credentials import Guard
     from dragoman.client.discovery import Cards, address

@@ -145,6 +145,7 @@ class _Place:
 
     def enter(self, parser: ArgumentParser) -> None:
         """Begin with this parser."""
+        self.inner: dict[str, ArgumentParser] = getattr(parser, "inner", {})
         self.options = {name: a for a in parser._actions for name in a.option_strings}
         self.positions = [a for a in parser._actions if not a.option_strings]
         self.pending: Action | None = None
@@ -153,7 +154,10 @@ class _Place:
 
     def take(self, word: str) -> bool:
         """Go on behind this word; whether there is a way."""
-        if self.pending is not None:
+        inner, self.inner = self.inner, {}  # only the first word can be one
+        if word in inner:
+            self.enter(inner[word])
+        elif self.pending is not None:
             self.pending = None
         elif word == "--" and not self.plain:
             self.plain = True
@@ -191,6 +195,7 @@ class _Place:
         elif last.startswith("-") and not self.plain:
             yield from self._names()
         elif self.positions:
+            yield from self.inner
             yield from _values(self.positions[0], last)
         elif not self.plain:
             yield from self._names()

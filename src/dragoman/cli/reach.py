@@ -189,7 +189,7 @@ def run(arguments: argparse.Namespace, work: Callable[[Client, Any], Awaitable[i
 def guarded(work: Callable[[], int], arguments: argparse.Namespace) -> int:
     """Do it, and tell what goes wrong in a line."""
     from dragoman.cli.screen import FAILED, complaint
-    from dragoman.client import Unreachable, Withheld
+    from dragoman.client import Unreachable, Unverified, Withheld
 
     try:
         return work()
@@ -202,7 +202,7 @@ def guarded(work: Callable[[], int], arguments: argparse.Namespace) -> int:
         return say(f"{error.filename}: no such file", MISTAKE)
     except ValueError as error:
         return say(complaint(error), MISTAKE)
-    except (A2AError, ModuleNotFoundError, Withheld, OSError) as error:
+    except (A2AError, ModuleNotFoundError, Unverified, Withheld, OSError) as error:
         return say(complaint(error), FAILED)
 
 

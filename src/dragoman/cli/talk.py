@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dragoman.cli import UsageError, reach
+from dragoman.cli import Parser, UsageError, reach, sign
 from dragoman.cli.db import STATES
 from dragoman.cli.paint import BOLD, DIM, paint
 from dragoman.cli.table import Meter, moment, plain, table, word
@@ -45,6 +45,7 @@ def add(commands: Any) -> None:
     card.add_argument("--raw", action="store_true", help="exactly as it is served")
     card.add_argument("--json", action="store_true", help="as JSON; a line a finding with --check")
     card.set_defaults(run=_card)
+    sign.add(card)
 
     send = _command(commands, "send", "send a message and show the answer", say)
     send.add_argument("said", nargs="*", metavar="TEXT", help="text, or @file; - is standard input")
@@ -91,10 +92,8 @@ def add(commands: Any) -> None:
     one.add_argument("--json", action="store_true", help="as JSON, one line each")
 
 
-def _command(
-    commands: Any, name: str, what: str, run: Callable[..., Awaitable[int]]
-) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(
+def _command(commands: Any, name: str, what: str, run: Callable[..., Awaitable[int]]) -> Parser:
+    parser: Parser = commands.add_parser(
         name, help=what, description=f"{what[0].upper()}{what[1:]}."
     )
     reach.add(parser)

@@ -19,6 +19,7 @@ from dragoman.client.remote import Remote
 from dragoman.client.result import Result
 from dragoman.client.stream import Stream
 from dragoman.client.upload import File
+from dragoman.security.signing import Trust, Unverified
 
 __all__ = (
     "Behalf",
@@ -43,7 +44,9 @@ __all__ = (
     "Sockets",
     "Stream",
     "TokenProvider",
+    "Trust",
     "Unreachable",
+    "Unverified",
     "Withheld",
     "fetch",
 )

@@ -37,6 +37,7 @@ from dragoman.errors import (
     VersionNotSupported,
 )
 from dragoman.events import RESUME
+from dragoman.security.signing import Keys, Trust
 from dragoman.types import (
     AgentCard,
     AgentInterface,
@@ -83,6 +84,8 @@ class Options(TypedDict, total=False):
     """How long a stream may bring nothing at all before it is taken up again; 60 s."""
     attempts: int
     """How often to try what fails; 8, which takes about ten seconds."""
+    signed_by: Trust | Keys
+    """Whose signature the card must have; by default nobody's."""
     shelf: Shelf | None
     """Where clients share the cards that they have found."""
     inbox: Inbox | None
@@ -153,8 +156,11 @@ class Client:
         """Tasks that were begun here on somebody's behalf, and have not ended."""
         self._good: set[AgentInterface] = set()
         """The interfaces that have answered as they should."""
-        # what one is shown by name is not for all
-        self.cards = Cards(self._guard, None if options.get("headers") else options.get("shelf"))
+        trusted = options.get("signed_by")
+        self._trust = trusted if isinstance(trusted, Trust) or trusted is None else Trust(trusted)
+        # what one is shown by name is not for all, and what others took may not be signed
+        own = options.get("headers") or self._trust is not None
+        self.cards = Cards(self._guard, None if own else options.get("shelf"), self._trust)
 
     @classmethod
     def connect(
@@ -179,6 +185,7 @@ class Client:
         try:
             target = self._target
             if isinstance(target, AgentCard):
+                await self._verify(target)
                 self.card = target
             else:
                 where = address(target)
@@ -339,7 +346,12 @@ class Client:
     async def extended_card(self) -> AgentCard:
         """The card for those who are known to the agent."""
         card: AgentCard = await self.call("extended_card", GetExtendedAgentCardRequest())
+        await self._verify(card)
         return card
+
+    async def _verify(self, card: AgentCard) -> None:
+        if self._trust is not None:
+            await self._trust.verify(card)
 
     # -- for streams and tasks
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -17,6 +17,7 @@ from dragoman.dialects import v1_0
 from dragoman.dialects.v0_3 import card as v0_3
 from dragoman.dialects.v0_3 import card_proto
 from dragoman.errors import A2AError, InvalidAgentResponse, VersionNotSupported, restored
+from dragoman.security.signing import Trust, Unverified
 from dragoman.types import AgentCard, AgentInterface
 
 T = TypeVar("T")
@@ -70,14 +71,18 @@ class Shelf:
 class Cards:
     """Finds cards."""
 
-    def __init__(self, engine: Engine, shelf: Shelf | None = None) -> None:
+    def __init__(
+        self, engine: Engine, shelf: Shelf | None = None, trust: Trust | None = None
+    ) -> None:
         self._engine = engine
         self._shelf = shelf or Shelf()
+        self._trust = trust
 
     async def find(self, target: str) -> AgentCard:
         """The card at an agent's address, at a card's own address, or in a file."""
         if "://" not in target:
-            return decode(Path(target).read_bytes(), target)  # noqa: ASYNC240 - small, read once
+            body = Path(target).read_bytes()  # noqa: ASYNC240 - small, read once
+            return await self._read(body, target)
         return await _first(target, self.get)
 
     async def fetch(self, target: str) -> Document:
@@ -97,12 +102,22 @@ class Cards:
         elif response.status != 200:
             raise _refused(url, response)
         else:
-            found = decode(body, url)
+            found = await self._read(body, url)
         control = response.headers.get("cache-control", "")
         if "no-store" not in control:
             until = time.monotonic() + _age(control)
             self._shelf.put(url, found, response.headers.get("etag", ""), until)
         return found
+
+    async def _read(self, body: bytes, where: str) -> AgentCard:
+        """The card in a document; of what must be signed, what the signature covers."""
+        if self._trust is None:
+            return decode(body, where)
+        try:
+            found = await self._trust.verify(body)
+        except Unverified as error:
+            raise Unverified(f"{where}: {error}") from None
+        return understood(found.document | {"signatures": found.signatures}, where)
 
     async def _document(self, url: str) -> Document:
         response, body = await self._ask(url)
@@ -149,6 +164,14 @@ def decode(body: bytes, where: str) -> AgentCard:
     What a document says in 1.0 counts, also where it says it in older words, too."""
     try:
         document = v1_0.parse(body)
+    except A2AError as error:
+        raise InvalidAgentResponse(f"the card at {where} is not valid: {error}") from None
+    return understood(document, where)
+
+
+def understood(document: Any, where: str) -> AgentCard:
+    """`decode` of what has been parsed."""
+    try:
         if v0_3.older(document):
             if card_proto.meant(document):
                 return card_proto.new(v1_0.convert(card_proto.AgentCard, document))

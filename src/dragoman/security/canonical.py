@@ -1,0 +1,155 @@
+"""The canonical form of a card: what a signature is over (RFC 8785).
+
+There are two. The 1.0 form has the fields of A2A 1.0 alone, so that it is the same for whoever
+reads the card as an object; the whole form has everything that stands beside them, too. In both,
+`signatures` is left out, and so are fields of 1.0 that have their default, unless they are required
+or have presence. What 1.0 does not know is kept as it stands.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
+
+import msgspec
+
+from dragoman.security.jwk import unique
+from dragoman.types import AgentCard, Wire
+
+Document: TypeAlias = AgentCard | Mapping[str, Any] | bytes | str
+Form: TypeAlias = Literal["whole", "1.0"]
+
+LARGEST = 1 << 20
+"""The longest document, in bytes."""
+DEEPEST = 100
+"""How many objects and lists may be inside each other."""
+
+
+def canonical(document: Document, form: Form = "whole") -> bytes:
+    """What is signed of a card: its canonical form, in UTF-8; ValueError if it has none."""
+    try:
+        import rfc8785
+    except ImportError:
+        raise ImportError(
+            "signed cards need a library that is not installed; "
+            "`pip install 'dragoman[crypto]'` brings it"
+        ) from None
+    try:
+        return rfc8785.dumps(covered(parse(document), form))
+    except UnicodeEncodeError:
+        raise ValueError("a text in it is no Unicode") from None
+
+
+def covered(document: Mapping[str, Any], form: Form) -> dict[str, Any]:
+    """The document as it is signed in this form, before it is written."""
+    found = _clean(AgentCard, dict(document), form == "whole")
+    assert isinstance(found, dict)
+    found.pop("signatures", None)
+    return found
+
+
+def parse(document: Document) -> dict[str, Any]:
+    """The object in a document, read strictly: ValueError if readers may differ in what it says."""
+    if isinstance(document, AgentCard):
+        document = msgspec.json.encode(document)
+    if isinstance(document, bytes | str):
+        document = read(document, LARGEST)
+    if not isinstance(document, Mapping):
+        raise ValueError("the card is not a JSON object")
+    _bound(document)
+    return dict(document)
+
+
+def read(document: bytes | str, most: int) -> Any:
+    """Any JSON of bounded length, in which no object has a name twice."""
+    if len(document) > most:
+        raise ValueError(f"it is longer than {most} bytes")
+    try:
+        text = document if isinstance(document, str) else document.decode()
+        return json.loads(text, object_pairs_hook=unique, parse_constant=_constant)
+    except RecursionError:
+        raise ValueError(f"it is nested deeper than {DEEPEST} levels") from None
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is not JSON: {error}") from None
+
+
+def _constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _bound(document: Any) -> None:
+    level = [document]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for item in level
+            for inner in (item.values() if isinstance(item, Mapping) else item)
+            if isinstance(inner, Mapping | list | tuple)
+        ]
+        if not level:
+            return
+    raise ValueError(f"it is nested deeper than {DEEPEST} levels")
+
+
+@cache
+def _fields(kind: type[Wire]) -> dict[str, tuple[Any, bool]]:
+    """The type of each field, and whether it is kept with its default."""
+    return {
+        item.encode_name: (_bare(item.type), item.required or item.default is None)
+        for item in msgspec.structs.fields(kind)
+    }
+
+
+@cache
+def _aliases(kind: type[Wire]) -> dict[str, str]:
+    """The other spelling that ProtoJSON allows for a field."""
+    found = {re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower(): name for name in _fields(kind)}
+    return {alias: name for alias, name in found.items() if alias != name}
+
+
+def _bare(kind: Any) -> Any:
+    if get_origin(kind) is Annotated:
+        return _bare(kind.__origin__)
+    inner = get_args(kind)
+    if type(None) in inner:
+        return _bare(next(each for each in inner if each is not type(None)))
+    return kind
+
+
+def _clean(kind: Any, value: Any, whole: bool) -> Any:
+    """The value without its defaults. What is not of the type is left for others to complain of."""
+    origin = get_origin(kind)
+    if origin is tuple and isinstance(value, list | tuple):
+        inner = _bare(get_args(kind)[0])
+        return [_clean(inner, item, whole) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    if origin is dict:
+        inner = _bare(get_args(kind)[1])
+        return {name: _clean(inner, item, whole) for name, item in value.items()}
+    if not (isinstance(kind, type) and issubclass(kind, Wire)):
+        return value
+    fields, aliases = _fields(kind), _aliases(kind)
+    found: dict[str, Any] = {}
+    for given, item in value.items():
+        name = given if whole or given not in aliases else aliases[given]
+        if name not in fields:
+            if whole:
+                found[name] = item
+            continue
+        if name != given and name in value:
+            raise ValueError(f"{name} is there twice, in two spellings")
+        inner, kept = fields[name]
+        item = _clean(inner, item, whole)
+        if item is not None and (kept or not _empty(item)):
+            found[name] = item
+    return found
+
+
+def _empty(value: Any) -> bool:
+    return value is False or (isinstance(value, str | list | tuple | dict) and not value)

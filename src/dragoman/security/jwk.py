@@ -1,0 +1,201 @@
+"""Keys of signed cards: PEM or JWK, of this machine or of a service that keeps them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+
+Source: TypeAlias = "Key | str | bytes | Path | Mapping[str, Any]"
+"""A key, the name of its file, or what would be in it: PEM, or a JWK."""
+
+CURVES = {"P-256": ("ES256",), "P-384": ("ES384",), "Ed25519": ("EdDSA",)}
+RSA = ("RS256", "PS256")
+ALGORITHMS = (*(alg for algs in CURVES.values() for alg in algs), *RSA)
+"""Those that are spoken: all of them with a public half, since who can check must not forge."""
+SMALLEST = 2048
+"""The fewest bits of an RSA key."""
+HALVES = {"ES256": 32, "ES384": 48}
+"""How long the two numbers of an ECDSA signature are."""
+
+
+class Key(Struct, frozen=True):
+    """A key, and the algorithms that it may be used with; it signs with the first of them."""
+
+    algorithms: tuple[str, ...]
+    kid: str
+    made: Any = None
+    """The key itself, as joserfc has it."""
+    call: Callable[[bytes], bytes] | None = None
+    """Signs elsewhere."""
+
+    @classmethod
+    def load(cls, source: Source, *, kid: str = "", alg: str = "") -> Key:
+        """The key in a file or text; ValueError says what is wrong with it, but not what it is.
+        Without a `kid` it has the one of its JWK, else its thumbprint (RFC 7638)."""
+        if isinstance(source, Key):
+            return source
+        data, where = _read(source)
+        made = _import(data, where)
+        rsa = made.key_type == "RSA"
+        algorithms: tuple[str, ...] = RSA if rsa else CURVES[made.curve_name]
+        if rsa and made.raw_value.key_size < SMALLEST:
+            raise ValueError(f"{where}: an RSA key has at least {SMALLEST} bits")
+        own = data if isinstance(data, dict) else {}
+        if own.get("use", "sig") != "sig":
+            raise ValueError(f"{where}: the key is not meant for signatures")
+        for wanted in (own.get("alg"), alg):
+            if wanted:
+                algorithms = tuple(each for each in algorithms if each == wanted)
+        if not algorithms:
+            raise ValueError(f"{where}: the key cannot be used with {alg or own.get('alg')!r}")
+        name = kid or own.get("kid") or made.thumbprint()
+        if not isinstance(name, str):
+            raise ValueError(f"{where}: the kid is not a text")
+        return cls(algorithms, name, made)
+
+    @classmethod
+    def remote(cls, call: Callable[[bytes], bytes], *, alg: str, kid: str) -> Key:
+        """A key that somebody else keeps, such as a KMS: `call` signs these bytes, unhashed."""
+        if alg not in ALGORITHMS:
+            raise ValueError(f"alg {alg!r} is not among {', '.join(ALGORITHMS)}")
+        if not kid:
+            raise ValueError("a key that is kept elsewhere needs a kid")
+        return cls((alg,), kid, None, call)
+
+    @property
+    def private(self) -> bool:
+        """Whether it can sign."""
+        return self.call is not None or bool(self.made.is_private)
+
+    def sign(self, content: bytes) -> bytes:
+        """The bare signature, as JWS has it."""
+        if not self.private:
+            raise ValueError("the key is public: it verifies, but does not sign")
+        alg = self.algorithms[0]
+        if self.call is None:
+            signed: bytes = _algorithm(alg).sign(content, self.made)
+            return signed
+        found = self.call(content)
+        half = HALVES.get(alg, 0)
+        return found if len(found) == 2 * half or not half else _raw(found, half)
+
+    def verifies(self, alg: str, content: bytes, signature: bytes) -> bool:
+        """Whether the signature is of this key, made with an algorithm that it may be used with."""
+        if alg not in self.algorithms or self.made is None:
+            return False
+        return bool(_algorithm(alg).verify(content, signature, self.made))
+
+    def __repr__(self) -> str:
+        return f"Key({self.kid!r}, {'/'.join(self.algorithms)})"
+
+
+def key_set(source: bytes | str | Path | Mapping[str, Any]) -> dict[str, Key]:
+    """The usable keys of a JWK set (RFC 7517) by their `kid`; others are left out."""
+    data, where = _read(source)
+    keys = data.get("keys") if isinstance(data, dict) else None
+    if not isinstance(keys, list):
+        raise ValueError(f'{where}: a key set is {{"keys": […]}}')
+    found: dict[str, Key] = {}
+    for item in keys:
+        kid = item.get("kid") if isinstance(item, dict) else None
+        if not isinstance(kid, str) or not kid:
+            continue
+        try:
+            key = Key.load(item)
+        except ValueError:  # of a kind that others use
+            continue
+        if kid in found:
+            raise ValueError(f"{where}: two keys have the kid {kid!r}")
+        found[kid] = key
+    return found
+
+
+def _read(source: Any) -> tuple[bytes | dict[str, Any], str]:
+    """PEM or JSON, and how to call it in complaints."""
+    where = "key"
+    if isinstance(source, Mapping):
+        return dict(source), where
+    if isinstance(source, Path) or (isinstance(source, str) and not _inline(source)):
+        where = str(source)
+        data = Path(source).read_bytes()
+    else:
+        data = source.encode() if isinstance(source, str) else bytes(source)
+    if data.lstrip()[:1] != b"{":
+        return data, where
+    try:
+        found = json.loads(data, object_pairs_hook=unique)
+    except (ValueError, RecursionError):
+        raise ValueError(f"{where}: is not valid JSON") from None
+    return dict(found), where
+
+
+def _inline(text: str) -> bool:
+    return "-----BEGIN" in text or text.lstrip().startswith("{")
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; ValueError if a name is there twice, since readers differ then."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        name = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise ValueError(f"{name[:64]!r} is there twice in one object")
+    return found
+
+
+def _import(data: bytes | dict[str, Any], where: str) -> Any:
+    jwk = _joserfc("jwk")
+    from joserfc.errors import JoseError
+
+    kinds = {"EC": jwk.ECKey, "OKP": jwk.OKPKey, "RSA": jwk.RSAKey}
+    if isinstance(data, dict):
+        kty = data.get("kty")
+        if kty not in kinds:
+            raise ValueError(f"{where}: a key of a card is EC, OKP or RSA, not {str(kty)[:16]!r}")
+        kinds = {kty: kinds[kty]}
+    elif b"-----BEGIN ENCRYPTED" in data or b"Proc-Type: 4,ENCRYPTED" in data:
+        raise ValueError(f"{where}: the key is locked with a password; give it unlocked")
+    for kind in kinds.values():
+        try:
+            made = kind.import_key(data)
+            if made.key_type != "RSA" and made.curve_name not in CURVES:
+                raise ValueError(f"{where}: the curve is none of {', '.join(CURVES)}")
+            made.public_key  # noqa: B018 - a JWK is read only when it is used
+        except JoseError:
+            continue
+        except (ValueError, TypeError, AttributeError) as error:
+            if str(error).startswith(where):
+                raise
+            continue
+        return made
+    raise ValueError(f"{where}: is neither a PEM key nor a JWK that can be read")
+
+
+def _raw(signature: bytes, half: int) -> bytes:
+    """The two numbers of an ECDSA signature, which many services give in DER."""
+    from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+
+    try:
+        numbers = decode_dss_signature(signature)
+        return b"".join(number.to_bytes(half, "big") for number in numbers)
+    except (ValueError, OverflowError):
+        raise ValueError("what signed elsewhere is no ECDSA signature of this curve") from None
+
+
+def _algorithm(alg: str) -> Any:
+    return _joserfc("jws").JWSRegistry.algorithms[alg]
+
+
+def _joserfc(name: str) -> Any:
+    try:
+        from joserfc import jwk, jws
+    except ImportError:
+        raise ImportError(
+            "signed cards need a library that is not installed; "
+            "`pip install 'dragoman[crypto]'` brings it"
+        ) from None
+    return {"jwk": jwk, "jws": jws}[name]

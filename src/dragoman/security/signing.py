@@ -1,0 +1,358 @@
+"""Signed cards: detached JWS (RFC 7515) over the canonical form (RFC 8785) of what the card says.
+
+What a signature covers is what `verify` returns: nothing else of the document may be relied on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman.security.canonical import Document, Form, canonical, covered, parse, read
+from dragoman.security.egress import Egress, Refused, Unreachable
+from dragoman.security.jwk import ALGORITHMS, Key, Source, key_set
+from dragoman.types import AgentCard, AgentCardSignature
+
+Find: TypeAlias = Callable[[str, str], list[Key]]
+Resolver: TypeAlias = "Callable[[str, str], Source | None]"
+Keys: TypeAlias = "Source | Sequence[Source] | Mapping[str, Source] | Resolver"
+"""Whom to trust: keys by their `kid`, keys whatever their signatures call them, a JWK set, or what
+finds the key of a `kid` and a `jku`."""
+
+MOST = 16
+"""How many signatures are looked at: each may cost a verification of the whole document."""
+MOST_SETS = 4
+"""How many key sets are asked for on behalf of one document."""
+SET_SIZE = 256 * 1024
+SET_AGE = 300.0
+PATIENCE = 10.0
+EMBEDDED = ("jwk", "x5c", "x5u", "x5t", "x5t#S256")
+"""Headers that bring a key of the signer's choice."""
+
+_B64 = re.compile(r"[A-Za-z0-9_-]+")
+_PLACE = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
+_DOTS = re.compile(r"(?i)(/|^)(\.|%2e){1,2}(/|$)|%2f|%5c")
+
+
+class Unverified(Exception):
+    """Nobody who is trusted has signed this card. The text is the reason."""
+
+    @property
+    def reason(self) -> str:
+        """Why, in a line."""
+        return str(self)
+
+
+class Verified(Struct, frozen=True):
+    """A good signature, and what it covers."""
+
+    kid: str
+    alg: str
+    form: Form
+    document: dict[str, Any]
+    """What was signed; of a card in 1.0 form, only its fields of 1.0."""
+    signatures: list[Any]
+    """All that stood beside it, good or not."""
+
+
+# ---- signing -------------------------------------------------------------------------------
+
+
+def sign(
+    document: Document,
+    key: Source | Callable[[bytes], bytes],
+    *,
+    kid: str = "",
+    jku: str = "",
+    alg: str = "",
+    form: Form = "whole",
+) -> AgentCardSignature:
+    """The signature of a key over a card; ValueError names a required field that says nothing.
+    A function signs elsewhere, and needs its `alg` and `kid`."""
+    if callable(key) and not isinstance(key, Key):
+        key = Key.remote(key, alg=alg, kid=kid)
+    else:
+        key = Key.load(key, kid=kid, alg=alg)
+    said = parse(document)
+    complete(said)
+    header = {"alg": key.algorithms[0], "kid": kid or key.kid, "typ": "JOSE"}
+    if jku:
+        header["jku"] = jku
+    protected = _encode(json.dumps(header, separators=(",", ":")).encode())
+    signature = key.sign(_input(protected, canonical(said, form)))
+    return AgentCardSignature(protected=protected, signature=_encode(signature))
+
+
+def signed(card: AgentCard, keys: Sequence[Key]) -> AgentCard:
+    """The card with a signature of each of these keys beside those that it has."""
+    if not keys:
+        return card
+    return replace(card, signatures=(*card.signatures, *(sign(card, key) for key in keys)))
+
+
+def complete(document: Mapping[str, Any]) -> None:
+    """ValueError names the first field of 1.0 that is missing, empty or of a wrong type."""
+    try:
+        msgspec.convert(covered(document, "1.0"), AgentCard)
+    except msgspec.ValidationError as error:
+        match = _PLACE.fullmatch(str(error))
+        what, where = (match[1], match[2] or "") if match else (str(error), "")
+        if missing := re.fullmatch(r"Object missing required field `(.*)`", what):
+            where, what = f"{where}.{missing[1]}".lstrip("."), "is required"
+        elif "length >= 1" in what:
+            what = "must not be empty"
+        text = f"{where}: {what[:1].lower()}{what[1:].replace('`', '')}"
+        raise ValueError(f"the card cannot be signed: {text}") from None
+
+
+# ---- verifying -----------------------------------------------------------------------------
+
+
+def verify(document: Document, keys: Keys) -> Verified:
+    """A good signature of a trusted key, or Unverified. One is enough: others may be of keys that
+    are not known here, or no longer."""
+    return _verified(_parsed(document), _finder(keys))
+
+
+def _verified(said: dict[str, Any], find: Find) -> Verified:
+    payloads = _payloads(said)
+    reasons = []
+    for number, item in enumerate(_signatures(said), start=1):
+        try:
+            return _good(item, find, payloads, said)
+        except Unverified as error:
+            reasons.append(f"signature {number}: {error}")
+    raise Unverified(f"the card has no signature that is good here ({'; '.join(reasons)})")
+
+
+class Trust:
+    """Whose signatures count: those of some keys, and of the keys at addresses that begin so.
+    Key sets are kept for five minutes."""
+
+    def __init__(
+        self, keys: Keys = (), *, jku: Sequence[str] = (), egress: Egress | None = None
+    ) -> None:
+        if isinstance(jku, str):
+            raise TypeError("jku is a list of addresses, not one")
+        for prefix in jku:
+            if not re.match(r"https?://[^/?#@\\]+(/|$)", prefix):
+                raise ValueError(f"jku: {prefix!r} is not the beginning of an https address")
+        self._find = _finder(keys)
+        self._prefixes = tuple(jku)
+        self._egress = egress
+        self._sets: dict[str, tuple[dict[str, Key], float]] = {}
+
+    async def verify(self, document: Document) -> Verified:
+        """`verify` with these keys, and those of trusted addresses that the signatures name."""
+        said = _parsed(document)
+        known: dict[str, dict[str, Key]] = {}
+        faults: dict[str, str] = {}
+        for item in _signatures(said):
+            try:
+                header = _header(item)
+            except Unverified:
+                continue
+            jku = str(header.get("jku", ""))
+            if not jku or len(known) + len(faults) >= MOST_SETS or jku in known or jku in faults:
+                continue
+            if not self.admits(jku) or self._find(header["kid"], jku):
+                continue
+            try:
+                known[jku] = await self._set(jku)
+            except (Refused, Unreachable, ValueError, TimeoutError) as error:
+                faults[jku] = str(error) or f"no answer within {PATIENCE:g} s"
+
+        def find(kid: str, jku: str) -> list[Key]:
+            if found := self._find(kid, jku):
+                return found
+            if jku in faults:
+                raise Unverified(f"its keys at {_quote(jku)} cannot be had: {faults[jku]}")
+            if jku and not self.admits(jku):
+                raise Unverified(f"keys at {_quote(jku)} are not trusted")
+            return [key] if (key := known.get(jku, {}).get(kid)) is not None else []
+
+        return _verified(said, find)
+
+    def admits(self, url: str) -> bool:
+        """Whether keys at this address are trusted."""
+        if _DOTS.search(url) or "\\" in url or "#" in url:
+            return False  # servers differ in where these lead
+        return any(
+            url == prefix or url.startswith(prefix if prefix.endswith("/") else f"{prefix}/")
+            for prefix in self._prefixes
+        )
+
+    async def _set(self, url: str) -> dict[str, Key]:
+        found, until = self._sets.get(url, ({}, 0.0))
+        if time.monotonic() < until:
+            return found
+        egress = self._egress or Egress(timeout=PATIENCE)
+        body = bytearray()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                chunks = egress.fetch(url)
+                try:
+                    async for chunk in chunks:
+                        body += chunk
+                        if len(body) > SET_SIZE:
+                            raise ValueError(f"the key set is longer than {SET_SIZE} bytes")
+                finally:
+                    await chunks.aclose()  # type: ignore[attr-defined]
+        finally:
+            if self._egress is None:
+                await egress.close()
+        document = read(bytes(body), SET_SIZE)
+        if not isinstance(document, dict):
+            raise ValueError("the key set is not a JSON object")
+        found = key_set(document)
+        if len(self._sets) >= MOST_SETS * MOST:  # whoever signs chooses the address
+            self._sets.clear()
+        self._sets[url] = found, time.monotonic() + SET_AGE
+        return found
+
+
+def _finder(keys: Any) -> Find:
+    """What finds the keys to check a signature with."""
+    if isinstance(keys, Mapping) and isinstance(keys.get("keys"), list):
+        keys = key_set(keys)
+    if isinstance(keys, Key | str | bytes) or hasattr(keys, "read_bytes") or _is_jwk(keys):
+        keys = [keys]
+    if isinstance(keys, Mapping):
+        named = {kid: _public(source, kid) for kid, source in keys.items()}
+        return lambda kid, _: [named[kid]] if kid in named else []
+    if isinstance(keys, Sequence):
+        every = [_public(source) for source in keys]
+        return lambda *_: every
+    if not callable(keys):
+        raise TypeError("keys are a mapping by kid, a list, or a function of kid and jku")
+    resolve = keys
+
+    def find(kid: str, jku: str) -> list[Key]:
+        source = resolve(kid, jku)
+        return [] if source is None else [_public(source, kid)]
+
+    return find
+
+
+def _is_jwk(keys: Any) -> bool:
+    return isinstance(keys, Mapping) and isinstance(keys.get("kty"), str)
+
+
+def _public(source: Any, kid: str = "") -> Key:
+    key = Key.load(source, kid=kid)
+    if key.made is None:
+        raise ValueError(f"key {key.kid!r} is kept elsewhere: it signs, but does not verify here")
+    return key
+
+
+def _parsed(document: Document) -> dict[str, Any]:
+    try:
+        return parse(document)
+    except ValueError as error:
+        raise Unverified(f"the card cannot be verified: {error}") from None
+
+
+def _payloads(said: dict[str, Any]) -> list[tuple[Form, bytes]]:
+    found: list[tuple[Form, bytes]] = []
+    try:
+        for form in ("whole", "1.0"):
+            payload = canonical(said, form)
+            if payload not in (known for _, known in found):
+                found.append((form, payload))
+    except (ValueError, RecursionError) as error:
+        raise Unverified(f"the card has no canonical form: {error}") from None
+    return found
+
+
+def _signatures(said: dict[str, Any]) -> Iterator[Any]:
+    given = said.get("signatures")
+    if not isinstance(given, list | tuple) or not given:
+        raise Unverified("the card is not signed")
+    yield from given[:MOST]
+
+
+def _header(item: Any) -> dict[str, Any]:
+    """The protected header of a signature that may be looked at; Unverified says why not."""
+    if not isinstance(item, Mapping):
+        raise Unverified("it is not an object")
+    raw = _decode(item.get("protected"))
+    try:
+        header = read(raw or b"", 16 * 1024)
+    except ValueError:
+        header = None
+    if not isinstance(header, dict):
+        raise Unverified("its protected header is not base64url of a JSON object")
+    alg, kid = header.get("alg"), header.get("kid")
+    if alg not in ALGORITHMS:
+        raise Unverified(f"alg {_quote(alg)} is not taken")
+    if not isinstance(kid, str) or not kid:
+        raise Unverified("it has no kid")
+    if "crit" in header or "b64" in header:
+        raise Unverified("it has critical headers that are not known here")
+    if brought := [name for name in EMBEDDED if name in header]:
+        raise Unverified(f"it brings its own key ({brought[0]})")
+    loose = item.get("header")
+    if loose is not None and not isinstance(loose, Mapping):
+        raise Unverified("its header is not an object")
+    for name in loose or {}:
+        if name in header or name in ("alg", "crit", "b64", "jku", *EMBEDDED):
+            raise Unverified(f"it says {_quote(name)} outside of what is protected")
+    return header
+
+
+def _good(
+    item: Any,
+    find: Find,
+    payloads: list[tuple[Form, bytes]],
+    said: dict[str, Any],
+) -> Verified:
+    header = _header(item)
+    alg, kid = header["alg"], header["kid"]
+    signature = _decode(item.get("signature"))
+    if signature is None:
+        raise Unverified("its signature is not base64url")
+    try:
+        keys = find(kid, str(header.get("jku", "")))
+    except ValueError as error:
+        raise Unverified(f"the key {_quote(kid)} cannot be read: {error}") from None
+    if not keys:
+        raise Unverified(f"the key {_quote(kid)} is not trusted")
+    fitting = [key for key in keys if alg in key.algorithms]
+    if not fitting:
+        raise Unverified(f"the key {_quote(kid)} is not for {alg}")
+    for form, payload in payloads:
+        content = _input(item["protected"], payload)
+        if any(key.verifies(alg, content, signature) for key in fitting):
+            return Verified(kid, alg, form, covered(said, form), list(said["signatures"]))
+    raise Unverified(f"it is not by the key {_quote(kid)}, or the card was changed")
+
+
+def _input(protected: str, payload: bytes) -> bytes:
+    return f"{protected}.{_encode(payload)}".encode("ascii")
+
+
+def _encode(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _decode(text: Any) -> bytes | None:
+    if not isinstance(text, str) or not _B64.fullmatch(text):
+        return None
+    try:
+        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except (ValueError, binascii.Error):
+        return None
+
+
+def _quote(value: Any) -> str:
+    return ascii(value if isinstance(value, str) and len(value) <= 100 else str(value)[:99])
