@@ -304,3 +304,13 @@ async def test_keys_can_be_given_as_digests() -> None:
             "cookie": request(cookie="a=b; X-Key=k"),
         }[where]
         assert scheme.identify(shown) is not None
+
+
+async def test_one_scheme_says_how_to_get_in() -> None:
+    """Also where it was its own error, and where it had to wait for the verdict."""
+    for scheme in (Token(["t"]), bearer()):
+        for shown in (request(), request("wrong")):
+            with pytest.raises(Unauthenticated) as refused:
+                await identified(Door([scheme]), shown)
+            assert refused.value.headers["www-authenticate"].startswith("Bearer realm=")
+            assert scheme.name in refused.value.message

@@ -299,12 +299,20 @@ class Door:
 
     def identify(self, request: Request) -> Caller | Awaitable[Caller]:
         """Who asks; Unauthenticated says how to."""
-        if len(self._ways) == 1 and len(self._ways[0]) == 1:
-            # the usual case costs no task switch where the scheme needs none
+        if len(self._ways) > 1 or len(self._ways[0]) > 1:
+            return self._try(request)
+        # the usual case costs no task switch where the scheme needs none
+        try:
             found = self._ways[0][0].identify(request)
-            if not inspect.isawaitable(found):
-                return self._known(found)
-        return self._try(request)
+            return self._later(found) if inspect.isawaitable(found) else self._known(found)
+        except Unauthenticated as error:
+            raise self._refusal(error.message) from None
+
+    async def _later(self, found: Awaitable[Found]) -> Caller:
+        try:
+            return self._known(await found)
+        except Unauthenticated as error:
+            raise self._refusal(error.message) from None
 
     async def _try(self, request: Request) -> Caller:
         refused: Unauthenticated | None = None
@@ -316,9 +324,7 @@ class Door:
                 continue
             if found is not None and not (refused and isinstance(way[0], Anonymous)):
                 return found
-        if refused is not None:
-            raise self._refusal(refused.message)
-        return self._known(None)
+        raise self._refusal(refused.message if refused else "Say who you are")
 
     async def _all(self, way: tuple[Scheme, ...], request: Request) -> Found:
         callers = []
@@ -337,7 +343,7 @@ class Door:
 
     def _known(self, caller: Found) -> Caller:
         if caller is None:
-            raise self._refusal("Say who you are")
+            raise Unauthenticated("Say who you are")
         return caller
 
     def _refusal(self, message: str) -> Unauthenticated:
