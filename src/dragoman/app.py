@@ -22,7 +22,7 @@ from dragoman.keeper import Keeper
 from dragoman.reader import Closing
 from dragoman.security.egress import Egress
 from dragoman.security.jwk import Key
-from dragoman.security.schemes import Auth, Door
+from dragoman.security.schemes import Auth, Gate
 from dragoman.service import Service
 from dragoman.settings import Settings, SettingsError
 from dragoman.store import Store
@@ -56,9 +56,9 @@ class App:
             raise TypeError(
                 "App: give either auth, which is on the card, or identify, which is not"
             )
-        door = None if auth is None else Door(auth)
-        if door is not None:
-            identify = door.identify
+        gate = None if auth is None else Gate(auth)
+        if gate is not None:
+            identify = gate.identify
         if not agents:
             raise AgentError("App: no agent to serve")
         if isinstance(store, str):
@@ -93,7 +93,7 @@ class App:
                 self.settings,
                 self.streams,
                 identify=identify,
-                door=door,
+                gate=gate,
                 prefix=f"/{key}" if several else "",
             )
             for key, agent in self.agents.items()

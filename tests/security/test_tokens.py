@@ -18,7 +18,7 @@ from joserfc.jwk import ECKey, RSAKey
 from dragoman.caller import Caller, Request
 from dragoman.errors import Unauthenticated, Unavailable
 from dragoman.security import AllOf, Anonymous, ApiKey, Basic, Bearer, Token
-from dragoman.security.schemes import Door
+from dragoman.security.schemes import Gate
 from dragoman.security.tokens import REMEMBERED
 
 ISSUER, AUDIENCE = "https://id.example", "flights"
@@ -59,7 +59,7 @@ def request(token: str = "", **headers: str) -> Request:
 
 
 async def identified(scheme: Any, of: Request) -> Any:
-    """What a scheme or a door says."""
+    """What a scheme or a gate says."""
     found = scheme.identify(of)
     return await found if inspect.isawaitable(found) else found
 
@@ -238,45 +238,45 @@ def basic(user: str, password: str) -> dict[str, str]:
 
 
 async def test_any_of() -> None:
-    door = Door([bearer(), ApiKey(header="X-Key", keys={"bob": "k"}), Basic({"cy": "pw"})])
-    assert (await identified(door, request(signed()))).identity == "ann"
-    assert (await identified(door, request(**{"x-key": "k"}))).identity == "bob"
-    assert (await identified(door, request(**basic("cy", "pw")))).identity == "cy"
+    gate = Gate([bearer(), ApiKey(header="X-Key", keys={"bob": "k"}), Basic({"cy": "pw"})])
+    assert (await identified(gate, request(signed()))).identity == "ann"
+    assert (await identified(gate, request(**{"x-key": "k"}))).identity == "bob"
+    assert (await identified(gate, request(**basic("cy", "pw")))).identity == "cy"
     with pytest.raises(Unauthenticated) as refused:
-        await identified(door, request())
+        await identified(gate, request())
     challenge = refused.value.headers["www-authenticate"]
     assert challenge == 'Bearer realm="agents", Basic realm="agents", charset="UTF-8"'
     assert "bearer, key, login" in refused.value.message
     for wrong in (basic("cy", "no"), basic("nobody", "pw"), {"authorization": "Basic ***"}):
         with pytest.raises(Unauthenticated):
-            await identified(door, request(**wrong))
+            await identified(gate, request(**wrong))
     # one that is wrong does not spoil another that is right
-    assert (await identified(door, request("bad", **{"x-key": "k"}))).identity == "bob"
+    assert (await identified(gate, request("bad", **{"x-key": "k"}))).identity == "bob"
 
 
 async def test_all_of() -> None:
-    door = Door([AllOf(bearer(), ApiKey(header="X-Key", keys={"machine": "k"}))])
+    gate = Gate([AllOf(bearer(), ApiKey(header="X-Key", keys={"machine": "k"}))])
     token = signed()
-    found = await identified(door, request(token, **{"x-key": "k"}))
+    found = await identified(gate, request(token, **{"x-key": "k"}))
     assert (found.identity, found.scopes) == ("ann", {"book", "read"})
     for some in (request(token), request(**{"x-key": "k"}), request(token, **{"x-key": "no"})):
         with pytest.raises(Unauthenticated):
-            await identified(door, some)
+            await identified(gate, some)
 
 
 async def test_anonymous_is_for_those_who_say_nothing() -> None:
-    door = Door([Token({"ann": "t"}), Anonymous()])
-    assert door.open
-    assert await identified(door, request()) == Caller()
-    assert (await identified(door, request("t"))).identity == "ann"
+    gate = Gate([Token({"ann": "t"}), Anonymous()])
+    assert gate.open
+    assert await identified(gate, request()) == Caller()
+    assert (await identified(gate, request("t"))).identity == "ann"
     with pytest.raises(Unauthenticated):  # a wrong word is not the same as none
-        await identified(door, request("wrong"))
+        await identified(gate, request("wrong"))
 
 
 @pytest.mark.parametrize(
     "made",
     [
-        lambda: Door([]),
+        lambda: Gate([]),
         lambda: ApiKey(keys={"a": "b"}),
         lambda: ApiKey(header="x", query="y", keys={"a": "b"}),
         lambda: ApiKey(header="x", keys={}),
@@ -285,7 +285,7 @@ async def test_anonymous_is_for_those_who_say_nothing() -> None:
         lambda: ApiKey(header="x", keys={"a": "sha256:12"}),
         lambda: Basic({}),
         lambda: AllOf(Token(["t"])),
-        lambda: Door([Token(["t"]), Token(["u"])]),
+        lambda: Gate([Token(["t"]), Token(["u"])]),
         lambda: Bearer(issuer="", audience="x"),
     ],
 )
@@ -311,6 +311,6 @@ async def test_one_scheme_says_how_to_get_in() -> None:
     for scheme in (Token(["t"]), bearer()):
         for shown in (request(), request("wrong")):
             with pytest.raises(Unauthenticated) as refused:
-                await identified(Door([scheme]), shown)
+                await identified(Gate([scheme]), shown)
             assert refused.value.headers["www-authenticate"].startswith("Bearer realm=")
             assert scheme.name in refused.value.message

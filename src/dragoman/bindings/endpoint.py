@@ -19,7 +19,7 @@ from dragoman.errors import InvalidParams
 from dragoman.operations import Operation
 from dragoman.security import signing
 from dragoman.security.jwk import Key
-from dragoman.security.schemes import Door
+from dragoman.security.schemes import Gate
 from dragoman.service import Service
 from dragoman.settings import Settings
 from dragoman.types import AgentCard, GetExtendedAgentCardRequest, Wire
@@ -51,14 +51,14 @@ class Endpoint:
         streams: Streams,
         *,
         identify: Identify | None = None,
-        door: Door | None = None,
+        gate: Gate | None = None,
         prefix: str = "",
     ) -> None:
         self.service = service
         self.settings = settings
         self.streams = streams
         self.identify = identify
-        self.door = door
+        self.gate = gate
         self.prefix = prefix
         """The agent's own part of the path, where several share an application."""
         self.grpc = 0
@@ -128,10 +128,10 @@ class Endpoint:
         """The public card, with the address that the caller used."""
         url = self.url(exchange)
         card = self.service.agent.card(url, push=self.settings.push, grpc=self._grpc(url))
-        if self.door is None:
+        if self.gate is None:
             return card
         skills = self.service.agent.skills.items()
-        return self.door.declared(card, {key: skill.scopes for key, skill in skills})
+        return self.gate.declared(card, {key: skill.scopes for key, skill in skills})
 
     def _grpc(self, url: str) -> str:
         """Where gRPC is, for who has reached this URL."""

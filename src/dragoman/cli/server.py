@@ -107,8 +107,8 @@ def announce(app: App, port: int) -> None:
         logger.info("tasks are kept in memory: they end with this process")
     elif settings.store.startswith("sqlite:"):
         logger.info("tasks are kept in %s", settings.store.removeprefix("sqlite:///"))
-    doors = [endpoint.door for endpoint in app.endpoints.values() if endpoint.door]
-    if any(door.open for door in doors) or not any(
+    gates = [endpoint.gate for endpoint in app.endpoints.values() if endpoint.gate]
+    if any(gate.open for gate in gates) or not any(
         endpoint.identify for endpoint in app.endpoints.values()
     ):
         more = ", and the secrets of every webhook" if settings.push else ""

@@ -218,7 +218,8 @@ def _dialled(interface: AgentInterface, plain: bool) -> list[AgentInterface]:
     that is likely to be without TLS, it is tried with it as well, but never the other way round."""
     if interface.protocol_binding.upper() != "GRPC":
         return [interface]
-    scheme, _, rest = interface.url.rpartition("://")
+    first, slashes, last = interface.url.partition("://")
+    scheme, rest = (first, last) if slashes else ("", first)
     if scheme in ("https", "grpcs"):
         ways = ["grpcs"]
     elif scheme:

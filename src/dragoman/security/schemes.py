@@ -1,7 +1,7 @@
 """Who may call: schemes that stand on the card and are in force by the same declaration.
 
 A scheme looks at a request. It finds no credential of its kind (None), a good one (a `Caller`), or
-a bad one (Unauthenticated). A `Door` combines them: the list means any of, `AllOf` means all.
+a bad one (Unauthenticated). A `Gate` combines them: the list means any of, `AllOf` means all.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ class AllOf:
 Auth = Scheme | AllOf | Sequence[Scheme | AllOf]
 
 
-class Door:
+class Gate:
     """Lets in who can say who they are, in one of the ways that stand on the card."""
 
     def __init__(self, auth: Auth, *, realm: str = "agents") -> None:
