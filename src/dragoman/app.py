@@ -13,6 +13,7 @@ from dragoman import settings as settings_module
 from dragoman.agent import Agent, AgentError
 from dragoman.bell import Bell
 from dragoman.bindings import card, http, jsonrpc
+from dragoman.bindings.door import Door
 from dragoman.bindings.endpoint import Endpoint, Identify
 from dragoman.bindings.exchange import Bodies, Exchange, Gone, Receive, Scope, Send
 from dragoman.bindings.sse import Streams
@@ -26,7 +27,7 @@ from dragoman.security.schemes import Auth, Gate
 from dragoman.service import Service
 from dragoman.settings import Settings, SettingsError
 from dragoman.store import Store
-from dragoman.telemetry import logger
+from dragoman.telemetry import logger, redacted, secret
 from dragoman.watchdog import Watchdog
 from dragoman.worker import Run, Worker
 
@@ -69,6 +70,7 @@ class App:
             raise TypeError("App: give either settings or single ones, not both")
         self.settings = settings or settings_module.load(arguments)
         _check_grpc(self.settings, len(agents))
+        secret(*self.settings.secrets())
         self.agents = {agent.key: agent for agent in agents}
         if len(self.agents) < len(agents):
             raise AgentError("App: two agents have the same key; give one Agent(key=…)")
@@ -86,6 +88,7 @@ class App:
         self.closing = Closing()
         self.streams = Streams(self.settings)
         self.bodies = Bodies(self.settings)
+        self._door = Door(self.settings) if Door.needed(self.settings) else None
         several = len(agents) > 1
         self.endpoints = {
             key: Endpoint(
@@ -120,6 +123,8 @@ class App:
         if kind == "websocket":
             return await send({"type": "websocket.close", "code": 1003})
         exchange = Exchange(scope, receive, send, self.bodies)
+        if self._door is not None and await self._door.stops(exchange):
+            return None
         # (asking for the running loop is a system call before Python 3.12)
         if self._loop is None or not self._loop.is_running():
             try:
@@ -348,7 +353,8 @@ class App:
                 except Exception as error:
                     if not isinstance(error, A2AError):  # those say all in their message
                         logger.exception("the application cannot start")
-                    await send({"type": "lifespan.startup.failed", "message": str(error)})
+                    failed = {"type": "lifespan.startup.failed", "message": redacted(str(error))}
+                    await send(failed)
                     return
                 await send({"type": "lifespan.startup.complete"})
             elif message["type"] == "lifespan.shutdown":

@@ -11,6 +11,7 @@ A2AError
 ├── ExtensionSupportRequired          ├── Forbidden
 └── VersionNotSupported               ├── Unavailable
                                       ├── MediaTypeNotAccepted
+                                      ├── Misdirected
                                       └── LimitExceeded
                                           ├── TooLarge
                                           └── TooSlow
@@ -233,6 +234,14 @@ class MediaTypeNotAccepted(A2AError):
 
     rpc, http, grpc = -32600, 415, "INVALID_ARGUMENT"
     reason, text, transport = "MEDIA_TYPE_NOT_ACCEPTED", "Content-Type must be JSON", True
+    former = "InvalidRequestError"
+
+
+class Misdirected(A2AError):
+    """The request names a host that is not this server's."""
+
+    rpc, http, grpc = -32600, 421, "INVALID_ARGUMENT"
+    reason, text, transport = "MISDIRECTED", "This host is not served here", True
     former = "InvalidRequestError"
 
 

@@ -18,6 +18,7 @@ PREFIX = "DRAGOMAN_"
 FILE = "dragoman.toml"
 # userinfo of each host in a URL, greedy up to its last @, and the query's password
 _PASSWORD = re.compile(r"((?:://|,)[^/@:,]*:)[^,]*@|([?&]password=)[^&]*")
+_PASSWORDS = re.compile(r"(?<=:)(?<!://)[^/@:,]+(?=@)")
 POSITIVE = {
     *("max_body", "max_depth", "max_parts", "max_running", "max_tasks"),
     *("max_events", "max_output", "stream_buffer", "threads", "poll", "lease", "keepalive"),
@@ -57,6 +58,15 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     grpc_key: str = setting("", "the key of that certificate")
     grpc_ca: str = setting("", "who must have signed the certificates of gRPC clients")
     forwarded: bool = setting(False, "trust X-Forwarded-Proto, -Host and -Prefix for the card")
+    hosts: tuple[str, ...] = setting(
+        (), "the hosts that requests may name, also as *.example; others get 421. Empty is any"
+    )
+    cors: tuple[str, ...] = setting(
+        (), "origins whose pages may call the agents from a browser; * is any"
+    )
+    hsts: float = setting(
+        0.0, "tell browsers that come over https to do so for so many seconds; 0 is not"
+    )
     store: str = setting(
         "memory:", "where the logs are kept: memory:, sqlite:///file; `dragoman serve` keeps a file"
     )
@@ -117,6 +127,15 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "what to log")
     log_format: Literal["text", "json"] = setting("text", "how to log")
     access_log: bool = setting(False, "log every request")
+    audit: bool = setting(
+        False,
+        "tell dragoman.audit who was refused, canceled, set webhooks or saw the extended card",
+    )
+
+    def secrets(self) -> list[str]:
+        """What must not be shown: keys, and the passwords in URLs."""
+        found = [key for name in sorted(SECRET) for key in getattr(self, name)]
+        return [*found, *_PASSWORDS.findall(self.store), *_PASSWORDS.findall(self.bell)]
 
     def masked(self) -> dict[str, Any]:
         """All values, with keys and the passwords in URLs hidden."""

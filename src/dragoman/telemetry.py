@@ -1,23 +1,34 @@
-"""Logs, and the trace that a request belongs to.
+"""Logs without secrets, who did what, and the trace that a request belongs to.
 
-The library only logs to `dragoman.*`; handlers are set up by the command alone. Traces are
-OpenTelemetry's where the process uses it, and handed on as they came where it does not.
+The library only logs to `dragoman.*`; handlers are set up by the command alone. What looks like a
+secret, is registered as one, or came as one with the request that is being answered is masked
+before any handler sees it. Traces are OpenTelemetry's where the process uses it, and handed on as
+they came where it does not.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
+import re
 import sys
-from collections.abc import MutableMapping
+import time
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
+from urllib.parse import parse_qsl
 
 TASK: ContextVar[str] = ContextVar("dragoman_task", default="")
 CORRELATION: ContextVar[str] = ContextVar("dragoman_correlation", default="")
+SHOWN: ContextVar[tuple[Mapping[str, str], str] | None] = ContextVar("dragoman_shown", default=None)
+"""The headers and the query of the request that is being answered."""
 
 logger = logging.getLogger("dragoman")
 logger.addHandler(logging.NullHandler())
+auditor = logging.getLogger("dragoman.audit")
+auditor.setLevel(logging.INFO)  # whatever else is logged
 
 _STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {
     "message",
@@ -38,6 +49,138 @@ def carry(headers: MutableMapping[str, str], came: str = "") -> None:
         propagate.inject(headers)
     if came and "traceparent" not in headers:
         headers["traceparent"] = came
+
+
+# ---- secrets -------------------------------------------------------------------------------
+
+MASK = "***"
+SHORTEST = 6
+"""What is shorter cannot be told from other words."""
+
+# None of the patterns can match where this one does not: nearly all lines end here.
+_HINT = re.compile(
+    r"auth|cookie|token|secret|passw|key|credential|bearer|basic|whs|eyj|://[^/\s]*@", re.IGNORECASE
+)
+_SEPARATOR = r"""(?:["']?\s{0,4}[:=]\s{0,4}b?["']?|["'],\s{0,4}b?["'])"""
+# each begins with something fixed, or one long line could hold up everything
+_PATTERNS = (
+    # headers: all of the value, up to its quote or the end of the line
+    re.compile(
+        rf"""((?:authorization|cookie|api-?key|-token|-secret){_SEPARATOR})[^\r\n"']+""",
+        re.IGNORECASE,
+    ),
+    # fields of forms, JSON and reprs
+    re.compile(
+        r"""((?:token|secret|password|passwd|api_?key|credentials?)(?:["']?=b?["']?"""
+        r"""|["']\s{0,4}:\s{0,4}b?["']))[^\s"'&,;)]+""",
+        re.IGNORECASE,
+    ),
+    # a scheme and its credentials, which have something that words have not
+    re.compile(
+        r"(\b(?:bearer|basic|dpop)\s{1,4})(?=[\w.~+/=-]*[\d_~+/=-]|\w+\.\w)[\w.~+/=-]{6,}",
+        re.IGNORECASE,
+    ),
+    re.compile(r"(wh(?:sec|sk)_)[\w+/=-]{4,}"),
+    re.compile(r"()(?<![\w-])eyJ[\w-]{5,}(?:\.[\w-]*){2,4}"),
+    re.compile(r"""(://[^/\s:@"']*:)[^/\s"'?#]+(?=@)"""),
+)
+_NAME = re.compile(r"auth|cookie|key|token|secret|passw|session|credential", re.IGNORECASE)
+_HARMLESS = {"idempotency-key", "sec-websocket-key"}
+_known: set[str] = set()
+_secrets: re.Pattern[str] | None = None
+
+
+def secret(*values: str) -> None:
+    """Never show these in a log."""
+    global _secrets
+    _known.update(value for value in values if len(value) >= SHORTEST)
+    longest_first = sorted(_known, key=len, reverse=True)
+    _secrets = re.compile("|".join(map(re.escape, longest_first))) if _known else None
+
+
+def redacted(text: str) -> str:
+    """The text without what is or looks like a secret."""
+    if _secrets is not None:
+        text = _secrets.sub(MASK, text)
+    if (shown := SHOWN.get()) is not None:
+        for value in sorted(_came(*shown), key=len, reverse=True):
+            text = text.replace(value, MASK)
+    if _HINT.search(text):
+        for pattern in _PATTERNS:
+            text = pattern.sub(rf"\1{MASK}", text)
+    return text
+
+
+def _came(headers: Mapping[str, str], query: str) -> Iterator[str]:
+    """The secrets that came with a request, in the forms in which one could quote them."""
+    pairs = [*headers.items(), *(parse_qsl(query) if query else ())]
+    for name, value in pairs:
+        if not _NAME.search(name) or name in _HARMLESS:
+            continue
+        scheme, _, rest = value.strip().partition(" ")
+        parts = [value.strip(), rest.strip()]
+        if scheme.lower() == "basic":
+            with suppress(ValueError):
+                login = base64.b64decode(rest.strip() + "==").decode()
+                parts += [login, login.partition(":")[2]]
+        if name == "cookie":
+            parts += [item.partition("=")[2].strip() for item in value.split(";")]
+        yield from (part for part in parts if len(part) >= SHORTEST)
+
+
+class Redaction(logging.Filter):
+    """Masks secrets in the message, the exception and the extras of each record."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Never drops anything, and never fails."""
+        try:
+            self._clear(record)
+        except Exception as error:  # noqa: BLE001 - a log call must not break what logs
+            # what cannot be looked at is not shown
+            record.msg, record.args = f"a record could not be shown ({type(error).__name__})", ()
+            record.exc_info = record.exc_text = record.stack_info = None
+            for key in record.__dict__.keys() - _STANDARD:
+                del record.__dict__[key]
+        return True
+
+    def _clear(self, record: logging.LogRecord) -> None:
+        said = record.getMessage()
+        if (shown := redacted(said)) != said:
+            record.msg, record.args = shown, ()
+        if record.exc_info and record.exc_info[0] is not None:
+            text = _FORMATTER.formatException(record.exc_info)
+            if (shown := redacted(text)) != text:
+                # the exception itself would tell it to whoever formats it anew
+                record.exc_info, record.exc_text = None, shown
+        if record.stack_info:
+            record.stack_info = redacted(record.stack_info)
+        if len(record.__dict__) > _USUAL:
+            for key in record.__dict__.keys() - _STANDARD:
+                value = record.__dict__[key]
+                if not isinstance(value, int | float | bool | None):
+                    text = value if isinstance(value, str) else str(value)
+                    shown = redacted(text)
+                    if shown != text:
+                        record.__dict__[key] = shown
+
+
+_FORMATTER = logging.Formatter()
+_USUAL = len(logging.LogRecord("", 0, "", 0, "", (), None).__dict__)
+logger.addFilter(Redaction())
+
+
+# ---- who did what --------------------------------------------------------------------------
+
+
+def audit(event: str, **fields: str) -> None:
+    """Put down who did what, with what result: a JSON object as a line of `dragoman.audit`."""
+    now = time.time()
+    at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"
+    told = {key: redacted(value) for key, value in fields.items() if value}
+    auditor.info("%s", json.dumps({"time": at, "event": event, **told}))
+
+
+# ---- forms ---------------------------------------------------------------------------------
 
 
 class Ids(logging.Filter):
@@ -84,7 +227,9 @@ class Json(logging.Formatter):
             if value := getattr(record, name, ""):
                 found[name] = value
         found |= {key: item for key, item in record.__dict__.items() if key not in _STANDARD}
-        if record.exc_info:
+        if record.exc_text:
+            found["exception"] = record.exc_text
+        elif record.exc_info:
             found["exception"] = self.formatException(record.exc_info)
         return json.dumps(found, default=str)
 
@@ -94,10 +239,14 @@ def configure(level: str, form: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Json() if form == "json" else Text())
     handler.addFilter(Ids())
+    handler.addFilter(Redaction())  # uvicorn's, too
     for name in ("dragoman", "uvicorn"):
         target = logging.getLogger(name)
         target.handlers = [handler]
         target.propagate = False
         target.setLevel(level.upper())
+    lines = logging.StreamHandler(sys.stderr)
+    lines.setFormatter(logging.Formatter("%(message)s"))
+    auditor.handlers, auditor.propagate = [lines], False
     # uvicorn's own start and stop lines say what ours say already
     logging.getLogger("uvicorn.error").setLevel("WARNING")

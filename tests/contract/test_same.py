@@ -562,6 +562,7 @@ async def test_all_operations_and_errors_are_among_the_cases() -> None:
         errors.MethodNotFound,
         errors.MethodNotAllowed,
         errors.MediaTypeNotAccepted,
+        errors.Misdirected,
         errors.TooSlow,
         errors.InvalidAgentResponse,
     }

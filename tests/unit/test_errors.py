@@ -55,6 +55,7 @@ TABLE: dict[str, tuple[int, int, str, str, bool]] = {
     "Forbidden": (-32603, 403, "PERMISSION_DENIED", "PERMISSION_DENIED", True),
     "Unavailable": (-32603, 503, "UNAVAILABLE", "UNAVAILABLE", True),
     "MediaTypeNotAccepted": (-32600, 415, "INVALID_ARGUMENT", "MEDIA_TYPE_NOT_ACCEPTED", True),
+    "Misdirected": (-32600, 421, "INVALID_ARGUMENT", "MISDIRECTED", True),
     "LimitExceeded": (-32603, 429, "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED", True),
     "TooLarge": (-32600, 413, "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED", True),
     "TooSlow": (-32600, 408, "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED", True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import to_builtins
+from msgspec.structs import replace
 
 from dragoman import dialects
 from dragoman.bindings.endpoint import Endpoint, Writing
@@ -14,6 +15,7 @@ from dragoman.caller import Call
 from dragoman.dialects.v0_3.card import merged, old
 from dragoman.dialects.v1_0 import encode
 from dragoman.errors import A2AError, InternalError, MethodNotAllowed
+from dragoman.operations import OPERATIONS
 from dragoman.security.jwk import Key
 from dragoman.security.signing import sign, signed
 from dragoman.telemetry import logger
@@ -22,6 +24,7 @@ from dragoman.types import AgentCard, GetExtendedAgentCardRequest
 PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 EXTENDED = "/agent/authenticatedExtendedCard"
 """Where 0.2 has the card for those who are known, beside the agent's address."""
+_ASKED = next(operation for operation in OPERATIONS if operation.call == "extended_card")
 
 
 def _everybody(card: AgentCard, keys: Sequence[Key]) -> bytes:
@@ -70,8 +73,7 @@ async def serve(endpoint: Endpoint, exchange: Exchange) -> None:
         (b"access-control-allow-origin", b"*"),
     ]
     if _matches(exchange.headers.get(b"if-none-match", b""), tag):
-        await exchange.send({"type": "http.response.start", "status": 304, "headers": headers})
-        return await exchange.send({"type": "http.response.body", "body": b""})
+        return await exchange.nothing(304, headers)
     return await exchange.respond(200, body, JSON, headers)
 
 
@@ -82,10 +84,8 @@ async def extended(endpoint: Endpoint, exchange: Exchange) -> None:
         version = _version(exchange) or "0.2"
         if version == "1.0":  # it has this elsewhere
             raise dialects.unsupported(version)
-        call = Call(await endpoint.caller(exchange))
-        card = await endpoint.service.extended_card(
-            GetExtendedAgentCardRequest(), call, endpoint.card(exchange)
-        )
+        call = Call(replace(await endpoint.caller(exchange), version=version))
+        card = await endpoint.operate(_ASKED, GetExtendedAgentCardRequest(), call, exchange)
         body = FORMS[version](card, ())
     except A2AError as error:
         return await fail(exchange, error)

@@ -15,14 +15,23 @@ from dragoman import dialects
 from dragoman.bindings.exchange import Inquiry
 from dragoman.bindings.sse import Streams
 from dragoman.caller import Call, Caller, Request, Scope
-from dragoman.errors import InvalidParams
+from dragoman.errors import A2AError, Forbidden, InvalidParams, Unauthenticated
 from dragoman.operations import Operation
 from dragoman.security import signing
 from dragoman.security.jwk import Key
 from dragoman.security.schemes import Gate
 from dragoman.service import Service
 from dragoman.settings import Settings
-from dragoman.types import AgentCard, GetExtendedAgentCardRequest, Wire
+from dragoman.telemetry import SHOWN, audit
+from dragoman.types import (
+    AgentCard,
+    CancelTaskRequest,
+    DeleteTaskPushNotificationConfigRequest,
+    GetExtendedAgentCardRequest,
+    SendMessageRequest,
+    TaskPushNotificationConfig,
+    Wire,
+)
 
 Identify = Callable[[Request], Caller | Awaitable[Caller]]
 Writing = Callable[[AgentCard, Sequence[Key]], bytes]
@@ -37,6 +46,8 @@ PARTICULARS = frozenset(
     )
 )
 """The headers without which one anonymous call is like the other."""
+AUDITED = frozenset(("cancel", "create_webhook", "delete_webhook", "extended_card"))
+"""The operations that are put down whatever comes of them; of others, only refusals are."""
 CARDS = 64
 LONGEST_KEY = 256
 
@@ -82,8 +93,15 @@ class Endpoint:
         """Who asks; comes before anything else is looked at."""
         if self.identify is None:
             return ANONYMOUS["1.0"].caller
-        found = self.identify(exchange.request())
-        caller = await found if inspect.isawaitable(found) else found
+        request = exchange.request()
+        SHOWN.set((request.headers, request.query))
+        try:
+            found = self.identify(request)
+            caller = await found if inspect.isawaitable(found) else found
+        except Exception as error:
+            if self.settings.audit:
+                self._note("identify", exchange, _outcome(error))
+            raise
         # It is stored with the message: what cannot be read back must not get there.
         return msgspec.json.decode(msgspec.json.encode(caller), type=Caller)
 
@@ -112,6 +130,13 @@ class Endpoint:
         self, operation: Operation, request: Wire, call: Call, exchange: Inquiry
     ) -> Awaitable[Any]:
         """Run an operation: its answer, or the stream it opened."""
+        if self.settings.audit:
+            return self._audited(operation, request, call, exchange)
+        return self._operate(operation, request, call, exchange)
+
+    def _operate(
+        self, operation: Operation, request: Wire, call: Call, exchange: Inquiry
+    ) -> Awaitable[Any]:
         if operation.call == "extended_card":
             return self._extended(request, call, exchange)  # type: ignore[arg-type]
         answer: Awaitable[Any] = getattr(self.service, operation.call)(request, call)
@@ -123,6 +148,41 @@ class Endpoint:
         card = await self.service.extended_card(request, call, self.card(exchange))
         # what is signed is the form of 1.0, which older callers do not see
         return signing.signed(card, self.keys) if call.caller.version == "1.0" else card
+
+    async def _audited(
+        self, operation: Operation, request: Wire, call: Call, exchange: Inquiry
+    ) -> Any:
+        """Run an operation, and put down what of it an auditor wants to know."""
+        event, about = operation.call, _about(request)
+        if about.get("target"):
+            event = "create_webhook"  # also when it comes with a message
+        result, told = "interrupted", event in AUDITED
+        try:
+            answer = await self._operate(operation, request, call, exchange)
+            result = "ok"
+            return answer
+        except Exception as error:
+            result, told = _outcome(error), told or isinstance(error, Unauthenticated | Forbidden)
+            raise
+        finally:
+            if told:
+                self._note(event, exchange, result, call.caller, **about)
+
+    def _note(
+        self, event: str, exchange: Inquiry, result: str, who: Caller | None = None, **about: str
+    ) -> None:
+        who = who or ANONYMOUS["1.0"].caller
+        asked = exchange.request()
+        audit(
+            event,
+            result=result,
+            agent=self.service.agent.key,
+            who=who.identity,
+            tenant=who.tenant,
+            client=asked.client,
+            path=asked.path,
+            **about,
+        )
 
     def card(self, exchange: Inquiry) -> AgentCard:
         """The public card, with the address that the caller used."""
@@ -164,6 +224,42 @@ class Endpoint:
             host = _first(exchange.header(b"x-forwarded-host")) or host
             root = _first(exchange.header(b"x-forwarded-prefix")).rstrip("/") + root
         return f"{scheme}://{host}{root}{self.prefix}"
+
+
+def _outcome(error: Exception) -> str:
+    return error.reason if isinstance(error, A2AError) else type(error).__name__
+
+
+def _about(request: Wire) -> dict[str, str]:
+    """What a request is about: the task, the webhook and its host, the tenant that it names."""
+    task = ""
+    config: TaskPushNotificationConfig | None = None
+    match request:
+        case TaskPushNotificationConfig():
+            task, config = request.task_id, request
+        case DeleteTaskPushNotificationConfigRequest():
+            task = request.task_id
+        case CancelTaskRequest():
+            task = request.id
+        case SendMessageRequest():
+            task = request.message.task_id
+            if request.configuration is not None:
+                config = request.configuration.task_push_notification_config
+    found = {"task": task, "asked": getattr(request, "tenant", "")}
+    if isinstance(request, DeleteTaskPushNotificationConfigRequest):
+        found["webhook"] = request.id
+    if config:
+        found |= {"webhook": config.id, "target": _site(config.url)}
+    return found
+
+
+def _site(url: str) -> str:
+    """Where a URL leads; the rest of it may be a secret."""
+    try:
+        parts = urlsplit(url)
+        return f"{parts.scheme}://{parts.hostname}"
+    except ValueError:
+        return "?"
 
 
 def _first(text: str) -> str:

@@ -39,6 +39,11 @@ class Bodies:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.always: Headers = ((b"x-content-type-options", b"nosniff"),)
+        """What goes with every answer, and what does over https."""
+        age = b"max-age=%d" % settings.hsts
+        strict = ((b"strict-transport-security", age),) if settings.hsts else ()
+        self.secure: Headers = (*self.always, *strict)
         self.loop: asyncio.AbstractEventLoop | None = None
         self._since: dict[asyncio.Task[Any], float] = {}
         self._late: set[asyncio.Task[Any]] = set()
@@ -95,7 +100,9 @@ class Inquiry(Protocol):
 class Exchange:
     """The request's parts as they are needed, and ways to answer."""
 
-    __slots__ = ("bodies", "headers", "path", "receive", "root", "scope", "send", "settings")
+    __slots__ = (
+        *("always", "bodies", "headers", "path", "receive", "root", "scope", "send", "settings"),
+    )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, bodies: Bodies) -> None:
         self.scope = scope
@@ -104,6 +111,10 @@ class Exchange:
         self.bodies = bodies
         self.settings = bodies.settings
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.always = bodies.always
+        """The headers of its answer, whatever that is."""
+        if self.settings.hsts and self._safe():
+            self.always = bodies.secure
         self.root: str = scope.get("root_path", "").rstrip("/")
         path: str = scope["path"]
         if b"%2" in scope.get("raw_path", b"") and SLASH not in path:
@@ -112,6 +123,11 @@ class Exchange:
             path = path[len(self.root) :]
         self.path = path or "/"
         """The path below the place where the application is mounted."""
+
+    def _safe(self) -> bool:
+        """Whether the request came over https, as far as is known here."""
+        told = self.settings.forwarded and self.header(b"x-forwarded-proto").partition(",")[0]
+        return (told.strip() if told else self.scope.get("scheme", "http")) == "https"
 
     @property
     def method(self) -> str:
@@ -200,15 +216,17 @@ class Exchange:
                 "headers": [
                     (b"content-type", kind),
                     (b"content-length", b"%d" % len(body)),
+                    *self.always,
                     *headers,
                 ],
             }
         )
         await self.send({"type": "http.response.body", "body": body})
 
-    async def nothing(self) -> None:
+    async def nothing(self, status: int = 204, headers: Headers = ()) -> None:
         """Answer that there is nothing to say."""
-        await self.send({"type": "http.response.start", "status": 204, "headers": []})
+        found = [*self.always, *headers]
+        await self.send({"type": "http.response.start", "status": status, "headers": found})
         await self.send({"type": "http.response.body", "body": b""})
 
     async def begin(self, kind: bytes, headers: Headers = ()) -> None:
@@ -217,7 +235,7 @@ class Exchange:
             {
                 "type": "http.response.start",
                 "status": 200,
-                "headers": [(b"content-type", kind), *headers],
+                "headers": [(b"content-type", kind), *self.always, *headers],
             }
         )
         # a server may hold the head back until there is a body, which may take its time

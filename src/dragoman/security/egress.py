@@ -103,7 +103,7 @@ class Answer(Struct, frozen=True):
 
 
 class Target(Struct, frozen=True):
-    """A URL in pieces, admitted by its looks. The host is in its one canonical form."""
+    """A URL in pieces. The host is in its one canonical form."""
 
     scheme: str
     host: str
@@ -114,10 +114,20 @@ class Target(Struct, frozen=True):
     """The host is an address."""
 
     @property
+    def named(self) -> str | Address:
+        """The host as rules know it."""
+        return ip_address(self.host) if self.literal else self.host
+
+    @property
+    def bracketed(self) -> str:
+        """The host as it stands before a port."""
+        return f"[{self.host}]" if ":" in self.host else self.host
+
+    @property
     def authority(self) -> str:
         """Host and port as the request names them."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
+        port = "" if self.port == PORTS[self.scheme] else f":{self.port}"
+        return self.bracketed + port
 
     def url(self) -> URL:
         """The pieces for the engine, which parses and quotes nothing of them again."""
@@ -252,22 +262,10 @@ class Egress:
 
     def admit(self, url: str) -> Target:
         """What can be told without asking anybody: syntax, scheme, port, literal addresses."""
-        if len(url) > MAX_URL:
-            raise Refused(f"the URL is longer than {MAX_URL} characters")
-        if not _LEGAL.fullmatch(url):
-            raise Refused("the URL has characters that must be percent-encoded")
-        match = _URL.fullmatch(url)
-        if match is None:
-            raise Refused("the URL is not of the form https://host/path")
-        scheme = match[1].lower()
-        if scheme not in PORTS:
-            raise Refused("the URL is not https")
-        host, port = _split(match[2].lower())
-        port = port or PORTS[scheme]
-        if not self._free(host, port):
-            _check(scheme, host, port)
-        literal = not isinstance(host, str)
-        return Target(scheme, str(host), port, match[3] or "/", match[4] or "", literal)
+        target = parse(url)
+        if not self._free(target.named, target.port):
+            _check(target.scheme, target.named, target.port)
+        return target
 
     async def check(self, url: str) -> None:
         """Refuse what would be refused now. A name without an address may have one later."""
@@ -444,6 +442,26 @@ def denied(address: Address) -> str:
     if isinstance(address, IPv6Address) and (address not in _GLOBAL or address.scope_id):
         return "reserved"
     return ""
+
+
+def parse(url: str) -> Target:
+    """A URL in pieces, wherever it leads; Refused if it is not http or https, or could be read in
+    more than one way."""
+    if len(url) > MAX_URL:
+        raise Refused(f"the URL is longer than {MAX_URL} characters")
+    if not _LEGAL.fullmatch(url):
+        raise Refused("the URL has characters that must be percent-encoded")
+    match = _URL.fullmatch(url)
+    if match is None:
+        raise Refused("the URL is not of the form https://host/path")
+    scheme = match[1].lower()
+    if scheme not in PORTS:
+        raise Refused("the URL is not https")
+    host, port = _split(match[2].lower())
+    literal = not isinstance(host, str)
+    return Target(
+        scheme, str(host), port or PORTS[scheme], match[3] or "/", match[4] or "", literal
+    )
 
 
 def _check(scheme: str, host: str | Address, port: int) -> None:
