@@ -367,7 +367,7 @@ def _check_grpc(settings: Settings, agents: int) -> None:
     """ValueError if what is set for gRPC makes no sense."""
     port = settings.grpc_port
     if port and port + agents - 1 > 65535:
-        raise ValueError(f"grpc_port: {agents} agents need ports up to {port + agents - 1}")
+        raise ValueError(f"grpc_port: {port + agents - 1} is beyond 65535; each agent has a port")
     if settings.grpc_cert and not settings.grpc_key:
         raise ValueError("grpc_key: is needed with grpc_cert")
     for name in ("grpc_key", "grpc_ca"):

@@ -172,3 +172,6 @@ OPERATIONS: tuple[Operation, ...] = (
         former=Former("agent/getAuthenticatedExtendedCard", "/v1/card", "GetAgentCard"),
     ),
 )
+
+BY_CALL = {operation.call: operation for operation in OPERATIONS}
+"""The same by the service's names."""

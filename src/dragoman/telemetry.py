@@ -85,9 +85,14 @@ _PATTERNS = (
     re.compile(r"""(://[^/\s:@"']*:)[^/\s"'?#]+(?=@)"""),
 )
 _NAME = re.compile(r"auth|cookie|key|token|secret|passw|session|credential", re.IGNORECASE)
-_HARMLESS = {"idempotency-key", "sec-websocket-key"}
+_HARMLESS = {"idempotency-key", "sec-websocket-key", "www-authenticate"}
 _known: set[str] = set()
 _secrets: re.Pattern[str] | None = None
+
+
+def secretive(name: str) -> bool:
+    """Whether a header or parameter of this name is likely to hold a secret."""
+    return bool(_NAME.search(name)) and name.lower() not in _HARMLESS
 
 
 def secret(*values: str) -> None:
@@ -115,7 +120,7 @@ def _came(headers: Mapping[str, str], query: str) -> Iterator[str]:
     """The secrets that came with a request, in the forms in which one could quote them."""
     pairs = [*headers.items(), *(parse_qsl(query) if query else ())]
     for name, value in pairs:
-        if not _NAME.search(name) or name in _HARMLESS:
+        if not secretive(name):
             continue
         scheme, _, rest = value.strip().partition(" ")
         parts = [value.strip(), rest.strip()]

@@ -15,7 +15,7 @@ from dragoman.caller import Call
 from dragoman.dialects.v0_3.card import merged, old
 from dragoman.dialects.v1_0 import encode
 from dragoman.errors import A2AError, InternalError, MethodNotAllowed
-from dragoman.operations import OPERATIONS
+from dragoman.operations import BY_CALL
 from dragoman.security.jwk import Key
 from dragoman.security.signing import sign, signed
 from dragoman.telemetry import logger
@@ -24,7 +24,6 @@ from dragoman.types import AgentCard, GetExtendedAgentCardRequest
 PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 EXTENDED = "/agent/authenticatedExtendedCard"
 """Where 0.2 has the card for those who are known, beside the agent's address."""
-_ASKED = next(operation for operation in OPERATIONS if operation.call == "extended_card")
 
 
 def _everybody(card: AgentCard, keys: Sequence[Key]) -> bytes:
@@ -85,7 +84,9 @@ async def extended(endpoint: Endpoint, exchange: Exchange) -> None:
         if version == "1.0":  # it has this elsewhere
             raise dialects.unsupported(version)
         call = Call(replace(await endpoint.caller(exchange), version=version))
-        card = await endpoint.operate(_ASKED, GetExtendedAgentCardRequest(), call, exchange)
+        card = await endpoint.operate(
+            BY_CALL["extended_card"], GetExtendedAgentCardRequest(), call, exchange
+        )
         body = FORMS[version](card, ())
     except A2AError as error:
         return await fail(exchange, error)

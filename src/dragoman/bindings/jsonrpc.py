@@ -25,7 +25,7 @@ from dragoman.errors import (
     TaskNotFound,
 )
 from dragoman.events import RESUME
-from dragoman.operations import OPERATIONS, Operation
+from dragoman.operations import BY_CALL, OPERATIONS, Operation
 from dragoman.reader import Stream
 from dragoman.telemetry import logger
 from dragoman.types import SendMessageRequest
@@ -38,7 +38,6 @@ class Method(Struct, frozen=True):
     versions: tuple[str, ...] = ("1.0",)
 
 
-BY_CALL = {operation.call: operation for operation in OPERATIONS}
 METHODS = (
     {operation.name: Method(operation) for operation in OPERATIONS}
     | {

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from dragoman.cli.paint import CYAN, DIM, YELLOW, paint
 from dragoman.cli.table import plain
-from dragoman.client.credentials import MASK, masked, secretive
+from dragoman.client.credentials import masked
+from dragoman.telemetry import MASK, secretive
 
 _HEAD = re.compile(r"(?:[A-Z]+ \S+ HTTP/1\.\d|HTTP/1\.\d \d{3})")
 _QUERY = re.compile(r"([?&]([^=&\s]+)=)[^&\s]+")

@@ -31,12 +31,10 @@ from dragoman.errors import (
     UnsupportedOperation,
     restored,
 )
-from dragoman.operations import OPERATIONS, Operation
+from dragoman.operations import BY_CALL, Operation
 from dragoman.types import AgentCard, AgentInterface, StreamResponse, Wire
 
 T = TypeVar("T")
-
-BY_CALL = {operation.call: operation for operation in OPERATIONS}
 
 
 class Order(Struct, frozen=True, kw_only=True):

@@ -22,10 +22,9 @@ from msgspec.structs import replace
 
 from dragoman.client import pem
 from dragoman.client.engine import Engine, Request, Response, loopback, origin
+from dragoman.telemetry import MASK, secretive
 from dragoman.types import AgentCard, AgentInterface, SecurityScheme
 
-_SECRET = re.compile(r"auth|cookie|key|token|secret|password|session|credential", re.IGNORECASE)
-_HARMLESS = {"idempotency-key", "www-authenticate"}
 FIELDS = (
     "access_token|refresh_token|id_token|client_secret|device_code|code|code_verifier|password"
     "|token|credentials"
@@ -33,7 +32,6 @@ FIELDS = (
 """What holds a secret in bodies, as a pattern."""
 _JSON = re.compile(rf'("(?:{FIELDS})"\s*:\s*)"(?:[^"\\]|\\.)*"')
 _FORM = re.compile(rf"((?:^|&)(?:{FIELDS})=)[^&\s]+")
-MASK = "***"
 
 
 ANYWHERE = "*"
@@ -374,11 +372,6 @@ def place(request: Request, scheme: SecurityScheme, token: str) -> Request:
 def masked(body: str) -> str:
     """A body, or a piece of one, without the secrets that are known by their names."""
     return _FORM.sub(rf"\1{MASK}", _JSON.sub(rf'\1"{MASK}"', body))
-
-
-def secretive(header: str) -> bool:
-    """Whether a header of this name is likely to hold a secret."""
-    return bool(_SECRET.search(header)) and header.lower() not in _HARMLESS
 
 
 def private(url: str) -> bool:

@@ -14,8 +14,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.client.behalf import LINEAGE
-from dragoman.client.credentials import FIELDS, MASK, masked, secretive
+from dragoman.client.credentials import FIELDS, masked
 from dragoman.client.engine import Engine, Request, Response
+from dragoman.telemetry import MASK, secretive
 
 LATER = "…"
 """Stands for a body that was made piece by piece."""
