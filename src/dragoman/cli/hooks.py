@@ -151,13 +151,20 @@ def _listen(arguments: argparse.Namespace) -> int:
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
     server: uvicorn.Server
     hook = Hook(receiver, arguments, lambda: setattr(server, "should_exit", True))
-    listener.listen()  # whoever reads the line below may come at once
+
+    class Listening(uvicorn.Server):  # type: ignore[misc,unused-ignore]
+        async def startup(self, sockets: Any = None) -> None:
+            """Say where it listens once it does: a Ctrl-C that came before could get lost."""
+            await super().startup(sockets)
+            _note(f"listening at {url}; Ctrl-C ends it")
+            if not arguments.token and token:
+                _note(
+                    f"have a task pushed here: dragoman push add AGENT TASK {url} --token {token}"
+                )
+
     config = uvicorn.Config(hook, log_config=None, lifespan="off", access_log=False)
-    server = uvicorn.Server(config)
+    server = Listening(config)
     with suppress(KeyboardInterrupt):  # uvicorn passes it on
-        _note(f"listening at {url}; Ctrl-C ends it")
-        if not arguments.token and token:
-            _note(f"have a task pushed here: dragoman push add AGENT TASK {url} --token {token}")
         server.run(sockets=[listener])
     return 0
 
