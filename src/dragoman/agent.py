@@ -13,6 +13,7 @@ from dragoman.caller import Caller
 from dragoman.errors import ContentTypeNotSupported, Forbidden, InvalidParams
 from dragoman.events import RESUME
 from dragoman.handler import Handler
+from dragoman.security.files import admits
 from dragoman.telemetry import logger
 from dragoman.turn import Turn as Turn
 from dragoman.types import (
@@ -234,7 +235,7 @@ class Agent:
             modes = self.input_modes
             if skill:
                 modes += self.skills[skill].card.input_modes
-            if not any(_admits(mode, part.media_type) for mode in modes):
+            if not any(admits(mode, part.media_type) for mode in modes):
                 raise ContentTypeNotSupported(
                     f"message.parts[{index}].mediaType: {part.media_type!r} is not among the "
                     f"input modes {', '.join(modes)}",
@@ -289,13 +290,6 @@ def _several(values: Iterable[str], field: str) -> tuple[str, ...]:
     if isinstance(values, str):  # whose characters are strings, too
         raise AgentError(f"{field}: expected a list, such as [{values!r}]")
     return tuple(values)
-
-
-def _admits(mode: str, media_type: str) -> bool:
-    mode, media_type = (text.partition(";")[0].strip().lower() for text in (mode, media_type))
-    if mode in ("*", "*/*") or mode == media_type:
-        return True
-    return mode.endswith("/*") and media_type.startswith(mode[:-1])
 
 
 __all__ = ["Agent", "AgentError", "Skill", "Turn"]

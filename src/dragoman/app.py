@@ -17,12 +17,15 @@ from dragoman.bindings.door import Door
 from dragoman.bindings.endpoint import Endpoint, Identify
 from dragoman.bindings.exchange import Bodies, Exchange, Gone, Receive, Scope, Send
 from dragoman.bindings.sse import Streams
+from dragoman.caller import Policy
 from dragoman.dialects import v1_0
 from dragoman.errors import A2AError, MethodNotAllowed, MethodNotFound, Unavailable
 from dragoman.keeper import Keeper
 from dragoman.reader import Closing
 from dragoman.security.egress import Egress
+from dragoman.security.files import Scan
 from dragoman.security.jwk import Key
+from dragoman.security.limits import Limits
 from dragoman.security.schemes import Auth, Gate
 from dragoman.service import Service
 from dragoman.settings import Settings, SettingsError
@@ -50,6 +53,8 @@ class App:
         bell: Bell | str | None = None,
         auth: Auth | None = None,
         identify: Identify | None = None,
+        policy: Policy | None = None,
+        scan: Scan | None = None,
         settings: Settings | None = None,
         **arguments: Any,
     ) -> None:
@@ -89,14 +94,24 @@ class App:
         self.streams = Streams(self.settings)
         self.bodies = Bodies(self.settings)
         self._door = Door(self.settings) if Door.needed(self.settings) else None
+        limits = _limits(self.settings)
         several = len(agents) > 1
         self.endpoints = {
             key: Endpoint(
-                Service(agent, self.store, self.bell, self.settings, self.closing),
+                Service(
+                    agent,
+                    self.store,
+                    self.bell,
+                    self.settings,
+                    self.closing,
+                    policy=policy,
+                    scan=scan,
+                ),
                 self.settings,
                 self.streams,
                 identify=identify,
                 gate=gate,
+                limits=limits,
                 prefix=f"/{key}" if several else "",
             )
             for key, agent in self.agents.items()
@@ -361,6 +376,20 @@ class App:
                 await self.stop()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
+
+
+def _limits(settings: Settings) -> Limits | None:
+    if not (settings.rate or settings.rate_address or settings.proxies):
+        return None
+    try:
+        return Limits(
+            address=settings.rate_address,
+            identity=settings.rate,
+            burst=settings.rate_burst,
+            proxies=settings.proxies,
+        )
+    except ValueError as error:
+        raise ValueError(f"proxies: {error}") from None
 
 
 def _check_grpc(settings: Settings, agents: int) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
 from msgspec import Struct
 
 
@@ -18,6 +21,11 @@ class Caller(Struct, frozen=True, kw_only=True, omit_defaults=True):
     extensions: tuple[str, ...] = ()
     """The extensions that are active: asked for, and offered by the agent."""
 
+    @property
+    def owner(self) -> str:
+        """Whom its tasks and streams belong to, within all tenants; empty if it is anonymous."""
+        return f"{self.tenant}\0{self.identity}" if self.identity else ""
+
 
 class Scope(Struct, frozen=True, gc=False, cache_hash=True):
     """Whose tasks: part of every query, so that nobody sees what is not theirs."""
@@ -25,6 +33,21 @@ class Scope(Struct, frozen=True, gc=False, cache_hash=True):
     agent: str
     tenant: str = ""
     owner: str = ""
+
+
+class Access(Struct, frozen=True):
+    """Somebody wants something of a task that is another's."""
+
+    caller: Caller
+    operation: str
+    """As the protocol calls it, such as `GetTask`."""
+    task: str
+    owner: str
+    """The identity whose task it is, of the same tenant."""
+
+
+Policy: TypeAlias = "Callable[[Access], bool | Awaitable[bool]]"
+"""Whether a task is shared for this."""
 
 
 class Call(Struct, frozen=True):

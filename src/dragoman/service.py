@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from dragoman import clock
 from dragoman.agent import Agent
 from dragoman.bell import Bell
-from dragoman.caller import Call, Caller, Scope
+from dragoman.caller import Access, Call, Caller, Policy, Scope
 from dragoman.errors import (
     ExtendedAgentCardNotConfigured,
     ExtensionSupportRequired,
@@ -31,10 +31,14 @@ from dragoman.errors import (
 )
 from dragoman.events import RESUME, CancelRequested, Entry, Received, Reply
 from dragoman.lifecycle import birth
+from dragoman.lineage import admit, lineage, origin
 from dragoman.reader import Closing, Reader, Stream
 from dragoman.security.egress import Egress, Refused
+from dragoman.security.files import Files, Scan
+from dragoman.security.limits import Quota
 from dragoman.settings import Settings
 from dragoman.store import Accepted, Conflict, Draft, Head, Query, Receipt, Store, Webhook
+from dragoman.telemetry import logger
 from dragoman.types import (
     AgentCard,
     CancelTaskRequest,
@@ -73,6 +77,9 @@ class Service:
         bell: Bell,
         settings: Settings,
         closing: Closing,
+        *,
+        policy: Policy | None = None,
+        scan: Scan | None = None,
     ) -> None:
         self.agent = agent
         self.egress: Egress | None = None
@@ -82,6 +89,9 @@ class Service:
         self.settings = settings
         self.reader = Reader(store, bell, closing)
         self.draining = False
+        self._policy = policy
+        self._files = Files(settings.file_types, settings.max_file, scan)
+        self._quota = Quota(settings.quota_tasks, settings.quota_waiting, store.tally)
         self._anybody = Scope(agent.key)
         self._work = f"work:{agent.key}"
         self.offered = frozenset(extension.uri for extension in agent.extensions)
@@ -91,7 +101,7 @@ class Service:
 
     async def send(self, request: SendMessageRequest, call: Call) -> SendMessageResponse:
         """Accept a message and wait for its answer, unless told not to."""
-        scope = self._scope(request.tenant, call)
+        scope = await self._reach(request.tenant, call, "SendMessage", request.message.task_id)
         accepted = await self._accept(request, scope, call)
         number, configuration = accepted.number, request.configuration
 
@@ -116,7 +126,8 @@ class Service:
     async def stream(self, request: SendMessageRequest, call: Call) -> Stream:
         """Accept a message and stream what comes of it."""
         self._streaming()
-        scope = self._scope(request.tenant, call)
+        task = request.message.task_id
+        scope = await self._reach(request.tenant, call, "SendStreamingMessage", task)
         accepted = await self._accept(request, scope, call)
         head, number = accepted.head, accepted.number
         place = None if accepted.fresh else self._place(call, head.id)
@@ -146,7 +157,7 @@ class Service:
     async def get(self, request: GetTaskRequest, call: Call) -> Task:
         """The task as it is now."""
         _not_negative("historyLength", request.history_length)
-        scope = self._scope(request.tenant, call)
+        scope = await self._reach(request.tenant, call, "GetTask", request.id)
         return trimmed(await self._task(scope, request.id), request.history_length)
 
     async def list(self, request: ListTasksRequest, call: Call) -> ListTasksResponse:
@@ -176,7 +187,7 @@ class Service:
 
     async def cancel(self, request: CancelTaskRequest, call: Call) -> Task:
         """End a task. The agent has a grace period; the first terminal status wins."""
-        scope = self._scope(request.tenant, call)
+        scope = await self._reach(request.tenant, call, "CancelTask", request.id)
         head = await self.store.head(scope, request.id)
         if head is None or not head.born:
             raise TaskNotFound
@@ -201,7 +212,7 @@ class Service:
     async def subscribe(self, request: SubscribeToTaskRequest, call: Call) -> Stream:
         """The task as it is now, and then what happens to it; or what came after a place."""
         self._streaming()
-        scope = self._scope(request.tenant, call)
+        scope = await self._reach(request.tenant, call, "SubscribeToTask", request.id)
         record = await self.store.load(scope, request.id)
         if record is None:
             raise TaskNotFound
@@ -225,9 +236,11 @@ class Service:
     ) -> TaskPushNotificationConfig:
         """Register a webhook."""
         self._pushing()
-        scope = self._scope(request.tenant, call)
         if not request.task_id:
             raise InvalidParams.at("taskId", "is required")
+        scope = await self._reach(
+            request.tenant, call, "CreateTaskPushNotificationConfig", request.task_id
+        )
         config = replace(request, id=request.id or clock.uuid7())
         webhook = await self._webhook(config, request.task_id, "", call.caller)
         await self._room(scope, webhook)
@@ -238,7 +251,8 @@ class Service:
         self, request: GetTaskPushNotificationConfigRequest, call: Call
     ) -> TaskPushNotificationConfig:
         """One webhook of a task."""
-        for config in await self._webhooks(request.tenant, request.task_id, call):
+        operation = "GetTaskPushNotificationConfig"
+        for config in await self._webhooks(request.tenant, request.task_id, call, operation):
             if config.id == request.id:
                 return config
         raise TaskNotFound("Push notification config not found")
@@ -248,7 +262,8 @@ class Service:
     ) -> ListTaskPushNotificationConfigsResponse:
         """The webhooks of a task."""
         _not_negative("pageSize", request.page_size)
-        found = await self._webhooks(request.tenant, request.task_id, call)
+        operation = "ListTaskPushNotificationConfigs"
+        found = await self._webhooks(request.tenant, request.task_id, call, operation)
         if request.page_token:
             last = _cursor(request.page_token)[1]
             found = [config for config in found if config.id > last]
@@ -264,7 +279,8 @@ class Service:
     ) -> None:
         """Forget a webhook."""
         self._pushing()
-        scope = self._scope(request.tenant, call)
+        operation = "DeleteTaskPushNotificationConfig"
+        scope = await self._reach(request.tenant, call, operation, request.task_id)
         await self.store.delete_webhook(scope, request.task_id, request.id)
 
     # -- the card
@@ -320,6 +336,11 @@ class Service:
         self.agent.permit(call.caller, skill)
         self.agent.admit(message, skill)
         handler.check(message)
+        if request.metadata:
+            here = origin(self.store.id, self.agent.key)
+            admit(lineage(request.metadata), self.agent.name, here, self.settings.max_hops)
+        if not self._files.lax:
+            await self._files.check(message, call.caller)
         task = task or clock.uuid7()
         chosen = task if call.name and begins and (new or call.key) else ""
         webhook: Webhook | None = None
@@ -336,6 +357,9 @@ class Service:
                 webhook = await self._webhook(config, task, field, call.caller)
                 if not new:
                     await self._room(scope, webhook)
+        # those who are anonymous cannot be told apart
+        counted = new and bool(scope.owner)
+        full = await self._quota.take(scope) if counted else ""
         draft = Draft(
             task=task,
             received=Received(
@@ -349,8 +373,9 @@ class Service:
             ),
             new=new,
             born=not handler.reply,
-            receipt=self._receipt(message, call, chosen),
+            receipt=self._receipt(message, call, chosen, scope),
             webhook=webhook,
+            full=full,
         )
         accepting = self.store.accept(scope, draft)
         # Rung before it has landed, so that a claim shares its commit; in vain if it is refused.
@@ -363,8 +388,11 @@ class Service:
             raise InvalidParams.at(
                 "Idempotency-Key", "was used before, with another message"
             ) from None
+        finally:
+            if counted:
+                self._quota.landed(scope)
 
-    def _receipt(self, message: Message, call: Call, chosen: str) -> Receipt | None:
+    def _receipt(self, message: Message, call: Call, chosen: str, scope: Scope) -> Receipt | None:
         """What makes a repeated send recognisable, if anything does."""
         merge = self.settings.duplicates
         merged = merge == "always" or (merge == "authenticated" and call.caller.identity)
@@ -375,10 +403,12 @@ class Service:
         digest = hashlib.sha256(msgspec.json.encode(said)).digest()
         if chosen:  # two that begin it at the same time are one
             return Receipt(f"task:{chosen}", digest)
+        # the keys of those with whom a task is shared are not its owner's
+        guest = "" if scope.owner == call.caller.identity else f"of:{call.caller.identity}:"
         if call.key:
-            return Receipt(f"key:{call.key}", digest)
+            return Receipt(f"{guest}key:{call.key}", digest)
         # Clients reuse message ids: only the same id with the same body is the same send.
-        return Receipt(f"message:{message.message_id}:{digest.hex()}", digest)
+        return Receipt(f"{guest}message:{message.message_id}:{digest.hex()}", digest)
 
     async def _reply(self, scope: Scope, task: str) -> Message:
         entries = await self.store.read(scope, task, 1, 1)
@@ -411,6 +441,22 @@ class Service:
             raise Forbidden("The caller belongs to another tenant")
         return Scope(self.agent.key, caller.tenant or tenant, caller.identity)
 
+    async def _reach(self, tenant: str, call: Call, operation: str, task: str) -> Scope:
+        """Whose tasks this operation is on: the caller's own, unless the policy shares this one."""
+        scope = self._scope(tenant, call)
+        if self._policy is None or not task:
+            return scope
+        owner = await self.store.owner(scope, task)
+        if owner is None or owner == scope.owner:
+            return scope
+        try:
+            found = self._policy(Access(call.caller, operation, task, owner))
+            shared = await found if inspect.isawaitable(found) else found
+        except Exception:
+            logger.exception("the policy failed, and so shares nothing")
+            shared = False
+        return replace(scope, owner=owner) if shared is True else scope
+
     def _streaming(self) -> None:
         if not self.agent.streaming:
             raise UnsupportedOperation("The agent does not stream")
@@ -420,10 +466,11 @@ class Service:
             raise PushNotificationNotSupported
 
     async def _webhooks(
-        self, tenant: str, task: str, call: Call
+        self, tenant: str, task: str, call: Call, operation: str
     ) -> Sequence[TaskPushNotificationConfig]:
         self._pushing()
-        found = await self.store.webhooks(self._scope(tenant, call), task)
+        scope = await self._reach(tenant, call, operation, task)
+        found = await self.store.webhooks(scope, task)
         return [webhook.config for webhook in found]
 
     async def _room(self, scope: Scope, webhook: Webhook) -> None:

@@ -21,7 +21,17 @@ _PASSWORD = re.compile(r"((?:://|,)[^/@:,]*:)[^,]*@|([?&]password=)[^&]*")
 _PASSWORDS = re.compile(r"(?<=:)(?<!://)[^/@:,]+(?=@)")
 POSITIVE = {
     *("max_body", "max_depth", "max_parts", "max_running", "max_tasks"),
-    *("max_events", "max_output", "stream_buffer", "threads", "poll", "lease", "keepalive"),
+    *(
+        "max_events",
+        "max_output",
+        "max_hops",
+        "rate_burst",
+        "stream_buffer",
+        "threads",
+        "poll",
+        "lease",
+        "keepalive",
+    ),
     *("stall", "turn_timeout", "body_timeout", "max_task"),
     *("push_timeout", "push_running", "push_per_host"),
 }
@@ -111,6 +121,26 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_output: int = setting(64 * 1024 * 1024, "the most bytes that one turn may write")
     stream_buffer: int = setting(64 * 1024, "how much of a log a stream hands over at once")
     threads: int = setting(32, "the most plain functions that run at once, in threads")
+    max_hops: int = setting(8, "how often a request may have been handed on by other agents")
+    max_file: int = setting(0, "the largest file in a message; 0 is whatever a body may hold")
+    file_types: tuple[str, ...] = setting(
+        (),
+        "the media types that files may have, also as image/*; empty is any that the agent takes",
+    )
+    # of each caller
+    quota_tasks: int = setting(10_000, "the most open tasks of one identity; 0 is any number")
+    quota_waiting: int = setting(
+        5_000, "the most tasks of one identity that wait for its answer; 0 is any number"
+    )
+    quota_streams: int = setting(1_000, "the most open streams of one identity; 0 is any number")
+    rate: float = setting(0.0, "the requests a second that one identity may make; 0 is any number")
+    rate_address: float = setting(
+        0.0, "the same for one address, whoever asks; it counts before anything is verified"
+    )
+    rate_burst: int = setting(50, "how many requests may come at once within those rates")
+    proxies: tuple[str, ...] = setting(
+        (), "networks of the proxies in front, whose X-Forwarded-For is believed"
+    )
     # times
     body_timeout: float = setting(30.0, "how long a request body may take to arrive")
     blocking_timeout: float = setting(300.0, "how long a send waits for its answer")

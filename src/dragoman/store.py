@@ -131,6 +131,8 @@ class Draft(Struct, frozen=True, kw_only=True, gc=False):
     born: bool = True
     receipt: Receipt | None = None
     webhook: Webhook | None = None
+    full: str = ""
+    """Why nothing new may begin; a send that has come before is answered all the same."""
 
 
 class Accepted(Struct, frozen=True, gc=False):
@@ -192,6 +194,9 @@ class Renewal(Struct, frozen=True):
 class Store(Protocol):
     """What every backend does, in one transaction per call."""
 
+    id: str
+    """Tells it from all others, once it is open; the same for all who share it."""
+
     async def open(self) -> None:
         """Make ready; constructors do no I/O."""
 
@@ -216,6 +221,12 @@ class Store(Protocol):
 
     async def list(self, scope: Scope, query: Query) -> Page:
         """A page of born tasks."""
+
+    async def tally(self, scope: Scope) -> Mapping[TaskState, int]:
+        """How many born tasks there are in each state."""
+
+    async def owner(self, scope: Scope, task: str) -> str | None:
+        """Whose task this is, of the same agent and tenant; None if there is no such task."""
 
     async def cancel(
         self,

@@ -179,6 +179,8 @@ class Remote(Face):
     get = call(awaited.Remote.get)
     cancel = call(awaited.Remote.cancel)
     reply = call(awaited.Remote.reply)
+    approve = call(awaited.Remote.approve)
+    decline = call(awaited.Remote.decline)
     wait = call(awaited.Remote.wait)
     add_webhook = call(awaited.Remote.add_webhook)
     webhook = call(awaited.Remote.webhook)

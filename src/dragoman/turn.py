@@ -8,13 +8,15 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack
 
-from msgspec import UNSET
+from msgspec import UNSET, to_builtins
 from msgspec.structs import replace
 
-from dragoman import clock, content
+from dragoman import clock, content, grants
 from dragoman.caller import Caller
 from dragoman.errors import InvalidAgentResponse
 from dragoman.events import Event, Received, Reply
+from dragoman.grants import Approval
+from dragoman.lineage import Ancestor, lineage
 from dragoman.telemetry import logger
 from dragoman.types import (
     AgentCard,
@@ -50,17 +52,27 @@ class Running(Protocol):
     reason: str
     """Why it was asked to stop: cancel, deadline, drain; empty if it was not."""
 
+    @property
+    def origin(self) -> str:
+        """Which agent that is, see `lineage`."""
+
     async def emit(self, event: Event) -> None:
         """Say it now."""
 
+    async def settle(self, event: Event) -> bool:
+        """Say it, and wait until it is durable; False if it cannot be said any more."""
+
     async def related(self, ids: Sequence[str]) -> list[Task]:
         """The tasks of these ids, or the others of the context."""
+
+    def audit(self, event: str, result: str, **about: str) -> None:
+        """Put down what an auditor wants to know."""
 
 
 class Over:
     """What stands for a run that has ended: nothing can be said any more."""
 
-    name = ""
+    name = origin = ""
     deadline = 0.0
     reason = ""
 
@@ -80,6 +92,13 @@ class Over:
         """None any more."""
         return []
 
+    async def settle(self, event: Event) -> bool:
+        """Not any more."""
+        return False
+
+    def audit(self, event: str, result: str, **about: str) -> None:
+        """There is nothing to put down."""
+
 
 class Turn:
     """One message, all that is known around it, and the events that answer it.
@@ -94,6 +113,8 @@ class Turn:
     """True once the client wants the task to end; for code that cannot be interrupted."""
     _count = 0
     _connected = 0
+    _used = False
+    """The grant that the message approves was used in this run."""
 
     def __init__(
         self,
@@ -201,9 +222,9 @@ class Turn:
         what it has begun when the turn is canceled. A turn that is run again after a crash and
         says the same finds what it has begun before."""
         from dragoman.client import Behalf, Client
-        from dragoman.client.behalf import Ancestor, lineage
 
         run = self._run
+        name, origin = (run.name, run.origin) if run else ("", "")
         self._connected += 1  # two of them that say the same mean two things
         until = run.deadline if run else math.inf
         left = until - time.monotonic()
@@ -215,7 +236,7 @@ class Turn:
         options.setdefault(
             "behalf",
             Behalf(
-                (*lineage(self.metadata), Ancestor(run.name if run else "", self.task.id)),
+                (*lineage(self.metadata), Ancestor(name, self.task.id, origin)),
                 key=f"{self.idempotency_key}:{self._connected}",
                 until=until,
                 deadline=clock.stamp(time.time() + left) if math.isfinite(left) else "",
@@ -279,9 +300,51 @@ class Turn:
         """Input is required; the client's next message starts the next turn."""
         return self._status(TaskState.INPUT_REQUIRED, content, metadata)
 
-    def require_auth(self, content: Any = None, *, metadata: Metadata | None = None) -> Event:
-        """The client must authenticate somewhere; the handler may go on and wait for it."""
+    def require_auth(
+        self,
+        content: Any = None,
+        *,
+        operation: Any = None,
+        expires: float = 600.0,
+        metadata: Metadata | None = None,
+    ) -> Event:
+        """The client must authenticate somewhere; the handler may go on and wait for it. With an
+        `operation`, which is any JSON, the client must approve just that within so many seconds:
+        its answer starts the next turn, which asks `granted` before it does it."""
+        if operation is not None:
+            try:
+                grant = grants.issue(self.task.id, operation, expires)
+            except TypeError as error:
+                raise InvalidAgentResponse(f"operation: {error}") from error
+            metadata = {**(metadata or {}), grants.GRANT: to_builtins(grant)}
         return self._status(TaskState.AUTH_REQUIRED, content, metadata)
+
+    @property
+    def approval(self) -> Approval | None:
+        """What the message says of the approval that was asked for; None if nothing. Whether it
+        allows anything is for `granted` to say."""
+        return grants.answered(self.metadata) or grants.answered(self.message.metadata)
+
+    async def granted(self, operation: Any) -> bool:
+        """Whether this message approves just this operation of this task. That can be said once:
+        the grant is used up, and that is durable, before True is returned."""
+        approval, run = self.approval, self._run
+        if approval is None or run is None:
+            return False
+        grant = grants.asked(self.task.metadata)
+        why = grants.refusal(grant, approval, self.task.id, operation, self.idempotency_key)
+        if not why and self._used:
+            why = "it was used before"
+        if why or grant is None:
+            logger.warning("an approval was not taken: %s", why, extra={"task": self.task.id})
+            run.audit("grant", why, grant=approval.id)
+            return False
+        self._used = True
+        used = to_builtins(replace(grant, used=self.idempotency_key))
+        event = self._status(TaskState.WORKING, None, {grants.GRANT: used})
+        settled = await run.settle(event)
+        run.audit("grant", "used" if settled else "interrupted", grant=grant.id)
+        return settled
 
     def complete(self, content: Any = None, *, metadata: Metadata | None = None) -> Event:
         """The task is done. A handler that simply ends means the same."""

@@ -23,9 +23,10 @@ from dragoman.dialects import v1_0
 from dragoman.errors import A2AError, InvalidAgentResponse, Unavailable
 from dragoman.events import Entry, Event, Reply
 from dragoman.lifecycle import IllegalEvent, advance
+from dragoman.lineage import origin
 from dragoman.settings import Settings
 from dragoman.store import LARGE, Claim, Query, Stale, Store
-from dragoman.telemetry import CORRELATION, TASK, logger
+from dragoman.telemetry import CORRELATION, TASK, audit, logger
 from dragoman.threads import Threads
 from dragoman.turn import Over, Turn
 from dragoman.types import (
@@ -311,6 +312,11 @@ class Run:
         self._artifacts = {artifact.artifact_id for artifact in claim.task.artifacts}
         self._pending: list[Entry] = []
 
+    @property
+    def origin(self) -> str:
+        """See `Running.origin`."""
+        return origin(self.worker.store.id, self.agent.key)
+
     # -- what the handler says (its sink)
 
     def put(self, value: Any) -> bool:
@@ -344,6 +350,29 @@ class Run:
         if self._much():
             await self.relieve()
         return None
+
+    async def settle(self, event: Event) -> bool:
+        """Take what must be durable before anything else is done; False if it cannot be."""
+        if self.closing or self.ended or self.lost:
+            return False
+        self._say(event)
+        await self.relieve()
+        return not self.lost
+
+    def audit(self, event: str, result: str, **about: str) -> None:
+        """Put it down, if that is wanted."""
+        if not self.worker.settings.audit:
+            return
+        caller, task = self.turn.caller, self.claim.head.id
+        audit(
+            event,
+            result=result,
+            agent=self.agent.key,
+            who=caller.identity,
+            tenant=caller.tenant,
+            task=task,
+            **about,
+        )
 
     def _much(self) -> bool:
         """Whether to wait until what was said has landed."""
@@ -609,7 +638,9 @@ class Run:
 
     async def related(self, ids: Sequence[str]) -> list[Task]:
         """Tasks that the caller may see: those named, or the others of the context."""
-        scope, store = self.claim.head.scope, self.worker.store
+        store = self.worker.store
+        # one with whom the task is shared does not see what else its owner has
+        scope = replace(self.claim.head.scope, owner=self.turn.caller.identity)
         if not ids:
             page = await store.list(scope, Query(context=self.claim.head.context, size=100))
             return [task for task in page.tasks if task.id != self.claim.head.id]

@@ -12,8 +12,8 @@ import pytest
 
 from dragoman import Agent, App, Message, Part, Role, TaskState, Turn, clock
 from dragoman.client import Behalf, Client, Request, Response
-from dragoman.client.behalf import LINEAGE, lineage
 from dragoman.client.engine import Inside
+from dragoman.lineage import LINEAGE, lineage
 from tests.client.networks import BINDINGS
 from tests.serving import serving
 from tests.unit.test_worker import OVER, World
@@ -483,10 +483,10 @@ async def test_lineage() -> None:
     assert LINEAGE == "urn:dragoman:lineage:v1"
     (first, second), third = seen, last.turns[0]
     assert LINEAGE not in first.metadata
-    path = [{"agent": "Office", "task": first.task.id}]
-    assert second.metadata[LINEAGE]["path"] == path
-    path += [{"agent": "Middle", "task": second.task.id}]
-    assert third.metadata[LINEAGE]["path"] == path
+    path = [("Office", first.task.id), ("Middle", second.task.id)]
+    assert [(a.agent, a.task) for a in lineage(second.metadata)] == path[:1]
+    assert [(a.agent, a.task) for a in lineage(third.metadata)] == path
+    assert len({ancestor.origin for ancestor in lineage(third.metadata)}) == 2
     assert third.metadata["mine"] == 1
     assert [ancestor.agent for ancestor in lineage(third.metadata)] == ["Office", "Middle"]
     assert clock.now() < second.metadata[LINEAGE]["deadline"] < clock.stamp(2**34)

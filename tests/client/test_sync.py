@@ -19,9 +19,9 @@ import pytest
 from dragoman import Agent, App, Message, Part, TaskState, Turn, sync
 from dragoman import client as awaited
 from dragoman.client import Unreachable
-from dragoman.client.behalf import lineage
 from dragoman.client.engine import Inside
 from dragoman.errors import InvalidParams, TaskNotFound
+from dragoman.lineage import lineage
 from dragoman.types import TaskArtifactUpdateEvent
 from tests.client.networks import BINDINGS, Dead, card, free_port
 from tests.client.test_client import parrot

@@ -4,35 +4,20 @@ without a word nobody sees anything. The matrix is made from the table of operat
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import Any
 
-import grpc
-import httpx
 import pytest
 import pytest_asyncio
 
-from dragoman import App
 from dragoman.operations import OPERATIONS
-from dragoman.security import ApiKey
 from tests.contract import agents
-from tests.contract.bindings import STREAMS, Binding, Failed, Grpc, HttpJson, JsonRpc
+from tests.contract.bindings import Binding, Failed, JsonRpc
 from tests.contract.older import Grpc03, Http03, JsonRpc03
-from tests.serving import serving
+from tests.security.house import KINDS, House, asked, housed, message
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-KINDS: tuple[type[Binding], ...] = (JsonRpc, HttpJson, Grpc, JsonRpc03, Http03, Grpc03)
-KEYS = {"alice": ["a-key", "a-key-that-comes"], "bob": "b-key"}
 UNKNOWN = "01900000-0000-7000-8000-000000000000"
-
-
-def message(text: str, **more: Any) -> dict[str, Any]:
-    """What a user says."""
-    return {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}], **more}
-
-
 CALLS: dict[str, Any] = {
     "SendMessage": lambda task: {"message": message("more", taskId=task)},
     "SendStreamingMessage": lambda task: {"message": message("more", taskId=task)},
@@ -49,49 +34,12 @@ CALLS: dict[str, Any] = {
 """What is asked of a task that may be somebody else's; None where no task is named."""
 
 
-@dataclass
-class House:
-    """A server, and ways to it."""
-
-    url: str
-    http: httpx.AsyncClient
-    channel: Any
-
-    def client(self, kind: type[Binding], key: str) -> Binding:
-        """A caller with this key, or none."""
-        headers = {"x-key": key} if key else {}
-        channel = self.channel if issubclass(kind, Grpc) else None
-        return kind(self.url, self.http, headers, channel)
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def house() -> AsyncIterator[House]:
     """An agent that wants a key."""
-    agent = agents.make(extended=True)
-    app = App(
-        agent,
-        auth=ApiKey(header="X-Key", keys=KEYS),
-        push=True,
-        egress_allow=["*.example"],
-        grpc_port=0,
-        drain=0.0,
-    )
-    async with AsyncExitStack() as stack:
-        url = await stack.enter_async_context(serving(app))
-        http = await stack.enter_async_context(httpx.AsyncClient(timeout=20))
-        channel = grpc.aio.insecure_channel(f"127.0.0.1:{app.ports[0].number}")
-        stack.push_async_callback(channel.close)
-        yield House(url, http, channel)
-
-
-async def asked(client: Binding, name: str, params: dict[str, Any]) -> Any:
-    """What comes of it."""
-    try:
-        if name in STREAMS:
-            return [seen.event for seen in await client.stream(name, **params)]
-        return await client.call(name, **params)
-    except Failed as failed:
-        return failed
+    settings: dict[str, Any] = {"push": True, "egress_allow": ["*.example"]}
+    async with housed(agents.make(extended=True), **settings) as found:
+        yield found
 
 
 async def test_every_operation_has_an_entry() -> None:

@@ -19,7 +19,7 @@ def test_every_setting_is_documented_with_its_default() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \| `(.*?)` \|", page, re.MULTILINE))
     for item in msgspec.structs.fields(Settings):
         default = item.default
-        shown = {True: "true", False: "false"}[default] if default in (True, False) else default
+        shown = str(default).lower() if isinstance(default, bool) else default
         if default is None:
             shown = "none"
         elif isinstance(default, str):

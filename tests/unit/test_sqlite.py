@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from dragoman.caller import Caller
 from dragoman.errors import Unavailable
 from dragoman.events import Entry, Received
-from dragoman.stores.sqlite import SqliteStore
+from dragoman.stores.sqlite import SqliteStore, schema
 from dragoman.stores.sqlite.driver import STANDARD, Driver
 from dragoman.stores.sqlite.schema import Unusable
 from dragoman.types import Message, Part, Role, TaskState
@@ -204,3 +205,18 @@ async def test_others_on_the_machine_cannot_read_it(tmp_path: Path) -> None:
     modes = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
     await store.close()
     assert set(modes.values()) == {0o600}, modes
+
+
+async def test_a_file_of_the_first_version_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(schema.MIGRATIONS[0])
+        db.execute(f"PRAGMA application_id = {schema.APPLICATION}")
+        db.execute("PRAGMA user_version = 1")
+    ids = []
+    for _ in range(2):
+        store = SqliteStore(path)
+        await store.open()
+        ids.append(store.id)
+        await store.close()
+    assert ids[0] == ids[1] != ""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dragoman.caller import Scope
 from dragoman.errors import LimitExceeded, TaskNotCancelable, TaskNotFound, UnsupportedOperation
@@ -17,6 +18,7 @@ from dragoman.lifecycle import fold
 from dragoman.store import (
     Claim,
     Conflict,
+    Draft,
     Head,
     Query,
     Receipt,
@@ -139,6 +141,53 @@ async def test_another_scope_sees_nothing(store: Store, stranger: Scope) -> None
         with pytest.raises(TaskNotFound):
             await attempt
     assert (await head(store)).last == 1
+
+
+async def test_the_owner_of_a_task_is_known_within_its_tenant(store: Store) -> None:
+    await accept(store)
+    for owner in ("owner", "other", ""):
+        assert await store.owner(replace(SCOPE, owner=owner), "t") == "owner"
+    assert await store.owner(SCOPE, "another") is None
+    for stranger in (replace(SCOPE, tenant="other"), replace(SCOPE, agent="other")):
+        assert await store.owner(stranger, "t") is None
+
+
+async def test_what_is_not_born_has_no_owner(store: Store) -> None:
+    await accept(store, born=False)
+    assert await store.owner(SCOPE, "t") is None
+
+
+async def test_tasks_are_counted_by_state(store: Store) -> None:
+    assert not any((await store.tally(SCOPE)).values())
+    for name in ("a", "b"):
+        await accept(store, name)
+    await accept(store, "d", born=False)
+    await accept(store, "e", scope=STRANGERS[2])
+    await ended(store, "c")
+    found = {state: n for state, n in (await store.tally(SCOPE)).items() if n}
+    assert found == {TaskState.SUBMITTED: 2, TaskState.COMPLETED: 1}
+
+
+async def test_a_store_is_told_from_others(store: Store, make: Make) -> None:
+    other = await make()
+    assert store.id != other.id
+    assert len(store.id) >= 32
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_nothing_new_begins_without_room(store: Store, known: bool) -> None:
+    if known:
+        await accept(store, receipt=Receipt("k", b"d"))
+    draft = Draft(
+        task="other", received=received("other"), new=True, receipt=Receipt("k", b"d"), full="full"
+    )
+    if known:
+        accepted = await store.accept(SCOPE, draft)
+        assert (accepted.head.id, accepted.fresh) == ("t", False)
+    else:
+        with pytest.raises(LimitExceeded, match="full"):
+            await store.accept(SCOPE, draft)
+        assert await store.head(SCOPE, "other") is None
 
 
 async def test_reading_in_stretches(store: Store) -> None:

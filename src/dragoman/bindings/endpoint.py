@@ -19,6 +19,7 @@ from dragoman.errors import A2AError, Forbidden, InvalidParams, Unauthenticated
 from dragoman.operations import Operation
 from dragoman.security import signing
 from dragoman.security.jwk import Key
+from dragoman.security.limits import Limits
 from dragoman.security.schemes import Gate
 from dragoman.service import Service
 from dragoman.settings import Settings
@@ -63,6 +64,7 @@ class Endpoint:
         *,
         identify: Identify | None = None,
         gate: Gate | None = None,
+        limits: Limits | None = None,
         prefix: str = "",
     ) -> None:
         self.service = service
@@ -76,7 +78,8 @@ class Endpoint:
         """The port of gRPC, while it is open."""
         self.keys: tuple[Key, ...] = ()
         """Those that sign the card."""
-        self._open = identify is None and not service.required
+        self._limits = limits
+        self._open = identify is None and limits is None and not service.required
         self._cards: dict[tuple[str, Writing], tuple[bytes, bytes]] = {}
 
     def sign(self, keys: tuple[Key, ...]) -> None:
@@ -91,17 +94,25 @@ class Endpoint:
 
     async def caller(self, exchange: Inquiry) -> Caller:
         """Who asks; comes before anything else is looked at."""
-        if self.identify is None:
-            return ANONYMOUS["1.0"].caller
-        request = exchange.request()
-        SHOWN.set((request.headers, request.query))
         try:
-            found = self.identify(request)
-            caller = await found if inspect.isawaitable(found) else found
+            if self._limits is not None:
+                self._limits.knock(exchange.peer, exchange.every(b"x-forwarded-for"))
+            caller = await self._identified(exchange)
+            if self._limits is not None and caller.identity:
+                self._limits.enter(caller)
         except Exception as error:
             if self.settings.audit:
                 self._note("identify", exchange, _outcome(error))
             raise
+        return caller
+
+    async def _identified(self, exchange: Inquiry) -> Caller:
+        if self.identify is None:
+            return ANONYMOUS["1.0"].caller
+        request = exchange.request()
+        SHOWN.set((request.headers, request.query))
+        found = self.identify(request)
+        caller = await found if inspect.isawaitable(found) else found
         # It is stored with the message: what cannot be read back must not get there.
         return msgspec.json.decode(msgspec.json.encode(caller), type=Caller)
 
@@ -172,15 +183,17 @@ class Endpoint:
         self, event: str, exchange: Inquiry, result: str, who: Caller | None = None, **about: str
     ) -> None:
         who = who or ANONYMOUS["1.0"].caller
-        asked = exchange.request()
+        client, forwarded = exchange.peer, exchange.every(b"x-forwarded-for")
+        if self._limits is not None:
+            client = self._limits.proxies.origin(client, forwarded)
         audit(
             event,
             result=result,
             agent=self.service.agent.key,
             who=who.identity,
             tenant=who.tenant,
-            client=asked.client,
-            path=asked.path,
+            client=client,
+            path=exchange.request().path,
             **about,
         )
 

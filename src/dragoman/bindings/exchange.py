@@ -93,6 +93,10 @@ class Inquiry(Protocol):
         """What `identify` is shown."""
 
     @property
+    def peer(self) -> str:
+        """The address that it came from, which may be a proxy's."""
+
+    @property
     def base(self) -> tuple[str, str, str]:
         """Scheme, host and path at which the caller has reached the application."""
 
@@ -143,6 +147,11 @@ class Exchange:
         return ",".join(v.decode("latin-1") for k, v in self.scope["headers"] if k == name)
 
     @property
+    def peer(self) -> str:
+        """See `Inquiry.peer`."""
+        return str((self.scope.get("client") or ("",))[0])
+
+    @property
     def base(self) -> tuple[str, str, str]:
         """See `Inquiry.base`."""
         host = self.header(b"host")
@@ -170,7 +179,7 @@ class Exchange:
             path=self.scope["path"],
             query=self.scope.get("query_string", b"").decode("latin-1"),
             headers={k.decode("latin-1"): v.decode("latin-1") for k, v in self.scope["headers"]},
-            client=(self.scope.get("client") or ("",))[0],
+            client=self.peer,
         )
 
     async def body(self) -> bytes:

@@ -18,7 +18,7 @@ from grpc_reflection.v1alpha import reflection
 from dragoman import dialects
 from dragoman.bindings.endpoint import ANONYMOUS, Endpoint
 from dragoman.bindings.sse import asking, formed
-from dragoman.caller import Call, Request
+from dragoman.caller import Call, Caller, Request
 from dragoman.dialects import protobuf
 from dragoman.dialects.protobuf.speech import BARE, OLDER, SPEECHES, Speech
 from dragoman.dialects.v0_3 import proto as v0_3
@@ -168,14 +168,19 @@ class Inquiry:
 
     def request(self) -> Request:
         """See `exchange.Inquiry`."""
-        address = unquote(self.context.peer()).partition(":")[2].rpartition(":")[0]
         return Request(
             method="POST",
             path=self.method,
             query="",
             headers={name.decode(): _text(value) for name, value in self.headers.items()},
-            client=address.strip("[]"),
+            client=self.peer,
         )
+
+    @property
+    def peer(self) -> str:
+        """See `exchange.Inquiry`."""
+        address = unquote(self.context.peer()).partition(":")[2].rpartition(":")[0]
+        return address.strip("[]")
 
     @property
     def base(self) -> tuple[str, str, str]:
@@ -200,7 +205,7 @@ def _handler(endpoint: Endpoint, speech: Speech, operation: Operation) -> grpc.R
             call = endpoint.call(inquiry, await endpoint.caller(inquiry), version)
         request = _heard(speech, inquiry).decode(operation.request, body)
         if operation.streams:
-            endpoint.streams.check()
+            endpoint.streams.check(call.caller.owner)
         if call.caller.extensions:
             active = ", ".join(call.caller.extensions)
             name = "a2a-extensions" if version == "1.0" else "x-a2a-extensions"
@@ -222,8 +227,7 @@ def _handler(endpoint: Endpoint, speech: Speech, operation: Operation) -> grpc.R
     async def stream(body: bytes, context: Context) -> None:
         try:
             inquiry, call, answer = await begin(body, context)
-            places = RESUME in call.caller.extensions
-            await Flow(context, answer, _heard(speech, inquiry), places).run(endpoint)
+            await Flow(context, answer, _heard(speech, inquiry), call.caller).run(endpoint)
         except A2AError as error:
             await _abort(context, speech, error)
         except Exception as error:
@@ -244,14 +248,15 @@ def _heard(speech: Speech, inquiry: Inquiry) -> Speech:
 class Flow:
     """One reader of a stream being served."""
 
-    def __init__(self, context: Context, stream: Stream, speech: Speech, places: bool) -> None:
+    def __init__(self, context: Context, stream: Stream, speech: Speech, caller: Caller) -> None:
         self.context = context
         self.stream = stream
         self.speech = speech
         self.sending = 0.0
         """Since when the reader has not taken what it was sent; 0 if it has."""
         self.sent = time.monotonic()
-        self._places = places
+        self.owner = caller.owner
+        self._places = RESUME in caller.extensions
         self._cut = False
         self._task: asyncio.Task[None] | None = None
 
@@ -271,7 +276,7 @@ class Flow:
     async def run(self, endpoint: Endpoint) -> None:
         """Send the whole stream."""
         self._task = asyncio.current_task()
-        endpoint.streams.open.add(self)
+        endpoint.streams.add(self)
         try:
             await self._pour()
         except asyncio.CancelledError:
@@ -279,7 +284,7 @@ class Flow:
                 raise
             raise Unavailable("The reader has taken nothing for too long") from None
         finally:
-            endpoint.streams.open.discard(self)
+            endpoint.streams.remove(self)
             self.stream.close()
 
     async def _pour(self) -> None:

@@ -80,7 +80,7 @@ async def serve(endpoint: Endpoint, exchange: Exchange, path: str) -> None:
         call = endpoint.call(exchange, caller, version)
         request = await _request(found, exchange)
         if found.operation.streams:
-            endpoint.streams.check()
+            endpoint.streams.check(call.caller.owner)
         answer = await endpoint.operate(found.operation, request, call, exchange)
         streaming = isinstance(answer, Stream)
         body = b"{}" if answer is None or streaming else _form(version, exchange).encode(answer)
@@ -186,7 +186,11 @@ def _agree(said: Any, path: str, name: str) -> None:
 async def _stream(endpoint: Endpoint, exchange: Exchange, stream: Stream, call: Call) -> None:
     version = call.caller.version
     pour = Pour(
-        exchange, stream, dialect=_form(version, exchange), places=RESUME in call.caller.extensions
+        exchange,
+        stream,
+        dialect=_form(version, exchange),
+        places=RESUME in call.caller.extensions,
+        owner=call.caller.owner,
     )
     await pour.run(
         endpoint.streams,

@@ -114,7 +114,7 @@ async def serve(endpoint: Endpoint, exchange: Exchange) -> None:
         version = _version(exchange, method, params)
         call = ANONYMOUS[version] if plain else endpoint.call(exchange, caller, version)
         if method.operation.streams:
-            endpoint.streams.check()
+            endpoint.streams.check(call.caller.owner)
         try:
             answer = await _operate(endpoint, exchange, method, asked, params, call)
         except TaskNotFound:
@@ -232,6 +232,7 @@ async def _stream(
         before=b'{"jsonrpc":"2.0","id":%b,"result":' % (asked.id or b"null"),
         after=b"}",
         places=RESUME in call.caller.extensions,
+        owner=call.caller.owner,
     )
     await pour.run(
         endpoint.streams,

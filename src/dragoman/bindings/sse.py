@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
@@ -32,6 +33,8 @@ class Open(Protocol):
     sending: float
     """Since when its reader has not taken what it was sent; 0 if it has."""
     sent: float
+    owner: str
+    """Whose stream it is; empty if that cannot be told."""
 
     def watch(self) -> None:
         """Notice from now on when the reader goes away."""
@@ -49,11 +52,29 @@ class Streams:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.open: set[Open] = set()
+        self._owned: Counter[str] = Counter()
 
-    def check(self) -> None:
-        """LimitExceeded if no more may be opened."""
+    def check(self, owner: str) -> None:
+        """LimitExceeded if no more may be opened, or no more of this owner's."""
         if len(self.open) >= self.settings.max_streams:
             raise LimitExceeded(f"{self.settings.max_streams} streams are open")
+        most = self.settings.quota_streams
+        if owner and most and self._owned[owner] >= most:
+            raise LimitExceeded(f"{most} of your streams are open; close some")
+
+    def add(self, stream: Open) -> None:
+        """It is open from now on."""
+        self.open.add(stream)
+        if stream.owner:
+            self._owned[stream.owner] += 1
+
+    def remove(self, stream: Open) -> None:
+        """It has ended."""
+        self.open.discard(stream)
+        if stream.owner:
+            self._owned[stream.owner] -= 1
+            if not self._owned[stream.owner]:
+                del self._owned[stream.owner]
 
     async def run(self) -> None:
         """Look after the streams until cancelled; one clock for all of them."""
@@ -102,8 +123,10 @@ class Pour:
         before: bytes = b"",
         after: bytes = b"",
         places: bool = False,
+        owner: str = "",
     ) -> None:
         self.exchange = exchange
+        self.owner = owner
         self.stream = stream
         self.sending = 0.0
         """Since when the reader has not taken what it was sent; 0 if it has."""
@@ -142,7 +165,7 @@ class Pour:
     ) -> None:
         """Send the whole stream."""
         self._task = asyncio.current_task()
-        streams.open.add(self)
+        streams.add(self)
         try:
             await self.exchange.begin(EVENT_STREAM, (*HEADERS, *headers))
             try:
@@ -160,7 +183,7 @@ class Pour:
         finally:
             if self._watcher is not None:
                 self._watcher.cancel()
-            streams.open.discard(self)
+            streams.remove(self)
             self.stream.close()
 
     async def _pour(self) -> None:

@@ -3,38 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
+from dragoman.lineage import LINEAGE, Ancestor
 from dragoman.types import Message
-
-LINEAGE = "urn:dragoman:lineage:v1"
-"""Our extension: the metadata of a request tells which tasks it serves, and until when they can
-wait."""
-
-
-class Ancestor(Struct, frozen=True):
-    """A task that waits for this one."""
-
-    agent: str
-    task: str
-
-
-def lineage(metadata: Mapping[str, Any]) -> tuple[Ancestor, ...]:
-    """The tasks that a request serves, the first one first; nothing if it does not say."""
-    told = metadata.get(LINEAGE)
-    try:
-        return msgspec.convert(told, _Told).path if told else ()
-    except msgspec.ValidationError:
-        return ()
-
-
-class _Told(Struct, frozen=True):
-    path: tuple[Ancestor, ...] = ()
 
 
 class Behalf:

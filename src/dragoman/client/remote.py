@@ -7,11 +7,14 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Unpack
 
+import msgspec
+
 from dragoman import clock
 from dragoman.client.engine import Unreachable
 from dragoman.client.result import Result
 from dragoman.client.stream import Stream
 from dragoman.errors import A2AError, MethodNotFound, UnsupportedOperation
+from dragoman.grants import GRANT, Approval, Grant
 from dragoman.types import (
     AuthenticationInfo,
     CancelTaskRequest,
@@ -67,6 +70,25 @@ class Remote:
     async def reply(self, said: Any, *, wait: bool = True, **saying: Unpack[Saying]) -> Result:
         """Send the next message of this task."""
         return await self._client.send(said, task=self.id, wait=wait, **saying)
+
+    async def approve(
+        self, grant: Grant, said: Any = "Approved", *, wait: bool = True, **saying: Unpack[Saying]
+    ) -> Result:
+        """Approve what the task asks for (`Result.grant`): this operation, once."""
+        return await self._answer(grant, True, said, wait, saying)
+
+    async def decline(
+        self, grant: Grant, said: Any = "Declined", *, wait: bool = True, **saying: Unpack[Saying]
+    ) -> Result:
+        """Say that it must not be done."""
+        return await self._answer(grant, False, said, wait, saying)
+
+    async def _answer(
+        self, grant: Grant, approved: bool, said: Any, wait: bool, saying: Saying
+    ) -> Result:
+        answer = Approval(id=grant.id, digest=grant.digest, approved=approved)
+        saying["metadata"] = {**saying.get("metadata", {}), GRANT: msgspec.to_builtins(answer)}
+        return await self.reply(said, wait=wait, **saying)
 
     async def wait(self, *, poll: float = 1.0) -> Task:
         """The task once it has ended or asks for something: by its stream, else by a webhook if

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
+from dragoman.grants import Grant, asked
 from dragoman.types import Artifact, Message, Part, Task, TaskState
 
 
@@ -20,6 +21,12 @@ class Result(Struct, frozen=True):
     def state(self) -> TaskState | None:
         """The task's state; None for a direct message."""
         return self.task.status.state if self.task else None
+
+    @property
+    def grant(self) -> Grant | None:
+        """What the task asks to be approved, see `Remote.approve`; None if it asks nothing such."""
+        asking = self.task is not None and self.task.status.state is TaskState.AUTH_REQUIRED
+        return asked(self.task.metadata) if self.task is not None and asking else None
 
     @property
     def artifacts(self) -> Sequence[Artifact]:

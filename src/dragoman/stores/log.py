@@ -97,6 +97,11 @@ class Shelf:
         self._settle()
         return self.live if query.state is None else self._states[query.state.number]
 
+    def tally(self) -> dict[TaskState, int]:
+        """How many there are in each state."""
+        self._settle()
+        return {state: self._states[state.number] for state in TaskState}
+
     def _all(self, cursor: tuple[str, str] | None) -> Iterator[Log]:
         order = self._order
         end = bisect_left(order, cursor) if cursor else len(order)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+import uuid
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from heapq import heappop, heappush, nsmallest
@@ -32,13 +33,14 @@ from dragoman.store import (
     Webhook,
 )
 from dragoman.stores.log import Log, Shelf
-from dragoman.types import TaskStatusUpdateEvent
+from dragoman.types import TaskState, TaskStatusUpdateEvent
 
 
 class MemoryStore:
     """The store without a disk."""
 
     def __init__(self, *, max_tasks: int = 50_000, task_age: float = 24 * 3600.0) -> None:
+        self.id = uuid.uuid4().hex
         self.max_tasks = max_tasks
         self.task_age = task_age
         self._logs: dict[str, Log] = {}
@@ -81,6 +83,8 @@ class MemoryStore:
             log = self._logs[task]
             return Accepted(log.head(), number, log.received(number), False)
         if draft.new:
+            if draft.full:
+                raise LimitExceeded(draft.full)
             if len(self._logs) >= self.max_tasks:
                 self._make_room()
             log = self._logs[draft.task] = Log(scope, draft)
@@ -124,6 +128,17 @@ class MemoryStore:
             logs.pop()
             cursor = (logs[-1].changed, logs[-1].id)
         return Page([log.task() for log in logs], cursor, shelf.total(query))
+
+    async def tally(self, scope: Scope) -> Mapping[TaskState, int]:
+        """See `Store.tally`."""
+        shelf = self._shelves.get(scope)
+        return shelf.tally() if shelf is not None else {}
+
+    async def owner(self, scope: Scope, task: str) -> str | None:
+        """See `Store.owner`."""
+        log = self._logs.get(task)
+        known = log is not None and log.born and replace(log.scope, owner=scope.owner) == scope
+        return log.scope.owner if log is not None and known else None
 
     async def cancel(
         self,

@@ -13,9 +13,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.client.behalf import LINEAGE
 from dragoman.client.credentials import FIELDS, masked
 from dragoman.client.engine import Engine, Request, Response
+from dragoman.lineage import LINEAGE
 from dragoman.telemetry import MASK, secretive
 
 LATER = "…"

@@ -77,6 +77,7 @@ class SqliteStore:
         driver: Driver = STANDARD,
     ) -> None:
         self.path = Path(path)
+        self.id = ""
         self.synchronous = synchronous
         self.keep = keep
         """How long a task is kept after its end; 0 is for ever."""
@@ -125,6 +126,7 @@ class SqliteStore:
             version(db)  # a file that is not ours stays as it is
             prepare(db, synchronous=self.synchronous)
             migrate(db)
+            (self.id,) = db.execute("SELECT id FROM about").fetchone()
         except Unusable as error:
             raise Unusable(f"{self.path}: {error.message}") from None
         # Nobody else has the file: whoever held a claim is dead.
@@ -160,6 +162,8 @@ class SqliteStore:
                 row = ledger.row(task)
                 assert row is not None  # a receipt goes with its task
                 return Accepted(row.head(), number, ledger.received(row, number), False)
+            if draft.new and draft.full:
+                raise LimitExceeded(draft.full)
             row = ledger.add(scope, draft) if draft.new else ledger.mine(scope, draft.task)
             if row.size > self.max_task:
                 raise LimitExceeded(f"The task is larger than {self.max_task} bytes")
@@ -220,6 +224,17 @@ class SqliteStore:
     async def list(self, scope: Scope, query: Query) -> Page:
         """See `Store.list`."""
         return await self._read(lambda view: view.page(scope, query))
+
+    async def tally(self, scope: Scope) -> Mapping[TaskState, int]:
+        """See `Store.tally`."""
+        return self._now(lambda view: view.tally(scope))
+
+    async def owner(self, scope: Scope, task: str) -> str | None:
+        """See `Store.owner`."""
+        row = self._now(lambda view: view.row(task))
+        if row is None or not row.born or replace(row.scope, owner=scope.owner) != scope:
+            return None
+        return row.scope.owner
 
     async def cancel(
         self,

@@ -108,7 +108,15 @@ CREATE INDEX line_due ON line (agent, due) WHERE behind = 1 AND parked = 0;
 CREATE INDEX line_parked ON line (task) WHERE parked = 1;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST,)
+_ABOUT = """
+CREATE TABLE about (
+  id TEXT NOT NULL
+) STRICT;
+
+INSERT INTO about (id) VALUES (lower(hex(randomblob(16))));
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _ABOUT)
 """Each leads from the version that is its index to the next one."""
 
 VERSION = len(MIGRATIONS)

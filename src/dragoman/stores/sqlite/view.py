@@ -14,9 +14,9 @@ from dragoman.events import Entry
 from dragoman.lifecycle import fold
 from dragoman.store import Head, Line, Page, Query, Webhook
 from dragoman.stores.sqlite.driver import Connection
-from dragoman.stores.sqlite.ledger import FOUND, Leaf, decode_task, entries, events
+from dragoman.stores.sqlite.ledger import FOUND, STATES, Leaf, decode_task, entries, events
 from dragoman.stores.sqlite.lines import LINE, decode_webhook, line
-from dragoman.types import Task
+from dragoman.types import Task, TaskState
 
 SMALL = 64 * 1024
 """A log of fewer bytes is folded from its beginning; a larger one gets snapshots."""
@@ -137,6 +137,15 @@ class View:
             sql = "SELECT coalesce(sum(number), 0) FROM tally WHERE scope = ?"
         (total,) = self.db.execute(sql, values).fetchone()
         return int(total)
+
+    def tally(self, scope: Scope) -> dict[TaskState, int]:
+        """How many born tasks there are in each state."""
+        found = self.db.execute(
+            "SELECT state, number FROM tally JOIN scope ON scope.key = tally.scope "
+            "WHERE agent = ? AND tenant = ? AND owner = ?",
+            (scope.agent, scope.tenant, scope.owner),
+        )
+        return {STATES[state]: number for state, number in found.fetchall()}
 
     def moved(self, places: Mapping[str, int]) -> Collection[str]:
         """Those whose version is another, or that are gone."""
