@@ -63,6 +63,12 @@ def asked(metadata: Mapping[str, Any] | None) -> Grant | None:
     return _read(metadata, Grant)
 
 
+def answer(grant: Grant, *, approved: bool) -> dict[str, Any]:
+    """The metadata of a message that approves or declines it."""
+    told = Approval(id=grant.id, digest=grant.digest, approved=approved)
+    return {GRANT: msgspec.to_builtins(told)}
+
+
 def answered(metadata: Mapping[str, Any] | None) -> Approval | None:
     """What a message says of a grant."""
     return _read(metadata, Approval)

@@ -23,7 +23,14 @@ def agent() -> Agent:
     async def echo(turn: Turn) -> AsyncIterator[Any]:
         """Say it again."""
         yield turn.working("on it")
-        if turn.text == "ask":
+        if turn.approval or turn.text == "pay":
+            if turn.approval and not turn.approval.approved:
+                yield turn.reject("Then not")
+            elif await turn.granted({"pay": 5}):
+                yield turn.artifact("paid")
+            else:
+                yield turn.require_auth("May I?", operation={"pay": 5})
+        elif turn.text == "ask":
             yield turn.ask("What?")
         elif turn.text == "fail":
             yield turn.fail("I cannot")
@@ -112,6 +119,19 @@ async def test_stream_and_tasks(url: str) -> None:
     status, _, err = await run("task", "cancel", url, task)
     assert status == 1
     assert "already ended" in err
+
+
+async def test_approvals(url: str) -> None:
+    for verb, status, words in (("approve", 0, "paid"), ("decline", 1, "Then not")):
+        found, out, _ = await run("send", url, "pay", "--json")
+        task = json.loads(out)["id"]
+        assert found != 0  # it is not done
+        found, out, err = await run("task", verb, url, task)
+        assert found == status
+        assert words in out + err
+        assert '{"pay": 5}' in err
+        found, _, err = await run("task", verb, url, task)
+        assert (found, "asks for no approval" in err) == (2, True)
 
 
 async def test_who_asks(url: str) -> None:

@@ -24,7 +24,14 @@ def desk() -> Agent:
     async def work(turn: Turn) -> AsyncIterator[Any]:
         """Work."""
         yield turn.working("on it")
-        if turn.text == "ask":
+        if turn.approval or turn.text == "pay":
+            if turn.approval and not turn.approval.approved:
+                yield turn.reject("Then not")
+            elif await turn.granted({"pay": 5}):
+                yield turn.artifact("paid")
+            else:
+                yield turn.require_auth("May I?", operation={"pay": 5})
+        elif turn.text == "ask":
             yield turn.ask("Which one?")
         elif turn.text == "wait":
             await asyncio.sleep(600)
@@ -113,6 +120,25 @@ def test_a_canceled_question_is_not_answered(url: str, tmp_path: Path) -> None:
         terminal.expect("you> ")
         terminal.line("hello")
         terminal.expect("you said hello")
+
+
+def test_approvals_in_a_chat(url: str, tmp_path: Path) -> None:
+    with Terminal("chat", url, home=tmp_path) as terminal:
+        terminal.expect("you> ")
+        terminal.line("/approve")
+        terminal.expect("there is nothing to be approved")
+        terminal.line("pay")
+        terminal.expect('it asks to be allowed: {"pay": 5}')
+        terminal.expect("answer> ")
+        terminal.line("/approve")
+        terminal.expect("paid")
+        terminal.expect("you> ")
+        terminal.line("pay")
+        terminal.expect("/approve or /decline")
+        terminal.line("/decline")
+        terminal.expect("Then not")
+        terminal.line("/quit")
+        assert terminal.ended() == 0
 
 
 def test_what_was_typed_is_remembered(url: str, tmp_path: Path) -> None:

@@ -20,9 +20,10 @@ from dragoman.cli import UsageError, reach
 from dragoman.cli.paint import BOLD, CYAN, DIM, RED, YELLOW, paint
 from dragoman.cli.screen import Screen, complaint, verdict
 from dragoman.cli.table import plain, word
-from dragoman.cli.talk import CHAT
+from dragoman.cli.talk import CHAT, asks
 from dragoman.client import File, Unreachable
 from dragoman.errors import A2AError, TaskNotFound, UnsupportedOperation
+from dragoman.grants import Grant, answer
 from dragoman.sync import Client, Stream
 from dragoman.types import Message, Part, Role, Task, TaskState
 
@@ -77,6 +78,7 @@ class Chat:
         """The task that the next message goes to."""
         self._last: str = arguments.task
         self._attached: list[File | Part] = []
+        self._grant: Grant | None = None
         self._status = 0
 
     def run(self) -> int:
@@ -116,10 +118,10 @@ class Chat:
 
     # -- a turn
 
-    def _say(self, text: str) -> None:
+    def _say(self, text: str, **saying: Any) -> None:
         parts: list[File | Part] = [*([Part(text=text)] if text.strip() else []), *self._attached]
         stream = self._agent.stream(
-            parts, task=self._waiting, context=self._context, **self._saying()
+            parts, task=self._waiting, context=self._context, **self._saying(), **saying
         )
         try:
             with stream:
@@ -155,7 +157,11 @@ class Chat:
         self._last, self._context = result.task.id, result.task.context_id
         state = result.task.status.state
         self._waiting = result.task.id if state.interrupted else ""
-        if state is TaskState.AUTH_REQUIRED:
+        self._grant = result.grant
+        if self._grant is not None:
+            self._aside(f"(it asks to be allowed: {asks(self._grant)})", YELLOW)
+            self._aside("(until " + plain(self._grant.expires) + "; /approve or /decline)", YELLOW)
+        elif state is TaskState.AUTH_REQUIRED:
             self._aside("(the agent waits until you have logged in where it says)", YELLOW)
 
     def _stop(self, stream: Stream) -> None:
@@ -187,6 +193,8 @@ class Chat:
             "data": self._data,
             "new": self._new,
             "task": self._task,
+            "approve": lambda _: self._answer(approved=True),
+            "decline": lambda _: self._answer(approved=False),
             "cancel": lambda _: self._cancel(self._waiting) if self._waiting else self._idle(),
             "history": self._history,
             "card": lambda _: self._introduce(),
@@ -199,6 +207,13 @@ class Chat:
                 self._aside(f"no command /{plain(name)}; /help has them")
         except (A2AError, Unreachable, TimeoutError, UsageError) as error:
             self._aside(complaint(error), RED)
+
+    def _answer(self, *, approved: bool) -> None:
+        if self._grant is None:
+            raise UsageError("there is nothing to be approved")
+        metadata = answer(self._grant, approved=approved)
+        self._grant = None
+        self._say("Approved" if approved else "Declined", metadata=metadata)
 
     def _attach(self, rest: str) -> None:
         try:

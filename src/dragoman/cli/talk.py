@@ -17,6 +17,7 @@ from dragoman.cli.db import STATES
 from dragoman.cli.paint import BOLD, DIM, paint
 from dragoman.cli.table import Meter, moment, plain, table, word
 from dragoman.dialects import v1_0
+from dragoman.grants import Grant
 from dragoman.types import AgentCard, Part, TaskState
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ CHAT = """\
   /data JSON       send data with the next message
   /new             begin a new conversation
   /task            the task, and how it stands
+  /approve         allow what the agent asks to be approved; /decline does not
   /cancel          end the task that waits for you
   /history         what has been said in this task
   /card            who this is
@@ -78,6 +80,8 @@ def add(commands: Any) -> None:
         ("get", "show a task", get),
         ("watch", "show what happens to a task until it ends, also past questions", watch),
         ("cancel", "ask the agent to end a task", cancel),
+        ("approve", "allow what a task asks to be approved", approve),
+        ("decline", "do not allow what a task asks to be approved", decline),
     ):
         one = _command(inner, name, what, run)
         one.add_argument("task")
@@ -226,6 +230,35 @@ async def cancel(agent: Client, arguments: argparse.Namespace) -> int:
         task = await agent.task(arguments.task).cancel()
     Screen(as_json=arguments.json, folder=arguments.output).result(Result(task))
     return 0
+
+
+async def approve(agent: Client, arguments: argparse.Namespace) -> int:
+    """Allow what a task asks for."""
+    return await _answer(agent, arguments, approved=True)
+
+
+async def decline(agent: Client, arguments: argparse.Namespace) -> int:
+    """Do not allow it."""
+    return await _answer(agent, arguments, approved=False)
+
+
+async def _answer(agent: Client, arguments: argparse.Namespace, *, approved: bool) -> int:
+    from dragoman.cli.screen import Screen
+    from dragoman.client import Result
+
+    remote = agent.task(arguments.task)
+    grant = Result(await remote.get()).grant
+    if grant is None:
+        raise UsageError("the task asks for no approval")
+    print(f"{'approving' if approved else 'declining'}: {asks(grant)}", file=sys.stderr)
+    async with _meter("waiting for the answer"):
+        result = await (remote.approve(grant) if approved else remote.decline(grant))
+    return Screen(as_json=arguments.json, folder=arguments.output).result(result)
+
+
+def asks(grant: Grant) -> str:
+    """What is to be approved, in a line."""
+    return plain(json.dumps(grant.operation, ensure_ascii=False))
 
 
 async def listing(agent: Client, arguments: argparse.Namespace) -> int:

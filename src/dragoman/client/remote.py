@@ -7,14 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Unpack
 
-import msgspec
-
 from dragoman import clock
 from dragoman.client.engine import Unreachable
 from dragoman.client.result import Result
 from dragoman.client.stream import Stream
 from dragoman.errors import A2AError, MethodNotFound, UnsupportedOperation
-from dragoman.grants import GRANT, Approval, Grant
+from dragoman.grants import Grant, answer
 from dragoman.types import (
     AuthenticationInfo,
     CancelTaskRequest,
@@ -86,8 +84,7 @@ class Remote:
     async def _answer(
         self, grant: Grant, approved: bool, said: Any, wait: bool, saying: Saying
     ) -> Result:
-        answer = Approval(id=grant.id, digest=grant.digest, approved=approved)
-        saying["metadata"] = {**saying.get("metadata", {}), GRANT: msgspec.to_builtins(answer)}
+        saying["metadata"] = {**saying.get("metadata", {}), **answer(grant, approved=approved)}
         return await self.reply(said, wait=wait, **saying)
 
     async def wait(self, *, poll: float = 1.0) -> Task:
