@@ -68,6 +68,7 @@ SIGHTS = (
     Sight("client.stream100.vs.a2a-sdk", 5),
     Sight("client.stream1000.vs.a2a-sdk", 12),
     Sight("client.stream100slow.vs.a2a-sdk", 2),
+    Sight("auth.warm.dragoman.cpu_us_per_request", 15, at_least=False),
 )
 
 

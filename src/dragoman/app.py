@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -12,9 +13,9 @@ from dragoman import bells, push, stores
 from dragoman import settings as settings_module
 from dragoman.agent import Agent, AgentError
 from dragoman.bell import Bell
-from dragoman.bindings import card, http, jsonrpc
+from dragoman.bindings import card, http, jsonrpc, resource
 from dragoman.bindings.door import Door
-from dragoman.bindings.endpoint import Endpoint, Identify
+from dragoman.bindings.endpoint import METADATA, Endpoint, Identify
 from dragoman.bindings.exchange import Bodies, Exchange, Gone, Receive, Scope, Send
 from dragoman.bindings.sse import Streams
 from dragoman.caller import Policy
@@ -26,7 +27,6 @@ from dragoman.security.egress import Egress
 from dragoman.security.files import Scan
 from dragoman.security.jwk import Key
 from dragoman.security.limits import Limits
-from dragoman.security.schemes import Auth, Gate
 from dragoman.service import Service
 from dragoman.settings import Settings, SettingsError
 from dragoman.store import Store
@@ -36,6 +36,7 @@ from dragoman.worker import Run, Worker
 
 if TYPE_CHECKING:
     from dragoman.bindings.grpc import Port
+    from dragoman.security.schemes import Auth, Gate
 
 
 class App:
@@ -62,9 +63,6 @@ class App:
             raise TypeError(
                 "App: give either auth, which is on the card, or identify, which is not"
             )
-        gate = None if auth is None else Gate(auth)
-        if gate is not None:
-            identify = gate.identify
         if not agents:
             raise AgentError("App: no agent to serve")
         if isinstance(store, str):
@@ -73,7 +71,12 @@ class App:
             arguments["bell"] = bell
         if settings is not None and arguments:
             raise TypeError("App: give either settings or single ones, not both")
-        self.settings = settings or settings_module.load(arguments)
+        self.settings = settings or settings_module.load(arguments, checks=CHECKS)
+        if identify is None and auth is None and self.settings.auth:
+            auth = _configured(self.settings.auth)
+        gate = None if auth is None else _gate(auth)
+        if gate is not None:
+            identify = gate.identify
         _check_grpc(self.settings, len(agents))
         secret(*self.settings.secrets())
         self.agents = {agent.key: agent for agent in agents}
@@ -184,12 +187,18 @@ class App:
             return await card.extended(endpoint, exchange)
         if path in ("/healthz", "/readyz"):
             return await self._health(exchange, path)
+        if path.startswith(METADATA):
+            found = endpoint if path == METADATA else resource.find([endpoint], exchange, path)
+            return await resource.serve(found, exchange)
         return await http.serve(endpoint, exchange, path)
 
     async def _outside(self, exchange: Exchange, path: str) -> None:
         """Requests that name no agent, where there are several."""
         if path in ("/healthz", "/readyz"):
             return await self._health(exchange, path)
+        if path.startswith(METADATA):
+            named = resource.find(self.endpoints.values(), exchange, path)
+            return await resource.serve(named, exchange)
         found = [
             {"name": e.service.agent.name, "card": e.url(exchange) + card.PATHS[0]}
             for e in self.endpoints.values()
@@ -376,6 +385,36 @@ class App:
                 await self.stop()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
+
+
+def _gate(auth: Auth) -> Gate:
+    from dragoman.security.schemes import Gate
+
+    return Gate(auth)
+
+
+def _configured(tables: Sequence[Mapping[str, Any]]) -> Auth:
+    """What the setting `auth` says; its secrets are told to the logs."""
+    from dragoman.security.configured import build
+
+    try:
+        found = build(tables)
+    except ValueError as error:
+        raise SettingsError(f"auth{error}") from None
+    secret(*found.secrets)
+    return found.schemes
+
+
+def _check_auth(tables: Sequence[Mapping[str, Any]]) -> None:
+    """ValueError if they are no schemes; it begins with which of them."""
+    if tables:
+        from dragoman.security.configured import build
+
+        build(tables)
+
+
+CHECKS = {"auth": _check_auth}
+"""What must be so of settings, beyond their types."""
 
 
 def _limits(settings: Settings) -> Limits | None:

@@ -74,3 +74,7 @@ class Request(Struct, frozen=True):
     """Names in lower case."""
     client: str
     """The address that the request came from."""
+    certificate: str | bytes = ""
+    """The certificate that the caller has shown below HTTP, PEM or DER; empty if none."""
+    url: str = ""
+    """The URL that was called, without its query, where a proof must name it; of gRPC its path."""

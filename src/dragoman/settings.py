@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tomllib
 import typing
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,6 +37,15 @@ POSITIVE = {
     *("push_timeout", "push_running", "push_per_host"),
 }
 SECRET = {"seal_keys", "push_keys"}
+TABLES = {"auth"}
+"""Settings that are lists of tables: in a variable, JSON."""
+HIDDEN = {"keys", "tokens", "users", "client_secret"}
+"""What is secret in a table."""
+ELSEWHERE = ("sha256:", "env:", "file:")
+"""How what stands for a secret begins, and is none."""
+Checks = Mapping[str, Callable[[Any], None]]
+"""What must be so of a setting beyond its type: ValueError says what is not, and begins with where
+in it, such as `[0].name: …`."""
 
 
 class SettingsError(ValueError):
@@ -108,6 +118,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     card_keys: tuple[str, ...] = setting(
         (), "files with the keys that sign the card, PEM or JWK; each of them signs"
     )
+    auth: tuple[dict[str, Any], ...] = setting(
+        (), "who may call: tables with a `scheme` and its arguments, as security.md has them"
+    )
     # limits
     max_body: int = setting(16 * 1024 * 1024, "the largest request body")
     max_depth: int = setting(100, "the deepest nesting of JSON")
@@ -165,6 +178,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def secrets(self) -> list[str]:
         """What must not be shown: keys, and the passwords in URLs."""
         found = [key for name in sorted(SECRET) for key in getattr(self, name)]
+        found += (text for text in _hidden(self.auth) if not text.startswith(ELSEWHERE))
         return [*found, *_PASSWORDS.findall(self.store), *_PASSWORDS.findall(self.bell)]
 
     def masked(self) -> dict[str, Any]:
@@ -172,6 +186,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return {
             name: ("***",) * len(value)
             if name in SECRET
+            else _masked(value)
+            if name in TABLES
             else _PASSWORD.sub(_mask, value)
             if isinstance(value, str)
             else value
@@ -189,15 +205,17 @@ def load(
     texts: Mapping[str, str] | None = None,
     environ: Mapping[str, str] | None = None,
     file: str | Path | None = None,
+    checks: Checks | None = None,
 ) -> Settings:
     """The settings in force. `texts` are arguments from a command line, not yet of their type.
     The file is the one given, `DRAGOMAN_CONFIG`, or `dragoman.toml` if it is there."""
     environ = os.environ if environ is None else environ
+    checks = checks or {}
     values: dict[str, Any] = dict(defaults or {})
     named = file or environ.get(PREFIX + "CONFIG")
     path = Path(named or FILE)
     if named or path.is_file():
-        values.update(_read(path))
+        values.update(_read(path, checks))
     for name in environ:
         known = name[len(PREFIX) :].lower() in (*Settings.__struct_fields__, "config")
         if name.startswith(PREFIX) and not name.startswith(PREFIX + "_") and not known:
@@ -205,16 +223,16 @@ def load(
     for name in Settings.__struct_fields__:
         text = environ.get(PREFIX + name.upper())
         if text is not None:
-            values[name] = _one(name, text, f"{PREFIX}{name.upper()}", strict=False)
+            values[name] = _one(name, text, f"{PREFIX}{name.upper()}", checks, strict=False)
     for name, value in (arguments or {}).items():
         if value is not None:
-            values[name] = _one(name, value, name, strict=True)
+            values[name] = _one(name, value, name, checks, strict=True)
     for name, text in (texts or {}).items():
-        values[name] = _one(name, text, name, strict=False)
+        values[name] = _one(name, text, name, checks, strict=False)
     return Settings(**values)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, checks: Checks) -> dict[str, Any]:
     try:
         found = tomllib.loads(path.read_text())
     except OSError as error:
@@ -222,7 +240,8 @@ def _read(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: {error}") from error
     return {
-        name: _one(name, value, f"{path}: {name}", strict=True) for name, value in found.items()
+        name: _one(name, value, f"{path}: {name}", checks, strict=True)
+        for name, value in found.items()
     }
 
 
@@ -230,10 +249,36 @@ def _mask(match: re.Match[str]) -> str:
     return f"{match[1]}***@" if match[1] else f"{match[2]}***"
 
 
-def _one(name: str, value: Any, where: str, *, strict: bool) -> Any:
+def _hidden(value: Any, secret: bool = False) -> Iterator[str]:
+    """The secrets of tables."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _hidden(item, secret or name in HIDDEN)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _hidden(item, secret)
+    elif secret and isinstance(value, str):
+        yield value
+
+
+def _masked(value: Any, secret: bool = False) -> Any:
+    """Tables without their secrets."""
+    if isinstance(value, Mapping):
+        return {name: _masked(item, secret or name in HIDDEN) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_masked(item, secret) for item in value]
+    return "***" if secret and isinstance(value, str) else value
+
+
+def _one(name: str, value: Any, where: str, checks: Checks, *, strict: bool) -> Any:
     kinds = {item.name: item.type for item in msgspec.structs.fields(Settings)}
     if name not in kinds:
         raise SettingsError(f"{where}: there is no such setting; `dragoman config` lists them")
+    if isinstance(value, str) and name in TABLES:
+        try:
+            value = json.loads(value or "[]")
+        except ValueError as error:
+            raise SettingsError(f"{where}: is no JSON: {error}") from None
     if isinstance(value, str) and typing.get_origin(kinds[name]) is tuple:
         value, strict = [item.strip() for item in value.split(",") if item.strip()], False
     try:
@@ -245,4 +290,9 @@ def _one(name: str, value: Any, where: str, *, strict: bool) -> Any:
         raise SettingsError(f"{where}: must not be negative")
     if name in POSITIVE and not found:
         raise SettingsError(f"{where}: must be more than nothing")
+    if name in checks:
+        try:
+            checks[name](found)
+        except ValueError as error:
+            raise SettingsError(f"{where}{error}") from None
     return found

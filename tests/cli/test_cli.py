@@ -414,6 +414,24 @@ def edit(here: Path, text: str, seen: Callable[[], bool], within: float = 20) ->
     eventually(look, within)
 
 
+@pytest.mark.parametrize("more", [[], ["--reload"]], ids=["", "reload"])
+def test_who_may_call_is_a_setting(here: Path, more: list[str]) -> None:
+    keys = 'keys = { ann = "env:ANNS_KEY" }'
+    (here / "dragoman.toml").write_text(f'[[auth]]\nscheme = "key"\nheader = "X-Key"\n{keys}\n')
+    with serving(here, "booking:agent", *more, ANNS_KEY="a-secret-key") as served:
+        for key, status in (("", 401), ("wrong", 401), ("a-secret-key", 200)):
+            answer = httpx.get(f"{served.url}/tasks", headers={"x-key": key})
+            assert answer.status_code == status
+        assert "anonymous" not in served.text()
+        assert served.end() == 0
+
+
+def test_the_tables_of_a_file_are_shown_without_their_secrets(here: Path) -> None:
+    table = {"scheme": "key", "header": "X-Key", "keys": {"ann": ["a-secret-key"]}}
+    shown = run(here, "config", DRAGOMAN_AUTH=json.dumps([table])).stdout
+    assert tomllib.loads(shown)["auth"] == [{**table, "keys": {"ann": ["***"]}}]
+
+
 def test_reload(here: Path) -> None:
     with serving(here, "booking:agent", "--reload") as served:
         assert version(served) == "1.0.0"

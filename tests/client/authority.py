@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,7 @@ from authlib.oauth2.rfc6749 import (
 )
 from authlib.oauth2.rfc6750 import BearerTokenGenerator
 from authlib.oauth2.rfc8628 import DEVICE_CODE_GRANT_TYPE
+from joserfc import jwt
 from starlette.applications import Starlette
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -50,6 +52,7 @@ from tests.client.grants import (
     Code,
     Device,
     Devices,
+    Questions,
     Registered,
     Token,
 )
@@ -102,7 +105,8 @@ class Asked(OAuth2Request):
 
 @dataclass(eq=False)
 class Authority(AuthorizationServer):
-    """One person and three clients: `robot` and `site` have a secret, `app` has none."""
+    """One person and four clients: `robot` and `site` have a secret, `app` has none; `agent` asks
+    about tokens."""
 
     url: str = ""
     person: str | None = "ann"
@@ -117,6 +121,10 @@ class Authority(AuthorizationServer):
     """How long a device code lives."""
     document: dict[str, Any] = field(default_factory=dict)
     """What the discovery document says instead of the truth."""
+    told: dict[str, Any] = field(default_factory=dict)
+    """What is also told of tokens, to who asks about them or in themselves."""
+    key: Any = None
+    """What signs the next access tokens, which are JWT then."""
     now: float = 0.0
 
     def __post_init__(self) -> None:
@@ -126,6 +134,7 @@ class Authority(AuthorizationServer):
             "robot": Registered("robot", SECRET, ["client_credentials"]),
             "site": Registered("site", SECRET, [*people, "client_credentials"]),
             "app": Registered("app", "", people),
+            "agent": Registered("agent", SECRET, []),
         }
         self.codes: dict[str, Code] = {}
         self.devices: dict[str, Device] = {}
@@ -134,6 +143,8 @@ class Authority(AuthorizationServer):
         """The grant types of all token requests, also of those that were refused."""
         self.forms: list[dict[str, Any]] = []
         """The token requests themselves."""
+        self.questions = 0
+        """How often it was asked about tokens."""
         self.open = asyncio.Event()
         """Token requests are answered while it is set."""
         self.open.set()
@@ -143,11 +154,14 @@ class Authority(AuthorizationServer):
         for grant in (BySecret, ByDevice, Again):
             self.register_grant(grant)
         self.register_endpoint(Devices)
+        self.register_endpoint(Questions)
         self.app = Starlette(
             routes=[
                 Route("/authorize", self._authorize),
                 Route("/token", self._token, methods=["POST"]),
                 Route("/device", self._device, methods=["POST"]),
+                Route("/introspect", self._introspect, methods=["POST"]),
+                Route("/keys", self._keys),
                 Route(DISCOVERY, self._discovery),
             ]
         )
@@ -186,6 +200,11 @@ class Authority(AuthorizationServer):
         """Wait for so many token requests."""
         async with self._came:
             await self._came.wait_for(lambda: len(self.asked) >= count)
+
+    async def questioned(self, count: int) -> None:
+        """Wait for so many questions about tokens."""
+        async with self._came:
+            await self._came.wait_for(lambda: self.questions >= count)
 
     def scheme(self, flow: str, **changed: Any) -> SecurityScheme:
         """How a card tells of one of the flows here: client, code, device or openid."""
@@ -243,7 +262,14 @@ class Authority(AuthorizationServer):
         def random(length: int) -> Any:
             return lambda **_: generate_token(length)
 
-        return BearerTokenGenerator(random(42), random(48), lambda *_: self.lifetime)
+        def access(client: Registered, user: str | None, scope: str, **_: Any) -> str:
+            if self.key is None:
+                return generate_token(42)
+            claims = {"iss": self.url, "sub": user or client.id, "scope": scope or ""}
+            claims |= {"exp": int(time.time()) + self.lifetime, "jti": generate_token(8)}
+            return jwt.encode({"alg": "ES256", "kid": self.key.kid}, claims | self.told, self.key)
+
+        return BearerTokenGenerator(access, random(48), lambda *_: self.lifetime)
 
     # -- for HTTP
 
@@ -269,6 +295,21 @@ class Authority(AuthorizationServer):
             return self.create_endpoint_response(Devices.ENDPOINT_NAME, asked)
 
         return self._answer(request, await _form(request), answer)
+
+    async def _introspect(self, request: Request) -> Response:
+        form = await _form(request)
+        async with self._came:
+            self.questions += 1
+            self._came.notify_all()
+        await self.open.wait()
+
+        def answer(asked: Asked) -> Response:
+            return self.create_endpoint_response(Questions.ENDPOINT_NAME, asked)
+
+        return self._answer(request, form, answer)
+
+    async def _keys(self, request: Request) -> Response:
+        return JSONResponse({"keys": [self.key.as_dict(private=False)]})
 
     def _answer(self, request: Request, form: QueryParams, answer: Any) -> Response:
         try:

@@ -16,6 +16,7 @@ from authlib.oauth2.rfc6749 import (
     grants,
 )
 from authlib.oauth2.rfc7636 import CodeChallenge
+from authlib.oauth2.rfc7662 import IntrospectionEndpoint
 from authlib.oauth2.rfc8628 import (
     DeviceAuthorizationEndpoint,
     DeviceCodeGrant,
@@ -175,6 +176,27 @@ class ByCode(grants.AuthorizationCodeGrant):
 
     def authenticate_user(self, authorization_code: Code) -> str:
         return authorization_code.user
+
+
+class Questions(IntrospectionEndpoint):
+    """What of a token is told to who has a secret."""
+
+    CLIENT_AUTH_METHODS = ["client_secret_basic"]  # noqa: RUF012
+    server: Authority
+
+    def query_token(self, token_string: str, token_type_hint: str | None) -> Token | None:
+        found = next((t for t in self.server.tokens if t.access == token_string), None)
+        good = found and not found.revoked and self.server.now < found.until
+        return found if good else None
+
+    def check_permission(self, token: Token, client: Registered, request: OAuth2Request) -> bool:
+        return client.id == "agent"
+
+    def create_introspection_payload(self, token: Token | None) -> dict[str, Any]:
+        if token is None:
+            return {"active": False}
+        told = {"sub": token.user, "client_id": token.client, "scope": token.scope}
+        return {"active": True, "iss": self.server.url, **told, **self.server.told}
 
 
 class BySecret(grants.ClientCredentialsGrant):

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 from joserfc import jwt
 from joserfc.jwk import ECKey, RSAKey
+from joserfc.jws import JWSRegistry
 
 from dragoman.caller import Caller, Request
 from dragoman.errors import Unauthenticated, Unavailable
 from dragoman.security import AllOf, Anonymous, ApiKey, Basic, Bearer, Token
 from dragoman.security.schemes import Gate
-from dragoman.security.tokens import REMEMBERED
+from dragoman.security.tokens import AGE, FRESH, OUTAGE, REMEMBERED
 
 ISSUER, AUDIENCE = "https://id.example", "flights"
 KEY = RSAKey.generate_key(2048, parameters={"kid": "one", "use": "sig"})
@@ -77,6 +78,8 @@ async def test_a_good_token(key: Any) -> None:
     assert found == Caller(identity="ann", tenant="blue", scopes=frozenset({"book", "read"}))
     assert await identified(bearer(), request()) is None
     assert await identified(bearer(audience=["other", AUDIENCE]), request(token)) == found
+    odd = signed(key, alg, scope=5, tenant=6, jti="odd")
+    assert (await identified(bearer(), request(odd))) == Caller(identity="ann")
     listed = signed(key, alg, aud=["x", AUDIENCE], scope=None, scp=["book"])
     assert (await identified(bearer(), request(listed))).scopes == {"book"}
 
@@ -131,7 +134,7 @@ async def test_forged_tokens(token: str) -> None:
     scheme = bearer()
     with pytest.raises(Unauthenticated):
         await identified(scheme, Request("POST", "/", "", {"authorization": f"Bearer {token}"}, ""))
-    assert not scheme._known
+    assert not scheme._book
 
 
 async def test_a_secret_among_the_keys_is_none() -> None:
@@ -155,12 +158,72 @@ async def test_a_verdict_is_kept_until_the_token_expires(monkeypatch: pytest.Mon
         await identified(scheme, request(token))
 
 
+async def test_a_key_that_is_withdrawn_is_not_honoured_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A verdict is kept for some minutes, keys for an hour."""
+    issuer = Issuer(KEY, CURVE)
+    scheme, token = bearer(jwks="", fetch=issuer), signed(exp=time.time() + 7200)
+    assert (await identified(scheme, request(token))).identity == "ann"
+    issuer.keys = [CURVE]
+    now, ticks = time.time(), time.monotonic()
+
+    def wait(seconds: float) -> None:
+        monkeypatch.setattr("time.time", lambda: now + seconds)
+        monkeypatch.setattr("time.monotonic", lambda: ticks + seconds)
+
+    wait(AGE - 5)
+    assert not inspect.isawaitable(scheme.identify(request(token)))
+    wait(AGE + 5)
+    again = scheme.identify(request(token))
+    assert inspect.isawaitable(again)
+    await again
+    wait(FRESH + AGE + 10)
+    with pytest.raises(Unauthenticated):
+        await identified(scheme, request(token))
+
+
+async def test_keys_of_an_issuer_that_stays_away_are_not_used_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    issuer = Issuer(KEY)
+    scheme, token = bearer(jwks="", fetch=issuer), signed(exp=time.time() + 10 * OUTAGE)
+    await identified(scheme, request(token))
+    issuer.keys, ticks, now = [], time.monotonic(), time.time()
+    for later, good in ((FRESH + 60, True), (FRESH + OUTAGE + 60, False)):
+        monkeypatch.setattr("time.monotonic", lambda later=later: ticks + later)
+        monkeypatch.setattr("time.time", lambda later=later: now + later)
+        if good:
+            assert (await identified(scheme, request(token))).identity == "ann"
+        else:
+            with pytest.raises(Unavailable):
+                await identified(scheme, request(token))
+
+
+async def test_what_has_had_its_time_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheme = bearer()
+    for n in range(5):
+        await identified(scheme, request(signed(jti=str(n))))
+    later = time.time() + AGE + 1
+    monkeypatch.setattr("time.time", lambda: later)
+    await identified(scheme, request(signed(jti="new", exp=later + 60)))
+    assert len(scheme._book) == 1
+
+
+async def test_a_header_may_say_more_than_we_know() -> None:
+    head = {"alg": "RS256", "kid": "one", "rh": "x", "x5c": ["A" * 2000]}
+    registry = JWSRegistry(algorithms=["RS256"], strict_check_header=False)
+    registry.max_header_length = 10_000
+    token = jwt.encode(head, claims(), KEY, registry=registry)
+    assert (await identified(bearer(), request(token))).identity == "ann"
+
+
 async def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.security.tokens.REMEMBERED", 3)
     scheme = bearer()
     for n in range(5):
         await identified(scheme, request(signed(jti=str(n))))
-    assert len(scheme._known) == 3
+    assert len(scheme._book) == 3
     assert REMEMBERED <= 100_000
 
 

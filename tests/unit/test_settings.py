@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,8 @@ def options(name: str) -> tuple[Any, Any, Any]:
         return ("a",), ("b", "c"), ()
     if kind == tuple[float, ...]:
         return (1.0,), (2.0, 3.5), ()
+    if kind == tuple[dict[str, Any], ...]:
+        return ({"scheme": "a"},), ({"scheme": "b", "keys": ["c"]}, {}), ()
     choices = kind.__args__
     return choices[0], choices[1], choices[-1]
 
@@ -78,11 +81,15 @@ def literal(value: Any) -> str:
     """A value in TOML."""
     if isinstance(value, tuple):
         return f"[{', '.join(map(literal, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name} = {literal(item)}' for name, item in value.items())}}}"
     return f'"{value}"' if isinstance(value, str) else str(value).lower()
 
 
 def text(value: Any) -> str:
     """A value in a variable."""
+    if isinstance(value, tuple) and any(isinstance(item, dict) for item in value):
+        return json.dumps(value)
     if isinstance(value, tuple):
         return ", ".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -248,7 +255,7 @@ def test_passwords_are_masked(url: str, shown: str | None) -> None:
 
 def test_the_rest_is_shown_as_it_is() -> None:
     chosen = Settings(port=1, push=True, url="https://example.org/a:b@c")
-    assert chosen.masked() == msgspec.structs.asdict(chosen)
+    assert chosen.masked() == {**msgspec.structs.asdict(chosen), "auth": []}
 
 
 def test_every_setting_has_a_line_of_help() -> None:

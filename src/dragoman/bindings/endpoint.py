@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec.structs import replace
 
 from dragoman import dialects
-from dragoman.bindings.exchange import Inquiry
+from dragoman.bindings.exchange import Exchange, Inquiry
 from dragoman.bindings.sse import Streams
 from dragoman.caller import Call, Caller, Request, Scope
 from dragoman.errors import A2AError, Forbidden, InvalidParams, Unauthenticated
@@ -20,7 +20,6 @@ from dragoman.operations import Operation
 from dragoman.security import signing
 from dragoman.security.jwk import Key
 from dragoman.security.limits import Limits
-from dragoman.security.schemes import Gate
 from dragoman.service import Service
 from dragoman.settings import Settings
 from dragoman.telemetry import SHOWN, audit
@@ -33,6 +32,9 @@ from dragoman.types import (
     TaskPushNotificationConfig,
     Wire,
 )
+
+if TYPE_CHECKING:
+    from dragoman.security.schemes import Gate
 
 Identify = Callable[[Request], Caller | Awaitable[Caller]]
 Writing = Callable[[AgentCard, Sequence[Key]], bytes]
@@ -50,6 +52,8 @@ PARTICULARS = frozenset(
 AUDITED = frozenset(("cancel", "create_webhook", "delete_webhook", "extended_card"))
 """The operations that are put down whatever comes of them; of others, only refusals are."""
 CARDS = 64
+METADATA = "/.well-known/oauth-protected-resource"
+"""Where an agent says whose tokens it takes; its own path stands behind."""
 LONGEST_KEY = 256
 
 
@@ -101,6 +105,7 @@ class Endpoint:
             if self._limits is not None and caller.identity:
                 self._limits.enter(caller)
         except Exception as error:
+            self._challenge(error, exchange)
             if self.settings.audit:
                 self._note("identify", exchange, _outcome(error))
             raise
@@ -110,6 +115,8 @@ class Endpoint:
         if self.identify is None:
             return ANONYMOUS["1.0"].caller
         request = exchange.request()
+        if "dpop" in request.headers:
+            request = replace(request, url=exchange.called(self._base(exchange)))
         SHOWN.set((request.headers, request.query))
         found = self.identify(request)
         caller = await found if inspect.isawaitable(found) else found
@@ -141,9 +148,27 @@ class Endpoint:
         self, operation: Operation, request: Wire, call: Call, exchange: Inquiry
     ) -> Awaitable[Any]:
         """Run an operation: its answer, or the stream it opened."""
-        if self.settings.audit:
-            return self._audited(operation, request, call, exchange)
-        return self._operate(operation, request, call, exchange)
+        run = self._audited if self.settings.audit else self._operate
+        if self.gate is not None and self.gate.tokens:
+            return self._challenged(run(operation, request, call, exchange), exchange)
+        return run(operation, request, call, exchange)
+
+    async def _challenged(self, answer: Awaitable[Any], exchange: Inquiry) -> Any:
+        """The answer; who lacks a scope is told how to get it."""
+        try:
+            return await answer
+        except Forbidden as error:
+            self._challenge(error, exchange)
+            raise
+
+    def _challenge(self, error: Exception, exchange: Inquiry) -> None:
+        if self.gate is None or not isinstance(error, Unauthenticated | Forbidden):
+            return
+        # over gRPC nobody has named an address of HTTP
+        known = self.settings.url or isinstance(exchange, Exchange)
+        where = f"{self._base(exchange)}{METADATA}{self.prefix}" if known else ""
+        if told := self.gate.challenge(error, where):
+            error.headers["www-authenticate"] = told
 
     def _operate(
         self, operation: Operation, request: Wire, call: Call, exchange: Inquiry
@@ -229,14 +254,18 @@ class Endpoint:
 
     def url(self, exchange: Inquiry) -> str:
         """Where the caller reaches this agent: as configured, else as it asked."""
+        return self._base(exchange) + self.prefix
+
+    def _base(self, exchange: Inquiry) -> str:
+        """Where it reaches the application."""
         if self.settings.url:
-            return self.settings.url.rstrip("/") + self.prefix
+            return self.settings.url.rstrip("/")
         scheme, host, root = exchange.base
         if self.settings.forwarded:
             scheme = _first(exchange.header(b"x-forwarded-proto")) or scheme
             host = _first(exchange.header(b"x-forwarded-host")) or host
             root = _first(exchange.header(b"x-forwarded-prefix")).rstrip("/") + root
-        return f"{scheme}://{host}{root}{self.prefix}"
+        return f"{scheme}://{host}{root}"
 
 
 def _outcome(error: Exception) -> str:

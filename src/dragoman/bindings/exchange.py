@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from itertools import accumulate
 from typing import Any, Protocol
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, quote, unquote
 
 from dragoman.caller import Request
 from dragoman.errors import InvalidRequest, MediaTypeNotAccepted, TooLarge, TooSlow
@@ -91,6 +91,9 @@ class Inquiry(Protocol):
 
     def request(self) -> Request:
         """What `identify` is shown."""
+
+    def called(self, base: str) -> str:
+        """The URL that was called, where this is that of the application; of gRPC its path."""
 
     @property
     def peer(self) -> str:
@@ -180,7 +183,19 @@ class Exchange:
             query=self.scope.get("query_string", b"").decode("latin-1"),
             headers={k.decode("latin-1"): v.decode("latin-1") for k, v in self.scope["headers"]},
             client=self.peer,
+            certificate=self._certificate(),
         )
+
+    def _certificate(self) -> str:
+        """What the caller has shown below HTTP, if the server says so and has found it good."""
+        tls = (self.scope.get("extensions") or {}).get("tls")
+        if not tls or tls.get("client_cert_error"):
+            return ""
+        return next(iter(tls.get("client_cert_chain") or ()), "")
+
+    def called(self, base: str) -> str:
+        """See `Inquiry.called`."""
+        return base + quote(self.path.replace(SLASH, "/"))
 
     async def body(self) -> bytes:
         """The whole body: bounded in size and time, declared as JSON, and not nested too deeply."""

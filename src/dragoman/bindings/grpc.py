@@ -174,7 +174,18 @@ class Inquiry:
             query="",
             headers={name.decode(): _text(value) for name, value in self.headers.items()},
             client=self.peer,
+            certificate=self._certificate(),
         )
+
+    def _certificate(self) -> bytes:
+        if not self.settings.grpc_ca:  # nobody was asked for one
+            return b""
+        shown = self.context.auth_context().get("x509_pem_cert") or (b"",)
+        return bytes(shown[0])
+
+    def called(self, base: str) -> str:
+        """See `exchange.Inquiry`."""
+        return self.method
 
     @property
     def peer(self) -> str:

@@ -128,13 +128,17 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 def _settings(arguments: argparse.Namespace, **more: Any) -> settings.Settings:
     given: dict[str, Any] = {name: getattr(arguments, name) for name in (*SERVE, "access_log")}
     given |= more
+    from dragoman.app import CHECKS
+
     texts = {}
     for item in arguments.set:
         name, equals, value = item.partition("=")
         if not equals:
             raise UsageError(f"--set {item}: expected NAME=VALUE")
         texts[name.replace("-", "_")] = value
-    return settings.load(given, defaults=DEFAULTS, texts=texts, file=arguments.config)
+    return settings.load(
+        given, defaults=DEFAULTS, texts=texts, file=arguments.config, checks=CHECKS
+    )
 
 
 def _config(arguments: argparse.Namespace) -> int:
@@ -143,10 +147,20 @@ def _config(arguments: argparse.Namespace) -> int:
         print(json.dumps(values, indent=2))
         return 0
     for name, value in values.items():
-        shown = json.dumps(value)  # as TOML writes it, too, but for what is not set
+        shown = _toml(value)
         line = f"# {name} =" if value is None else f"{name} = {shown}"
         print(line.ljust(40) + f"  # {settings.DESCRIPTIONS[name]}")
     return 0
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML writes it, which is as JSON does but for tables and what is not set."""
+    if isinstance(value, dict):
+        pairs = (f"{json.dumps(name)} = {_toml(item)}" for name, item in value.items())
+        return f"{{ {', '.join(pairs)} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value)
 
 
 def _demo(arguments: argparse.Namespace) -> int:

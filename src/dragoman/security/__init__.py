@@ -1,10 +1,49 @@
-"""Who may call (`schemes`, `tokens`), the way out (`egress`), signatures and seals.
+"""Who may call (`schemes`, `tokens`, …), the way out (`egress`), signatures and seals.
 
 `App(agent, auth=[Bearer(issuer=…, audience=…), ApiKey(header="X-Key", keys=…)])` puts schemes on
 the card and in force.
 """
 
-from dragoman.security.schemes import AllOf, Anonymous, ApiKey, Basic, Scheme, Token
-from dragoman.security.tokens import Bearer
+from __future__ import annotations
 
-__all__ = ["AllOf", "Anonymous", "ApiKey", "Basic", "Bearer", "Scheme", "Token"]
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dragoman.security.certificates import Certificate
+    from dragoman.security.declared import OAuth2
+    from dragoman.security.introspection import Introspection
+    from dragoman.security.schemes import AllOf, Anonymous, ApiKey, Basic, Scheme, Token
+    from dragoman.security.tokens import Bearer, OpenId
+
+__all__ = [
+    "AllOf",
+    "Anonymous",
+    "ApiKey",
+    "Basic",
+    "Bearer",
+    "Certificate",
+    "Introspection",
+    "OAuth2",
+    "OpenId",
+    "Scheme",
+    "Token",
+]
+
+_PLACES = {
+    "Bearer": "tokens",
+    "Certificate": "certificates",
+    "Introspection": "introspection",
+    "OAuth2": "declared",
+    "OpenId": "tokens",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The public names, each loaded when it is first asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    found = getattr(import_module(f"{__name__}.{_PLACES.get(name, 'schemes')}"), name)
+    globals()[name] = found
+    return found

@@ -11,15 +11,16 @@ import binascii
 import hashlib
 import hmac
 import inspect
+import re
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from http.cookies import CookieError, SimpleCookie
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
 from msgspec.structs import replace
 
 from dragoman.caller import Caller, Request
-from dragoman.errors import Unauthenticated
+from dragoman.errors import A2AError, Forbidden, Unauthenticated, Unavailable
 from dragoman.types import (
     AgentCard,
     APIKeySecurityScheme,
@@ -37,8 +38,13 @@ them. Each is the secret itself or `sha256:` and the hexadecimal digest of it. W
 `Caller`, the key is the secret."""
 
 
+_PLAIN = re.compile(r"[!#-\[\]-~]+")
+"""What may stand between the quotes of a challenge."""
+
+
 class Scheme(Protocol):
-    """One way to say who one is."""
+    """One way to say who one is. One that has `scopes` takes tokens, one that has an `issuer` takes
+    those of an authorization server, which is told to who has none."""
 
     name: str
     """What the card calls it."""
@@ -235,6 +241,14 @@ class AllOf:
 Auth = Scheme | AllOf | Sequence[Scheme | AllOf]
 
 
+class Refusal(Unauthenticated):
+    """Nobody was let in. `bad` are the schemes whose credential was wrong, and in which way."""
+
+    def __init__(self, message: str, bad: Mapping[str, str]) -> None:
+        super().__init__(message)
+        self.bad = bad
+
+
 class Gate:
     """Lets in who can say who they are, in one of the ways that stand on the card."""
 
@@ -247,6 +261,11 @@ class Gate:
             raise ValueError("auth: there is no way in; Anonymous() lets anybody in")
         self._named = self._names()
         self._realm = realm
+        found = [scheme for way in self._ways for scheme in way]
+        self.tokens = [scheme for scheme in found if getattr(scheme, "scopes", None) is not None]
+        """The schemes that take tokens, which are good for something."""
+        self.issued: list[Any] = [scheme for scheme in self.tokens if getattr(scheme, "issuer", "")]
+        """Those of them whose tokens come from an issuer that is known."""
 
     @property
     def open(self) -> bool:
@@ -298,39 +317,63 @@ class Gate:
     # -- in force
 
     def identify(self, request: Request) -> Caller | Awaitable[Caller]:
-        """Who asks; Unauthenticated says how to."""
+        """Who asks; `Refusal` says how to, Forbidden what a token lacks."""
         if len(self._ways) > 1 or len(self._ways[0]) > 1:
             return self._try(request)
         # the usual case costs no task switch where the scheme needs none
+        (scheme,) = self._ways[0]
         try:
-            found = self._ways[0][0].identify(request)
-            return self._later(found) if inspect.isawaitable(found) else self._known(found)
+            found = scheme.identify(request)
+            if found is None:
+                raise self._refusal("Say who you are", {})
+            return self._later(scheme, found) if inspect.isawaitable(found) else found
         except Unauthenticated as error:
-            raise self._refusal(error.message) from None
+            raise self._refused(error, scheme) from None
 
-    async def _later(self, found: Awaitable[Found]) -> Caller:
+    async def _later(self, scheme: Scheme, found: Awaitable[Found]) -> Caller:
         try:
-            return self._known(await found)
+            caller = await found
+            if caller is None:
+                raise self._refusal("Say who you are", {})
+            return caller
         except Unauthenticated as error:
-            raise self._refusal(error.message) from None
+            raise self._refused(error, scheme) from None
 
     async def _try(self, request: Request) -> Caller:
-        refused: Unauthenticated | None = None
+        met: Met = {}
+        refused: A2AError | None = None
         for way in self._ways:
             try:
-                found = await self._all(way, request)
-            except Unauthenticated as error:
-                refused = refused or error  # another way may be the right one
+                found = await self._all(way, request, met)
+            except (Unauthenticated, Forbidden, Unavailable) as error:
+                # another way may be the right one; if none is, who knew most of the caller is told
+                if refused is None or _rank(error) > _rank(refused):
+                    refused = error
                 continue
             if found is not None and not (refused and isinstance(way[0], Anonymous)):
                 return found
-        raise self._refusal(refused.message if refused else "Say who you are")
+        if refused is not None and not isinstance(refused, Unauthenticated):
+            raise refused
+        bad = {
+            scheme.name: _fault(what)
+            for scheme in self._named.values()
+            if isinstance(what := met.get(id(_judge(scheme))), Unauthenticated)
+        }
+        raise self._refusal(refused.message if refused else "Say who you are", bad)
 
-    async def _all(self, way: tuple[Scheme, ...], request: Request) -> Found:
+    async def _all(self, way: tuple[Scheme, ...], request: Request, met: Met) -> Found:
         callers = []
         for scheme in way:
-            found = scheme.identify(request)
-            found = await found if inspect.isawaitable(found) else found
+            # what proves something may do so only once, however many ways begin with it
+            if (key := id(_judge(scheme))) not in met:
+                try:
+                    asked = scheme.identify(request)
+                    met[key] = await asked if inspect.isawaitable(asked) else asked
+                except (Unauthenticated, Forbidden, Unavailable) as error:
+                    met[key] = error
+            found = met[key]
+            if isinstance(found, A2AError):
+                raise found
             if found is None:
                 return None
             callers.append(found)
@@ -341,19 +384,65 @@ class Gate:
                 first = replace(first, tenant=other.tenant)
         return first
 
-    def _known(self, caller: Found) -> Caller:
-        if caller is None:
-            raise Unauthenticated("Say who you are")
-        return caller
+    def _refused(self, error: Unauthenticated, scheme: Scheme) -> Refusal:
+        if isinstance(error, Refusal):
+            return error
+        return self._refusal(error.message, {scheme.name: _fault(error)})
 
-    def _refusal(self, message: str) -> Unauthenticated:
-        words = [scheme.challenge(self._realm) for way in self._ways for scheme in way]
-        told = ", ".join(dict.fromkeys(word for word in words if word))
+    def _refusal(self, message: str, bad: Mapping[str, str]) -> Refusal:
         names = ", ".join(self._named) or "none"
-        error = Unauthenticated(f"{message}; the card's security schemes are: {names}")
-        # an API key has no word there, and a 401 without one is none
-        error.headers["www-authenticate"] = told or f'ApiKey realm="{self._realm}"'
+        error = Refusal(f"{message}; the card's security schemes are: {names}", bad)
+        error.headers["www-authenticate"] = self.challenge(error)
         return error
+
+    def challenge(self, error: A2AError, where: str = "") -> str:
+        """What `WWW-Authenticate` says with this error, if anything. `where` is the address of the
+        metadata that name the issuers."""
+        if isinstance(error, Forbidden):
+            lacks = error.metadata.get("scope", "")
+            more = f'error="insufficient_scope", scope="{lacks}"'
+            schemes = self.tokens if _PLAIN.fullmatch(lacks) else []
+            words = [(scheme, f"{_bare(scheme, self._realm)}, {more}") for scheme in schemes]
+        else:
+            schemes = [scheme for way in self._ways for scheme in way]
+            words = [(scheme, self._word(scheme, error)) for scheme in schemes]
+        if _PLAIN.fullmatch(where):
+            place = f', resource_metadata="{where}"'
+            words = [(scheme, word + place * (scheme in self.issued)) for scheme, word in words]
+        told = ", ".join(dict.fromkeys(word for _, word in words if word))
+        if told or isinstance(error, Forbidden):
+            return told
+        # an API key has no word there, and a 401 without one is none
+        return f'ApiKey realm="{self._realm}"'
+
+    def _word(self, scheme: Scheme, error: A2AError) -> str:
+        word = scheme.challenge(self._realm)
+        fault = error.bad.get(scheme.name) if isinstance(error, Refusal) else None
+        return f'{word}, error="{fault}"' if fault and word.startswith(_TOKENS) else word
+
+
+_TOKENS = ("Bearer ", "DPoP ")
+Met = dict[int, Caller | A2AError | None]
+"""What came of the schemes that a request has met, by their ids."""
+
+
+def _judge(scheme: Scheme) -> Any:
+    """What decides for a scheme: itself, or what it has verify."""
+    return getattr(scheme, "verify", scheme)
+
+
+def _rank(error: A2AError) -> int:
+    kinds = (Unauthenticated, Forbidden, Unavailable)
+    return next(place for place, kind in enumerate(kinds) if isinstance(error, kind))
+
+
+def _fault(error: Unauthenticated) -> str:
+    return getattr(error, "fault", "invalid_token")
+
+
+def _bare(scheme: Scheme, realm: str) -> str:
+    """The challenge without the scopes that every token needs."""
+    return scheme.challenge(realm).partition(', scope="')[0]
 
 
 def _scopes(scheme: Scheme, more: Collection[str]) -> tuple[str, ...]:

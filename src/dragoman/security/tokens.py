@@ -10,30 +10,214 @@ import hashlib
 import json
 import math
 import time
+import warnings
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from dragoman.caller import Caller, Request
-from dragoman.errors import Unauthenticated, Unavailable
-from dragoman.security.schemes import Found, credentials
-from dragoman.types import HTTPAuthSecurityScheme, SecurityScheme
+from dragoman.errors import Forbidden, Unauthenticated, Unavailable
+from dragoman.security.schemes import Found
+from dragoman.types import HTTPAuthSecurityScheme, OpenIdConnectSecurityScheme, SecurityScheme
 
-ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA")
+if TYPE_CHECKING:
+    from dragoman.security.dpop import Proofs
+
+ALGORITHMS = (
+    *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    *("ES256", "ES384", "EdDSA", "Ed25519"),
+)
 """Signatures with two keys: who can verify cannot sign."""
 REMEMBERED = 10_000
 """The most tokens whose verdict is kept."""
+AGE = 300.0
+"""How long a verdict is kept at most: a key that its issuer withdraws is honoured no longer."""
 LONGEST = 16 * 1024
 FRESH = 3600.0
 """How long keys that were fetched are used without asking again."""
+OUTAGE = 24 * 3600.0
+"""How much longer they are used while their issuer cannot be reached."""
 PAUSE = 30.0
 """How soon keys are asked for again, however many unknown ones are named."""
 DISCOVERY = "/.well-known/openid-configuration"
 Fetch = Callable[[str], Awaitable[Any]]
 
 
+# ---- what is known of tokens ---------------------------------------------------------------
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    """What came of looking at a token."""
+
+    until: float
+    """When to look again, as a Unix time."""
+    caller: Caller | None = None
+    """Whose it is; None if it is no good."""
+    fault: str = ""
+    """Why it is none."""
+    lacks: str = ""
+    """A scope that every token must have, and this one has not."""
+    key: str = ""
+    """The thumbprint of the key that its holder must prove to have (`cnf.jkt`)."""
+    certificate: str = ""
+    """The digest of the certificate that its holder must show (`cnf.x5t#S256`)."""
+    plain: bool = False
+    """Whether there is nothing more to ask of who shows it."""
+
+
+class Book:
+    """Tokens that were looked at, by their digests: so many at most, and none after its time.
+    What a token is bound to is asked for with every request."""
+
+    def __init__(
+        self, examine: Callable[[str, bytes], Awaitable[Verdict]], *, dpop: bool = False
+    ) -> None:
+        self._examine = examine
+        self._dpop = dpop
+        self._known: OrderedDict[bytes, Verdict] = OrderedDict()
+        self._proofs: Proofs | None = None
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def identify(self, request: Request) -> Found | Awaitable[Found]:
+        """Whose token the request shows; None if it shows none."""
+        kind, _, token = request.headers.get("authorization", "").strip().partition(" ")
+        kind = kind.lower()
+        if kind not in ("bearer", "dpop"):
+            return None
+        token = token.strip()
+        digest = hashlib.sha256(token.encode("latin-1", "replace")).digest()
+        known = self._known.get(digest)
+        if known is None or time.time() >= known.until:
+            return self._look(request, kind, token, digest)
+        if known.plain and kind == "bearer":
+            return known.caller
+        return self._admit(known, request, kind, token)
+
+    async def _look(self, request: Request, kind: str, token: str, digest: bytes) -> Found:
+        self._known.pop(digest, None)
+        if len(token) > LONGEST:
+            raise Unauthenticated("The token is too long")
+        verdict = await self._examine(token, digest)
+        self._keep(digest, verdict)
+        return self._admit(verdict, request, kind, token)
+
+    def _keep(self, digest: bytes, verdict: Verdict) -> None:
+        known, now = self._known, time.time()
+        known[digest] = verdict
+        # the first one is the oldest, so that what has had its time goes soon, asked for or not
+        while known and (len(known) > REMEMBERED or next(iter(known.values())).until <= now):
+            known.popitem(last=False)
+
+    def _admit(self, verdict: Verdict, request: Request, kind: str, token: str) -> Caller:
+        if verdict.caller is None:
+            raise Unauthenticated(verdict.fault)
+        if verdict.lacks:
+            raise Forbidden(
+                f"The token lacks the scope {verdict.lacks!r}", metadata={"scope": verdict.lacks}
+            )
+        if verdict.certificate:
+            from dragoman.security.certificates import thumbprint
+
+            if thumbprint(request.certificate) != verdict.certificate:
+                raise Unauthenticated("The token is bound to a certificate that was not shown")
+        if verdict.key or self._dpop or kind == "dpop":
+            self._prove(verdict, request, kind, token)
+        return verdict.caller
+
+    def _prove(self, verdict: Verdict, request: Request, kind: str, token: str) -> None:
+        from dragoman.security.dpop import Proofs
+
+        if not verdict.key:
+            raise Unauthenticated("The token is not bound to a key")
+        if kind != "dpop":
+            raise Unauthenticated("The token is bound to a key: show it as DPoP, with a proof")
+        self._proofs = self._proofs or Proofs()
+        self._proofs.check(request, token, verdict.key)
+
+
+class Terms(Struct, frozen=True, kw_only=True):
+    """What a token must say of itself. What it says nothing of is none of it, but for `lenient`
+    terms: who was asked about the token speaks for its issuer and its time."""
+
+    issuer: str = ""
+    audience: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
+    tenant: str = "tenant"
+    leeway: float = 60.0
+    lenient: bool = False
+
+    def verdict(self, claims: Mapping[str, Any], identity: str, age: float) -> Verdict:
+        """Who it is that has these claims; Unauthenticated."""
+        now = time.time()
+        until = min(self._until(claims, now), now + age)
+        issuer = claims.get("iss")
+        if self.issuer and issuer != self.issuer and not (self.lenient and issuer is None):
+            raise Unauthenticated("The token is of another issuer")
+        if self.audience:
+            audience = claims.get("aud")
+            named = (audience,) if isinstance(audience, str) else audience
+            if not isinstance(named, list | tuple) or not set(self.audience) & set(map(str, named)):
+                raise Unauthenticated("The token is for another audience")
+        if not identity:
+            raise Unauthenticated("The token names nobody")
+        told = claims.get("scope", claims.get("scp", ""))
+        words = told.split() if isinstance(told, str) else told
+        scopes = frozenset(map(str, words if isinstance(words, list | tuple) else ()))
+        lacks = next((scope for scope in self.scopes if scope not in scopes), "")
+        tenant = claims.get(self.tenant, "")
+        key, certificate = _confirmation(claims.get("cnf"))
+        return Verdict(
+            until=until,
+            caller=Caller(
+                identity=identity, tenant=tenant if isinstance(tenant, str) else "", scopes=scopes
+            ),
+            lacks=lacks,
+            key=key,
+            certificate=certificate,
+            plain=not (lacks or key or certificate),
+        )
+
+    def _until(self, claims: Mapping[str, Any], now: float) -> float:
+        expires, before = _moment(claims.get("exp")), _moment(claims.get("nbf", 0))
+        if expires is None and self.lenient and "exp" not in claims:
+            expires = math.inf
+        if expires is None or now >= expires + self.leeway:
+            raise Unauthenticated("The token has expired")
+        if before is None or now < before - self.leeway:
+            raise Unauthenticated("The token is not valid yet")
+        return expires + self.leeway
+
+
+def _confirmation(told: Any) -> tuple[str, str]:
+    """The key and the certificate that a token is bound to."""
+    if told is None:
+        return "", ""
+    if isinstance(told, Mapping):
+        key, certificate = told.get("jkt", ""), told.get("x5t#S256", "")
+        if isinstance(key, str) and isinstance(certificate, str) and (key or certificate):
+            return key, certificate
+    # who holds it must prove something, and we do not know what
+    raise Unauthenticated("The token is bound in a way that is not known here")
+
+
+def _moment(value: Any) -> float | None:
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if known and math.isfinite(value) else None
+
+
+# ---- JWT -----------------------------------------------------------------------------------
+
+
 class Bearer:
-    """Tokens of an issuer, for this audience. Who asks is their `sub`."""
+    """Tokens of an issuer, for this audience. Who asks is their `sub`. With `dpop`, only those that
+    are bound to a key are taken; one that is bound needs a proof of it in any case."""
+
+    called = "bearer"
 
     def __init__(
         self,
@@ -46,54 +230,53 @@ class Bearer:
         tenant: str = "tenant",
         leeway: float = 60.0,
         types: Sequence[str] = ("at+jwt", "application/at+jwt", "jwt"),
+        dpop: bool = False,
         name: str = "",
         fetch: Fetch | None = None,
     ) -> None:
+        title = type(self).__name__
         for algorithm in algorithms:
             if algorithm not in ALGORITHMS:
-                raise ValueError(f"Bearer: {algorithm} is not among {', '.join(ALGORITHMS)}")
+                raise ValueError(f"{title}: {algorithm} is not among {', '.join(ALGORITHMS)}")
         if not issuer or not audience or not algorithms:
-            raise ValueError("Bearer: give issuer, audience and algorithms")
+            raise ValueError(f"{title}: give issuer, audience and algorithms")
         self.issuer = issuer
         self.audience = (audience,) if isinstance(audience, str) else tuple(audience)
         self.scopes = tuple(scopes)
         """What every token must be good for."""
-        self.name = name or "bearer"
+        self.dpop = dpop
+        self.name = name or self.called
+        self._terms = Terms(
+            issuer=issuer,
+            audience=self.audience,
+            scopes=self.scopes,
+            tenant=tenant,
+            leeway=leeway,
+        )
         self._algorithms = list(algorithms)
-        self._tenant = tenant
-        self._leeway = leeway
         self._types = frozenset(kind.lower() for kind in types)
         self._keys = Keyring(issuer, jwks, fetch or _get)
-        self._known: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
+        self._book = Book(self._verify, dpop=dpop)
 
     def declared(self) -> SecurityScheme:
         """See `Scheme.declared`."""
         http = HTTPAuthSecurityScheme(
-            scheme="Bearer", bearer_format="JWT", description=f"A token of {self.issuer}"
+            scheme="DPoP" if self.dpop else "Bearer",
+            bearer_format="JWT",
+            description=f"A token of {self.issuer}",
         )
         return SecurityScheme(http_auth_security_scheme=http)
 
     def challenge(self, realm: str) -> str:
         """See `Scheme.challenge`."""
-        scope = f', scope="{" ".join(self.scopes)}"' if self.scopes else ""
-        return f'Bearer realm="{realm}"{scope}'
+        return challenge(realm, self.scopes, dpop=self.dpop)
 
     def identify(self, request: Request) -> Found | Awaitable[Found]:
-        """See `Scheme.identify`. A token that was good is known until it expires."""
-        token = credentials(request, "bearer")
-        if token is None:
-            return None
-        known = self._known.get(
-            digest := hashlib.sha256(token.encode("latin-1", "replace")).digest()
-        )
-        if known is not None and time.time() < known[0]:
-            return known[1]
-        return self._verify(token, digest)
+        """See `Scheme.identify`. A token that was good is known until it expires, or for `AGE`."""
+        return self._book.identify(request)
 
-    async def _verify(self, token: str, digest: bytes) -> Caller:
-        if len(token) > LONGEST:
-            raise Unauthenticated("The token is too long")
-        header = _header(token)
+    async def _verify(self, token: str, _: bytes) -> Verdict:
+        header = unsealed(token)
         algorithm, kid = header.get("alg"), header.get("kid")
         if algorithm not in self._algorithms:
             raise Unauthenticated(f"The token's algorithm is not among {self._algorithms}")
@@ -102,50 +285,43 @@ class Bearer:
             raise Unauthenticated("The token's header is not understood")
         if str(header.get("typ", "jwt")).lower() not in self._types:
             raise Unauthenticated("The token is of another type")
-        claims = await self._claims(token, kid)
-        caller, until = self._caller(claims)
-        self._known[digest] = until, caller
-        while len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
-        return caller
+        claims = await self._claims(token, kid, algorithm)
+        subject = claims.get("sub")
+        return self._terms.verdict(claims, subject if isinstance(subject, str) else "", AGE)
 
-    async def _claims(self, token: str, kid: str | None) -> dict[str, Any]:
-        from joserfc import jwt
+    async def _claims(self, token: str, kid: str | None, algorithm: str) -> dict[str, Any]:
         from joserfc.errors import JoseError
 
         for key in await self._keys.named(kid):
             try:
-                return dict(jwt.decode(token, key, algorithms=self._algorithms).claims)
+                return claimed(token, key, algorithm)
             except (JoseError, ValueError, TypeError):
                 continue
         raise Unauthenticated("The token's signature is not one of the issuer's")
 
-    def _caller(self, claims: Mapping[str, Any]) -> tuple[Caller, float]:
-        now = time.time()
-        expires, before = _moment(claims.get("exp")), _moment(claims.get("nbf", 0))
-        if claims.get("iss") != self.issuer:
-            raise Unauthenticated("The token is of another issuer")
-        audience = claims.get("aud")
-        named = (audience,) if isinstance(audience, str) else audience
-        if not isinstance(named, list | tuple) or not set(self.audience) & set(map(str, named)):
-            raise Unauthenticated("The token is for another audience")
-        if expires is None or now >= expires + self._leeway:
-            raise Unauthenticated("The token has expired")
-        if before is None or now < before - self._leeway:
-            raise Unauthenticated("The token is not valid yet")
-        subject = claims.get("sub")
-        if not isinstance(subject, str) or not subject:
-            raise Unauthenticated("The token names nobody")
-        told = claims.get("scope", claims.get("scp", ""))
-        scopes = frozenset(told.split() if isinstance(told, str) else map(str, told or ()))
-        missing = [scope for scope in self.scopes if scope not in scopes]
-        if missing:
-            raise Unauthenticated(f"The token lacks the scope {missing[0]}")
-        tenant = claims.get(self._tenant, "")
-        caller = Caller(
-            identity=subject, tenant=tenant if isinstance(tenant, str) else "", scopes=scopes
+
+class OpenId(Bearer):
+    """Tokens of an OpenID provider: checked as `Bearer` does, and on the card by the address of its
+    discovery document, so that clients find out by themselves where to get one."""
+
+    called = "openid"
+
+    def declared(self) -> SecurityScheme:
+        """See `Scheme.declared`."""
+        openid = OpenIdConnectSecurityScheme(
+            open_id_connect_url=self.issuer.rstrip("/") + DISCOVERY
         )
-        return caller, expires + self._leeway
+        return SecurityScheme(open_id_connect_security_scheme=openid)
+
+
+def challenge(realm: str, scopes: Sequence[str], *, dpop: bool = False) -> str:
+    """What `WWW-Authenticate` says of tokens."""
+    scope = f', scope="{" ".join(scopes)}"' if scopes else ""
+    if dpop:
+        from dragoman.security.dpop import ALGORITHMS as PROVING
+
+        return f'DPoP realm="{realm}", algs="{" ".join(PROVING)}"{scope}'
+    return f'Bearer realm="{realm}"{scope}'
 
 
 class Keyring:
@@ -176,6 +352,8 @@ class Keyring:
                 await self._renew()
             elif not self._keys and self._fetching is not None:
                 await asyncio.shield(self._fetching)
+            if time.monotonic() >= self._until + OUTAGE:
+                self._keys = {}
             if not self._keys:
                 raise Unavailable("The issuer's keys cannot be had", headers={"retry-after": "5"})
         if kid is not None:
@@ -227,7 +405,8 @@ class Keyring:
         self._keys = found
 
 
-def _header(token: str) -> dict[str, Any]:
+def unsealed(token: str) -> dict[str, Any]:
+    """The header of a JWT, before anything of it is believed; Unauthenticated."""
     import base64
     import binascii
 
@@ -241,9 +420,19 @@ def _header(token: str) -> dict[str, Any]:
     return found
 
 
-def _moment(value: Any) -> float | None:
-    known = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if known and math.isfinite(value) else None
+def claimed(token: str, key: Any, algorithm: str) -> dict[str, Any]:
+    """What a JWT says that this key has signed; JoseError. What its header says beyond what one
+    knows is no fault of it (`crit` is the caller's to look at), and a key in it may be long."""
+    from joserfc import jwt
+    from joserfc.jws import JWSRegistry
+
+    registry = JWSRegistry(algorithms=[algorithm], strict_check_header=False)
+    registry.max_header_length = LONGEST
+    quiet = warnings.catch_warnings() if algorithm == "EdDSA" else nullcontext()
+    with quiet:
+        if algorithm == "EdDSA":  # the name is out of fashion, the signature is not
+            warnings.simplefilter("ignore")
+        return dict(jwt.decode(token, key, algorithms=[algorithm], registry=registry).claims)
 
 
 async def _get(url: str) -> Any:

@@ -1,0 +1,198 @@
+"""Callers that are known by a certificate: mutual TLS, here or at a proxy in front.
+
+Whether a certificate is to be trusted is decided by who ends TLS; here it is read whose it is. It
+needs the extra `crypto` (cryptography).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import ssl
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from ipaddress import ip_address, ip_network
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import unquote
+
+from dragoman.caller import Caller, Request
+from dragoman.errors import Unauthenticated
+from dragoman.security.schemes import Found
+from dragoman.types import MutualTlsSecurityScheme, SecurityScheme
+
+if TYPE_CHECKING:
+    from cryptography import x509
+
+Name = Literal["cn", "uri", "dns"]
+"""The common name of the subject, or its one URI or DNS name (SAN)."""
+LONGEST = 64 * 1024
+REMEMBERED = 1000
+AGE = 300.0
+
+
+class Certificate:
+    """Who shows a certificate. `identity` says who that is: a name in it, identities by SHA-256
+    fingerprints, or a function of the certificate.
+
+    Behind a proxy that ends TLS, `header` is where that tells the certificate (nginx's
+    `$ssl_client_escaped_cert`, or `Client-Cert` as RFC 9440 has it), and `proxies` are the networks
+    from which alone it is believed. The proxy must have verified it, and must not let callers set
+    the header."""
+
+    def __init__(
+        self,
+        *,
+        identity: Name
+        | Mapping[str, str]
+        | Callable[[x509.Certificate], Caller | str | None] = "cn",
+        header: str = "",
+        proxies: Sequence[str] = (),
+        name: str = "",
+    ) -> None:
+        if bool(header) != bool(proxies):
+            raise ValueError("Certificate: header= is believed from proxies=, so give both or none")
+        if isinstance(proxies, str):
+            raise ValueError("Certificate: proxies is a list of networks, not one string")
+        if isinstance(identity, str) and identity not in _NAMES:
+            raise ValueError(f"Certificate: identity {identity!r} is not among {', '.join(_NAMES)}")
+        try:
+            import cryptography  # noqa: F401 - so that it is missed now, and not by a caller
+        except ImportError:
+            raise ImportError(
+                "client certificates need a library that is not installed; "
+                "`pip install 'dragoman[crypto]'` brings it"
+            ) from None
+        self.name = name or "certificate"
+        self._identity = _by_print(identity) if isinstance(identity, Mapping) else identity
+        self._header = header.lower()
+        self._proxies = [ip_network(text) for text in proxies]
+        self._known: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
+
+    def declared(self) -> SecurityScheme:
+        """See `Scheme.declared`."""
+        return SecurityScheme(mtls_security_scheme=MutualTlsSecurityScheme())
+
+    def challenge(self, realm: str) -> str:
+        """See `Scheme.challenge`."""
+        return ""
+
+    def identify(self, request: Request) -> Found:
+        """See `Scheme.identify`."""
+        shown = self._told(request) if self._header else der(request.certificate)
+        if not shown:
+            return None
+        digest = hashlib.sha256(shown).digest()
+        known = self._known.get(digest)
+        if known is None or time.time() >= known[0]:
+            known = self._known[digest] = self._read(shown, digest)
+            while len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
+        return known[1]
+
+    def _told(self, request: Request) -> bytes:
+        """What a proxy says; what others say is nothing."""
+        value = request.headers.get(self._header, "")
+        if not value or not self._trusted(request.client):
+            return b""
+        if len(value) > LONGEST:
+            raise Unauthenticated("The certificate is too long")
+        try:
+            if value.startswith(":") and value.endswith(":"):
+                return base64.b64decode(value[1:-1], validate=True)
+            return der(unquote(value))
+        except (binascii.Error, ValueError):
+            raise Unauthenticated("The certificate cannot be read") from None
+
+    def _trusted(self, client: str) -> bool:
+        try:
+            address = ip_address(client)
+        except ValueError:
+            return False
+        address = getattr(address, "ipv4_mapped", None) or address
+        return any(address in network for network in self._proxies)
+
+    def _read(self, shown: bytes, digest: bytes) -> tuple[float, Caller]:
+        from cryptography import x509
+
+        try:
+            certificate = x509.load_der_x509_certificate(shown)
+            begins, ends = (
+                certificate.not_valid_before_utc.timestamp(),
+                certificate.not_valid_after_utc.timestamp(),
+            )
+            if not begins <= time.time() < ends:
+                raise Unauthenticated("The certificate is not of this time")
+            found = self._whose(certificate, digest)
+        except (ValueError, x509.ExtensionNotFound):
+            raise Unauthenticated("The certificate cannot be read") from None
+        caller = Caller(identity=found) if isinstance(found, str) else found
+        if caller is None or not caller.identity:
+            raise Unauthenticated("The certificate is nobody's who is known")
+        return min(ends, time.time() + AGE), caller
+
+    def _whose(self, certificate: x509.Certificate, digest: bytes) -> Caller | str | None:
+        if isinstance(self._identity, str):
+            names = _NAMES[self._identity](certificate)
+            if len(names) != 1:
+                raise Unauthenticated(f"The certificate has {len(names)} names ({self._identity})")
+            return names[0]
+        if isinstance(self._identity, Mapping):
+            return self._identity.get(digest.hex())
+        return self._identity(certificate)
+
+
+def der(certificate: str | bytes) -> bytes:
+    """The bytes of a certificate in either form; nothing of nothing, Unauthenticated of others."""
+    if not certificate:
+        return b""
+    if isinstance(certificate, bytes):
+        if not certificate.startswith(b"-----"):
+            return certificate
+        certificate = certificate.decode("latin-1")
+    try:
+        return ssl.PEM_cert_to_DER_cert(certificate.strip())
+    except ValueError:
+        raise Unauthenticated("The certificate cannot be read") from None
+
+
+def thumbprint(certificate: str | bytes) -> str:
+    """The digest by which a token names a certificate (`x5t#S256`); empty if there is none."""
+    if not certificate:
+        return ""
+    digest = hashlib.sha256(der(certificate)).digest()
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+def _by_print(identities: Mapping[str, str]) -> dict[str, str]:
+    found = {}
+    for text, identity in identities.items():
+        digits = text.lower().removeprefix("sha256:").replace(":", "")
+        if len(digits) != 64 or set(digits) - set("0123456789abcdef"):
+            raise ValueError(f"Certificate: {text!r} is no SHA-256 fingerprint of 64 digits")
+        found[digits] = identity
+    return found
+
+
+def _common(certificate: x509.Certificate) -> list[str]:
+    from cryptography.x509 import NameOID
+
+    return [str(n.value) for n in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+
+
+def _alternative(kind: str) -> Callable[[x509.Certificate], list[str]]:
+    def names(certificate: x509.Certificate) -> list[str]:
+        from cryptography import x509
+
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        return list(found.value.get_values_for_type(getattr(x509, kind)))
+
+    return names
+
+
+_NAMES: dict[str, Callable[[x509.Certificate], list[str]]] = {
+    "cn": _common,
+    "uri": _alternative("UniformResourceIdentifier"),
+    "dns": _alternative("DNSName"),
+}

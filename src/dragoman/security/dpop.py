@@ -1,0 +1,126 @@
+"""Proofs that a token is shown by who holds its key (DPoP, RFC 9449): each is good once.
+
+What was used is remembered by this process alone: where several serve one agent, a proof is good
+once in each of them.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from dragoman.caller import Request
+from dragoman.errors import Unauthenticated, Unavailable
+
+ALGORITHMS = ("ES256", "ES384", "EdDSA", "Ed25519", "PS256", "RS256")
+WINDOW = 60.0
+"""How far the time of a proof may be from ours."""
+EACH, ALL = 10_000, 100_000
+"""How many proofs of one key, and of all, are remembered while they could be used again."""
+LONGEST = 8 * 1024
+PRIVATE = frozenset(("d", "p", "q", "dp", "dq", "qi", "oth", "k"))
+PORTS = {"https": 443, "http": 80}
+
+
+class Unproven(Unauthenticated):
+    """There is no proof, or it is no good."""
+
+    fault = "invalid_dpop_proof"
+
+
+class Proofs:
+    """Checks proofs, and remembers them as long as somebody could show them again."""
+
+    def __init__(self) -> None:
+        self._used: OrderedDict[tuple[str, bytes], float] = OrderedDict()
+        self._each: Counter[str] = Counter()
+
+    def check(self, request: Request, token: str, key: str) -> None:
+        """Unproven if the request has no good proof of the key with this thumbprint."""
+        proof = request.headers.get("dpop", "")
+        if not proof:
+            raise Unproven("The token is bound to a key, and there is no proof of it")
+        claims = _verified(proof, key)
+        if claims.get("htm") != request.method:
+            raise Unproven("The proof is for another method")
+        if not _same(claims.get("htu"), request.url):
+            raise Unproven("The proof is for another URL")
+        digest = hashlib.sha256(token.encode("latin-1", "replace")).digest()
+        if claims.get("ath") != base64.urlsafe_b64encode(digest).rstrip(b"=").decode():
+            raise Unproven("The proof is for another token")
+        made, name = claims.get("iat"), claims.get("jti")
+        if isinstance(made, bool) or not isinstance(made, int | float):
+            raise Unproven("The proof does not say when it was made")
+        if not abs(time.time() - made) <= WINDOW:
+            raise Unproven("The proof is not of this time")
+        if not isinstance(name, str) or not name:
+            raise Unproven("The proof has no jti")
+        self._use(key, hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest())
+
+    def _use(self, key: str, name: bytes) -> None:
+        now, used = time.monotonic(), self._used
+        while used and next(iter(used.values())) <= now:
+            (old, _), _ = used.popitem(last=False)
+            self._each[old] -= 1
+            if not self._each[old]:
+                del self._each[old]
+        if (key, name) in used:
+            raise Unproven("The proof was used before")
+        if len(used) >= ALL or self._each[key] >= EACH:
+            raise Unavailable("There are too many proofs to remember", headers={"retry-after": "5"})
+        # from the earliest to the latest moment at which its time is good
+        used[key, name] = now + 2 * WINDOW
+        self._each[key] += 1
+
+
+def _verified(proof: str, key: str) -> Mapping[str, Any]:
+    """What a proof says, if it is signed by the key with this thumbprint."""
+    from joserfc.errors import JoseError
+    from joserfc.jwk import KeySet
+
+    from dragoman.security.tokens import claimed, unsealed
+
+    if len(proof) > LONGEST:
+        raise Unproven("The proof is too long")
+    try:
+        header = unsealed(proof)
+    except Unauthenticated:
+        raise Unproven("The proof is no JWT") from None
+    algorithm, jwk = header.get("alg"), header.get("jwk")
+    if header.get("typ") != "dpop+jwt" or "crit" in header:
+        raise Unproven("The proof is no dpop+jwt")
+    if algorithm not in ALGORITHMS:
+        raise Unproven(f"The proof's algorithm is not among {', '.join(ALGORITHMS)}")
+    if not isinstance(jwk, dict) or jwk.get("kty") == "oct" or PRIVATE & jwk.keys():
+        raise Unproven("The proof's jwk is no public key")
+    try:
+        (known,) = KeySet.import_key_set({"keys": [jwk]}).keys
+        if known.thumbprint() != key:
+            raise Unproven("The proof is of another key")
+        return claimed(proof, known, algorithm)
+    except (JoseError, ValueError, TypeError, KeyError, RecursionError):
+        raise Unproven("The proof is not signed by its key") from None
+
+
+def _same(told: Any, url: str) -> bool:
+    """Whether a URL is the one that was called, whatever its query. Of gRPC only the path is known,
+    which names service and method."""
+    if not isinstance(told, str) or not url:
+        return False
+    try:
+        (origin, path), (our, called) = _parts(told), _parts(url)
+    except ValueError:
+        return False
+    return path == called and (not our or origin == our)
+
+
+def _parts(url: str) -> tuple[str, str]:
+    found = urlsplit(url)
+    host, scheme = found.hostname or "", found.scheme.lower()
+    port = found.port or PORTS.get(scheme, 0)
+    return f"{scheme}://{host}:{port}" if host else "", unquote(found.path) or "/"

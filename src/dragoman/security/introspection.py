@@ -1,0 +1,152 @@
+"""Tokens about which their issuer is asked (RFC 7662): those of which nothing can be read.
+
+It needs the extra `client` (aiohttp).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import time
+from collections.abc import Awaitable, Sequence
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from dragoman.caller import Request
+from dragoman.errors import Unauthenticated, Unavailable
+from dragoman.security.schemes import Found
+from dragoman.security.tokens import Book, Terms, Verdict, challenge
+from dragoman.types import HTTPAuthSecurityScheme, SecurityScheme
+
+BRIEF = 10.0
+"""How long a token that is not active is not asked about again."""
+AT_ONCE = 64
+"""The most questions at a time: who invents tokens must not have us flood the issuer."""
+PATIENCE = 10.0
+LARGEST = 64 * 1024
+LOCAL = ("localhost", "127.0.0.1", "::1")
+
+
+class Introspection:
+    """Tokens of which the server at `url` says that they are active. Who asks is their `sub`, else
+    their `username`, else their `client_id`.
+
+    The answer is kept for `age` seconds, so that a token that is withdrawn is honoured no longer
+    than that. `audience`, where given, must be among the token's; `issuer`, where given, must not
+    be another one than the token's, and is told to who has no token."""
+
+    def __init__(
+        self,
+        *,
+        url: str,
+        client_id: str,
+        client_secret: str,
+        audience: str | Sequence[str] = (),
+        issuer: str = "",
+        scopes: Sequence[str] = (),
+        tenant: str = "tenant",
+        age: float = 60.0,
+        dpop: bool = False,
+        name: str = "",
+    ) -> None:
+        if not url or not client_id or not client_secret:
+            raise ValueError("Introspection: give url, client_id and client_secret")
+        parts = urlsplit(url)
+        if parts.scheme != "https" and (parts.scheme, parts.hostname in LOCAL) != ("http", True):
+            raise ValueError(f"Introspection: {url}: tokens and secrets are sent by https only")
+        self.issuer = issuer
+        self.scopes = tuple(scopes)
+        """What every token must be good for."""
+        self.dpop = dpop
+        self.name = name or "introspection"
+        self._url = url
+        pair = f"{quote(client_id, safe='')}:{quote(client_secret, safe='')}"
+        self._login = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        self._age = age
+        self._terms = Terms(
+            issuer=issuer,
+            audience=(audience,) if isinstance(audience, str) else tuple(audience),
+            scopes=self.scopes,
+            tenant=tenant,
+            leeway=0.0,  # the clock that counts is that of who answers
+            lenient=True,
+        )
+        self._book = Book(self._asked, dpop=dpop)
+        self._asking: dict[bytes, asyncio.Task[Verdict]] = {}
+
+    def declared(self) -> SecurityScheme:
+        """See `Scheme.declared`."""
+        whose = f"A token of {self.issuer}" if self.issuer else ""
+        http = HTTPAuthSecurityScheme(scheme="DPoP" if self.dpop else "Bearer", description=whose)
+        return SecurityScheme(http_auth_security_scheme=http)
+
+    def challenge(self, realm: str) -> str:
+        """See `Scheme.challenge`."""
+        return challenge(realm, self.scopes, dpop=self.dpop)
+
+    def identify(self, request: Request) -> Found | Awaitable[Found]:
+        """See `Scheme.identify`."""
+        return self._book.identify(request)
+
+    async def _asked(self, token: str, digest: bytes) -> Verdict:
+        """What is said of the token, asked once for all who wait."""
+        asking = self._asking.get(digest)
+        if asking is None:
+            if len(self._asking) >= AT_ONCE:
+                raise Unavailable("The issuer is asked too much", headers={"retry-after": "1"})
+            asking = self._asking[digest] = asyncio.create_task(self._ask(token))
+            asking.add_done_callback(lambda done: self._answered(digest, done))
+        return await asyncio.shield(asking)
+
+    def _answered(self, digest: bytes, done: asyncio.Task[Verdict]) -> None:
+        self._asking.pop(digest, None)
+        if not done.cancelled():
+            done.exception()  # it may be that nobody waits any more
+
+    async def _ask(self, token: str) -> Verdict:
+        try:
+            found = await self._post(token)
+            if not isinstance(found, dict) or not isinstance(found.get("active"), bool):
+                raise ValueError(f"{self._url} does not say whether the token is active")
+        except (OSError, ValueError, TimeoutError, RecursionError) as error:
+            import logging
+
+            logging.getLogger("dragoman").warning(
+                "%s cannot be asked about tokens: %s", self._url, error or type(error).__name__
+            )
+            raise Unavailable(
+                "The issuer cannot be asked about the token", headers={"retry-after": "5"}
+            ) from None
+        until = time.time() + BRIEF
+        if not found["active"]:
+            return Verdict(until=until, fault="The token is not active")
+        named = (found.get(name) for name in ("sub", "username", "client_id"))
+        identity = next((name for name in named if isinstance(name, str) and name), "")
+        try:
+            return self._terms.verdict(found, identity, self._age)
+        except Unauthenticated as error:
+            return Verdict(until=until, fault=error.message)
+
+    async def _post(self, token: str) -> Any:
+        import aiohttp
+
+        body = urlencode({"token": token, "token_type_hint": "access_token"})
+        headers = {
+            "authorization": self._login,
+            "content-type": "application/x-www-form-urlencoded",
+            "accept": "application/json",
+        }
+        timeout = aiohttp.ClientTimeout(total=PATIENCE)
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=timeout) as session,
+                session.post(
+                    self._url, data=body, headers=headers, allow_redirects=False
+                ) as response,
+            ):
+                if response.status != 200:
+                    raise ValueError(f"it answered {response.status}")
+                return json.loads(await response.content.read(LARGEST))
+        except aiohttp.ClientError as error:
+            raise OSError(str(error) or type(error).__name__) from error

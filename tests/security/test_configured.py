@@ -1,0 +1,279 @@
+"""Who may call, as the settings say it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from dragoman import App, Settings
+from dragoman.app import CHECKS
+from dragoman.caller import Request
+from dragoman.cli import serve
+from dragoman.security import (
+    AllOf,
+    Anonymous,
+    ApiKey,
+    Basic,
+    Bearer,
+    Certificate,
+    Introspection,
+    OAuth2,
+    OpenId,
+    Token,
+)
+from dragoman.security.configured import SCHEMES, build
+from dragoman.settings import SettingsError, load
+from dragoman.telemetry import redacted
+from tests.security.asking import doorman, said, send
+from tests.serving import serving
+
+TABLES: list[dict[str, Any]] = [
+    {"scheme": "key", "header": "X-Key", "keys": {"ann": ["old-secret", "new-secret"]}},
+    {"scheme": "token", "tokens": {"bob": "a-token-of-bob"}},
+    {"scheme": "basic", "users": {"cy": "a-password"}},
+    {
+        "scheme": "bearer",
+        "issuer": "https://id.example",
+        "audience": ["flights", "hotels"],
+        "scopes": ["talk"],
+        "leeway": 5,
+        "dpop": True,
+    },
+    {"scheme": "openid", "issuer": "https://id.example", "audience": "flights"},
+    {
+        "scheme": "introspection",
+        "url": "https://id.example/ask",
+        "client_id": "agent",
+        "client_secret": "a-client-secret",
+        "age": 5,
+    },
+    {"scheme": "certificate", "identity": "uri", "header": "X-Cert", "proxies": ["10.0.0.0/8"]},
+    {
+        "scheme": "oauth2",
+        "verify": {"scheme": "bearer", "issuer": "https://id.example", "audience": "flights"},
+        "flow": {"client_credentials": {"token_url": "https://id.example/t", "scopes": {"a": ""}}},
+    },
+    {"scheme": "anonymous"},
+]
+KINDS = (ApiKey, Token, Basic, Bearer, OpenId, Introspection, Certificate, OAuth2, Anonymous)
+CLEAR = ["old-secret", "new-secret", "a-token-of-bob", "a-password", "a-client-secret"]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory without a configuration."""
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+
+
+def test_every_scheme() -> None:
+    found = build(TABLES).schemes
+    assert [type(scheme) for scheme in found] == list(KINDS)
+    assert {table["scheme"] for table in TABLES} == set(SCHEMES)
+    key, _, _, bearer, *_ = found
+    assert key.identify(Request("", "", "", {"x-key": "new-secret"}, "")).identity == "ann"
+    assert bearer.audience == ("flights", "hotels")
+    assert bearer.scopes == ("talk",)
+    assert bearer.dpop is True
+    flow = found[7].declared().oauth2_security_scheme.flows.client_credentials
+    assert flow.token_url == "https://id.example/t"
+
+
+def test_all_of() -> None:
+    (found,) = build([{"all_of": [TABLES[0], TABLES[1]]}]).schemes
+    assert isinstance(found, AllOf)
+    assert [type(scheme) for scheme in found.schemes] == [ApiKey, Token]
+
+
+# ---- secrets -------------------------------------------------------------------------------
+
+
+def test_secrets_from_elsewhere(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THE_KEY", "from-a-variable")
+    (elsewhere / "key").write_text("from-a-file\n")
+    digest = "sha256:" + hashlib.sha256(b"from-a-digest").hexdigest()
+    monkeypatch.setenv("THE_DIGEST", digest)
+    keys = {"a": "env:THE_KEY", "b": ["file:key", digest], "c": "env:THE_DIGEST", "d": "a:b"}
+    built = build([{"scheme": "key", "header": "X-Key", "keys": keys}])
+    (scheme,) = built.schemes
+    for secret, who in (("from-a-variable", "a"), ("from-a-file", "b"), ("a:b", "d")):
+        assert scheme.identify(Request("", "", "", {"x-key": secret}, "")).identity == who
+    assert sorted(built.secrets) == ["from-a-file", "from-a-variable"]
+
+
+def test_secrets_are_known_to_the_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THE_KEY", "only-in-a-variable")
+    keys = {"scheme": "key", "header": "X-Key", "keys": ["env:THE_KEY"]}
+    settings = load({"auth": [*TABLES[:6], {**keys, "name": "other"}]}, environ={}, checks=CHECKS)
+    assert sorted(settings.secrets()) == sorted(CLEAR)
+    App(doorman(), settings=settings)
+    for word in (*CLEAR, "only-in-a-variable"):
+        assert word not in redacted(f"they said {word} to me")
+    assert "id.example" in redacted("they said id.example to me")
+
+
+def test_secrets_are_not_shown() -> None:
+    masked = json.dumps(Settings(auth=tuple(TABLES)).masked())
+    assert not [word for word in CLEAR if word in masked]
+    for word in ("https://id.example", "ann", "X-Key", "agent", "client_credentials"):
+        assert word in masked
+
+
+# ---- what is wrong, and where --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ({}, r"\[1\]\.scheme: must be one of .*bearer"),
+        ({"scheme": "beaer"}, r"\[1\]\.scheme: must be one of "),
+        ({"scheme": ["key"]}, r"\[1\]\.scheme: must be one of "),
+        (
+            {"scheme": "bearer", "isuer": "x"},
+            r"\[1\]\.isuer: there is no such argument; bearer has issuer, audience, ",
+        ),
+        ({"scheme": "bearer", "issuer": "x"}, r"\[1\]\.audience: is needed by bearer"),
+        ({"scheme": "bearer", "issuer": 1, "audience": "x"}, r"\[1\]\.issuer: Expected `str`"),
+        (
+            {"scheme": "bearer", "issuer": "x", "audience": "x", "fetch": "y"},
+            r"\[1\]\.fetch: there is no such",
+        ),
+        (
+            {"scheme": "bearer", "issuer": "x", "audience": "x", "algorithms": ["HS256"]},
+            r"\[1\]: .*HS256",
+        ),
+        ({"scheme": "key", "keys": ["x"]}, r"\[1\]: ApiKey: give one of header="),
+        ({"scheme": "key", "header": "X", "keys": 5}, r"\[1\]\.keys: Expected"),
+        ({"scheme": "key", "header": "X", "keys": ["env:NOT_SET"]}, r"keys\[0\]: .*NOT_SET"),
+        ({"scheme": "token", "tokens": {"a": "file:gone"}}, r"tokens\.a: gone: No such file"),
+        (
+            {**TABLES[5], "client_secret": "sha256:" + "0" * 64},
+            r"\[1\]\.client_secret: is sent",
+        ),
+        ({"scheme": "certificate", "identity": "mail"}, r"\[1\]\.identity: "),
+        ({"scheme": "anonymous", "name": "x"}, r"\[1\]\.name: there is no such argument"),
+        ({"all_of": []}, r"\[1\]\.all_of: is a list of two"),
+        ({"all_of": [{"scheme": "x"}, {}]}, r"\[1\]\.all_of\[0\]\.scheme: must be"),
+        ({"all_of": [TABLES[0], 5]}, r"\[1\]\.all_of\[1\]: is no table"),
+        ({"scheme": "oauth2", "verify": {}, "flow": {}}, r"\[1\]\.verify\.scheme: must be one of"),
+        (
+            {"scheme": "oauth2", "verify": TABLES[4], "flow": {"client": {}}},
+            r"\[1\]\.flow: must be one of authorization_code, ",
+        ),
+        (
+            {"scheme": "oauth2", "verify": TABLES[4], "flow": {"password": {"url": "x"}}},
+            r"\[1\]\.flow\.password\.url: there is no such field; it has token_url",
+        ),
+        (
+            {"scheme": "oauth2", "verify": TABLES[4], "flow": {"client_credentials": {}}},
+            r"\[1\]\.flow\.client_credentials: .*tokenUrl",
+        ),
+    ],
+)
+def test_faults_are_named(table: dict[str, Any], told: str) -> None:
+    with pytest.raises(SettingsError, match=rf"^auth.*{told}"):
+        load({"auth": [TABLES[0], table]}, environ={}, checks=CHECKS)
+    with pytest.raises(SettingsError, match=told):
+        App(doorman(), settings=Settings(auth=(TABLES[0], table)))
+
+
+def test_faults_are_named_by_where_they_stand(elsewhere: Path) -> None:
+    file = elsewhere / "dragoman.toml"
+    file.write_text('[[auth]]\nscheme = "bearer"\nisuer = "x"\n')
+    with pytest.raises(SettingsError, match=r"^dragoman.toml: auth\[0\]\.isuer: there is no such"):
+        load(environ={}, checks=CHECKS)
+    file.unlink()
+    with pytest.raises(SettingsError, match=r"^DRAGOMAN_AUTH: is no JSON"):
+        load(environ={"DRAGOMAN_AUTH": "bearer"}, checks=CHECKS)
+    with pytest.raises(SettingsError, match=r"^DRAGOMAN_AUTH\[0\]\.scheme: must be"):
+        load(environ={"DRAGOMAN_AUTH": '[{"scheme": 1}]'}, checks=CHECKS)
+    with pytest.raises(SettingsError, match=r"^DRAGOMAN_AUTH: Expected"):
+        load(environ={"DRAGOMAN_AUTH": "{}"}, checks=CHECKS)
+
+
+# ---- in force ------------------------------------------------------------------------------
+
+
+async def test_a_file_closes_the_door(elsewhere: Path) -> None:
+    (elsewhere / "dragoman.toml").write_text(
+        """
+        drain = 0
+
+        [[auth]]
+        scheme = "key"
+        header = "X-Key"
+        keys = { ann = "a-secret-key" }
+
+        [[auth]]
+        all_of = [
+            { scheme = "basic", users = { cy = "a-password" } },
+            { scheme = "key", header = "X-Other", keys = ["another-key"], name = "other" },
+        ]
+        """
+    )
+    async with serving(App(doorman())) as url:
+        assert (await send(url)).status_code == 401
+        assert said(await send(url, **{"x-key": "a-secret-key"})) == "ann:"
+        login = {"authorization": "Basic Y3k6YS1wYXNzd29yZA=="}
+        assert (await send(url, **login)).status_code == 401
+        assert said(await send(url, **login, **{"x-other": "another-key"})) == "cy:"
+        async with httpx.AsyncClient() as http:
+            card = (await http.get(f"{url}/.well-known/agent-card.json")).json()
+    assert set(card["securitySchemes"]) == {"key", "login", "other"}
+
+
+async def test_what_the_program_says_comes_first() -> None:
+    settings = Settings(auth=(TABLES[0],), drain=0.0)
+    async with serving(App(doorman(), auth=Token({"x": "t"}), settings=settings)) as url:
+        assert said(await send(url, "t")) == "x:"
+        assert (await send(url, **{"x-key": "new-secret"})).status_code == 401
+
+
+def test_it_survives_the_way_to_the_process_that_a_reload_starts(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (elsewhere / "reloaded_agent.py").write_text(
+        "from dragoman import Agent\n"
+        "agent = Agent('A', description='B')\n"
+        "@agent.handler\n"
+        "def answer(turn): return ''\n"
+    )
+    given = {"names": ["reloaded_agent:agent"], "settings": Settings(auth=tuple(TABLES))}
+    monkeypatch.setenv(serve.CHILD, msgspec.json.encode(msgspec.to_builtins(given)).decode())
+    app = serve.child()
+    assert app.settings.auth == tuple(TABLES)
+    (endpoint,) = app.endpoints.values()
+    assert endpoint.gate is not None
+    assert len(endpoint.gate.declared(endpoint.service.agent.card("http://x"), {}).security_schemes)
+
+
+def test_the_command_names_the_fault(elsewhere: Path) -> None:
+    (elsewhere / "dragoman.toml").write_text('[[auth]]\nscheme = "key"\nheder = "X"\n')
+    for command in (["config"], ["serve", "x:y"]):
+        ended = subprocess.run(
+            [sys.executable, "-m", "dragoman", *command],
+            cwd=elsewhere,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert ended.returncode == 2
+        assert ended.stderr.startswith("dragoman: dragoman.toml: auth[0].heder: there is no such")
+
+
+def test_nothing_of_it_is_loaded_where_nobody_asks_for_it() -> None:
+    script = "import sys, dragoman; print(*[m for m in sys.modules if 'dragoman.security' in m])"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout
+    loaded = {name.removeprefix("dragoman.security").strip(".") for name in found.split()}
+    assert "egress" in loaded
+    unwanted = {"schemes", "tokens", "introspection", "certificates", "declared", "configured"}
+    assert not loaded & {*unwanted, "dpop"}
