@@ -43,7 +43,7 @@ def bearer(**more: Any) -> Bearer:
 
 def token(key: Any = MINE, **more: Any) -> str:
     """A token that is bound to a key."""
-    claims = {"iss": ISSUER, "aud": "flights", "sub": "ann", "exp": int(time.time()) + 600}
+    claims = {"iss": ISSUER, "aud": "flights", "sub": "ann", "exp": int(time.time()) + 36000}
     bound = {"cnf": {"jkt": key.thumbprint()}} if key else {}
     return jwt.encode({"alg": "ES256", "kid": "issuer"}, {**claims, **bound, **more}, KEY)
 
