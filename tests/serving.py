@@ -10,6 +10,10 @@ from typing import Any
 
 import uvicorn
 
+from dragoman.app import App
+from dragoman.cli import serve
+from dragoman.cli.server import Server
+
 
 class Quiet(uvicorn.Server):
     """A server that leaves the signals to the test runner."""
@@ -17,6 +21,37 @@ class Quiet(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Any:
         yield
+
+
+class Served(Server):
+    """What `dragoman serve` runs, likewise."""
+
+    url = ""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Any:
+        yield
+
+
+@contextlib.asynccontextmanager
+async def served(app: App, **options: Any) -> AsyncIterator[Served]:
+    """The server of `dragoman serve` with this application, on a free port of this process."""
+    listener = serve.bind("127.0.0.1", 0)
+    server = Served(serve._config(uvicorn, app, app.settings, **options))
+    server.url = (
+        f"{'https' if app.settings.cert else 'http'}://127.0.0.1:{listener.getsockname()[1]}"
+    )
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    while not server.started:
+        if task.done():
+            await task
+            raise RuntimeError("the server did not start")
+        await asyncio.sleep(0.005)
+    try:
+        yield server
+    finally:
+        server.should_exit = True
+        await task
 
 
 @contextlib.asynccontextmanager

@@ -128,6 +128,7 @@ class App:
         self._loop: asyncio.AbstractEventLoop | None = None
         """The loop that it runs on; none before it has started and after it has stopped."""
         self._stopped = False
+        self._told = False
         self._starting: asyncio.Future[None] | None = None
         self._stopping: asyncio.Event | None = None
 
@@ -216,9 +217,15 @@ class App:
         if path == "/healthz":
             ready = not down
         status = b"ok" if ready else b"draining" if draining else b"down"
-        await exchange.respond(200 if ready else 503, b'{"status":"%b"}' % status)
+        body = b'{"status":"%b"}' % status
+        await exchange.respond(200 if ready else 503, body, headers=(http.PRIVATE,))
 
     # -- life
+
+    @property
+    def unguarded(self) -> bool:
+        """Whether nobody is asked who they are, and nobody has said that it shall be so."""
+        return any(endpoint.identify is None for endpoint in self.endpoints.values())
 
     async def start(self) -> None:
         """Open the store, enter the agents' lifespans, begin to work."""
@@ -291,6 +298,7 @@ class App:
                 if egress is not None:
                     await stack.enter_async_context(egress)
                 self._begin(worker, egress)
+                self._tell()
                 for port in self._ports():
                     await stack.enter_async_context(port)
                     self.ports.append(port)
@@ -331,6 +339,17 @@ class App:
         if self._stopped:
             raise RuntimeError("the application was stopped")
         await self.start()
+
+    def _tell(self) -> None:
+        """Say once who is let in, if that is anybody."""
+        if self._told:
+            return
+        self._told = True
+        gates = [endpoint.gate for endpoint in self.endpoints.values()]
+        if self.unguarded or any(gate is not None and gate.open for gate in gates):
+            why = "no auth is set" if self.unguarded else "Anonymous() is set"
+            more = ", and the secrets of every webhook" if self.settings.push else ""
+            logger.info("callers are anonymous (%s): each of them sees every task%s", why, more)
 
     def _begin(self, worker: Worker, egress: Egress | None) -> None:
         try:
@@ -438,9 +457,12 @@ def _check_grpc(settings: Settings, agents: int) -> None:
         raise ValueError(f"grpc_port: {port + agents - 1} is beyond 65535; each agent has a port")
     if settings.grpc_cert and not settings.grpc_key:
         raise ValueError("grpc_key: is needed with grpc_cert")
-    for name in ("grpc_key", "grpc_ca"):
-        if getattr(settings, name) and not settings.grpc_cert:
-            raise ValueError(f"{name}: needs grpc_cert; without it there is no TLS")
+    if settings.grpc_key and not settings.grpc_cert:
+        raise ValueError("grpc_key: needs grpc_cert; without it there is no TLS")
+    if settings.grpc_ca and not (settings.grpc_cert or settings.cert):
+        raise ValueError("grpc_ca: needs grpc_cert; without it there is no TLS")
+    if port is not None and settings.key_password and not settings.grpc_cert:
+        raise ValueError("grpc_key: is needed; gRPC takes no key with a password")
 
 
 def _handler(frame: FrameType) -> str | None:

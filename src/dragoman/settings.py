@@ -22,18 +22,10 @@ _PASSWORD = re.compile(r"((?:://|,)[^/@:,]*:)[^,]*@|([?&]password=)[^&]*")
 _PASSWORDS = re.compile(r"(?<=:)(?<!://)[^/@:,]+(?=@)")
 POSITIVE = {
     *("max_body", "max_depth", "max_parts", "max_running", "max_tasks"),
-    *(
-        "max_events",
-        "max_output",
-        "max_hops",
-        "rate_burst",
-        "stream_buffer",
-        "threads",
-        "poll",
-        "lease",
-        "keepalive",
-    ),
+    *("max_events", "max_output", "stream_buffer", "threads", "poll", "lease", "keepalive"),
+    *("max_hops", "rate_burst"),
     *("stall", "turn_timeout", "body_timeout", "max_task"),
+    *("max_connections", "max_head", "grpc_calls", "header_timeout"),
     *("push_timeout", "push_running", "push_per_host"),
 }
 SECRET = {"seal_keys", "push_keys"}
@@ -46,6 +38,7 @@ ELSEWHERE = ("sha256:", "env:", "file:")
 Checks = Mapping[str, Callable[[Any], None]]
 """What must be so of a setting beyond its type: ValueError says what is not, and begins with where
 in it, such as `[0].name: …`."""
+PASSWORD = {"key_password"}
 
 
 class SettingsError(ValueError):
@@ -68,15 +61,24 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     host: str = setting("127.0.0.1", "the address to listen on")
     port: int = setting(8000, "the port to listen on; 0 picks a free one")
     url: str = setting("", "the public URL that the card tells; by default that of the request")
+    cert: str = setting("", "the certificate of `dragoman serve`, a PEM file; without it no TLS")
+    key: str = setting("", "the key of that certificate; by default it is in the same file")
+    key_password: str = setting("", "what opens that key, if it is locked")
+    ca: str = setting("", "who must have signed the certificates of clients, a PEM file")
+    ca_optional: bool = setting(
+        False, "take clients without a certificate, too; gRPC then asks nobody for one"
+    )
     grpc_port: int | None = setting(
         None, "the port of gRPC; 0 picks a free one, and without it there is no gRPC"
     )
     grpc_url: str = setting(
         "", "the gRPC address that the card tells, host:port or a URL; by default the host of `url`"
     )
-    grpc_cert: str = setting("", "the certificate of gRPC, a PEM file; without it there is no TLS")
-    grpc_key: str = setting("", "the key of that certificate")
-    grpc_ca: str = setting("", "who must have signed the certificates of gRPC clients")
+    grpc_cert: str = setting("", "the certificate of gRPC, a PEM file; by default `cert`")
+    grpc_key: str = setting("", "the key of that certificate; by default `key` for `cert`")
+    grpc_ca: str = setting(
+        "", "who must have signed the certificates of gRPC clients; by default `ca`"
+    )
     forwarded: bool = setting(False, "trust X-Forwarded-Proto, -Host and -Prefix for the card")
     hosts: tuple[str, ...] = setting(
         (), "the hosts that requests may name, also as *.example; others get 421. Empty is any"
@@ -122,6 +124,16 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         (), "who may call: tables with a `scheme` and its arguments, as security.md has them"
     )
     # limits
+    max_connections: int = setting(
+        10_000, "the most open connections; fewer if the limit of open files is lower"
+    )
+    max_per_address: int = setting(
+        0, "the most connections of one address, of IPv6 one /64; 0 is half of max_connections"
+    )
+    max_head: int = setting(64 * 1024, "the largest head of a request: its line and its headers")
+    grpc_calls: int = setting(
+        1000, "the most calls at once on one gRPC connection; others wait or are UNAVAILABLE"
+    )
     max_body: int = setting(16 * 1024 * 1024, "the largest request body")
     max_depth: int = setting(100, "the deepest nesting of JSON")
     max_parts: int = setting(1000, "the most parts in a message")
@@ -155,6 +167,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         (), "networks of the proxies in front, whose X-Forwarded-For is believed"
     )
     # times
+    header_timeout: float = setting(
+        10.0, "how long the head of a request may take to arrive, and a TLS handshake"
+    )
     body_timeout: float = setting(30.0, "how long a request body may take to arrive")
     blocking_timeout: float = setting(300.0, "how long a send waits for its answer")
     turn_timeout: float = setting(3600.0, "how long a turn may run")
@@ -162,7 +177,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     drain: float = setting(10.0, "how long running turns may go on at shutdown")
     # below the 5 s that the reference client waits for a byte by default
     keepalive: float = setting(4.0, "how often an idle stream says that it is alive")
-    stall: float = setting(120.0, "how long a stream may take no byte before it is cut")
+    stall: float = setting(
+        120.0, "how long a reader may take no byte, and a gRPC connection no call, before it is cut"
+    )
     lease: float = setting(30.0, "how long a worker holds a task without renewing")
     poll: float = setting(1.0, "how often to look at the store when no bell rings")
     watchdog: float = setting(1.0, "report a handler that blocks the event loop so long; 0 is off")
@@ -179,6 +196,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """What must not be shown: keys, and the passwords in URLs."""
         found = [key for name in sorted(SECRET) for key in getattr(self, name)]
         found += (text for text in _hidden(self.auth) if not text.startswith(ELSEWHERE))
+        found += [word for name in sorted(PASSWORD) if (word := getattr(self, name))]
         return [*found, *_PASSWORDS.findall(self.store), *_PASSWORDS.findall(self.bell)]
 
     def masked(self) -> dict[str, Any]:
@@ -188,6 +206,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             if name in SECRET
             else _masked(value)
             if name in TABLES
+            else value and "***"
+            if name in PASSWORD
             else _PASSWORD.sub(_mask, value)
             if isinstance(value, str)
             else value

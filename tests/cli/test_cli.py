@@ -23,6 +23,7 @@ import msgspec
 import pytest
 
 from dragoman import Settings, __version__
+from tests.listening import Certificate
 
 AGENTS = '''
 """Agents to serve."""
@@ -187,7 +188,7 @@ def serving(here: Path, *arguments: str, url: str = "", **env: str) -> Iterator[
 
     def ready() -> bool:
         assert process.poll() is None, log.read_text()
-        if match := re.search(r"card (http://127\.0\.0\.1:\d+)", log.read_text()):
+        if match := re.search(r"card (https?://127\.0\.0\.1:\d+)", log.read_text()):
             found.url = match[1]
         try:
             return httpx.get(f"{found.url}/readyz").status_code == 200
@@ -282,6 +283,22 @@ def test_serve(here: Path) -> None:
         assert "stopped" in served.text()
         assert "Traceback" not in served.text()
         assert " /message" not in served.text()  # no access log unasked
+
+
+def test_serve_over_tls(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = str(Certificate(here, "127.0.0.1").file)
+    monkeypatch.setenv("SSL_CERT_FILE", file)
+    with serving(here, "booking:agent", "--cert", file) as served:
+        assert served.url.startswith("https://")
+        assert f"Echo at {served.url}/" in served.text()
+        card = httpx.get(f"{served.url}/.well-known/agent-card.json").json()
+        assert card["supportedInterfaces"][0]["url"] == f"{served.url}/"
+        served.until(served.send("hello")["id"], "COMPLETED")
+        task = served.send("ask")["id"]
+        served.until(task, "INPUT_REQUIRED")
+        with reading(f"{served.url}/tasks/{task}:subscribe"):
+            assert served.end() == 0
+        assert "Traceback" not in served.text()
 
 
 def test_serve_several(here: Path) -> None:
@@ -507,6 +524,9 @@ def test_a_port_that_is_taken(here: Path) -> None:
         (["--set", "drain"], "NAME=VALUE"),
         (["--set", "colour=blue"], "colour"),
         (["--config", "missing.toml"], "missing.toml"),
+        (["--cert", "missing.pem"], "cert: missing.pem: No such file"),
+        (["--cert", "booking.py"], "cert: booking.py: holds no certificate"),
+        (["--key", "booking.py"], "key: needs cert"),
     ],
 )
 def test_settings_that_cannot_be(here: Path, arguments: list[str], words: str) -> None:
@@ -657,7 +677,7 @@ def without(here: Path, *names: str) -> dict[str, str]:
     aside = here / "aside"
     aside.mkdir(exist_ok=True)
     (aside / "sitecustomize.py").write_text(BLOCKER.format(names=set(names)))
-    return {"PYTHONPATH": str(aside)}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(aside), os.environ.get("PYTHONPATH")]))}
 
 
 def test_without_uvicorn(here: Path) -> None:
@@ -675,8 +695,15 @@ def test_without_uvloop(here: Path) -> None:
         [sys.executable, "-c", probe], env=environment(**env), capture_output=True, check=False
     )
     assert blocked.returncode == 1  # it is not there
-    with serving(here, "booking:agent", **env) as served:
+    with serving(here, "booking:agent", "--set", "header_timeout=1", **env) as served:
         served.until(served.send("hello")["id"], "COMPLETED")
+        # the other parser has the same deadline, and a limit
+        for sent, status in ((b"GET / HT", 408), (b"GET / HTTP/1.1\r\nA: " + b"x" * 90_000, 400)):
+            with socket.create_connection(
+                ("127.0.0.1", int(served.url.rpartition(":")[2])), 10
+            ) as peer:
+                peer.sendall(sent)
+                assert peer.recv(12) == b"HTTP/1.1 %d" % status
         task = served.send("ask")["id"]
         served.until(task, "INPUT_REQUIRED")
         with reading(f"{served.url}/tasks/{task}:subscribe"):

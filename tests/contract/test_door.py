@@ -10,6 +10,7 @@ import pytest
 
 from dragoman import App
 from tests.contract.test_card import CARD, small
+from tests.serving import served
 
 MESSAGE = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hello"}]}}
 PAGE = "https://page.example"
@@ -70,6 +71,46 @@ async def test_https_stays_https() -> None:
         assert name not in (await http.get(CARD)).headers
     async for http in answers("https"):
         assert name not in (await http.get(CARD)).headers, "only if it is wanted"
+
+
+async def test_what_no_cache_may_keep() -> None:
+    async for http in answers():
+        task = (await http.post("/message:send", json=MESSAGE)).json()["task"]["id"]
+        for path in (f"/tasks/{task}", "/tasks", "/tasks/none", "/nothing/here", "/", "/healthz"):
+            response = await http.get(path)
+            assert response.headers.get_list("cache-control") == ["no-store"], path
+        stream = await http.post("/message:stream", json=MESSAGE)
+        assert stream.headers.get_list("cache-control") == ["no-store"]
+        card = await http.get(CARD)
+        assert card.headers.get_list("cache-control") == ["public, max-age=300"]
+
+
+async def test_no_answer_is_a_page() -> None:
+    markup = "<script>alert(1)</script>"
+    async for http in answers():
+        for response in (
+            await http.get(f"/{markup}"),
+            await http.get(f"/tasks/{markup}"),
+            await http.put(f"/tasks/{markup}"),
+            await http.post("/message:send", content=markup),
+            await http.post("/message:send", content="{}", headers={"content-type": markup}),
+            await http.post("/", json={"jsonrpc": "2.0", "id": markup, "method": markup}),
+            await http.get("/tasks/none", headers={"a2a-version": markup}),
+        ):
+            kind = response.headers["content-type"]
+            assert kind in ("application/json", "application/a2a+json"), response.text
+            assert response.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_nobody_says_what_serves() -> None:
+    async with (
+        served(App(small(), drain=0.1)) as server,
+        httpx.AsyncClient(base_url=server.url) as http,
+    ):
+        for response in await every(http):
+            assert "server" not in response.headers
+            assert "x-powered-by" not in response.headers
+            assert "uvicorn" not in response.text.lower()
 
 
 # ---- pages ---------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ EXTRAS = (
 """What others bring, or what only some need: none of it is loaded by the import."""
 NEEDS = {
     "dragoman.bindings.grpc": "grpc",
+    "dragoman.cli.connection": "uvicorn",
     "dragoman.cli.server": "uvicorn",
     "dragoman.client.grpc": "grpc",
     "dragoman.client.tapped": "aiohttp",

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 import pytest
+from a2a.types import a2a_pb2, a2a_pb2_grpc
 
 from dragoman import App, Caller, Request, telemetry
 from dragoman.errors import Forbidden, Unauthenticated
@@ -294,15 +296,15 @@ def audited() -> Iterator[list[dict[str, Any]]]:
     telemetry.auditor.removeHandler(handler)
 
 
-async def everything(**settings: Any) -> None:
-    """Do all that an auditor wants to know, over both of the bindings."""
+def guarded(**settings: Any) -> App:
+    """An application with all that an auditor wants to know of."""
     agent = talker()
 
     @agent.extended_card
     def extended(caller: Caller, public: Any) -> Any:
         return public
 
-    app = App(
+    return App(
         agent,
         identify=identify,
         push=True,
@@ -311,6 +313,11 @@ async def everything(**settings: Any) -> None:
         drain=0.1,
         **settings,
     )
+
+
+async def everything(**settings: Any) -> None:
+    """Do all of it, over both of the bindings of HTTP."""
+    app = guarded(**settings)
     headers = {"authorization": "Bearer ann"}
     async with serving(app) as url, httpx.AsyncClient(base_url=url, headers=headers) as http:
         message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "gate"}]}
@@ -354,8 +361,55 @@ async def test_who_did_what(audited: list[dict[str, Any]]) -> None:
     assert "s3cr3t" not in str(audited)
 
 
+async def everything_over_grpc(**settings: Any) -> None:
+    """Do the same over gRPC."""
+    app = guarded(grpc_port=0, **settings)
+    ann = (("a2a-version", "1.0"), ("authorization", "Bearer ann"))
+    part = a2a_pb2.Part(text="gate")
+    message = a2a_pb2.Message(message_id="m", role=a2a_pb2.ROLE_USER, parts=[part])
+    at_once = a2a_pb2.SendMessageConfiguration(return_immediately=True)
+    send = a2a_pb2.SendMessageRequest(message=message, configuration=at_once)
+    other = a2a_pb2.SendMessageRequest(message=message, tenant="other")
+    async with app, grpc.aio.insecure_channel(f"127.0.0.1:{app.ports[0].number}") as channel:
+        stub = a2a_pb2_grpc.A2AServiceStub(channel)
+        for refused, who in ((send, (ann[0], ("authorization", "no"))), (other, ann)):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await stub.SendMessage(refused, metadata=who)
+        task = (await stub.SendMessage(send, metadata=ann)).task.id
+        hook = {"task_id": task, "id": "h"}
+        await stub.CreateTaskPushNotificationConfig(
+            a2a_pb2.TaskPushNotificationConfig(url="http://127.0.0.1:9/x?key=s3cr3t", **hook),
+            metadata=ann,
+        )
+        await stub.DeleteTaskPushNotificationConfig(
+            a2a_pb2.DeleteTaskPushNotificationConfigRequest(**hook), metadata=ann
+        )
+        for _ in range(2):  # as often as over HTTP, which has it at two places
+            await stub.GetExtendedAgentCard(a2a_pb2.GetExtendedAgentCardRequest(), metadata=ann)
+        await stub.CancelTask(a2a_pb2.CancelTaskRequest(id=task), metadata=ann)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await stub.CancelTask(a2a_pb2.CancelTaskRequest(id="none"), metadata=ann)
+        await stub.GetTask(a2a_pb2.GetTaskRequest(id=task), metadata=ann)
+
+
+async def test_who_did_what_over_grpc(audited: list[dict[str, Any]]) -> None:
+    def same(line: dict[str, Any], task: str) -> dict[str, Any]:
+        """What does not depend on the time, the binding, or the names of tasks."""
+        plain = {key: value for key, value in line.items() if key not in ("time", "path")}
+        return plain | ({"task": "the task"} if line.get("task") == task else {})
+
+    await everything(audit=True)
+    http = [same(line, audited[2]["task"]) for line in audited]
+    audited.clear()
+    await everything_over_grpc(audit=True)
+    assert [same(line, audited[2]["task"]) for line in audited] == http
+    assert len(http) == 8
+    assert all(line["path"].startswith("/lf.a2a.v1.A2AService/") for line in audited)
+
+
 async def test_nothing_by_default(audited: list[dict[str, Any]]) -> None:
     await everything()
+    await everything_over_grpc()
     assert audited == []
 
 

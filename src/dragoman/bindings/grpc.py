@@ -48,16 +48,7 @@ class Port:
 
     async def __aenter__(self) -> Port:
         settings = self.settings
-        self._server = server = grpc.aio.server(
-            options=[
-                ("grpc.max_receive_message_length", settings.max_body),
-                ("grpc.max_send_message_length", -1),
-                ("grpc.so_reuseport", 0),  # two servers at one port would share its callers
-                ("grpc.keepalive_time_ms", int(settings.stall * 1000 / 2)),
-                ("grpc.keepalive_timeout_ms", int(settings.stall * 1000 / 2)),
-                ("grpc.http2.min_ping_interval_without_data_ms", 5000),
-            ]
-        )
+        self._server = server = grpc.aio.server(options=_options(settings))
         names = []
         for speech in SPEECHES:
             handlers = {
@@ -86,7 +77,8 @@ class Port:
                 else server.add_insecure_port(wanted)
             )
         except RuntimeError:
-            what = "grpc_cert, grpc_key: are no certificate and its key" if credentials else ""
+            files = "grpc_cert, grpc_key" if settings.grpc_cert else "cert, key"
+            what = f"{files}: are no certificate and its key" if credentials else ""
             raise Unavailable(what or f"grpc_port: cannot listen on {wanted}") from None
         await server.start()
         self.endpoint.grpc = self.number
@@ -101,21 +93,57 @@ class Port:
         await self._server.stop(1.0)
 
     def _credentials(self) -> grpc.ServerCredentials | None:
+        """Those of gRPC, else those of HTTP: beside https, nobody expects it in the clear."""
         settings = self.settings
-        if not settings.grpc_cert:
+        if settings.grpc_cert:
+            cert = _file("grpc_cert", settings.grpc_cert)
+            key = _file("grpc_key", settings.grpc_key)
+        elif settings.cert:
+            cert = _file("cert", settings.cert)
+            key = _file("key", settings.key) if settings.key else cert
+        else:
             return None
-        files = {}
-        for name in ("grpc_key", "grpc_cert", "grpc_ca"):
-            path = getattr(settings, name)
-            try:
-                files[name] = Path(path).read_bytes() if path else None
-            except OSError as error:
-                raise Unavailable(f"{name}: {path}: {error.strerror}") from None
+        name = _authority(settings)
+        ca = _file(name, getattr(settings, name)) if name else None
         return grpc.ssl_server_credentials(
-            [(files["grpc_key"], files["grpc_cert"])],
-            root_certificates=files["grpc_ca"],
-            require_client_auth=files["grpc_ca"] is not None,
+            [(key, cert)], root_certificates=ca, require_client_auth=ca is not None
         )
+
+
+def _authority(settings: Settings) -> str:
+    """The setting that says who must have signed the certificates of callers, if any does."""
+    if settings.grpc_ca:
+        return "grpc_ca"
+    # gRPC can require certificates, or not ask for them
+    return "ca" if settings.ca and not settings.ca_optional else ""
+
+
+def _file(name: str, path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise Unavailable(f"{name}: {path}: {error.strerror}") from None
+
+
+def _options(settings: Settings) -> list[tuple[str, int]]:
+    """The limits, as gRPC has them."""
+    stall, begin = int(settings.stall * 1000), int(settings.header_timeout * 1000)
+    return [
+        ("grpc.max_receive_message_length", settings.max_body),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.so_reuseport", 0),  # two servers at one port would share its callers
+        ("grpc.keepalive_time_ms", stall // 2),
+        ("grpc.keepalive_timeout_ms", stall // 2),
+        ("grpc.http2.min_ping_interval_without_data_ms", 5000),
+        ("grpc.max_connection_idle_ms", stall),
+        ("grpc.server_handshake_timeout_ms", begin),
+        ("grpc.http2.settings_timeout", begin),
+        ("grpc.max_allowed_incoming_connections", settings.max_connections),
+        ("grpc.max_concurrent_streams", settings.grpc_calls),
+        # between the two of them gRPC throws dice
+        ("grpc.max_metadata_size", settings.max_head),
+        ("grpc.absolute_max_metadata_size", settings.max_head),
+    ]
 
 
 def _free(host: str, port: int) -> None:
@@ -178,7 +206,7 @@ class Inquiry:
         )
 
     def _certificate(self) -> bytes:
-        if not self.settings.grpc_ca:  # nobody was asked for one
+        if not _authority(self.settings):  # nobody was asked for one
             return b""
         shown = self.context.auth_context().get("x509_pem_cert") or (b"",)
         return bytes(shown[0])
@@ -196,7 +224,8 @@ class Inquiry:
     @property
     def base(self) -> tuple[str, str, str]:
         """See `exchange.Inquiry`. What HTTP callers name is not known here."""
-        return "http", f"{self.settings.host}:{self.settings.port}", ""
+        scheme = "https" if self.settings.cert else "http"
+        return scheme, f"{self.settings.host}:{self.settings.port}", ""
 
 
 def _text(value: str | bytes) -> str:

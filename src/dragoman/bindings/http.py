@@ -93,7 +93,10 @@ async def serve(endpoint: Endpoint, exchange: Exchange, path: str) -> None:
         return await fail(exchange, InternalError.of(error), version)
     if isinstance(answer, Stream):
         return await _stream(endpoint, exchange, answer, call)
-    await exchange.respond(200, body, KINDS[version], activated(call))
+    headers = activated(call)
+    if exchange.method == "GET":
+        headers.append(PRIVATE)
+    await exchange.respond(200, body, KINDS[version], headers)
     return None
 
 
@@ -104,12 +107,15 @@ def _form(version: str, exchange: Exchange) -> Paths:
 
 
 KINDS = {"1.0": A2A, "0.3": JSON}
+PRIVATE = (b"cache-control", b"no-store")
+"""With what a cache might keep: answers to GET, and errors."""
 
 
 async def fail(exchange: Exchange, error: A2AError, version: str = "1.0") -> None:
     """Answer with an error."""
     body = _error(error, version)
-    await exchange.respond(error.http, body, KINDS[version], headers_of(error.headers))
+    headers = (PRIVATE, *headers_of(error.headers))
+    await exchange.respond(error.http, body, KINDS[version], headers)
 
 
 def _error(error: A2AError, version: str) -> bytes:

@@ -14,7 +14,10 @@ from dragoman._version import __version__
 DEFAULTS = {"store": "sqlite:"}
 """What the command does otherwise than `App`: it keeps what it is told, in a file that is named
 after the agents."""
-SERVE = ("host", "port", "grpc_port", "url", "store", "log_level", "log_format")
+SERVE = (
+    *("host", "port", "grpc_port", "url", "cert", "key", "ca", "store"),
+    *("log_level", "log_format"),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

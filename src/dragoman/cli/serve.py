@@ -32,10 +32,12 @@ def run(names: Sequence[str], settings: Settings, *, reload: bool) -> int:
         raise UsageError(
             "serve needs a server that is not installed; `pip install 'dragoman[serve]'` brings it"
         ) from None
+    from dragoman.cli import tls
     from dragoman.cli.server import Server
 
     configure(settings.log_level, settings.log_format)
     app = build(names, settings)
+    tls.context(settings)  # now, so that a wrong file is told in a line
     listener = bind(settings.host, settings.port)
     with suppress(KeyboardInterrupt):  # uvicorn passes the signal on after it has ended in order
         if reload:
@@ -110,11 +112,10 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def _config(uvicorn: Any, app: Any, settings: Settings, **more: Any) -> Any:
-    from dragoman.cli.server import Protocol
-
     return uvicorn.Config(
         app,
-        http=Protocol,
+        ws="none",  # agents speak none, and such a connection would leave our sight
+        h11_max_incomplete_event_size=settings.max_head,
         host=settings.host,
         port=settings.port,
         log_config=None,

@@ -3,69 +3,78 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import os
 import socket
 import sys
-from typing import Any
+import time
 
 import uvicorn
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from dragoman.app import App
+from dragoman.cli import tls
+from dragoman.cli.book import Book, files
+from dragoman.cli.connection import HTTP, Protocol
 from dragoman.telemetry import logger
-
-
-class Cork:
-    """A transport that sends the head of an answer together with the first of its body."""
-
-    __slots__ = ("_held", "_transport")
-
-    def __init__(self, transport: Any) -> None:
-        self._transport = transport
-        self._held = b""
-
-    def write(self, data: bytes) -> None:
-        """Hold a head until its body comes; an empty one lets it go, too."""
-        if self._held:
-            held, self._held = self._held, b""
-            self._transport.writelines((held, data))
-        elif data.startswith(b"HTTP/1.1 2"):
-            self._held = data
-        else:
-            self._transport.write(data)
-
-    def flush(self) -> None:
-        """Hold nothing back."""
-        if self._held:
-            held, self._held = self._held, b""
-            self._transport.write(held)
-
-    def close(self) -> None:
-        """Close, when all is written."""
-        self.flush()
-        self._transport.close()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-
-class Protocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
-    """uvicorn's HTTP, with one write for a short answer instead of two."""
-
-    def connection_made(self, transport: Any) -> None:
-        """A connection with a cork in it."""
-        super().connection_made(Cork(transport))
 
 
 class Server(uvicorn.Server):
     """Drains before it waits for connections: open streams would keep it waiting."""
 
+    book: Book
+    """Who is connected."""
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to serve, and say where."""
-        await super().startup(sockets)
+        await super().startup([])  # everything but to listen, which has limits here
         app = self.config.loaded_app
-        if self.started and isinstance(app, App) and sockets:
+        if not self.started or not isinstance(app, App):
+            return
+        self.started = False
+        settings = app.settings
+        self.book = Book(settings, files())
+        secured = tls.context(settings)
+        loop = asyncio.get_running_loop()
+        for listener in sockets or ():
+            if secured is not None:
+                porch = tls.Porch(
+                    listener, secured, self.book, self._protocol, settings.header_timeout
+                )
+                porch.open(self.config.backlog)
+                self.servers.append(porch)  # type: ignore[arg-type]
+            else:
+                self.servers.append(
+                    await loop.create_server(
+                        self._protocol, sock=listener, backlog=self.config.backlog
+                    )
+                )
+        self.started = True
+        if sockets:
             announce(app, sockets[0].getsockname()[1])
+            if self.book.most < settings.max_connections:
+                logger.info(
+                    "open files are limited: there is room for %d connections", self.book.most
+                )
+
+    def _protocol(self, who: str = "") -> Protocol:
+        app: App = self.config.loaded_app
+        return HTTP(
+            *(self.config, self.server_state, self.lifespan.state),
+            book=self.book,
+            settings=app.settings,
+            who=who,
+        )
+
+    async def on_tick(self, counter: int) -> bool:
+        """Also look after the connections: one clock for all of them."""
+        app: App = self.config.loaded_app
+        pause = min(1.0, app.settings.header_timeout / 4, app.settings.stall / 4)
+        if counter % max(1, round(pause * 10)) == 0:
+            now = time.monotonic()
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, Protocol):
+                    connection.look(now)
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let running turns end, then streams, then connections."""
@@ -89,32 +98,35 @@ class Server(uvicorn.Server):
             leave(f"without handler {', '.join(app.stuck)}, which ignores its cancellation")
 
 
+def local(host: str) -> bool:
+    """Whether only this machine can reach this address."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def announce(app: App, port: int) -> None:
     """Say where everything is."""
     settings = app.settings
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    base = settings.url.rstrip("/") or f"http://{host}:{port}"
+    scheme = "https" if settings.cert else "http"
+    base = settings.url.rstrip("/") or f"{scheme}://{host}:{port}"
     if settings.url:
-        logger.info("listening on %s:%d", host, port)
+        logger.info("listening on %s:%d%s", host, port, " (TLS)" if settings.cert else "")
     for endpoint in app.endpoints.values():
         logger.info("%s at %s%s/", endpoint.service.agent.name, base, endpoint.prefix)
         logger.info("  card %s%s/.well-known/agent-card.json", base, endpoint.prefix)
         if endpoint.grpc:
-            tls = " (TLS)" if settings.grpc_cert else ""
+            secured = " (TLS)" if settings.grpc_cert or settings.cert else ""
             told = f", announced as {settings.grpc_url}" if settings.grpc_url else ""
-            logger.info("  gRPC %s:%d%s%s", host, endpoint.grpc, tls, told)
+            logger.info("  gRPC %s:%d%s%s", host, endpoint.grpc, secured, told)
     if settings.store.startswith("memory:"):
         logger.info("tasks are kept in memory: they end with this process")
     elif settings.store.startswith("sqlite:"):
         logger.info("tasks are kept in %s", settings.store.removeprefix("sqlite:///"))
-    gates = [endpoint.gate for endpoint in app.endpoints.values() if endpoint.gate]
-    if any(gate.open for gate in gates) or not any(
-        endpoint.identify for endpoint in app.endpoints.values()
-    ):
-        more = ", and the secrets of every webhook" if settings.push else ""
-        logger.info("callers are anonymous: each of them sees every task%s", more)
-        if settings.host not in ("127.0.0.1", "localhost", "::1"):
-            logger.warning("anybody who reaches %s can use these agents", base)
+    if not local(settings.host):
+        warn(app, base)
     if settings.push:
         logger.info(
             "webhooks are delivered, %s; their secrets are %s",
@@ -122,6 +134,29 @@ def announce(app: App, port: int) -> None:
             "sealed" if settings.seal_keys else "not sealed",
         )
     logger.info("Ctrl-C stops")
+
+
+def warn(app: App, base: str) -> None:
+    """Say what is not safe about serving others than this machine."""
+    settings = app.settings
+    if app.unguarded:
+        more = ", and make it call webhooks" if settings.push else ""
+        logger.warning(
+            "NO AUTHENTICATION: anybody who reaches %s can run these agents, read every task and "
+            "its files, cancel it%s. Say who may call with [[auth]] in dragoman.toml, or with "
+            "App(agent, auth=...); or listen on 127.0.0.1; or, if it is meant to be so, say that by "
+            "the scheme anonymous",
+            *(base, more),
+        )
+        return
+    if all(endpoint.gate and endpoint.gate.only for endpoint in app.endpoints.values()):
+        return  # there is no secret to be read
+    if not settings.cert and not settings.url.startswith("https:"):
+        logger.warning(
+            "NO TLS: credentials go to %s in the clear; anybody on the way can read and use them. "
+            "Set cert and key; or, if a proxy in front of it speaks https, url",
+            base,
+        )
 
 
 def leave(how: str) -> None:

@@ -272,6 +272,11 @@ class Gate:
         """Whether anybody is let in."""
         return any(isinstance(scheme, Anonymous) for way in self._ways for scheme in way)
 
+    @property
+    def only(self) -> bool:
+        """Whether nobody is asked for anything."""
+        return all(isinstance(scheme, Anonymous) for way in self._ways for scheme in way)
+
     def _names(self) -> dict[str, Scheme]:
         found: dict[str, Scheme] = {}
         for way in self._ways:

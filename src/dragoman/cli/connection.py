@@ -1,0 +1,205 @@
+"""The connections of `dragoman serve`: how long each may take to say what it wants, and how much it
+may say."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any
+
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+from dragoman.cli import tls
+from dragoman.cli.book import Book, party
+from dragoman.settings import Settings
+
+
+class Cork:
+    """A transport that sends the head of an answer together with the first of its body."""
+
+    __slots__ = ("_held", "_transport")
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self._held = b""
+
+    def write(self, data: bytes) -> None:
+        """Hold a head until its body comes; an empty one lets it go, too."""
+        if self._held:
+            held, self._held = self._held, b""
+            self._transport.writelines((held, data))
+        elif data.startswith(b"HTTP/1.1 2"):
+            self._held = data
+        else:
+            self._transport.write(data)
+
+    def flush(self) -> None:
+        """Hold nothing back."""
+        if self._held:
+            held, self._held = self._held, b""
+            self._transport.write(held)
+
+    def close(self) -> None:
+        """Close, when all is written."""
+        self.flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+class Protocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
+    """uvicorn's HTTP, with one write for a short answer instead of two, and with deadlines."""
+
+    def __init__(self, *arguments: Any, book: Book, settings: Settings, who: str = "") -> None:
+        super().__init__(*arguments)
+        self.book = book
+        self.settings = settings
+        self.who = who
+        """Whose connection it is, as the book has it; empty until it is entered."""
+        self._since = 0.0
+        """Since when a head has been due; 0 if none is."""
+        self._last: Any = None
+        """The request that was the last one then."""
+        self._left = 0
+        """What was left to write when it was looked at, and since when it is as much."""
+        self._stuck = 0.0
+
+    def connection_made(self, transport: Any) -> None:
+        """A connection with a cork in it, if there is room for it."""
+        if not self.who:
+            who = party(transport.get_extra_info("peername"))
+            if not self.book.enter(who):
+                transport.write(refusal(503, "There are too many connections"))
+                transport.close()
+                return
+            self.who = who
+        self._since = self._stuck = time.monotonic()
+        super().connection_made(Cork(transport))
+        about = tls.about(transport)
+        if about is not None:
+            self.app = _extended(self.config.loaded_app, {"tls": about})
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Make room."""
+        if self.transport is not None:  # it was let in
+            self.book.leave(self.who)
+            super().connection_lost(exc)
+
+    def look(self, now: float) -> None:
+        """End it if its request is late, or if nothing is read of what it was sent."""
+        transport, cycle = self.transport, self.cycle
+        closing = transport.is_closing()
+        left = transport.get_write_buffer_size()
+        if left != self._left or not (left or closing):
+            self._left, self._stuck = left, now
+        elif now - self._stuck > self.settings.stall:
+            transport.abort()
+            return
+        # With a request under way its body is due, or its answer: they have their own deadlines.
+        # After an answer uvicorn's timer runs until a byte comes; from then on nothing else does.
+        if closing or not (
+            cycle is None or (cycle.response_complete and self.timeout_keep_alive_task is None)
+        ):
+            self._since = 0.0
+        elif not self._since or cycle is not self._last:
+            self._since, self._last = now, cycle
+        elif now - self._since > self.settings.header_timeout:
+            if self.begun():
+                transport.write(refusal(408, "The request did not arrive in time"))
+            transport.close()
+
+    def begun(self) -> bool:
+        """Whether there is a part of a request that is due."""
+        return bool(self.conn.trailing_data[0])
+
+
+class Counted(Protocol):
+    """The same on httptools, which by itself takes a head of any size."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._size = 0
+        """How much has come since the last that was of any use: the end of a head, or a body."""
+        self._most = self.settings.max_head
+
+    def data_received(self, data: bytes) -> None:
+        """Also trailers, and whatever stands between requests, end somewhere."""
+        self._size += len(data)
+        if self._size > self._most:
+            return self._much(data)
+        cycle = self.cycle
+        _received(self, data)
+        if self.cycle is not cycle:
+            self._size = 0
+        return None
+
+    def _much(self, data: bytes) -> None:
+        cycle, app = self.cycle, self.app
+        self.app = self._checked  # a head that has come all at once may be too large as well
+        _received(self, data)
+        self.app = app
+        if self.cycle is not cycle:
+            self._size = 0
+        elif self._size > self._most and not self.transport.is_closing():
+            if cycle is None or (cycle.response_complete and self.begun()):
+                self.transport.write(refusal(431, TOO_LARGE))
+            self.transport.close()
+
+    def on_body(self, body: bytes) -> None:
+        """Bodies have a limit of their own."""
+        self._size = 0
+        _body(self, body)
+
+    def begun(self) -> bool:
+        """See `Protocol`."""
+        return self.scope is not None and (self.cycle is None or self.cycle.scope is not self.scope)
+
+    async def _checked(self, scope: Any, receive: Any, send: Any) -> None:
+        """The application, for requests whose head is not too large."""
+        size = sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+        size += len(scope["raw_path"]) + len(scope["query_string"])
+        if size <= self._most:
+            return await self.app(scope, receive, send)
+        headers = [
+            (b"content-type", b"text/plain; charset=utf-8"),
+            (b"x-content-type-options", b"nosniff"),
+            (b"content-length", b"%d" % len(TOO_LARGE)),
+            (b"connection", b"close"),
+        ]
+        await send({"type": "http.response.start", "status": 431, "headers": headers})
+        await send({"type": "http.response.body", "body": TOO_LARGE.encode()})
+        return None
+
+
+# by name, since each of a request's steps counts
+_received: Callable[[Any, bytes], None] = AutoHTTPProtocol.data_received
+_body: Callable[[Any, bytes], None] = getattr(
+    AutoHTTPProtocol, "on_body", AutoHTTPProtocol.data_received
+)
+
+HTTP = Counted if hasattr(AutoHTTPProtocol, "on_body") else Protocol
+"""What is spoken, by the parser that is installed; h11 limits what it holds by itself."""
+
+App = Callable[[Any, Any, Any], Awaitable[None]]
+TOO_LARGE = "The head of the request is too large"
+
+
+def refusal(status: int, text: str) -> bytes:
+    """An answer to somebody whose request is not looked at."""
+    return (
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n"
+        "content-type: text/plain; charset=utf-8\r\nx-content-type-options: nosniff\r\n"
+        f"content-length: {len(text)}\r\nconnection: close\r\n\r\n{text}"
+    ).encode()
+
+
+def _extended(app: App, extensions: dict[str, Any]) -> App:
+    """The application, told more of each request."""
+
+    def extended(scope: Any, receive: Any, send: Any) -> Awaitable[None]:
+        scope["extensions"] = extensions
+        return app(scope, receive, send)
+
+    return extended
