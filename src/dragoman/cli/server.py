@@ -144,7 +144,7 @@ def warn(app: App, base: str) -> None:
         logger.warning(
             "NO AUTHENTICATION: anybody who reaches %s can run these agents, read every task and "
             "its files, cancel it%s. Say who may call with [[auth]] in dragoman.toml, or with "
-            "App(agent, auth=...); or listen on 127.0.0.1; or, if it is meant to be so, say that by "
+            "App(agent, auth=...); or listen on 127.0.0.1; or, if it is meant, say that by "
             "the scheme anonymous",
             *(base, more),
         )
