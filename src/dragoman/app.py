@@ -17,6 +17,7 @@ from dragoman.bindings import card, http, jsonrpc, resource
 from dragoman.bindings.door import Door
 from dragoman.bindings.endpoint import METADATA, Endpoint, Identify
 from dragoman.bindings.exchange import Bodies, Exchange, Gone, Receive, Scope, Send
+from dragoman.bindings.signer import JWKS
 from dragoman.bindings.sse import Streams
 from dragoman.caller import Policy
 from dragoman.dialects import v1_0
@@ -45,6 +46,9 @@ class App:
     It starts with the server's lifespan. Mounted in another application, which passes no lifespan
     on, it starts with the first request; close it with `await app.stop()`, or run it from the
     host's lifespan with `async with app:`.
+
+    `sign` are keys that sign the card, beside those of the setting `card_keys`: such as
+    `Key.remote`, for one that is kept elsewhere.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class App:
         identify: Identify | None = None,
         policy: Policy | None = None,
         scan: Scan | None = None,
+        sign: Sequence[Key] = (),
         settings: Settings | None = None,
         **arguments: Any,
     ) -> None:
@@ -63,6 +68,10 @@ class App:
             raise TypeError(
                 "App: give either auth, which is on the card, or identify, which is not"
             )
+        self._keys = tuple(sign)
+        for key in self._keys:
+            if not isinstance(key, Key):
+                raise TypeError(f"App: sign takes keys (Key.load, Key.remote), not {key!r:.40}")
         if not agents:
             raise AgentError("App: no agent to serve")
         if isinstance(store, str):
@@ -184,6 +193,8 @@ class App:
             return await jsonrpc.serve(endpoint, exchange)
         if path in card.PATHS:
             return await card.serve(endpoint, exchange)
+        if path == JWKS:
+            return await card.keys(endpoint, exchange)
         if path == card.EXTENDED:
             return await card.extended(endpoint, exchange)
         if path in ("/healthz", "/readyz"):
@@ -297,6 +308,7 @@ class App:
                 egress = self._way_out() if self.settings.push else None
                 if egress is not None:
                     await stack.enter_async_context(egress)
+                await self._sign()
                 self._begin(worker, egress)
                 self._tell()
                 for port in self._ports():
@@ -351,17 +363,32 @@ class App:
             more = ", and the secrets of every webhook" if self.settings.push else ""
             logger.info("callers are anonymous (%s): each of them sees every task%s", why, more)
 
-    def _begin(self, worker: Worker, egress: Egress | None) -> None:
+    async def _sign(self) -> None:
+        """Have the cards signed, or do not start."""
         try:
-            keys = tuple(Key.load(Path(file)) for file in self.settings.card_keys)
+            keys = [Key.load(Path(file)) for file in self.settings.card_keys]
         except (OSError, ValueError) as error:
             raise SettingsError(f"card_keys: {error}") from None
+        for name, endpoint in self.endpoints.items():
+            try:
+                await endpoint.sign((*keys, *self._keys))
+            except SettingsError:
+                raise
+            except ValueError as error:
+                hint = "; give it one: @agent.skill(…)" if "skills: " in str(error) else ""
+                raise SettingsError(f"card_keys: agent {name!r}: {error}{hint}") from None
+        if (keys or self._keys) and not (self.settings.url or self.settings.hosts):
+            logger.warning(
+                "card_keys: the card is signed for callers on this machine only; set `url`, or "
+                "`hosts`, for others"
+            )
+
+    def _begin(self, worker: Worker, egress: Egress | None) -> None:
         self._worker = worker
         self.closing.now = False
         for endpoint in self.endpoints.values():
             endpoint.service.draining = False
             endpoint.service.egress = egress
-            endpoint.sign(keys)
 
     def _ports(self) -> list[Port]:
         """A gRPC port for each agent, one after the other: gRPC has no paths to tell them by."""

@@ -120,6 +120,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     card_keys: tuple[str, ...] = setting(
         (), "files with the keys that sign the card, PEM or JWK; each of them signs"
     )
+    card_jku: str = setting(
+        "own", "where signatures say that their keys are: own is /.well-known/jwks.json; or a URL"
+    )
     auth: tuple[dict[str, Any], ...] = setting(
         (), "who may call: tables with a `scheme` and its arguments, as security.md has them"
     )

@@ -80,7 +80,10 @@ printf '>\\n'
         (["card", "http://x", "--timeout", "--ch"], []),
         (["card", "http://x", "--timeout", "5", "--ch"], ["--check"]),
         (["card", "http://x", "--timeout=5", "--ch"], ["--check"]),
-        (["card", ""], ["sign", "verify", "card.json", "my file.json", "sub/"]),
+        (
+            ["card", ""],
+            ["keygen", "sign", "verify", "trust", "card.json", "my file.json", "sub/"],
+        ),
         (["card", "ht"], []),
         (["card", "my"], ["my file.json"]),
         (["card", "."], [".hidden.json"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from joserfc import jwk
 
 from dragoman import App
 from dragoman.dialects.v1_0 import encode
+from dragoman.security.jwk import Key
 from tests.cli.test_talk import agent, run
 from tests.serving import serving
 
@@ -79,3 +81,71 @@ async def test_mistakes(folder: Path) -> None:
         status, out, err = await run("card", *words)
         assert (status, out) == (2, ""), words
         assert text in err
+
+
+# ---- keys ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alg", ["", "ES384", "EdDSA", "RS256", "PS256"])
+async def test_keygen(alg: str, tmp_path: Path) -> None:
+    file = tmp_path / "key.pem"
+    status, out, err = await run("card", "keygen", str(file), *(("--alg", alg) if alg else ()))
+    assert (status, err) == (0, "")
+    shown, made = json.loads(out), Key.load(file)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert (shown["alg"], shown["kid"]) == (alg or "ES256", made.thumbprint)
+    assert Key.load(shown).thumbprint == made.thumbprint
+    assert made.private
+    assert not Key.load(shown).private
+    before = file.read_bytes()
+    status, out, err = await run("card", "keygen", str(file))
+    assert (status, out) == (2, "")
+    assert "is there already, and is not overwritten" in err
+    assert file.read_bytes() == before
+
+
+async def test_keygen_of_no_kind(tmp_path: Path) -> None:
+    status, _, err = await run("card", "keygen", str(tmp_path / "key"), "--alg", "HS256")
+    assert (status, "--alg: alg 'HS256' is not among" in err) == (2, True)
+    assert not list(tmp_path.iterdir())
+
+
+# ---- pins ----------------------------------------------------------------------------------
+
+
+async def test_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    one, two = Key.generate("ES256"), Key.generate("ES256")
+    async with serving(App(agent(), sign=[one])) as url:
+        assert await run("card", "trust", "--list") == (0, "", "")
+        status, out, err = await run("card", "trust", url)
+        assert (status, out.split()[:2]) == (0, [url, one.thumbprint])
+        assert f"pinned {url} to {one.thumbprint}" in err
+        assert (await run("card", "trust", "--list"))[1] == out
+        assert (await run("card", url, "--pin"))[::2] == (0, "")
+        assert (await run("send", url, "hello", "--pin"))[:2] == (0, "hello \n")
+    async with serving(App(agent(), sign=[two]), port=int(url.rpartition(":")[2])):
+        for words in (("card", url), ("send", url, "hi"), ("card", "trust", url), ("chat", url)):
+            status, out, err = await run(*words, "--pin")
+            assert (status, out) == (1, ""), words
+            assert f"dragoman card trust --forget {url}" in err
+            assert one.thumbprint in err
+            assert two.thumbprint in err
+        assert (await run("send", url, "hello"))[0] == 0  # who does not ask takes it
+        assert await run("card", "trust", "--forget", url) == (0, "", "")
+        assert (await run("send", url, "hello", "--pin"))[:2] == (0, "hello \n")
+
+
+async def test_mistakes_with_pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    status, _, err = await run("card", "trust", "--forget", "https://a.example")
+    assert (status, err) == (1, "dragoman: https://a.example is not pinned\n")
+    for words in (("trust",), ("trust", "x.example", "--list")):
+        status, _, err = await run("card", *words)
+        assert (status, "give a URL, --list, or --forget" in err) == (2, True)
+    status, _, err = await run("card", "127.0.0.1:1", "--raw", "--pin")
+    assert (status, "--pin: the document is shown as it is" in err) == (2, True)
+    (tmp_path / "dragoman").mkdir(exist_ok=True)
+    (tmp_path / "dragoman" / "pins.json").write_text("{")
+    status, _, err = await run("card", "trust", "--list")
+    assert (status, "pins.json: is no file of pins" in err) == (2, True)

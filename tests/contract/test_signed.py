@@ -115,6 +115,44 @@ async def test_a_client_that_wants_it_signed(files: list[str], bindings: list[st
         assert (await client.extended_card()).description == "For ann."
 
 
+async def test_an_extended_card_over_grpc(files: list[str]) -> None:
+    """Through protobuf and back, what was signed is still the same."""
+    pytest.importorskip("grpc")
+    served = app(files, grpc_port=0)
+    async with (
+        serving(served) as url,
+        Client.connect(url, signed_by=TRUST, bindings=["GRPC"], insecure=True) as client,
+    ):
+        assert client.interface.protocol_binding == "GRPC"
+        card = await client.extended_card()
+        assert card.description == "For ann."
+        assert [verify(card, {kid: key}).form for kid, key in TRUST.items()] == ["whole"] * 2
+        assert (await client.send("hi")).text == "hi"
+
+
+async def test_the_reference_takes_an_extended_card_over_grpc(files: list[str]) -> None:
+    theirs = pytest.importorskip("a2a.utils.signing", exc_type=ImportError)
+    grpc = pytest.importorskip("grpc")
+    from a2a.types import a2a_pb2, a2a_pb2_grpc
+
+    check = theirs.create_signature_verifier(lambda kid, _: TRUST[kid], ["ES256", "EdDSA"])
+    served = app(files, grpc_port=0)
+    async with serving(served), grpc.aio.insecure_channel(f"127.0.0.1:{_port(served)}") as channel:
+        stub = a2a_pb2_grpc.A2AServiceStub(channel)
+        card = await stub.GetExtendedAgentCard(
+            a2a_pb2.GetExtendedAgentCardRequest(), metadata=(("a2a-version", "1.0"),)
+        )
+        assert len(card.signatures) == 2
+        check(card)
+        card.description = "Forged."
+        with pytest.raises(theirs.InvalidSignaturesError):
+            check(card)
+
+
+def _port(served: App) -> int:
+    return served.endpoints["signed"].grpc
+
+
 async def refused(target: Any, match: str, signed_by: Any = TRUST, **options: Any) -> None:
     """The client does not go on."""
     with pytest.raises(Unverified, match=match):

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from joserfc import jwk
 from msgspec import to_builtins
@@ -40,6 +41,13 @@ CARD: dict[str, Any] = {
     "defaultInputModes": ["text/plain"],
     "defaultOutputModes": ["text/plain"],
     "skills": [{"id": "a", "name": "A", "description": "Does.", "tags": ["t"]}],
+}
+
+
+SCOPELESS = {
+    "oauth2SecurityScheme": {
+        "flows": {"clientCredentials": {"tokenUrl": "https://id.example/token", "scopes": {}}}
+    }
 }
 
 
@@ -143,19 +151,62 @@ NUMBERS = {
     "0000000000000000": "0",
     "8000000000000000": "0",
     "0000000000000001": "5e-324",
+    "8000000000000001": "-5e-324",
     "7fefffffffffffff": "1.7976931348623157e+308",
+    "ffefffffffffffff": "-1.7976931348623157e+308",
     "4340000000000000": "9007199254740992",
+    "c340000000000000": "-9007199254740992",
     "4430000000000000": "295147905179352830000",
     "44b52d02c7e14af5": "9.999999999999997e+22",
     "44b52d02c7e14af6": "1e+23",
+    "44b52d02c7e14af7": "1.0000000000000001e+23",
     "444b1ae4d6e2ef4e": "999999999999999700000",
+    "444b1ae4d6e2ef4f": "999999999999999900000",
     "444b1ae4d6e2ef50": "1e+21",
     "3eb0c6f7a0b5ed8c": "9.999999999999997e-7",
     "3eb0c6f7a0b5ed8d": "0.000001",
     "41b3de4355555553": "333333333.3333332",
+    "41b3de4355555554": "333333333.33333325",
+    "41b3de4355555555": "333333333.3333333",
+    "41b3de4355555556": "333333333.3333334",
+    "41b3de4355555557": "333333333.33333343",
     "becbf647612f3696": "-0.0000033333333333333333",
     "43143ff3c1cb0959": "1424953923781206.2",
 }
+
+
+@pytest.mark.parametrize("bits", ["7fffffffffffffff", "7ff0000000000000", "fff0000000000000"])
+def test_numbers_that_the_rfc_refuses(bits: str) -> None:
+    with pytest.raises(ValueError):
+        canonical({"x": struct.unpack(">d", bytes.fromhex(bits))[0]})
+
+
+@pytest.mark.clause("card.sign.canonical")
+def test_the_sample_of_the_rfc() -> None:
+    """Its section 3.2: literals, and numbers that are written in many ways."""
+    document = (
+        '{ "numbers": [333333333.33333329, 1E30, 4.50, 2e-3, 0.000000000000000000000000001],\n'
+        '  "string": "\\u20ac$\\u000F\\u000aA\'\\u0042\\u0022\\u005c\\\\\\"\\/",\n'
+        '  "literals": [null, true, false]\n}'
+    )
+    assert (
+        canonical(document)
+        == (
+            '{"literals":[null,true,false],"numbers":[333333333.3333333,1e+30,4.5,0.002,1e-27],'
+            '"string":"€$\\u000f\\nA\'B\\"\\\\\\\\\\"/"}'
+        ).encode()
+    )
+
+
+def test_every_character_that_is_escaped() -> None:
+    """Section 3.2.2.2: seven have short forms, other controls are in lower-case hex, and all else
+    stands for itself, DEL and line separators with it."""
+    short = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"}
+    for code in range(0x20):
+        text = short.get(code, f"\\u{code:04x}")
+        assert canonical({"x": chr(code)}) == f'{{"x":"{text}"}}'.encode()
+    for char in ("\x7f", "\u2028", "\u2029", "\ufeff", "\U0010ffff", "e\u0301", "\u00e9"):
+        assert canonical({"x": char}) == f'{{"x":"{char}"}}'.encode()
 
 
 @pytest.mark.parametrize(("bits", "text"), NUMBERS.items())
@@ -237,11 +288,32 @@ def test_a_key_that_is_kept_elsewhere(der: bool) -> None:
         ({"supportedInterfaces": []}, "supportedInterfaces: must not be empty"),
         ({"skills": [{"id": "a", "name": "A", "tags": ["t"]}]}, "description: is required"),
         ({"capabilities": []}, "capabilities: expected object"),
+        ({"skills": []}, "skills: must not be empty"),
+        ({"capabilities": {}}, "capabilities: must not be empty"),
+        ({"capabilities": {"extensions": []}}, "capabilities: must not be empty"),
+        ({"securitySchemes": {"o": SCOPELESS}}, r"clientCredentials\.scopes: must not be empty"),
+        ({"skills": [{"id": "a", "name": "A", "description": "D", "tags": []}]}, "tags: must not"),
     ],
 )
 def test_a_card_that_says_too_little_is_not_signed(change: dict[str, Any], field: str) -> None:
     with pytest.raises(ValueError, match=field):
         sign(CARD | change, private(), kid="k")
+
+
+REQUIRED = [name for name in CARD if not name.startswith("security")]
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+def test_no_required_field_is_signed_empty_or_missing(name: str) -> None:
+    empty: dict[str, Any] = {"str": "", "list": [], "dict": {}}
+    for without in (CARD | {name: empty[type(CARD[name]).__name__]}, CARD | {name: None}):
+        with pytest.raises(ValueError, match=f"cannot be signed: {name}: "):
+            sign(without, private(), kid="k")
+
+
+def test_all_of_the_required_fields_are_tried() -> None:
+    needed = {each.encode_name for each in msgspec.structs.fields(AgentCard) if each.required}
+    assert needed == set(REQUIRED)
 
 
 @pytest.mark.filterwarnings("ignore:Key size")
@@ -524,30 +596,38 @@ def reference(document: dict[str, Any]) -> Any:
     return ParseDict(document, Theirs(), ignore_unknown_fields=True)
 
 
-def test_the_reference_verifies_ours() -> None:
+KINDS = {"ES256": "P-256", "ES384": "P-384", "RS256": "RSA", "PS256": "RSA", "EdDSA": "Ed25519"}
+
+
+@pytest.mark.parametrize("alg", KINDS)
+def test_the_reference_verifies_ours(alg: str) -> None:
     theirs = pytest.importorskip("a2a.utils.signing", exc_type=ImportError)
-    check = theirs.create_signature_verifier(lambda *_: public(), ["ES256"])
-    check(reference(with_signature(sign(CARD, private(), kid="k"))))
-    card = signed(decode(AgentCard, encode(CARD)), [Key.load(private())])
+    kind = KINDS[alg]
+    check = theirs.create_signature_verifier(lambda *_: public(kind), [alg])
+    good = with_signature(sign(CARD, private(kind), kid="k", alg=alg, heirs=["x"]))
+    check(reference(good))
+    card = signed(decode(AgentCard, encode(CARD)), [Key.load(private(kind), alg=alg)])
     check(reference(merged(card)))
     with pytest.raises(theirs.InvalidSignaturesError):
-        check(reference(with_signature(sign(CARD, private(), kid="k")) | {"name": "x"}))
+        check(reference(good | {"name": "x"}))
 
 
-def test_ours_verifies_the_reference() -> None:
+@pytest.mark.parametrize("alg", KINDS)
+def test_ours_verifies_the_reference(alg: str) -> None:
     theirs = pytest.importorskip("a2a.utils.signing", exc_type=ImportError)
     from google.protobuf.json_format import MessageToDict
 
-    header = {"kid": "k", "alg": "ES256", "typ": "JOSE", "jku": None}
-    card = theirs.create_agent_card_signer(private(), header)(reference(CARD))
-    assert verify(MessageToDict(card), {"k": public()}).kid == "k"
+    header = {"kid": "k", "alg": alg, "typ": "JOSE", "jku": "https://a.example/jwks.json"}
+    card = theirs.create_agent_card_signer(private(KINDS[alg]), header)(reference(CARD))
+    document = MessageToDict(card)
+    assert verify(document, {"k": public(KINDS[alg])}).kid == "k"
+    both = merged(decode(AgentCard, encode(document)))  # with the fields of 0.3 beside it
+    assert verify(both, {"k": public(KINDS[alg])}).form == "1.0"
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"skills": []},
-        {"capabilities": {}},
         {"documentationUrl": ""},
         {"securityRequirements": [{"schemes": {"key": {}}}]},
         {"securitySchemes": {"m": {"mtlsSecurityScheme": {}}}},

@@ -11,38 +11,42 @@ from dragoman import dialects
 from dragoman.bindings.endpoint import Endpoint, Writing
 from dragoman.bindings.exchange import JSON, Exchange, Gone
 from dragoman.bindings.http import fail
+from dragoman.bindings.signer import JWKS
 from dragoman.caller import Call
 from dragoman.dialects.v0_3.card import merged, old
 from dragoman.dialects.v1_0 import encode
-from dragoman.errors import A2AError, InternalError, MethodNotAllowed
+from dragoman.errors import A2AError, InternalError, MethodNotAllowed, MethodNotFound
 from dragoman.operations import BY_CALL
 from dragoman.security.jwk import Key
-from dragoman.security.signing import sign, signed
+from dragoman.security.signing import signatures, signed
 from dragoman.telemetry import logger
 from dragoman.types import AgentCard, GetExtendedAgentCardRequest
 
 PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
+PUBLIC = (*PATHS, JWKS)
+"""What any page may read."""
+SET = b"application/jwk-set+json"
 EXTENDED = "/agent/authenticatedExtendedCard"
 """Where 0.2 has the card for those who are known, beside the agent's address."""
 
 
-def _everybody(card: AgentCard, keys: Sequence[Key]) -> bytes:
-    document = merged(signed(card, keys))
+def _everybody(card: AgentCard, keys: Sequence[Key], jku: str) -> bytes:
+    document = merged(signed(card, keys, jku))
     if keys:
         # some read the fields that they know, and some the document as it stands
-        document["signatures"] += [to_builtins(sign(document, key)) for key in keys]
+        document["signatures"] += to_builtins(signatures(document, keys, jku))
     return encode(document)
 
 
-def _v1_0(card: AgentCard, keys: Sequence[Key]) -> bytes:
-    return encode(signed(card, keys))
+def _v1_0(card: AgentCard, keys: Sequence[Key], jku: str) -> bytes:
+    return encode(signed(card, keys, jku))
 
 
-def _v0_3(card: AgentCard, _: Sequence[Key]) -> bytes:
+def _v0_3(card: AgentCard, *_: object) -> bytes:
     return encode(old(card))
 
 
-def _v0_2(card: AgentCard, _: Sequence[Key]) -> bytes:
+def _v0_2(card: AgentCard, *_: object) -> bytes:
     return encode(old(card, "0.2"))
 
 
@@ -62,18 +66,42 @@ async def serve(endpoint: Endpoint, exchange: Exchange) -> None:
     try:
         _only_read(exchange)
         form = FORMS[_version(exchange)]
+        body, tag = await endpoint.card_bytes(exchange, form)
     except A2AError as error:
         return await fail(exchange, error)
-    body, tag = endpoint.card_bytes(exchange, form)
+    return await _show(endpoint, exchange, body, tag, JSON, (b"vary", b"A2A-Version"))
+
+
+async def keys(endpoint: Endpoint, exchange: Exchange) -> None:
+    """Answer with the public halves of the keys that sign the card."""
+    signer = endpoint.signer
+    try:
+        if not signer.set:
+            raise MethodNotFound("The card is not signed: there are no keys")
+        _only_read(exchange)
+    except A2AError as error:
+        return await fail(exchange, error)
+    return await _show(endpoint, exchange, signer.set, signer.tag, SET)
+
+
+async def _show(
+    endpoint: Endpoint,
+    exchange: Exchange,
+    body: bytes,
+    tag: bytes,
+    kind: bytes,
+    *more: tuple[bytes, bytes],
+) -> None:
+    """Answer anybody, or that the caller's copy is still good."""
     headers = [
         (b"etag", tag),
         (b"cache-control", b"public, max-age=%d" % endpoint.settings.card_age),
-        (b"vary", b"A2A-Version"),
+        *more,
         (b"access-control-allow-origin", b"*"),
     ]
     if _matches(exchange.headers.get(b"if-none-match", b""), tag):
         return await exchange.nothing(304, headers)
-    return await exchange.respond(200, body, JSON, headers)
+    return await exchange.respond(200, body, kind, headers)
 
 
 async def extended(endpoint: Endpoint, exchange: Exchange) -> None:
@@ -87,7 +115,7 @@ async def extended(endpoint: Endpoint, exchange: Exchange) -> None:
         card = await endpoint.operate(
             BY_CALL["extended_card"], GetExtendedAgentCardRequest(), call, exchange
         )
-        body = FORMS[version](card, ())
+        body = FORMS[version](card, (), "")
     except A2AError as error:
         return await fail(exchange, error)
     except Gone:

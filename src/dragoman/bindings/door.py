@@ -40,7 +40,7 @@ class Door:
         if not self._origins:
             return False
         # a cache must not show one page what was allowed to another; the card is for all of them
-        if not exchange.path.endswith(card.PATHS):
+        if not exchange.path.endswith(card.PUBLIC):
             exchange.always = (*exchange.always, (b"vary", b"Origin"))
         origin = exchange.headers.get(b"origin")
         if origin is None or not (b"*" in self._origins or origin in self._origins):
@@ -50,7 +50,7 @@ class Door:
         if exchange.method == "OPTIONS" and asked is not None:
             await exchange.nothing(204, [allowed, *self._preflight(exchange)])
             return True
-        if not exchange.path.endswith(card.PATHS):
+        if not exchange.path.endswith(card.PUBLIC):
             exchange.always = (
                 *(*exchange.always, allowed),
                 (b"access-control-expose-headers", EXPOSED),

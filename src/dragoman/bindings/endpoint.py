@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from dragoman import dialects
 from dragoman.bindings.exchange import Exchange, Inquiry
+from dragoman.bindings.signer import EXAMPLE, Signer
 from dragoman.bindings.sse import Streams
 from dragoman.caller import Call, Caller, Request, Scope
 from dragoman.errors import A2AError, Forbidden, InvalidParams, Unauthenticated
 from dragoman.operations import Operation
-from dragoman.security import signing
 from dragoman.security.jwk import Key
 from dragoman.security.limits import Limits
 from dragoman.service import Service
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from dragoman.security.schemes import Gate
 
 Identify = Callable[[Request], Caller | Awaitable[Caller]]
-Writing = Callable[[AgentCard, Sequence[Key]], bytes]
-"""How a card is written, and signed."""
+Writing = Callable[[AgentCard, Sequence[Key], str], bytes]
+"""How a card is written, and signed by these keys, which are to be found there."""
 
 ANONYMOUS = {version: Call(Caller(version=version)) for version in dialects.SUPPORTED}
 """The calls of those who say nothing of themselves, by the version that they speak."""
@@ -80,16 +80,16 @@ class Endpoint:
         """The agent's own part of the path, where several share an application."""
         self.grpc = 0
         """The port of gRPC, while it is open."""
-        self.keys: tuple[Key, ...] = ()
-        """Those that sign the card."""
+        self.signer = Signer((), settings)
         self._limits = limits
         self._open = identify is None and limits is None and not service.required
         self._cards: dict[tuple[str, Writing], tuple[bytes, bytes]] = {}
 
-    def sign(self, keys: tuple[Key, ...]) -> None:
+    async def sign(self, keys: Sequence[Key]) -> None:
         """Sign the card with these keys from now on; ValueError if it cannot be signed."""
-        signing.signed(self.service.agent.card("https://localhost"), keys)
-        self.keys = keys
+        signer = Signer(keys, self.settings)
+        await signer.check(self._declared(self.service.agent.card(EXAMPLE)))
+        self.signer = signer
         self._cards.clear()
 
     def plain(self, exchange: Inquiry) -> bool:
@@ -183,7 +183,9 @@ class Endpoint:
     ) -> AgentCard:
         card = await self.service.extended_card(request, call, self.card(exchange))
         # what is signed is the form of 1.0, which older callers do not see
-        return signing.signed(card, self.keys) if call.caller.version == "1.0" else card
+        if call.caller.version != "1.0":
+            return card
+        return await self.signer.signed(card, self.url(exchange))
 
     async def _audited(
         self, operation: Operation, request: Wire, call: Call, exchange: Inquiry
@@ -226,6 +228,10 @@ class Endpoint:
         """The public card, with the address that the caller used."""
         url = self.url(exchange)
         card = self.service.agent.card(url, push=self.settings.push, grpc=self._grpc(url))
+        return self._declared(card)
+
+    def _declared(self, card: AgentCard) -> AgentCard:
+        """The card with the schemes that are in force."""
         if self.gate is None:
             return card
         skills = self.service.agent.skills.items()
@@ -240,12 +246,19 @@ class Endpoint:
         host = urlsplit(url).hostname or self.settings.host
         return f"[{host}]:{self.grpc}" if ":" in host else f"{host}:{self.grpc}"
 
-    def card_bytes(self, exchange: Inquiry, form: Writing) -> tuple[bytes, bytes]:
+    async def card_bytes(self, exchange: Inquiry, form: Writing) -> tuple[bytes, bytes]:
         """The public card encoded in this form, and its tag."""
-        key = f"{self.grpc} {self.url(exchange)}", form
+        url, signer = self.url(exchange), self.signer
+        key = f"{self.grpc} {url}", form
         known = self._cards.get(key)
         if known is None:
-            body = form(self.card(exchange), self.keys)
+            card = self.card(exchange)
+
+            def write() -> bytes:
+                done = self._cards.get(key)  # by somebody whom this one has waited for
+                return done[0] if done else form(card, signer.keys, signer.jku(url))
+
+            body = await signer.make(write, url)
             known = body, b'"%b"' % hashlib.sha256(body).hexdigest()[:32].encode()
             if len(self._cards) >= CARDS:  # callers choose the host they name
                 self._cards.clear()

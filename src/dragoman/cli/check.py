@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dragoman.cli import reach
+from dragoman.cli import UsageError, reach
 from dragoman.cli.paint import DIM, RED, YELLOW, paint
 from dragoman.cli.table import count, plain
 
@@ -46,6 +46,8 @@ async def fetch(arguments: argparse.Namespace) -> Document:
     from dragoman.client.credentials import Guard
     from dragoman.client.discovery import Cards, address
 
+    if arguments.pin:
+        raise UsageError("--pin: the document is shown as it is; `card trust` judges by pins")
     where = address(arguments.url)
     guard = Guard(
         reach.sockets(arguments),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import re
 import sys
@@ -13,21 +14,27 @@ from typing import TYPE_CHECKING, Any
 
 from dragoman.cli import UsageError
 from dragoman.cli.paint import RED, paint
+from dragoman.cli.table import plain
 from dragoman.errors import A2AError
 
 if TYPE_CHECKING:
-    from dragoman.client import Client, Sockets
+    from dragoman.client import Client, Pins, Sockets
     from dragoman.client.credentials import Auth
 
 MISTAKE, SILENT = 2, 3
 """The exit statuses of a mistake in the command, and where nobody answers."""
-TOKENS = "tokens.json"
+TOKENS, PINS = "tokens.json", "pins.json"
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
-def add(parser: argparse.ArgumentParser) -> None:
+def add(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
     """Add the options, and the agent's address before them."""
-    parser.add_argument("url", metavar="URL", help="the agent, its card, or a file with its card")
+    parser.add_argument(
+        "url",
+        metavar="URL",
+        nargs=None if needed else "?",
+        help="the agent, its card, or a file with its card",
+    )
     group = parser.add_argument_group("how to reach it")
     group.add_argument(
         *("-H", "--header"),
@@ -56,6 +63,11 @@ def add(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="ORIGIN",
         help="credentials may go there, too, if the card says so",
+    )
+    group.add_argument(
+        "--pin",
+        action="store_true",
+        help="take only a card that is signed by the keys of the agent's first one",
     )
     group.add_argument(
         "--insecure-http", action="store_true", help="send credentials over plain HTTP, too"
@@ -92,6 +104,7 @@ def client(arguments: argparse.Namespace) -> Client:
     return Client.connect(
         arguments.url,
         engine=engine,
+        signed_by=pins() if arguments.pin else None,
         headers=headers(arguments),
         auth=_auth(arguments),
         trust=arguments.trust,
@@ -174,6 +187,19 @@ def state() -> Path:
     """Where the command keeps what it remembers."""
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(home) / "dragoman"
+
+
+def pins() -> Pins:
+    """The keys that agents have been known by here. When one is new, that is told."""
+    from dragoman.client import Pins
+
+    class Told(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.module == "pins":
+                say(plain(record.getMessage()), 0)
+
+    logging.getLogger("dragoman").addHandler(Told())
+    return Pins(state() / PINS)
 
 
 def run(arguments: argparse.Namespace, work: Callable[[Client, Any], Awaitable[int]]) -> int:

@@ -1,4 +1,4 @@
-"""`dragoman card sign` and `dragoman card verify`: who vouches for a card."""
+"""`dragoman card keygen`, `sign`, `verify` and `trust`: who vouches for a card."""
 
 from __future__ import annotations
 
@@ -8,16 +8,27 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import to_builtins
 
 from dragoman.cli import Parser, UsageError, reach
 from dragoman.cli.table import plain
 
+if TYPE_CHECKING:
+    from dragoman.client.pins import Book
+
 
 def add(card: Parser) -> None:
-    """Add both to `card`, which shows one when neither of them comes first."""
+    """Add them to `card`, which shows one when none of them comes first."""
+    keygen = Parser(
+        prog=f"{card.prog} keygen",
+        description="Make a key that signs cards, and print its public half as a JWK.",
+    )
+    keygen.add_argument("file", metavar="FILE", help="where the private key goes; PEM")
+    keygen.add_argument("--alg", default="ES256", help="ES256, ES384, EdDSA, RS256 or PS256")
+    keygen.set_defaults(run=_keygen)
+
     sign = Parser(
         prog=f"{card.prog} sign",
         description="Print a signature of a card, or put it into the card's file.",
@@ -53,8 +64,76 @@ def add(card: Parser) -> None:
     )
     verify.add_argument("--json", action="store_true", help="as JSON, with what is covered")
     verify.set_defaults(run=_verify)
-    card.inner = {"sign": sign, "verify": verify}
-    card.epilog = "`card sign FILE` signs a card, `card verify URL` says who has signed it."
+
+    trust = Parser(
+        prog=f"{card.prog} trust",
+        description="Pin an agent to the keys that sign its card now, for --pin; or look at pins.",
+    )
+    reach.add(trust, needed=False)
+    trust.add_argument("--list", action="store_true", help="all that are pinned")
+    trust.add_argument("--forget", default="", metavar="ORIGIN", help="take any of its keys again")
+    trust.set_defaults(run=_trust)
+    card.inner = {"keygen": keygen, "sign": sign, "verify": verify, "trust": trust}
+    card.epilog = (
+        "`card sign FILE` signs a card, `card verify URL` says who has signed it, `card trust URL` "
+        "pins its keys, `card keygen FILE` makes one."
+    )
+
+
+def _keygen(arguments: argparse.Namespace) -> int:
+    from dragoman.security.jwk import Key
+
+    path = Path(arguments.file)
+    try:
+        key = Key.generate(arguments.alg)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+            file.write(key.pem())
+    except FileExistsError:
+        raise UsageError(f"{path}: is there already, and is not overwritten") from None
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(f"--alg: {error}") from None
+    print(json.dumps(key.jwk(), indent=2))
+    return 0
+
+
+def _trust(arguments: argparse.Namespace) -> int:
+    asked = [bool(arguments.url), arguments.list, bool(arguments.forget)]
+    if sum(asked) != 1:
+        raise UsageError("card trust: give a URL, --list, or --forget ORIGIN")
+
+    def work() -> int:
+        pins = reach.pins()
+        if arguments.forget:
+            if pins.forget(arguments.forget):
+                return 0
+            return reach.say(f"{plain(arguments.forget)} is not pinned", 1)
+        if arguments.url:
+            arguments.pin = True
+            where = asyncio.run(_pinned(arguments))
+            _show({where: pins.known()[where]})
+        else:
+            _show(pins.known())
+        return 0
+
+    return reach.guarded(work, arguments)
+
+
+async def _pinned(arguments: argparse.Namespace) -> str:
+    """Have the client do it; the origin."""
+    from dragoman.client.discovery import address
+    from dragoman.client.engine import origin
+
+    async with reach.client(arguments):
+        return origin(address(arguments.url))
+
+
+def _show(book: Book) -> None:
+    for where, pins in sorted(book.items()):
+        for name, pin in pins.items():
+            print(plain(where), plain(name), plain(pin.since))
 
 
 def _sign(arguments: argparse.Namespace) -> int:

@@ -15,6 +15,7 @@ from dragoman.client.download import fetch
 from dragoman.client.engine import Body, Engine, Request, Response, Sockets, Unreachable
 from dragoman.client.inbox import Inbox
 from dragoman.client.oauth import Invitation, OAuth
+from dragoman.client.pins import Origins, Pins
 from dragoman.client.remote import Remote
 from dragoman.client.result import Result
 from dragoman.client.stream import Stream
@@ -34,6 +35,8 @@ __all__ = (
     "Need",
     "OAuth",
     "Options",
+    "Origins",
+    "Pins",
     "Remote",
     "Request",
     "Response",

@@ -22,6 +22,7 @@ from dragoman.client.credentials import ANYWHERE, LIMIT, Auth, Guard, wanted
 from dragoman.client.discovery import INSTALL, SPOKEN, Cards, Shelf, address, interfaces
 from dragoman.client.engine import Broken, Engine, Inside, Sockets, Unreachable
 from dragoman.client.inbox import Inbox
+from dragoman.client.pins import judge
 from dragoman.client.remote import Remote
 from dragoman.client.result import Result
 from dragoman.client.retry import PASSING, Pauses
@@ -37,7 +38,7 @@ from dragoman.errors import (
     VersionNotSupported,
 )
 from dragoman.events import RESUME
-from dragoman.security.signing import Keys, Trust
+from dragoman.security.signing import Judge, Keys
 from dragoman.types import (
     AgentCard,
     AgentInterface,
@@ -84,8 +85,8 @@ class Options(TypedDict, total=False):
     """How long a stream may bring nothing at all before it is taken up again; 60 s."""
     attempts: int
     """How often to try what fails; 8, which takes about ten seconds."""
-    signed_by: Trust | Keys
-    """Whose signature the card must have; by default nobody's."""
+    signed_by: Judge | Keys | None
+    """Whose signature the card must have: keys, `Trust`, `Pins`, `Origins`; by default nobody's."""
     shelf: Shelf | None
     """Where clients share the cards that they have found."""
     inbox: Inbox | None
@@ -157,10 +158,10 @@ class Client:
         self._good: set[AgentInterface] = set()
         """The interfaces that have answered as they should."""
         trusted = options.get("signed_by")
-        self._trust = trusted if isinstance(trusted, Trust) or trusted is None else Trust(trusted)
+        self._judge = None if trusted is None else judge(trusted)
         # what one is shown by name is not for all, and what others took may not be signed
-        own = options.get("headers") or self._trust is not None
-        self.cards = Cards(self._guard, None if own else options.get("shelf"), self._trust)
+        own = options.get("headers") or self._judge is not None
+        self.cards = Cards(self._guard, None if own else options.get("shelf"), self._judge)
 
     @classmethod
     def connect(
@@ -350,8 +351,9 @@ class Client:
         return card
 
     async def _verify(self, card: AgentCard) -> None:
-        if self._trust is not None:
-            await self._trust.verify(card)
+        if self._judge is not None:
+            where = address(self._target) if isinstance(self._target, str) else ""
+            await self._judge.verify(card, url=where, fetch=self.cards.keys)
 
     # -- for streams and tasks
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
@@ -17,7 +18,8 @@ from dragoman.dialects import v1_0
 from dragoman.dialects.v0_3 import card as v0_3
 from dragoman.dialects.v0_3 import card_proto
 from dragoman.errors import A2AError, InvalidAgentResponse, VersionNotSupported, restored
-from dragoman.security.signing import Trust, Unverified
+from dragoman.security.canonical import LARGEST
+from dragoman.security.signing import PATIENCE, SET_SIZE, Judge, Unverified
 from dragoman.types import AgentCard, AgentInterface
 
 T = TypeVar("T")
@@ -72,17 +74,17 @@ class Cards:
     """Finds cards."""
 
     def __init__(
-        self, engine: Engine, shelf: Shelf | None = None, trust: Trust | None = None
+        self, engine: Engine, shelf: Shelf | None = None, judge: Judge | None = None
     ) -> None:
         self._engine = engine
         self._shelf = shelf or Shelf()
-        self._trust = trust
+        self._judge = judge
 
     async def find(self, target: str) -> AgentCard:
         """The card at an agent's address, at a card's own address, or in a file."""
         if "://" not in target:
             body = Path(target).read_bytes()  # noqa: ASYNC240 - small, read once
-            return await self._read(body, target)
+            return await self._read(body, target, "")
         return await _first(target, self.get)
 
     async def fetch(self, target: str) -> Document:
@@ -102,21 +104,33 @@ class Cards:
         elif response.status != 200:
             raise _refused(url, response)
         else:
-            found = await self._read(body, url)
+            found = await self._read(body, url, url)
         control = response.headers.get("cache-control", "")
         if "no-store" not in control:
             until = time.monotonic() + _age(control)
             self._shelf.put(url, found, response.headers.get("etag", ""), until)
         return found
 
-    async def _read(self, body: bytes, where: str) -> AgentCard:
+    async def keys(self, url: str) -> bytes:
+        """A key set of the origin of a card."""
+        async with asyncio.timeout(PATIENCE):
+            request = Request("GET", url, {"accept": "application/json"})
+            response = await self._engine.send(request)
+            if response.status != 200:
+                await response.close()
+                raise _refused(url, response)
+            return await whole(response, SET_SIZE)
+
+    async def _read(self, body: bytes, where: str, url: str) -> AgentCard:
         """The card in a document; of what must be signed, what the signature covers."""
-        if self._trust is None:
+        if self._judge is None:
             return decode(body, where)
         try:
-            found = await self._trust.verify(body)
+            found = await self._judge.verify(body, url=url, fetch=self.keys)
         except Unverified as error:
             raise Unverified(f"{where}: {error}") from None
+        if found is None:
+            return decode(body, where)
         return understood(found.document | {"signatures": found.signatures}, where)
 
     async def _document(self, url: str) -> Document:
@@ -130,7 +144,12 @@ class Cards:
         if tag:
             headers["if-none-match"] = tag
         response = await self._engine.send(Request("GET", url, headers))
-        return response, await whole(response)
+        if self._judge is None:
+            return response, await whole(response)
+        try:
+            return response, await whole(response, LARGEST)
+        except InvalidAgentResponse as error:
+            raise Unverified(f"{url}: {error}") from None
 
 
 async def _first(target: str, get: Callable[[str], Awaitable[T]]) -> T:

@@ -114,14 +114,14 @@ def loopback(host: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
-async def whole(response: Response) -> bytes:
-    """The body of an answer, which is closed then."""
-    found = bytearray()
+async def whole(response: Response, most: int = 0) -> bytes:
+    """The body of an answer, which is closed then; InvalidAgentResponse if it is too long."""
+    found, most = bytearray(), most or LONGEST
     try:
         async for chunk in response.chunks():
             found += chunk
-            if len(found) > LONGEST:
-                raise InvalidAgentResponse(f"the answer is longer than {LONGEST} bytes")
+            if len(found) > most:
+                raise InvalidAgentResponse(f"the answer is longer than {most} bytes")
     finally:
         await response.close()
     return bytes(found)

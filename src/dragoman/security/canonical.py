@@ -51,6 +51,34 @@ def covered(document: Mapping[str, Any], form: Form) -> dict[str, Any]:
     return found
 
 
+def hollow(document: Mapping[str, Any]) -> str:
+    """The first required field of a card, or of what is in it, that is there and empty."""
+    return _hollow(AgentCard, document)
+
+
+def _hollow(kind: Any, value: Any) -> str:
+    origin = get_origin(kind)
+    if origin is tuple or origin is dict:
+        inner = _bare(get_args(kind)[origin is dict])
+        places = value.items() if origin is dict else enumerate(value)
+        for name, item in places:
+            if found := _hollow(inner, item):
+                step = f"{name}." if origin is dict else f"[{name}]."
+                return step + found
+        return ""
+    if not (isinstance(kind, type) and issubclass(kind, Wire)):
+        return ""
+    required = {item.encode_name for item in msgspec.structs.fields(kind) if item.required}
+    for name, (inner, _) in _fields(kind).items():
+        if name not in value:
+            continue
+        if name in required and _empty(value[name]):
+            return name
+        if found := _hollow(inner, value[name]):
+            return name + ("" if found.startswith("[") else ".") + found
+    return ""
+
+
 def parse(document: Document) -> dict[str, Any]:
     """The object in a document, read strictly: ValueError if readers may differ in what it says."""
     if isinstance(document, AgentCard):

@@ -20,6 +20,8 @@ SMALLEST = 2048
 """The fewest bits of an RSA key."""
 HALVES = {"ES256": 32, "ES384": 48}
 """How long the two numbers of an ECDSA signature are."""
+PUBLIC = {"EC": ("kty", "crv", "x", "y"), "OKP": ("kty", "crv", "x"), "RSA": ("kty", "n", "e")}
+"""What of a key others may see."""
 
 
 class Key(Struct, frozen=True):
@@ -58,13 +60,56 @@ class Key(Struct, frozen=True):
         return cls(algorithms, name, made)
 
     @classmethod
-    def remote(cls, call: Callable[[bytes], bytes], *, alg: str, kid: str) -> Key:
-        """A key that somebody else keeps, such as a KMS: `call` signs these bytes, unhashed."""
+    def remote(
+        cls,
+        call: Callable[[bytes], bytes],
+        *,
+        alg: str,
+        kid: str = "",
+        public: Source | None = None,
+    ) -> Key:
+        """A key that somebody else keeps, such as a KMS: `call` signs these bytes, unhashed. With
+        its public half others can find it, and it need not be given a `kid`."""
         if alg not in ALGORITHMS:
             raise ValueError(f"alg {alg!r} is not among {', '.join(ALGORITHMS)}")
+        if public is not None:
+            half = cls.load(public, kid=kid, alg=alg)
+            return cls((alg,), half.kid, half.made, call)
         if not kid:
-            raise ValueError("a key that is kept elsewhere needs a kid")
+            raise ValueError("a key that is kept elsewhere needs a kid, or its public half")
         return cls((alg,), kid, None, call)
+
+    @classmethod
+    def generate(cls, alg: str = "ES256") -> Key:
+        """A new key for this algorithm."""
+        jwk = _joserfc("jwk")
+        if alg in RSA:
+            made = jwk.RSAKey.generate_key(SMALLEST)
+        elif curve := next((name for name, algs in CURVES.items() if alg in algs), ""):
+            kind = jwk.OKPKey if alg == "EdDSA" else jwk.ECKey
+            made = kind.generate_key(curve)
+        else:
+            raise ValueError(f"alg {alg!r} is not among {', '.join(ALGORITHMS)}")
+        return cls((alg,), made.thumbprint(), made)
+
+    @property
+    def thumbprint(self) -> str:
+        """What it is called whatever it is called (RFC 7638); empty if nothing of it is here."""
+        return "" if self.made is None else str(self.made.thumbprint())
+
+    def pem(self) -> bytes:
+        """The private key, for a file that nobody else reads."""
+        found: bytes = self.made.as_pem(private=True)
+        return found
+
+    def jwk(self) -> dict[str, Any]:
+        """The public half as a JWK, by a list of what may be seen, whatever else there is."""
+        if self.made is None:
+            raise ValueError(f"key {self.kid!r} is kept elsewhere, and its public half with it")
+        members = self.made.as_dict(private=False)
+        found = {name: members[name] for name in PUBLIC[self.made.key_type]}
+        found |= {"kid": self.kid, "use": "sig"}
+        return found | ({"alg": self.algorithms[0]} if len(self.algorithms) == 1 else {})
 
     @property
     def private(self) -> bool:

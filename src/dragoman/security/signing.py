@@ -11,14 +11,14 @@ import binascii
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.security.canonical import Document, Form, canonical, covered, parse, read
+from dragoman.security.canonical import Document, Form, canonical, covered, hollow, parse, read
 from dragoman.security.egress import Egress, Refused, Unreachable
 from dragoman.security.jwk import ALGORITHMS, Key, Source, key_set
 from dragoman.types import AgentCard, AgentCardSignature
@@ -28,7 +28,12 @@ Resolver: TypeAlias = "Callable[[str, str], Source | None]"
 Keys: TypeAlias = "Source | Sequence[Source] | Mapping[str, Source] | Resolver"
 """Whom to trust: keys by their `kid`, keys whatever their signatures call them, a JWK set, or what
 finds the key of a `kid` and a `jku`."""
+Fetch: TypeAlias = Callable[[str], Awaitable[bytes]]
+"""Gets what is at an address of the card's own origin, in the way that the card was got."""
 
+HEIRS = "urn:dragoman:heirs:v1"
+"""A protected header: the thumbprints of the keys that sign beside this one. A signature does not
+cover those beside it, so that without this anybody could put his own there."""
 MOST = 16
 """How many signatures are looked at: each may cost a verification of the whole document."""
 MOST_SETS = 4
@@ -38,9 +43,11 @@ SET_AGE = 300.0
 PATIENCE = 10.0
 EMBEDDED = ("jwk", "x5c", "x5u", "x5t", "x5t#S256")
 """Headers that bring a key of the signer's choice."""
+UNSIGNED = "the card is not signed"
 
 _B64 = re.compile(r"[A-Za-z0-9_-]+")
 _PLACE = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
+_PLAIN = re.compile(r"[!-\"$-\[\]-~]*")  # neither a backslash nor a fragment
 _DOTS = re.compile(r"(?i)(/|^)(\.|%2e){1,2}(/|$)|%2f|%5c")
 
 
@@ -63,6 +70,21 @@ class Verified(Struct, frozen=True):
     """What was signed; of a card in 1.0 form, only its fields of 1.0."""
     signatures: list[Any]
     """All that stood beside it, good or not."""
+    thumbprint: str = ""
+    """Of the key, whatever the signature calls it."""
+    heirs: tuple[str, ...] = ()
+    """The thumbprints of keys that this one vouches for."""
+
+
+@runtime_checkable
+class Judge(Protocol):
+    """Says whether a card counts."""
+
+    async def verify(
+        self, document: Document, *, url: str = "", fetch: Fetch | None = None
+    ) -> Verified | None:
+        """A good signature of the card that was found at this address; Unverified if it has none.
+        None where it need not have one."""
 
 
 # ---- signing -------------------------------------------------------------------------------
@@ -76,34 +98,52 @@ def sign(
     jku: str = "",
     alg: str = "",
     form: Form = "whole",
+    heirs: Sequence[str] = (),
 ) -> AgentCardSignature:
     """The signature of a key over a card; ValueError names a required field that says nothing.
-    A function signs elsewhere, and needs its `alg` and `kid`."""
+    A function signs elsewhere, and needs its `alg` and `kid`. `heirs` are the thumbprints of keys
+    that this one vouches for."""
     if callable(key) and not isinstance(key, Key):
         key = Key.remote(key, alg=alg, kid=kid)
     else:
         key = Key.load(key, kid=kid, alg=alg)
     said = parse(document)
     complete(said)
-    header = {"alg": key.algorithms[0], "kid": kid or key.kid, "typ": "JOSE"}
+    header: dict[str, Any] = {"alg": key.algorithms[0], "kid": kid or key.kid, "typ": "JOSE"}
     if jku:
         header["jku"] = jku
+    if heirs:
+        header[HEIRS] = list(heirs)
     protected = _encode(json.dumps(header, separators=(",", ":")).encode())
     signature = key.sign(_input(protected, canonical(said, form)))
     return AgentCardSignature(protected=protected, signature=_encode(signature))
 
 
-def signed(card: AgentCard, keys: Sequence[Key]) -> AgentCard:
+def signatures(
+    document: Document, keys: Sequence[Key], jku: str = ""
+) -> tuple[AgentCardSignature, ...]:
+    """A signature of each of these keys, each of which vouches for the others."""
+    prints = [found for key in keys if (found := key.thumbprint)]
+    return tuple(
+        sign(document, key, jku=jku, heirs=[each for each in prints if each != key.thumbprint])
+        for key in keys
+    )
+
+
+def signed(card: AgentCard, keys: Sequence[Key], jku: str = "") -> AgentCard:
     """The card with a signature of each of these keys beside those that it has."""
     if not keys:
         return card
-    return replace(card, signatures=(*card.signatures, *(sign(card, key) for key in keys)))
+    return replace(card, signatures=(*card.signatures, *signatures(card, keys, jku)))
 
 
 def complete(document: Mapping[str, Any]) -> None:
-    """ValueError names the first field of 1.0 that is missing, empty or of a wrong type."""
+    """ValueError names the first field of 1.0 that is missing, empty or of a wrong type. Of empty
+    ones, some leave out what others keep, so that they would not agree on what was signed."""
+    said = covered(document, "1.0")
     try:
-        msgspec.convert(covered(document, "1.0"), AgentCard)
+        msgspec.convert(said, AgentCard)
+        text = f"{where}: must not be empty" if (where := hollow(said)) else ""
     except msgspec.ValidationError as error:
         match = _PLACE.fullmatch(str(error))
         what, where = (match[1], match[2] or "") if match else (str(error), "")
@@ -112,7 +152,8 @@ def complete(document: Mapping[str, Any]) -> None:
         elif "length >= 1" in what:
             what = "must not be empty"
         text = f"{where}: {what[:1].lower()}{what[1:].replace('`', '')}"
-        raise ValueError(f"the card cannot be signed: {text}") from None
+    if text:
+        raise ValueError(f"the card cannot be signed: {text}")
 
 
 # ---- verifying -----------------------------------------------------------------------------
@@ -124,14 +165,29 @@ def verify(document: Document, keys: Keys) -> Verified:
     return _verified(_parsed(document), _finder(keys))
 
 
+def witnesses(document: Document, keys: Keys) -> list[Verified]:
+    """All good signatures of trusted keys; Unverified if there is none."""
+    said = _parsed(document)
+    return list(_each(said, _finder(keys)))
+
+
 def _verified(said: dict[str, Any], find: Find) -> Verified:
+    return next(_each(said, find))
+
+
+def _each(said: dict[str, Any], find: Find) -> Iterator[Verified]:
     payloads = _payloads(said)
-    reasons = []
+    reasons, good = [], False
     for number, item in enumerate(_signatures(said), start=1):
         try:
-            return _good(item, find, payloads, said)
+            found = _good(item, find, payloads, said)
         except Unverified as error:
             reasons.append(f"signature {number}: {error}")
+        else:
+            good = True
+            yield found
+    if good:
+        return
     raise Unverified(f"the card has no signature that is good here ({'; '.join(reasons)})")
 
 
@@ -152,8 +208,11 @@ class Trust:
         self._egress = egress
         self._sets: dict[str, tuple[dict[str, Key], float]] = {}
 
-    async def verify(self, document: Document) -> Verified:
-        """`verify` with these keys, and those of trusted addresses that the signatures name."""
+    async def verify(
+        self, document: Document, *, url: str = "", fetch: Fetch | None = None
+    ) -> Verified:
+        """`verify` with these keys, and those of trusted addresses that the signatures name,
+        wherever the card was found."""
         said = _parsed(document)
         known: dict[str, dict[str, Key]] = {}
         faults: dict[str, str] = {}
@@ -177,7 +236,7 @@ class Trust:
                 return found
             if jku in faults:
                 raise Unverified(f"its keys at {_quote(jku)} cannot be had: {faults[jku]}")
-            if jku and not self.admits(jku):
+            if jku and self._prefixes and not self.admits(jku):
                 raise Unverified(f"keys at {_quote(jku)} are not trusted")
             return [key] if (key := known.get(jku, {}).get(kid)) is not None else []
 
@@ -185,12 +244,7 @@ class Trust:
 
     def admits(self, url: str) -> bool:
         """Whether keys at this address are trusted."""
-        if _DOTS.search(url) or "\\" in url or "#" in url:
-            return False  # servers differ in where these lead
-        return any(
-            url == prefix or url.startswith(prefix if prefix.endswith("/") else f"{prefix}/")
-            for prefix in self._prefixes
-        )
+        return any(below(prefix, url) for prefix in self._prefixes)
 
     async def _set(self, url: str) -> dict[str, Key]:
         found, until = self._sets.get(url, ({}, 0.0))
@@ -211,14 +265,39 @@ class Trust:
         finally:
             if self._egress is None:
                 await egress.close()
-        document = read(bytes(body), SET_SIZE)
-        if not isinstance(document, dict):
-            raise ValueError("the key set is not a JSON object")
-        found = key_set(document)
+        found = published(bytes(body))
         if len(self._sets) >= MOST_SETS * MOST:  # whoever signs chooses the address
             self._sets.clear()
         self._sets[url] = found, time.monotonic() + SET_AGE
         return found
+
+
+def below(prefix: str, url: str) -> bool:
+    """Whether an address is this one or below it, for whoever reads it."""
+    if not _PLAIN.fullmatch(url) or _DOTS.search(url):
+        return False  # servers differ in where these lead
+    return url == prefix or url.startswith(prefix if prefix.endswith("/") else f"{prefix}/")
+
+
+def published(body: bytes) -> dict[str, Key]:
+    """The keys of a set that somebody shows, by their `kid`; ValueError if it is none."""
+    document = read(body, SET_SIZE)
+    if not isinstance(document, dict):
+        raise ValueError("the key set is not a JSON object")
+    return key_set(document)
+
+
+def places(document: Document, prefix: str) -> list[str]:
+    """Where the signatures of a card say that their keys are, of what is below this address."""
+    found: dict[str, None] = {}
+    for item in _signatures(_parsed(document)):
+        try:
+            jku = _header(item).get("jku", "")
+        except Unverified:
+            continue
+        if isinstance(jku, str) and below(prefix, jku):
+            found[jku] = None
+    return list(found)[:MOST_SETS]
 
 
 def _finder(keys: Any) -> Find:
@@ -277,7 +356,7 @@ def _payloads(said: dict[str, Any]) -> list[tuple[Form, bytes]]:
 def _signatures(said: dict[str, Any]) -> Iterator[Any]:
     given = said.get("signatures")
     if not isinstance(given, list | tuple) or not given:
-        raise Unverified("the card is not signed")
+        raise Unverified(UNSIGNED)
     yield from given[:MOST]
 
 
@@ -332,9 +411,23 @@ def _good(
         raise Unverified(f"the key {_quote(kid)} is not for {alg}")
     for form, payload in payloads:
         content = _input(item["protected"], payload)
-        if any(key.verifies(alg, content, signature) for key in fitting):
-            return Verified(kid, alg, form, covered(said, form), list(said["signatures"]))
+        for key in fitting:
+            if key.verifies(alg, content, signature):
+                return Verified(
+                    kid,
+                    alg,
+                    form,
+                    covered(said, form),
+                    list(said["signatures"]),
+                    key.thumbprint,
+                    _heirs(header),
+                )
     raise Unverified(f"it is not by the key {_quote(kid)}, or the card was changed")
+
+
+def _heirs(header: Mapping[str, Any]) -> tuple[str, ...]:
+    given = header.get(HEIRS)
+    return tuple(each for each in given if isinstance(each, str)) if isinstance(given, list) else ()
 
 
 def _input(protected: str, payload: bytes) -> bytes:
