@@ -7,13 +7,14 @@ STAMP := .venv/.stamp
 BENCH_STAMP := .venv/.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test interop soak check format proto bench wheel clean
+.PHONY: help demo test interop soak fuzz check format proto bench wheel clean
 
 help:
 	@echo "make demo    three agents plan a trip, and one is killed (ONCE=1 ends after one round)"
 	@echo "make test    set up, check and run all tests"
 	@echo "make interop every foreign client and server, in full; writes docs/interop.md"
-	@echo "make soak    crash it and cut its network for half an hour (SCALE=0.1 for less)"
+	@echo "make soak    crash it, cut its network and attack it for an hour (SCALE=0.1 for less)"
+	@echo "make fuzz    send it whatever it should not be sent (SECONDS=600; FUZZ_SEED=… again)"
 	@echo "make check   format, lint, types, import rules"
 	@echo "make format  put the format right"
 	@echo "make proto   compile the .proto files anew"
@@ -31,7 +32,10 @@ interop: $(STAMP)
 	INTEROP=full $(BIN)/python -m pytest -p tests.interop.report -n 2 --dist loadfile -rs tests/interop
 
 soak: $(STAMP)
-	CRASH_SOAK=$(or $(SCALE),1) $(BIN)/python -m pytest tests/faults/crash tests/faults/network -x -s
+	CRASH_SOAK=$(or $(SCALE),1) $(BIN)/python -m pytest tests/faults/crash tests/faults/network tests/security -x -s
+
+fuzz: $(STAMP)
+	FUZZ_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest tests/security/fuzz -x -s
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from msgspec import Struct
+
+LONGEST = 1024
+"""The most characters of an identity, and of a tenant."""
+_ODD = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class Caller(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -78,3 +83,11 @@ class Request(Struct, frozen=True):
     """The certificate that the caller has shown below HTTP, PEM or DER; empty if none."""
     url: str = ""
     """The URL that was called, without its query, where a proof must name it; of gRPC its path."""
+
+
+def fault(name: str) -> str:
+    """Why this cannot name an owner or a tenant; empty if it can. Names are compared as they are,
+    character by character."""
+    if len(name) > LONGEST:
+        return f"is longer than {LONGEST} characters"
+    return "has a control character, or is no Unicode" if _ODD.search(name) else ""

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from dragoman import clock
 from dragoman.agent import Agent
 from dragoman.bell import Bell
-from dragoman.caller import Access, Call, Caller, Policy, Scope
+from dragoman.caller import Access, Call, Caller, Policy, Scope, fault
 from dragoman.errors import (
     ExtendedAgentCardNotConfigured,
     ExtensionSupportRequired,
@@ -242,8 +242,8 @@ class Service:
             request.tenant, call, "CreateTaskPushNotificationConfig", request.task_id
         )
         config = replace(request, id=request.id or clock.uuid7())
+        await self._room(scope, config)  # first: for a task that is not there nothing is looked up
         webhook = await self._webhook(config, request.task_id, "", call.caller)
-        await self._room(scope, webhook)
         await self.store.put_webhook(scope, webhook)
         return webhook.config
 
@@ -353,10 +353,10 @@ class Service:
                 field = "configuration.taskPushNotificationConfig."
                 config = configuration.task_push_notification_config
                 # one without an id has its task's: a message that follows up does not add another
-                config = replace(config, id=config.id or task)
-                webhook = await self._webhook(config, task, field, call.caller)
+                config = replace(config, id=config.id or task, task_id=task)
                 if not new:
-                    await self._room(scope, webhook)
+                    await self._room(scope, config)
+                webhook = await self._webhook(config, task, field, call.caller)
         # those who are anonymous cannot be told apart
         counted = new and bool(scope.owner)
         full = await self._quota.take(scope) if counted else ""
@@ -439,6 +439,8 @@ class Service:
             return self._anybody
         if caller.tenant and tenant and tenant != caller.tenant:
             raise Forbidden("The caller belongs to another tenant")
+        if tenant and (why := fault(tenant)):
+            raise InvalidParams.at("tenant", why)
         return Scope(self.agent.key, caller.tenant or tenant, caller.identity)
 
     async def _reach(self, tenant: str, call: Call, operation: str, task: str) -> Scope:
@@ -473,10 +475,10 @@ class Service:
         found = await self.store.webhooks(scope, task)
         return [webhook.config for webhook in found]
 
-    async def _room(self, scope: Scope, webhook: Webhook) -> None:
-        """LimitExceeded if the task can have no more webhooks."""
-        known = await self.store.webhooks(scope, webhook.config.task_id)
-        if len({each.config.id for each in known} | {webhook.config.id}) > WEBHOOKS:
+    async def _room(self, scope: Scope, config: TaskPushNotificationConfig) -> None:
+        """LimitExceeded if the task can have no more webhooks; TaskNotFound."""
+        known = await self.store.webhooks(scope, config.task_id)
+        if len({each.config.id for each in known} | {config.id}) > WEBHOOKS:
             raise LimitExceeded(f"A task has at most {WEBHOOKS} webhooks")
 
     async def _webhook(

@@ -118,7 +118,9 @@ def redacted(text: str) -> str:
 
 def _came(headers: Mapping[str, str], query: str) -> Iterator[str]:
     """The secrets that came with a request, in the forms in which one could quote them."""
-    pairs = [*headers.items(), *(parse_qsl(query) if query else ())]
+    pairs = [*headers.items()]
+    if query:
+        pairs += [*parse_qsl(query), *_written(query)]
     for name, value in pairs:
         if not secretive(name):
             continue
@@ -131,6 +133,13 @@ def _came(headers: Mapping[str, str], query: str) -> Iterator[str]:
         if name == "cookie":
             parts += [item.partition("=")[2].strip() for item in value.split(";")]
         yield from (part for part in parts if len(part) >= SHORTEST)
+
+
+def _written(query: str) -> Iterator[tuple[str, str]]:
+    """The parameters of a query as they stand in it."""
+    for part in query.split("&"):
+        name, _, value = part.partition("=")
+        yield name, value
 
 
 class Redaction(logging.Filter):
@@ -186,6 +195,25 @@ def audit(event: str, **fields: str) -> None:
 
 
 # ---- forms ---------------------------------------------------------------------------------
+
+
+class Queries(logging.Filter):
+    """Masks the query of each request that is put down: any parameter of it may be a secret, and
+    what a scheme calls its own nobody knows here."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Never drops anything."""
+        if record.name == "uvicorn.access" and isinstance(record.args, tuple):
+            record.args = tuple(
+                _unsaid(each) if isinstance(each, str) else each for each in record.args
+            )
+        return True
+
+
+def _unsaid(path: str) -> str:
+    path, mark, query = path.partition("?")
+    names = (f"{name}={MASK}" if value else MASK for name, value in _written(query))
+    return f"{path}?{'&'.join(names)}" if mark else path
 
 
 class Ids(logging.Filter):
@@ -244,6 +272,7 @@ def configure(level: str, form: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Json() if form == "json" else Text())
     handler.addFilter(Ids())
+    handler.addFilter(Queries())
     handler.addFilter(Redaction())  # uvicorn's, too
     for name in ("dragoman", "uvicorn"):
         target = logging.getLogger(name)

@@ -39,6 +39,8 @@ from dragoman.types import (
 
 BATCH = 128
 CLAIMS = 32
+RELATED = 100
+"""The most tasks that a turn is given beside its own."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 
 _readable = msgspec.json.Decoder(StreamResponse).decode
@@ -642,7 +644,7 @@ class Run:
         # one with whom the task is shared does not see what else its owner has
         scope = replace(self.claim.head.scope, owner=self.turn.caller.identity)
         if not ids:
-            page = await store.list(scope, Query(context=self.claim.head.context, size=100))
+            page = await store.list(scope, Query(context=self.claim.head.context, size=RELATED))
             return [task for task in page.tasks if task.id != self.claim.head.id]
-        records = [await store.load(scope, task) for task in ids]
+        records = [await store.load(scope, task) for task in list(dict.fromkeys(ids))[:RELATED]]
         return [record.task for record in records if record is not None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -12,10 +13,10 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman import dialects
-from dragoman.bindings.exchange import Exchange, Inquiry
+from dragoman.bindings.exchange import Exchange, Inquiry, named
 from dragoman.bindings.signer import EXAMPLE, Signer
 from dragoman.bindings.sse import Streams
-from dragoman.caller import Call, Caller, Request, Scope
+from dragoman.caller import Call, Caller, Request, Scope, fault
 from dragoman.errors import A2AError, Forbidden, InvalidParams, Unauthenticated
 from dragoman.operations import Operation
 from dragoman.security.jwk import Key
@@ -54,6 +55,7 @@ AUDITED = frozenset(("cancel", "create_webhook", "delete_webhook", "extended_car
 CARDS = 64
 METADATA = "/.well-known/oauth-protected-resource"
 """Where an agent says whose tokens it takes; its own path stands behind."""
+_PREFIX = re.compile(r"(?:/[\w.~!$&'()*+,;=:@%-]+)*", re.ASCII)
 LONGEST_KEY = 256
 
 
@@ -120,6 +122,9 @@ class Endpoint:
         SHOWN.set((request.headers, request.query))
         found = self.identify(request)
         caller = await found if inspect.isawaitable(found) else found
+        for name in ("identity", "tenant"):
+            if why := fault(getattr(caller, name)):
+                raise Unauthenticated(f"The caller's {name} {why}")
         # It is stored with the message: what cannot be read back must not get there.
         return msgspec.json.decode(msgspec.json.encode(caller), type=Caller)
 
@@ -275,9 +280,11 @@ class Endpoint:
             return self.settings.url.rstrip("/")
         scheme, host, root = exchange.base
         if self.settings.forwarded:
-            scheme = _first(exchange.header(b"x-forwarded-proto")) or scheme
-            host = _first(exchange.header(b"x-forwarded-host")) or host
-            root = _first(exchange.header(b"x-forwarded-prefix")).rstrip("/") + root
+            told = _first(exchange.header(b"x-forwarded-proto")).lower()
+            scheme = told if told in ("http", "https") else scheme
+            host = named(_first(exchange.header(b"x-forwarded-host"))) or host
+            prefix = _first(exchange.header(b"x-forwarded-prefix")).rstrip("/")
+            root = prefix + root if _PREFIX.fullmatch(prefix) else root
         return f"{scheme}://{host}{root}"
 
 

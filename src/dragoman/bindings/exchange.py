@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from itertools import accumulate
 from typing import Any, Protocol
-from urllib.parse import parse_qsl, quote, unquote
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from dragoman.caller import Request
 from dragoman.errors import InvalidRequest, MediaTypeNotAccepted, TooLarge, TooSlow
@@ -25,6 +25,7 @@ SLASH = "\ue000"
 JSON = b"application/json"
 A2A = b"application/a2a+json"
 
+_HOST = re.compile(r"(?:[\w.~-]+|\[[\da-fA-F:.]+\])(?::\d{1,5})?", re.ASCII)
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _REST = bytes(set(range(256)) - set(b"[]{}"))
 _STEP = [{b"[": 1, b"{": 1, b"]": -1, b"}": -1}.get(bytes([n]), 0) for n in range(256)]
@@ -157,7 +158,7 @@ class Exchange:
     @property
     def base(self) -> tuple[str, str, str]:
         """See `Inquiry.base`."""
-        host = self.header(b"host")
+        host = named(self.header(b"host"))
         if not host:
             server = self.scope.get("server") or ("127.0.0.1", None)
             host = f"{server[0]}:{server[1]}" if server[1] else str(server[0])
@@ -264,6 +265,15 @@ class Exchange:
         )
         # a server may hold the head back until there is a body, which may take its time
         await self.send({"type": "http.response.body", "body": b"", "more_body": True})
+
+
+def named(text: str) -> str:
+    """The host, and perhaps port, that a header names; nothing if it names none."""
+    try:
+        _ = urlsplit(f"//{text}").port
+    except ValueError:
+        return ""
+    return text if _HOST.fullmatch(text) else ""
 
 
 def _apart(raw: bytes) -> str:

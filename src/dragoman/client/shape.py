@@ -224,8 +224,9 @@ def _bare(kind: Any) -> tuple[Any, int]:
 
 
 def _give(path: str) -> str:
-    names = path.split(".")
-    return GIVE.get(".".join(names[-2:])) or GIVE[names[-1]]
+    # a name may be in its other spelling
+    names = re.sub(r"_([a-z0-9])", lambda match: match[1].upper(), path).split(".")
+    return GIVE.get(".".join(names[-2:])) or GIVE.get(names[-1], "a value")
 
 
 def _struct(

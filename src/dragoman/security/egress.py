@@ -193,7 +193,10 @@ class Lookup:
             asked.add_done_callback(lambda _: self._asked.pop(host, None))
         self._users[host] += 1
         try:
-            return await asyncio.shield(asyncio.wrap_future(asked))
+            waiting = asyncio.wrap_future(asked)
+            # who asked may have gone when there is an answer
+            waiting.add_done_callback(lambda each: each.cancelled() or each.exception())
+            return await asyncio.shield(waiting)
         finally:
             self._users[host] -= 1
             if not self._users[host]:

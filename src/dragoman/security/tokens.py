@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from dragoman.caller import Caller, Request
+from dragoman.caller import Caller, Request, fault
 from dragoman.errors import Forbidden, Unauthenticated, Unavailable
 from dragoman.security.schemes import Found
 from dragoman.types import HTTPAuthSecurityScheme, OpenIdConnectSecurityScheme, SecurityScheme
@@ -165,17 +165,19 @@ class Terms(Struct, frozen=True, kw_only=True):
                 raise Unauthenticated("The token is for another audience")
         if not identity:
             raise Unauthenticated("The token names nobody")
-        told = claims.get("scope", claims.get("scp", ""))
+        told = claims.get("scope", claims.get("scp")) or ()
         words = told.split() if isinstance(told, str) else told
-        scopes = frozenset(map(str, words if isinstance(words, list | tuple) else ()))
+        if not isinstance(words, list | tuple) or not all(map(_word, words)):
+            raise Unauthenticated("The token's scope is no list of words")
+        scopes = frozenset(words)
         lacks = next((scope for scope in self.scopes if scope not in scopes), "")
-        tenant = claims.get(self.tenant, "")
+        tenant = claims.get(self.tenant)
+        if not isinstance(tenant, str | None):  # whoever has none may name any
+            raise Unauthenticated("The token's tenant is no text")
         key, certificate = _confirmation(claims.get("cnf"))
         return Verdict(
             until=until,
-            caller=Caller(
-                identity=identity, tenant=tenant if isinstance(tenant, str) else "", scopes=scopes
-            ),
+            caller=Caller(identity=identity, tenant=tenant or "", scopes=scopes),
             lacks=lacks,
             key=key,
             certificate=certificate,
@@ -207,7 +209,10 @@ def _confirmation(told: Any) -> tuple[str, str]:
 
 def _moment(value: Any) -> float | None:
     known = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if known and math.isfinite(value) else None
+    try:
+        return float(value) if known and math.isfinite(value) else None
+    except OverflowError:
+        return None
 
 
 # ---- JWT -----------------------------------------------------------------------------------
@@ -295,7 +300,7 @@ class Bearer:
         for key in await self._keys.named(kid):
             try:
                 return claimed(token, key, algorithm)
-            except (JoseError, ValueError, TypeError):
+            except (JoseError, ValueError, TypeError, RecursionError):
                 continue
         raise Unauthenticated("The token's signature is not one of the issuer's")
 
@@ -433,6 +438,10 @@ def claimed(token: str, key: Any, algorithm: str) -> dict[str, Any]:
         if algorithm == "EdDSA":  # the name is out of fashion, the signature is not
             warnings.simplefilter("ignore")
         return dict(jwt.decode(token, key, algorithms=[algorithm], registry=registry).claims)
+
+
+def _word(value: Any) -> bool:
+    return isinstance(value, str) and not fault(value)
 
 
 async def _get(url: str) -> Any:

@@ -195,10 +195,10 @@ class SqliteStore:
         live = self._recent.find(scope, task)
         if live is not None and live.first == 1:
             return Record(live.task(), live.head) if live.head.born else None
-        folded = self._now(lambda view: view.small(task))
+        folded = self._now(lambda view: view.small(task, scope))
         if isinstance(folded, Leaf):
-            folded = await self._read(lambda view: view.load(task))
-        if not isinstance(folded, Folded) or folded.row.scope != scope or not folded.row.born:
+            folded = await self._read(lambda view: view.load(task, scope))
+        if not isinstance(folded, Folded) or not folded.row.born:
             return None
         self._keep(folded)
         return Record(folded.task, folded.row.head())
@@ -210,15 +210,13 @@ class SqliteStore:
             place = after + 1 - live.first
             return live.entries[place : place + limit]
         known = self._keys.get(task)
-        if known is None:
+        if known is None or known[1] != scope:
             row = self._row(scope, task)
             if row is None:
                 return None
             if len(self._keys) >= KNOWN:
                 self._keys.clear()
             known = self._keys[task] = (row.key, row.scope)
-        if known[1] != scope:
-            return None
         return self._now(lambda view: view.read(known[0], after, limit))
 
     async def list(self, scope: Scope, query: Query) -> Page:
@@ -542,8 +540,7 @@ class SqliteStore:
             raise unavailable(error) from error
 
     def _row(self, scope: Scope, task: str) -> Leaf | None:
-        row = self._now(lambda view: view.row(task))
-        return row if row is not None and row.scope == scope else None
+        return self._now(lambda view: view.row(task, scope))
 
     def _keep(self, folded: Folded) -> None:
         """Keep what was folded, when that has become worth it."""

@@ -52,6 +52,8 @@ COLUMNS = (
 )
 NAMES = ", ".join(f"task.{name}" for name in COLUMNS.split(", "))
 FOUND = f"SELECT {NAMES}, scope.tenant, scope.owner FROM task JOIN scope ON scope.key = task.scope"
+MINE = "WHERE task.id = ? AND scope.agent = ? AND scope.tenant = ? AND scope.owner = ?"
+"""A task of a scope. That of another is not even read: it costs what none would."""
 _INSERT = f"INSERT INTO task ({COLUMNS}) VALUES ({', '.join('?' * 25)})"
 _UPDATE = (
     "UPDATE task SET skill = ?, state = ?, changed = ?, last = ?, version = ?, born = ?, "
@@ -279,8 +281,11 @@ class Ledger:
 
     def mine(self, scope: Scope, task: str) -> Leaf:
         """A born row of this scope; TaskNotFound."""
-        row = self.row(task)
-        if row is None or row.scope != scope or not row.born:
+        row = self._rows.get(task)
+        if row is None or row.scope != scope:
+            found = list(self.rows(MINE, (task, scope.agent, scope.tenant, scope.owner)))
+            row = found[0] if found else None
+        if row is None or not row.born:
             raise TaskNotFound
         return row
 

@@ -14,7 +14,7 @@ from dragoman.events import Entry
 from dragoman.lifecycle import fold
 from dragoman.store import Head, Line, Page, Query, Webhook
 from dragoman.stores.sqlite.driver import Connection
-from dragoman.stores.sqlite.ledger import FOUND, STATES, Leaf, decode_task, entries, events
+from dragoman.stores.sqlite.ledger import FOUND, MINE, STATES, Leaf, decode_task, entries, events
 from dragoman.stores.sqlite.lines import LINE, decode_webhook, line
 from dragoman.types import Task, TaskState
 
@@ -44,29 +44,33 @@ class View:
     def __init__(self, db: Connection) -> None:
         self.db = db
 
-    def row(self, task: str) -> Leaf | None:
-        """The row of this id."""
-        found = self.db.execute(f"{FOUND} WHERE task.id = ?", (task,)).fetchone()
+    def row(self, task: str, scope: Scope | None = None) -> Leaf | None:
+        """The row of this id, of whomever; or that of this scope."""
+        if scope is None:
+            found = self.db.execute(f"{FOUND} WHERE task.id = ?", (task,)).fetchone()
+        else:
+            whose = (task, scope.agent, scope.tenant, scope.owner)
+            found = self.db.execute(f"{FOUND} {MINE}", whose).fetchone()
         return None if found is None else Leaf.restored(found)
 
     def read(self, key: int, after: int, limit: int) -> Sequence[Entry]:
         """Entries after a place."""
         return entries(self.db, key, after, limit)
 
-    def load(self, task: str) -> Folded | None:
+    def load(self, task: str, scope: Scope | None = None) -> Folded | None:
         """The task of this id, folded."""
         self.db.execute("BEGIN")
         try:
-            row = self.row(task)
+            row = self.row(task, scope)
             return None if row is None else self._fold(row)
         finally:
             self.db.execute("COMMIT")
 
-    def small(self, task: str) -> Folded | Leaf | None:
+    def small(self, task: str, scope: Scope) -> Folded | Leaf | None:
         """The same if that is quickly done, else only the row."""
         self.db.execute("BEGIN")
         try:
-            row = self.row(task)
+            row = self.row(task, scope)
             return row if row is None or row.size >= SMALL else self._fold(row)
         finally:
             self.db.execute("COMMIT")

@@ -1,0 +1,77 @@
+"""The server is sent everything that it should not be: a little with every run of the tests, for
+as long as one likes with `make fuzz SECONDS=600`, and a while with `make soak`. What has ever
+failed is kept in `corpus.jsonl`, and comes first."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+from dragoman.dialects.protobuf.speech import SPEECHES
+from dragoman.operations import OPERATIONS
+from tests.faults.crash.forms import SCALE, SOAK, seeded
+from tests.faults.raw import connect, request
+from tests.security.fuzz.cases import GRPC, HTTP, Case, changed, seeds
+from tests.security.fuzz.house import housed
+from tests.security.fuzz.run import fuzz, kept, replayed
+from tests.serving import serving
+
+SECONDS = float(os.environ.get("FUZZ_SECONDS") or (600 * SCALE if SOAK else 8))
+
+
+def test_every_operation_is_attacked_in_every_version() -> None:
+    found = seeds()
+    methods = {case.target for case in found if case.kind == GRPC}
+    assert methods == {f"/{s.service}/{name}" for s in SPEECHES for name in s.methods}
+    said = b"\n".join(case.body for case in found if case.kind == HTTP)
+    paths = "\n".join(f"{case.verb} {case.target}" for case in found)
+    for operation in OPERATIONS:
+        assert f'"{operation.name}"'.encode() in said
+        if operation.former.method:
+            assert f'"{operation.former.method}"'.encode() in said
+        for path in (operation.path, operation.former.path):
+            first = path.partition("/{")[0]
+            assert f" {first}" in paths
+            assert path.rpartition("}")[2] in paths
+    for method in (b"tasks/send", b"tasks/sendSubscribe", b"tasks/pushNotification/get"):
+        assert b'"%b"' % method in said
+
+
+async def test_what_has_failed_once(tmp_path: Path) -> None:
+    async with housed(tmp_path) as house:
+        await replayed(house, kept())
+
+
+async def test_what_is_valid_is_no_fault(tmp_path: Path) -> None:
+    async with housed(tmp_path) as house:
+        await replayed(house, seeds())
+
+
+async def test_chance(tmp_path: Path) -> None:
+    seed = int(os.environ.get("FUZZ_SEED") or random.SystemRandom().randrange(1 << 32))
+    async with housed(tmp_path) as house:
+        assert await fuzz(house, SECONDS, seed) > 100
+
+
+async def test_over_sockets(tmp_path: Path) -> None:
+    """The same through a real server, which may refuse a request before the application sees it."""
+    dice = seeded("sockets")
+    pool = [case for case in seeds() if case.kind == HTTP]
+    async with housed(tmp_path) as house:
+        target = house.targets[0]
+        async with serving(target.app, lifespan="off") as url:
+            for _ in range(int(5000 * SCALE) if SOAK else 300):
+                case = changed(dice, dice.choice(pool)).about(target.tasks)
+                head = [(k, v) for k, v in case.headers if k not in (b"host", b"content-length")]
+                async with connect(url) as connection:
+                    await connection.send(request(case.verb, case.target, case.body, head))
+                    answer = await connection.answer(whole=False)
+                assert answer is None or answer.status < 500, case.line()
+            await target.alive()
+            assert house.listener.heard == []
+
+
+def test_a_case_is_kept_as_it_was() -> None:
+    case = Case(HTTP, b"\x00\xff", "GET", "/x?y", ((b"a", b"\xff"),), "why")
+    assert Case.read(case.line()) == case
