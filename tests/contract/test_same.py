@@ -359,7 +359,7 @@ class Outcome:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-HEADERS = ("a2a-extensions", "www-authenticate", "retry-after", "cache-control")
+HEADERS = ("a2a-extensions", "www-authenticate", "retry-after")
 
 
 async def outcome(world: World, client: Binding, case: Case) -> Outcome:

@@ -118,7 +118,7 @@ async def house(
         http = await stack.enter_async_context(httpx.AsyncClient(timeout=20))
         channel = grpc.aio.insecure_channel(f"127.0.0.1:{app.ports[0].number}")
         stack.push_async_callback(channel.close)
-        yield House(url, http, channel)
+        yield House(app, url, http, channel)
 
 
 def client(house: House, kind: type[Binding], tenant: str, identity: str, **more: str) -> Binding:

@@ -127,7 +127,7 @@ async def house(
         http = await stack.enter_async_context(httpx.AsyncClient(timeout=20))
         channel = grpc.aio.insecure_channel(f"127.0.0.1:{app.ports[0].number}")
         stack.push_async_callback(channel.close)
-        watched = Watched(url, http, channel)
+        watched = Watched(app, url, http, channel)
         watched.seen = seen
         yield watched
 

@@ -137,7 +137,8 @@ class Inside:
         end = asyncio.ensure_future(self._dark.wait())
         try:
             await asyncio.wait((work, end), return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
+            # what was answered in the dark, such as that the server goes away, reached nobody
+            if work.done() and not end.done():
                 return work.result()
             raise Down
         except A2AError as error:
