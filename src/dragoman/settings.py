@@ -23,7 +23,7 @@ _PASSWORDS = re.compile(r"(?<=:)(?<!://)[^/@:,]+(?=@)")
 POSITIVE = {
     *("max_body", "max_depth", "max_parts", "max_running", "max_tasks"),
     *("max_events", "max_output", "stream_buffer", "threads", "poll", "lease", "keepalive"),
-    *("max_hops", "rate_burst"),
+    *("max_hops", "rate_burst", "connections"),
     *("stall", "turn_timeout", "body_timeout", "max_task"),
     *("max_connections", "max_head", "grpc_calls", "header_timeout"),
     *("push_timeout", "push_running", "push_per_host"),
@@ -92,6 +92,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     store: str = setting(
         "memory:", "where the logs are kept: memory:, sqlite:///file; `dragoman serve` keeps a file"
     )
+    connections: int = setting(8, "the most connections to PostgreSQL")
     bell: str = setting("memory:", "how replicas wake each other")
     synchronous: Literal["full", "normal"] = setting(
         "full", "what a SQLite commit survives: a power loss, or only the end of the process"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from dragoman.store import (
     Webhook,
 )
 from dragoman.stores.memory import MemoryStore
+from dragoman.stores.postgres import PostgresStore
 from dragoman.stores.sqlite import SqliteStore
 from dragoman.types import (
     Artifact,
@@ -34,6 +37,7 @@ from dragoman.types import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
+from tests.services import Postgres
 
 
 def sqlite(folder: Path, **options: Any) -> Store:
@@ -44,9 +48,34 @@ def sqlite(folder: Path, **options: Any) -> Store:
     return SqliteStore(folder / f"{clock.uuid7()}.db", **options)
 
 
+_shared: list[Postgres] = []
+_schemas = count()
+
+
+def database() -> str:
+    """The URL of new tables in a PostgreSQL that all tests of this process share."""
+    if not _shared:
+        server = Postgres(fsync=False)
+        server.start()
+        atexit.register(server.close)
+        _shared.append(server)
+    name = f"s{next(_schemas)}"
+    _shared[0].sql(f"CREATE SCHEMA {name}")
+    return f"{_shared[0].dsn()}?search_path={name}"
+
+
+def postgres(folder: Path, **options: Any) -> Store:
+    """A store in new tables."""
+    options.pop("max_tasks", None)
+    if (age := options.pop("task_age", None)) is not None:
+        options["keep"] = age
+    return PostgresStore(database(), **options)
+
+
 BACKENDS: dict[str, Callable[..., Store]] = {
     "memory": lambda folder, **options: MemoryStore(**options),
     "sqlite": sqlite,
+    "postgres": postgres,
 }
 
 Make = Callable[..., Awaitable[Store]]

@@ -30,4 +30,24 @@ def connect(settings: Settings) -> Store:
             max_task=settings.max_task,
             seal=Seal(settings.seal_keys),
         )
-    raise ValueError(f"store: no backend for {scheme!r}; this version has sqlite: and memory:")
+    if scheme in ("postgresql", "postgres"):
+        from dragoman.security.seal import Seal
+
+        try:
+            from dragoman.stores.postgres import PostgresStore
+        except ImportError as error:
+            if error.name != "asyncpg":
+                raise
+            raise ValueError(
+                "store: PostgreSQL needs asyncpg; `pip install 'dragoman[postgres]'` brings it"
+            ) from None
+        return PostgresStore(
+            settings.store,
+            keep=settings.keep,
+            max_task=settings.max_task,
+            seal=Seal(settings.seal_keys),
+            size=settings.connections,
+        )
+    raise ValueError(
+        f"store: no backend for {scheme!r}; this version has postgresql:, sqlite: and memory:"
+    )

@@ -19,9 +19,10 @@ from dragoman.keeper import Keeper
 from dragoman.service import Service
 from dragoman.store import Claim
 from dragoman.stores import sqlite
+from dragoman.stores.codec import ARTIFACT
 from dragoman.stores.row import Row
 from dragoman.stores.sqlite import SqliteStore
-from dragoman.stores.sqlite.ledger import ARTIFACT, Ledger
+from dragoman.stores.sqlite.ledger import Ledger
 from dragoman.stores.sqlite.schema import BITS
 from dragoman.turn import Turn
 

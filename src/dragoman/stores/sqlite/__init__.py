@@ -39,9 +39,10 @@ from dragoman.store import (
     Stale,
     Webhook,
 )
+from dragoman.stores.codec import encode, secrets
 from dragoman.stores.sqlite import lines
 from dragoman.stores.sqlite.driver import STANDARD, Driver, prepare, unavailable
-from dragoman.stores.sqlite.ledger import Leaf, Ledger, encode
+from dragoman.stores.sqlite.ledger import Leaf, Ledger
 from dragoman.stores.sqlite.lock import Lock
 from dragoman.stores.sqlite.recent import Recent
 from dragoman.stores.sqlite.schema import Unusable, migrate, version
@@ -560,10 +561,10 @@ class SqliteStore:
         self._writer.submit(work).add_done_callback(lambda future: future.exception())
 
     def _sealed(self, webhook: Webhook) -> Webhook:
-        return lines.secrets(webhook, self._seal.seal)
+        return secrets(webhook, self._seal.seal)
 
     def _opened(self, webhook: Webhook) -> Webhook:
-        return lines.secrets(webhook, self._seal.open)
+        return secrets(webhook, self._seal.open)
 
 
 def _claimed(head: Head, received: Received) -> Claim:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from dragoman.lifecycle import IllegalEvent, fold
-from dragoman.stores.sqlite.ledger import FOUND, STATES, Leaf, entry
+from dragoman.stores.codec import STATES, entry
+from dragoman.stores.sqlite.ledger import FOUND, Leaf
 from dragoman.stores.sqlite.schema import BITS
 
 BATCH = 256

@@ -6,44 +6,21 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import msgspec
-
 from dragoman.caller import Scope
-from dragoman.dialects import v1_0
 from dragoman.errors import LimitExceeded, TaskNotFound
-from dragoman.events import CancelRequested, Entry, Event, Received, Reply
+from dragoman.events import Entry, Event, Received
 from dragoman.store import LARGE, Draft
+from dragoman.stores.codec import ARTIFACT, STATES, body, decode_canceled, encode, entry
 from dragoman.stores.row import Row
 from dragoman.stores.sqlite.driver import Connection
 from dragoman.stores.sqlite.recent import Commit
 from dragoman.stores.sqlite.schema import BITS
 from dragoman.types import (
-    ENUM_NUMBERS,
-    StreamResponse,
-    Task,
-    TaskArtifactUpdateEvent,
     TaskState,
-    TaskStatusUpdateEvent,
 )
 
-RECEIVED, STATUS, ARTIFACT, REPLY, CANCEL = range(1, 6)
-_KINDS: dict[type, int] = {
-    Received: RECEIVED,
-    TaskStatusUpdateEvent: STATUS,
-    TaskArtifactUpdateEvent: ARTIFACT,
-    Reply: REPLY,
-    CancelRequested: CANCEL,
-}
-STATES: Any = ENUM_NUMBERS[TaskState]
 KEPT = 4096
 """The most rows and scopes that are remembered between commits."""
-
-encode = msgspec.json.Encoder().encode
-_received = msgspec.json.Decoder(Received).decode
-_streamed = msgspec.json.Decoder(StreamResponse).decode
-_canceled = msgspec.json.Decoder(TaskStatusUpdateEvent).decode
-_request = msgspec.json.Decoder(CancelRequested).decode
-decode_task = msgspec.json.Decoder(Task).decode
 
 COLUMNS = (
     "key, id, scope, agent, context, skill, state, changed, last, version, born, replied, epoch, "
@@ -92,7 +69,7 @@ class Leaf(Row):
         row.state = STATES[state]
         row.born, row.replied, row.hooked = bool(born), bool(replied), bool(hooked)
         row.inbox = tuple(map(int, inbox.split(","))) if inbox else ()
-        row.canceled = None if canceled is None else _canceled(canceled)
+        row.canceled = None if canceled is None else decode_canceled(canceled)
         row.told = row.state if born else None
         row.entries = []
         return row
@@ -106,29 +83,6 @@ class Leaf(Row):
             None if self.canceled is None else encode(self.canceled), self.hooked, self.size,
             self.ended_at, self.offered,
         )  # fmt: skip
-
-
-def body(entry: Entry) -> tuple[int, bytes]:
-    """An entry's kind and its bytes: what is streamed is kept as it is streamed."""
-    event = entry.event
-    kind = _KINDS[type(event)]
-    if kind in (RECEIVED, CANCEL):
-        return kind, encode(event)
-    return kind, v1_0.streamed(entry)
-
-
-def entry(number: int, turn: int, kind: int, body: bytes) -> Entry:
-    """The entry of these columns."""
-    if kind == RECEIVED:
-        return Entry(number, _received(body), turn, b"")
-    if kind == CANCEL:
-        return Entry(number, _request(body), turn, b"")
-    streamed = _streamed(body)
-    event: Any = streamed.artifact_update or streamed.status_update
-    if event is None:
-        assert streamed.message is not None
-        event = Reply(streamed.message)
-    return Entry(number, event, turn, body)
 
 
 def entries(db: Connection, key: int, after: int, limit: int) -> list[Entry]:

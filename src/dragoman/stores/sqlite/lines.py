@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from dragoman.caller import Scope
 from dragoman.store import Line, Webhook
-from dragoman.stores.sqlite.ledger import Leaf, Ledger, encode
+from dragoman.stores.codec import decode_webhook, encode
+from dragoman.stores.sqlite.ledger import Leaf, Ledger
 
 LINE = (
     "SELECT scope.agent, scope.tenant, scope.owner, task.id, line.webhook, line.cursor, "
     "line.attempts, line.due, line.parked, line.reason, line.ticket "
     "FROM line JOIN task ON task.key = line.task JOIN scope ON scope.key = task.scope"
 )
-
-decode_webhook = msgspec.json.Decoder(Webhook).decode
 
 
 def line(columns: Any) -> Line:
@@ -120,15 +118,3 @@ def redrive(ledger: Ledger, task: str, webhook: str) -> int:
         (task, task, webhook, webhook),
     )
     return len(found.fetchall())
-
-
-def secrets(webhook: Webhook, change: Callable[[str, str], str]) -> Webhook:
-    """The webhook with its secrets sealed, or opened."""
-    config = webhook.config
-    about = f"{config.task_id}:{config.id}"
-    token = change(config.token, about) if config.token else config.token
-    authentication = config.authentication
-    if authentication is not None and authentication.credentials:
-        credentials = change(authentication.credentials, about)
-        authentication = replace(authentication, credentials=credentials)
-    return replace(webhook, config=replace(config, token=token, authentication=authentication))

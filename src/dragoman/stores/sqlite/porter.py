@@ -11,19 +11,10 @@ from msgspec import Raw
 
 from dragoman.caller import Scope
 from dragoman.stores import dump
+from dragoman.stores.codec import ARTIFACT, CANCEL, RECEIVED, REPLY, STATUS, encode
 from dragoman.stores.dump import Dump, Hook, Item, Kind, Stub
 from dragoman.stores.sqlite.driver import Connection
-from dragoman.stores.sqlite.ledger import (
-    ARTIFACT,
-    CANCEL,
-    COLUMNS,
-    FOUND,
-    RECEIVED,
-    REPLY,
-    STATUS,
-    Leaf,
-    encode,
-)
+from dragoman.stores.sqlite.ledger import COLUMNS, FOUND, Leaf
 from dragoman.stores.sqlite.schema import BITS
 from dragoman.stores.sqlite.view import View
 

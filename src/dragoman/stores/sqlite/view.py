@@ -13,9 +13,10 @@ from dragoman.caller import Scope
 from dragoman.events import Entry
 from dragoman.lifecycle import fold
 from dragoman.store import Head, Line, Page, Query, Webhook
+from dragoman.stores.codec import STATES, decode_task, decode_webhook
 from dragoman.stores.sqlite.driver import Connection
-from dragoman.stores.sqlite.ledger import FOUND, MINE, STATES, Leaf, decode_task, entries, events
-from dragoman.stores.sqlite.lines import LINE, decode_webhook, line
+from dragoman.stores.sqlite.ledger import FOUND, MINE, Leaf, entries, events
+from dragoman.stores.sqlite.lines import LINE, line
 from dragoman.types import Task, TaskState
 
 SMALL = 64 * 1024

@@ -1,0 +1,74 @@
+"""How databases keep what is in a log: the same bytes in every one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.dialects import v1_0
+from dragoman.events import CancelRequested, Entry, Received, Reply
+from dragoman.store import Webhook
+from dragoman.types import (
+    ENUM_NUMBERS,
+    StreamResponse,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatusUpdateEvent,
+)
+
+RECEIVED, STATUS, ARTIFACT, REPLY, CANCEL = range(1, 6)
+_KINDS: dict[type, int] = {
+    Received: RECEIVED,
+    TaskStatusUpdateEvent: STATUS,
+    TaskArtifactUpdateEvent: ARTIFACT,
+    Reply: REPLY,
+    CancelRequested: CANCEL,
+}
+STATES: Any = ENUM_NUMBERS[TaskState]
+
+encode = msgspec.json.Encoder().encode
+_received = msgspec.json.Decoder(Received).decode
+_streamed = msgspec.json.Decoder(StreamResponse).decode
+_request = msgspec.json.Decoder(CancelRequested).decode
+decode_canceled = msgspec.json.Decoder(TaskStatusUpdateEvent).decode
+decode_task = msgspec.json.Decoder(Task).decode
+decode_webhook = msgspec.json.Decoder(Webhook).decode
+
+
+def body(entry: Entry) -> tuple[int, bytes]:
+    """An entry's kind and its bytes: what is streamed is kept as it is streamed."""
+    event = entry.event
+    kind = _KINDS[type(event)]
+    if kind in (RECEIVED, CANCEL):
+        return kind, encode(event)
+    return kind, v1_0.streamed(entry)
+
+
+def entry(number: int, turn: int, kind: int, body: bytes) -> Entry:
+    """The entry of these columns."""
+    if kind == RECEIVED:
+        return Entry(number, _received(body), turn, b"")
+    if kind == CANCEL:
+        return Entry(number, _request(body), turn, b"")
+    streamed = _streamed(body)
+    event: Any = streamed.artifact_update or streamed.status_update
+    if event is None:
+        assert streamed.message is not None
+        event = Reply(streamed.message)
+    return Entry(number, event, turn, body)
+
+
+def secrets(webhook: Webhook, change: Callable[[str, str], str]) -> Webhook:
+    """The webhook with its secrets sealed, or opened."""
+    config = webhook.config
+    about = f"{config.task_id}:{config.id}"
+    token = change(config.token, about) if config.token else config.token
+    authentication = config.authentication
+    if authentication is not None and authentication.credentials:
+        credentials = change(authentication.credentials, about)
+        authentication = replace(authentication, credentials=credentials)
+    return replace(webhook, config=replace(config, token=token, authentication=authentication))

@@ -1,0 +1,533 @@
+"""Logs in PostgreSQL, for as many machines as it takes. All times are the database's."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.caller import Scope
+from dragoman.errors import LimitExceeded, TaskNotFound, Unavailable
+from dragoman.events import CancelRequested, Entry, Received
+from dragoman.lifecycle import birth
+from dragoman.security.seal import Seal, Unsealable
+from dragoman.store import (
+    Accepted,
+    Claim,
+    Conflict,
+    Draft,
+    Head,
+    Line,
+    Page,
+    Query,
+    Record,
+    Renewal,
+    Stale,
+    Webhook,
+)
+from dragoman.stores.codec import body, decode_webhook, entry, secrets
+from dragoman.stores.postgres import lines
+from dragoman.stores.postgres.ledger import COLUMNS, NAMES, NOW, Leaf, Ledger
+from dragoman.stores.postgres.link import Link
+from dragoman.stores.postgres.schema import Unusable, migrate
+from dragoman.stores.postgres.view import Folded, View
+from dragoman.stores.postgres.writer import Writer
+from dragoman.telemetry import logger
+from dragoman.types import Task, TaskState, TaskStatusUpdateEvent
+
+T = TypeVar("T")
+
+SHARDS = 1024
+"""Counts are kept in so many parts, so that replicas do not wait for each other."""
+PRUNED = 256
+SWEEP = 600.0
+"""How often to look again at what was too old already, but could not be forgotten yet."""
+RECEIPTS = 24 * 3600.0
+"""How long a send is recognised, at least."""
+UNREADABLE = "The log of this task cannot be read"
+
+CLAIM = f"""
+WITH next AS (
+  SELECT key, ready FROM task WHERE agent = $1 AND ready IS NOT NULL ORDER BY ready, key LIMIT $2
+  FOR UPDATE SKIP LOCKED
+), taken AS (
+  UPDATE task SET epoch = epoch + 1, version = version + 1, attempt = attempt + 1, holder = $3,
+  lease = {NOW} + $4, turn = split_part(inbox, ',', 1)::int, ready = NULL
+  FROM next WHERE task.key = next.key RETURNING task.*, next.ready AS waited
+)
+SELECT {COLUMNS}, entry.turn, entry.kind, entry.body
+FROM taken AS task JOIN entry ON entry.task = task.key AND entry.number = task.turn
+ORDER BY task.waited, task.key
+"""
+RENEW = f"""
+WITH mine AS (
+  SELECT task.key, task.id, task.cancel_at, task.lease FROM task
+  JOIN unnest($1::text[], $2::int[]) AS u(id, epoch) USING (id, epoch)
+), renewed AS (
+  UPDATE task SET lease = {NOW} + $3 FROM mine WHERE task.key = mine.key
+  AND task.lease - {NOW} < $3 * 2 / 3
+)
+SELECT id, cancel_at > 0 FROM mine
+"""
+OLD = """
+WITH old AS (
+  SELECT key, agent, tenant, owner, state, born FROM task
+  WHERE ended >= $1 AND ended < $2 AND {which}
+  AND NOT EXISTS (SELECT 1 FROM line WHERE line.task = task.key AND behind AND NOT parked)
+  AND (ended < $3
+       OR NOT EXISTS (SELECT 1 FROM receipt WHERE receipt.task = task.key))
+  ORDER BY ended LIMIT $4 FOR UPDATE SKIP LOCKED
+), gone AS (DELETE FROM task USING old WHERE task.key = old.key),
+entries AS (DELETE FROM entry USING old WHERE entry.task = old.key),
+snapshots AS (DELETE FROM snapshot USING old WHERE snapshot.task = old.key),
+receipts AS (DELETE FROM receipt USING old WHERE receipt.task = old.key),
+hooks AS (DELETE FROM line USING old WHERE line.task = old.key),
+counts AS (
+  INSERT INTO tally SELECT agent, tenant, owner, state, $5, -count(*) FROM old WHERE born
+  GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
+  ON CONFLICT (agent, tenant, owner, state, shard) DO UPDATE
+  SET number = tally.number + excluded.number
+)
+SELECT count(*) FROM old
+"""
+
+
+class Duplicate(msgspec.Struct, frozen=True):
+    """A send that has come before."""
+
+    head: Head
+    key: int
+    number: int
+
+
+class PostgresStore:
+    """The store in a database that others use as well."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        keep: float = 0.0,
+        max_task: int = 1 << 30,
+        seal: Seal | None = None,
+        size: int = 8,
+    ) -> None:
+        self.id = ""
+        self.keep = keep
+        """How long a task is kept after its end; 0 is for ever."""
+        self.max_task = max_task
+        self._seal = seal or Seal(())
+        self._link = Link(url, size=size)
+        self._shard = random.randrange(SHARDS)
+        self._drained = False
+        """Nothing more waited when we last claimed."""
+        self._turn = 0
+        self._floors: dict[str, float] = {}
+        self._swept = 0.0
+        self._working: set[asyncio.Future[Any]] = set()
+
+    async def open(self) -> None:
+        """Connect, and bring the tables up to date."""
+        await self._link.open()
+        try:
+            async with self._link.connection() as db:
+                await self._check(db)
+                await migrate(db)
+                self.id = await db.fetchval("SELECT id FROM about")
+        except Unavailable:
+            await self._link.close()
+            raise
+        except Exception as error:
+            await self._link.close()
+            raise self._link.unavailable(error) from error
+        self._view = View(self._link)
+        self._ledger = Ledger(max_task=self.max_task, shard=self._shard)
+        self._writer = Writer(self._ledger, self._link)
+
+    async def _check(self, db: Any) -> None:
+        if await db.fetchval("SHOW synchronous_commit") == "off":
+            raise Unusable(
+                "store: synchronous_commit is off, so that what was accepted could be lost; set it "
+                "to on, for this role or database"
+            )
+        if await db.fetchval("SHOW fsync") == "off":
+            logger.warning("PostgreSQL runs with fsync = off: a power loss can lose everything")
+
+    async def close(self) -> None:
+        """Finish what was begun, and let go of all connections."""
+        await self._writer.close()
+        if self._working:
+            await asyncio.wait(self._working)
+        await self._link.close()
+
+    # -- for callers
+
+    def accept(self, scope: Scope, draft: Draft) -> asyncio.Future[Accepted]:
+        """See `Store.accept`."""
+
+        def work(ledger: Ledger) -> Accepted | Duplicate:
+            receipt = draft.receipt
+            if receipt is not None and (known := ledger.receipt(scope, receipt.key)):
+                digest, task, number = known
+                if digest != receipt.digest:
+                    raise Conflict(receipt.key)
+                row = ledger.row(task)
+                assert row is not None  # a receipt goes with its task
+                return Duplicate(row.head(), row.key, number)
+            if draft.new and draft.full:
+                raise LimitExceeded(draft.full)
+            row = ledger.add(scope, draft) if draft.new else ledger.mine(scope, draft.task)
+            if row.size > self.max_task:
+                raise LimitExceeded(f"The task is larger than {self.max_task} bytes")
+            number = row.receive(draft.received)
+            row.mail = (number, draft.received)
+            ledger.touch(row)
+            if draft.webhook is not None:
+                ledger.hook(row, self._sealed(draft.webhook), number)
+            if receipt is not None:
+                ledger.keep(row, receipt, number)
+            return Accepted(row.head(), number, draft.received, True)
+
+        receipt = None if draft.receipt is None else (scope, draft.receipt.key)
+        tasks = () if draft.new else (draft.task,)
+        future = self._writer.submit(work, *tasks, receipt=receipt, new=draft.new)
+        if receipt is None:
+            return future  # type: ignore[return-value]
+        return self._work(self._accepted(future))
+
+    async def _accepted(self, future: asyncio.Future[Accepted | Duplicate]) -> Accepted:
+        found = await future
+        if isinstance(found, Accepted):
+            return found
+        rows = await self._link.fetch(
+            "SELECT turn, kind, body FROM entry WHERE task = $1 AND number = $2",
+            *(found.key, found.number),
+        )
+        if not rows:  # it has been forgotten meanwhile
+            raise TaskNotFound
+        event = entry(found.number, *rows[0]).event
+        assert isinstance(event, Received)
+        return Accepted(found.head, found.number, event, False)
+
+    async def head(self, scope: Scope, task: str) -> Head | None:
+        """See `Store.head`."""
+        return await self._view.head((scope, task))
+
+    async def load(self, scope: Scope, task: str) -> Record | None:
+        """See `Store.load`."""
+        folded = await self._view.load((scope, task))
+        if folded is not None and folded.grown:
+            self._work(self._kept(folded))
+        return folded
+
+    async def _kept(self, folded: Folded) -> None:
+        try:
+            await self._view.keep(folded)
+        except Unavailable as error:  # it only makes the next one slower
+            logger.warning("no snapshot could be kept: %s", error)
+
+    async def read(self, scope: Scope, task: str, after: int, limit: int) -> Sequence[Entry] | None:
+        """See `Store.read`."""
+        return await self._view.read((scope, task, after, limit))
+
+    async def list(self, scope: Scope, query: Query) -> Page:
+        """See `Store.list`."""
+        return await self._view.page(scope, query)
+
+    async def tally(self, scope: Scope) -> Mapping[TaskState, int]:
+        """See `Store.tally`."""
+        return await self._view.tally(scope)
+
+    async def owner(self, scope: Scope, task: str) -> str | None:
+        """See `Store.owner`."""
+        return await self._view.owner(scope, task)
+
+    async def cancel(
+        self,
+        scope: Scope,
+        task: str,
+        request: CancelRequested,
+        canceled: TaskStatusUpdateEvent,
+        grace: float,
+    ) -> Head:
+        """See `Store.cancel`."""
+
+        def work(ledger: Ledger) -> Head:
+            row = ledger.mine(scope, task)
+            row.cancel(request, canceled, ledger.now + grace)
+            ledger.touch(row)
+            return row.head()
+
+        return await self._writer.submit(work, task)
+
+    async def put_webhook(self, scope: Scope, webhook: Webhook) -> None:
+        """See `Store.put_webhook`."""
+
+        def work(ledger: Ledger) -> None:
+            row = ledger.mine(scope, webhook.config.task_id)
+            ledger.hook(row, self._sealed(webhook), row.last)
+            ledger.touch(row)
+
+        await self._writer.submit(work, webhook.config.task_id)
+
+    async def webhooks(self, scope: Scope, task: str) -> Sequence[Webhook]:
+        """See `Store.webhooks`."""
+        await self._born(scope, task)
+        found = await self._link.fetch(
+            "SELECT line.webhook FROM line JOIN task ON task.key = line.task WHERE task.id = $1 "
+            "ORDER BY line.id",
+            task,
+        )
+        try:
+            return [self._opened(decode_webhook(webhook)) for (webhook,) in found]
+        except Unsealable as error:
+            raise Unavailable(f"The webhooks of this task cannot be read: {error}") from None
+
+    async def delete_webhook(self, scope: Scope, task: str, webhook: str) -> None:
+        """See `Store.delete_webhook`."""
+        await self._born(scope, task)
+        self._floors.clear()
+        await self._link.fetch(
+            "DELETE FROM line USING task WHERE line.task = task.key AND task.id = $1 "
+            "AND line.id = $2",
+            *(task, lines.key(webhook)),
+        )
+
+    # -- for workers
+
+    def claim(
+        self, agents: Collection[str], worker: str, lease: float, limit: int
+    ) -> asyncio.Future[Sequence[Claim]]:
+        """See `Store.claim`."""
+        names = list(agents)
+        self._turn += 1
+        first = self._turn % len(names) if names else 0
+        names = names[first:] + names[:first]
+
+        def work(ledger: Ledger) -> Sequence[Claim]:
+            """What has just been accepted here, unless others wait."""
+            taken: list[Claim] = []
+            for row in (row for name in names for row in ledger.fresh(name)):
+                if not self._drained or len(taken) == limit:
+                    break
+                assert row.mail is not None  # it was accepted with it
+                received = row.mail[1]
+                row.take(worker, ledger.now + lease)
+                taken.append(_claimed(row.head(), birth(received), received))
+            return taken
+
+        return self._work(self._claim(self._writer.submit(work), names, worker, lease, limit))
+
+    async def _claim(
+        self,
+        here: asyncio.Future[Sequence[Claim]],
+        names: Sequence[str],
+        worker: str,
+        lease: float,
+        limit: int,
+    ) -> Sequence[Claim]:
+        taken = list(await here)
+        if taken and self._drained:
+            return taken
+        for place, name in enumerate(names):
+            room = limit - len(taken)
+            if room <= 0:
+                break
+            # each gets its share, so that a busy agent does not starve the others
+            share = max(1, room // (len(names) - place))
+            found = await self._link.fetch(CLAIM, name, share, worker, float(lease))
+            taken += [claim for row in found if (claim := await self._readable(row))]
+        self._drained = len(taken) < limit
+        return taken
+
+    async def _readable(self, columns: Any) -> Claim | None:
+        """The claim of a row that was taken; one that cannot be read does not hold up others."""
+        row = Leaf.restored(columns[: len(NAMES)])
+        self._ledger.prime(row)
+        head = row.head()
+        try:
+            received = entry(head.turn, *columns[len(NAMES) :]).event
+            assert isinstance(received, Received)
+            task = birth(received)
+            if head.turn > 1:
+                folded = await self.load(head.scope, head.id)
+                assert folded is not None  # one that is claimed is not forgotten
+                task = folded.task
+            return _claimed(head, task, received)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this task's alone
+            logger.error("a task cannot be read: %s", error, extra={"task": head.id})
+            try:
+                await self._unclaim(head, passing=isinstance(error, Unavailable))
+            except Unavailable as worse:  # its lease runs out
+                logger.error("a claim could not be given back: %s", worse)
+            return None
+
+    async def _unclaim(self, head: Head, *, passing: bool) -> None:
+        """Give back a claim that was never worked on; or end the task, if that would not help."""
+
+        def work(ledger: Ledger) -> None:
+            row = ledger.row(head.id)
+            event = None if passing else head.ending(TaskState.FAILED, UNREADABLE)
+            if row is not None and row.revoke(head.epoch, event):
+                row.attempt = max(row.attempt - 1, 0)
+                ledger.touch(row)
+
+        await self._writer.submit(work, head.id)
+
+    def append(
+        self, claim: Claim, entries: Sequence[Entry], *, release: bool = False
+    ) -> asyncio.Future[bool]:
+        """See `Store.append`."""
+
+        def work(ledger: Ledger) -> bool:
+            row = ledger.row(claim.head.id)
+            if row is None or row.epoch != claim.epoch:
+                raise Stale(claim.head.id)
+            ledger.room(row, entries)
+            try:
+                return row.append(claim, entries, release)
+            finally:
+                ledger.touch(row)
+
+        if entries and entries[0].number:
+            # it was tried before, and nobody knows whether it was written
+            return self._work(self._again(claim, entries, work))
+        return self._writer.submit(work, claim.head.id)
+
+    async def _again(
+        self, claim: Claim, entries: Sequence[Entry], work: Callable[[Ledger], bool]
+    ) -> bool:
+        numbers = [entry.number for entry in entries if entry.number]
+        found = await self._link.fetch(
+            "SELECT entry.number, entry.body FROM entry JOIN task ON task.key = entry.task "
+            "WHERE task.id = $1 AND entry.number = ANY($2::int[])",
+            *(claim.head.id, numbers),
+        )
+        written = dict(found)
+        if all(written.get(item.number) == body(item)[1] for item in entries if item.number):
+            head = await self.head(claim.head.scope, claim.head.id)
+            return head is not None and head.unread and not head.state.terminal
+        return await self._writer.submit(work, claim.head.id)
+
+    async def renew(self, claims: Collection[Claim], lease: float) -> Renewal:
+        """See `Store.renew`."""
+        named = {claim.head.id: claim.epoch for claim in claims}
+        found = await self._link.fetch(RENEW, list(named), list(named.values()), float(lease))
+        held = dict(found)
+        lost = [task for task in named if task not in held]
+        return Renewal(lost, [task for task, canceling in held.items() if canceling])
+
+    # -- for every replica
+
+    async def expired(self, agents: Collection[str], limit: int) -> Sequence[Head]:
+        """See `Store.expired`."""
+        return await self._view.expired(agents, limit)
+
+    async def revoke(
+        self, head: Head, event: TaskStatusUpdateEvent | None, *, expired: bool = False
+    ) -> Head | None:
+        """See `Store.revoke`."""
+
+        def work(ledger: Ledger) -> Head | None:
+            row = ledger.row(head.id)
+            if row is None or not row.revoke(head.epoch, event, ledger.now if expired else None):
+                return None
+            ledger.touch(row)
+            return row.head()
+
+        return await self._writer.submit(work, head.id, fresh=True)
+
+    async def moved(self, places: Mapping[str, int]) -> Collection[str]:
+        """See `Store.moved`."""
+        return await self._view.moved(places)
+
+    async def prune(self) -> int:
+        """See `Store.prune`. A direct reply is kept for as long as its send may come again."""
+        if time.monotonic() - self._swept > SWEEP:
+            self._swept = time.monotonic()
+            self._floors.clear()
+        ages = {"replied": min(self.keep or RECEIPTS, RECEIPTS)}
+        if self.keep:
+            ages["NOT replied"] = self.keep
+        count = 0
+        for which, age in ages.items():
+            ((now,),) = await self._link.fetch(f"SELECT {NOW}")
+            times = (self._floors.get(which, 0.0), now - age, now - RECEIPTS)
+            sql = OLD.replace("{which}", which)
+            ((gone,),) = await self._link.fetch(sql, *times, PRUNED, self._shard)
+            if gone < PRUNED:  # those that were passed over are looked at much later
+                self._floors[which] = now - age
+            count += gone
+        return count
+
+    # -- for those who deliver
+
+    async def dispatch(self, agents: Collection[str], limit: int, lease: float) -> Sequence[Line]:
+        """See `Store.dispatch`."""
+        taken = await lines.take(self._link, agents, limit, lease)
+        return [opened for item in taken if (opened := await self._able(item))]
+
+    async def _able(self, line: Line) -> Line | None:
+        """The line with its secrets; one whose key is missing is parked."""
+        try:
+            return replace(line, webhook=self._opened(line.webhook))
+        except Unsealable as error:
+            id = line.webhook.config.id
+            logger.warning("webhook %s: %s; parked", id, error, extra={"task": line.task})
+            try:
+                await self.dispatched(line, line.cursor, failed=str(error), parked=True)
+            except Unavailable as worse:  # its lease runs out
+                logger.error("webhook %s: %s", id, worse)
+            return None
+
+    async def dispatched(
+        self, line: Line, cursor: int, *, wait: float = 0.0, failed: str = "", parked: bool = False
+    ) -> bool:
+        """See `Store.dispatched`."""
+        if parked or not (wait or failed):
+            self._floors.clear()  # its task may be forgotten now
+        return await lines.record(self._link, line, cursor, wait=wait, failed=failed, parked=parked)
+
+    async def lines(self, limit: int, *, parked: bool | None = None) -> Sequence[Line]:
+        """See `Store.lines`."""
+        return await lines.waiting(self._link, limit, parked)
+
+    async def redrive(self, task: str = "", webhook: str = "") -> int:
+        """See `Store.redrive`."""
+        return await lines.redrive(self._link, task, webhook)
+
+    # -- inside
+
+    async def _born(self, scope: Scope, task: str) -> None:
+        head = await self._view.head((scope, task))
+        if head is None or not head.born:
+            raise TaskNotFound
+
+    def _work(self, doing: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+        """Own what goes on by itself."""
+        work: asyncio.Future[T] = asyncio.ensure_future(doing)
+        self._working.add(work)
+        work.add_done_callback(self._working.discard)
+        return work
+
+    def _sealed(self, webhook: Webhook) -> Webhook:
+        return secrets(webhook, self._seal.seal)
+
+    def _opened(self, webhook: Webhook) -> Webhook:
+        return secrets(webhook, self._seal.open)
+
+
+def _claimed(head: Head, task: Task, received: Received) -> Claim:
+    return Claim(
+        head=head,
+        task=task,
+        received=received,
+        turn=head.turn,
+        epoch=head.epoch,
+        attempt=head.attempt,
+    )

@@ -1,0 +1,363 @@
+"""Rows while they are changed, and the one statement that writes them.
+
+A row is written only if nobody else has changed it since it was read: its version is the guard.
+Whatever goes with it (entries, receipts, counts, lines) is written in the same statement, for the
+rows that passed. So nothing is locked while we think, and what lost is done again on what is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from dragoman.caller import Scope
+from dragoman.errors import LimitExceeded, TaskNotFound
+from dragoman.events import Entry, Received
+from dragoman.store import Draft, Receipt, Webhook
+from dragoman.stores.codec import STATES, body, decode_canceled, encode
+from dragoman.stores.postgres.schema import BLOCK
+from dragoman.stores.row import Row
+from dragoman.types import TaskState
+
+KEPT = 4096
+"""The most rows that are remembered between writes."""
+NOW = "extract(epoch FROM clock_timestamp())::float8"
+
+NAMES = (
+    *("key", "id", "agent", "tenant", "owner", "context", "skill", "state", "changed", "last"),
+    *("version", "born", "replied", "epoch", "holder", "lease", "turn", "settled", "attempt"),
+    *("inbox", "cancel_at", "canceled", "hooked", "size", "ready", "ended"),
+)
+"""The columns of a task, in the order of the table."""
+COLUMNS = ", ".join(f"task.{name}" for name in NAMES)
+FIXED = {"key", "id", "agent", "tenant", "owner", "context", "lease"}
+_SET = ", ".join(f"{name} = u.{name}" for name in NAMES if name not in FIXED)
+
+FETCH = f"SELECT {COLUMNS} FROM task WHERE id = ANY($1::text[])"
+RECEIPTS = (
+    "SELECT u.place, receipt.digest, task.id, receipt.number "
+    "FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::bytea[]) "
+    "AS u(place, agent, tenant, owner, name) JOIN receipt USING (agent, tenant, owner, name) "
+    "JOIN task ON task.key = receipt.task"
+)
+
+_ADDED = """added AS (
+  INSERT INTO task SELECT * FROM unnest({0}::task[]) RETURNING key, hooked
+)"""
+_MOVED = """moved AS (
+  UPDATE task SET {set}, lease = CASE WHEN u.lease < 0 THEN task.lease ELSE u.lease END
+  FROM unnest({0}::task[], {1}::int[]) AS u({names}, before)
+  WHERE task.key = u.key AND task.version = u.before RETURNING task.key, task.hooked
+)"""
+_WRITTEN = """written AS (
+  INSERT INTO entry SELECT e.* FROM unnest({0}::bigint[], {1}::int[], {2}::int[], {3}::smallint[],
+  {4}::bytea[]) AS e(task, number, turn, kind, body) JOIN ok ON ok.key = e.task
+)"""
+_BEHIND = """behind AS (
+  UPDATE line SET behind = true FROM ok WHERE ok.hooked AND line.task = ok.key {but}
+)"""
+_BUT = "AND NOT EXISTS (SELECT 1 FROM hook WHERE hook.task = line.task AND hook.id = line.id)"
+_RECEIVED = """received AS (
+  INSERT INTO receipt SELECT r.* FROM unnest({0}::text[], {1}::text[], {2}::text[], {3}::bytea[],
+  {4}::bytea[], {5}::bigint[], {6}::int[]) AS r(agent, tenant, owner, name, digest, task, number)
+  JOIN ok ON ok.key = r.task
+)"""
+# (after a deletion, a line must not meet a ticket that is still out)
+_HOOKED = """hook AS (
+  SELECT h.* FROM unnest({0}::bigint[], {1}::bytea[], {2}::text[], {3}::bytea[], {4}::int[],
+  {5}::int[]) AS h(task, id, agent, webhook, cursor, last) JOIN ok ON ok.key = h.task
+), hooked AS (
+  INSERT INTO line SELECT task, id, agent, webhook, cursor, 0, 0, cursor < last, false, '',
+  (extract(epoch FROM clock_timestamp()) * 1000000)::bigint FROM hook
+  ON CONFLICT (task, id) DO UPDATE SET webhook = excluded.webhook, attempts = 0, due = 0,
+  behind = line.cursor < (SELECT last FROM hook WHERE hook.task = line.task AND hook.id = line.id),
+  parked = false, reason = '', ticket = line.ticket + 1
+)"""
+_COUNTED = """counted AS (
+  INSERT INTO tally SELECT c.agent, c.tenant, c.owner, c.state, {6}, sum(c.delta)
+  FROM unnest({0}::bigint[], {1}::text[], {2}::text[], {3}::text[], {4}::smallint[], {5}::int[])
+  AS c(task, agent, tenant, owner, state, delta) JOIN ok ON ok.key = c.task
+  GROUP BY 1, 2, 3, 4 HAVING sum(c.delta) <> 0 ORDER BY 1, 2, 3, 4
+  ON CONFLICT (agent, tenant, owner, state, shard) DO UPDATE
+  SET number = tally.number + excluded.number
+)"""
+
+
+class Leaf(Row):
+    """A row of the database."""
+
+    key = 0
+    """The number that stands for the id inside the database; 0 before it is there."""
+    size = 0
+    """The bytes of the log."""
+    ended_at: float | None = None
+    offered: float | None = None
+    """Since when it waits for a worker."""
+    told: TaskState | None = None
+    """The state under which it is counted; None while it is not born."""
+    mail: tuple[int, Received] | None = None
+    """The latest message, until its turn begins."""
+    before = -1
+    """The version that it has in the database."""
+    leased = 0.0
+    """The lease that it was read with."""
+
+    @staticmethod
+    def restored(columns: Sequence[Any]) -> Leaf:
+        """The row of `COLUMNS`."""
+        row = Leaf.__new__(Leaf)
+        (
+            row.key, row.id, agent, tenant, owner, row.context, row.skill, state, row.changed,
+            row.last, row.version, row.born, row.replied, row.epoch, row.holder, row.lease,
+            row.turn, row.settled, row.attempt, inbox, row.cancel_at, canceled, row.hooked,
+            row.size, row.offered, row.ended_at,
+        ) = columns  # fmt: skip
+        row.scope = Scope(agent, tenant, owner)
+        row.state = STATES[state]
+        row.inbox = tuple(map(int, inbox.split(","))) if inbox else ()
+        row.canceled = None if canceled is None else decode_canceled(canceled)
+        row.told = row.state if row.born else None
+        row.before, row.leased = row.version, row.lease
+        row.entries = []
+        return row
+
+    def columns(self) -> tuple[Any, ...]:
+        """All of them, for the database. A lease that was not changed here may have been renewed
+        meanwhile, and is left as it is."""
+        scope = self.scope
+        lease = -1.0 if self.before >= 0 and self.lease == self.leased else self.lease
+        return (
+            self.key, self.id, scope.agent, scope.tenant, scope.owner, self.context, self.skill,
+            self.state.number, self.changed, self.last, self.version, self.born, self.replied,
+            self.epoch, self.holder, lease, self.turn, self.settled, self.attempt,
+            ",".join(map(str, self.inbox)), self.cancel_at,
+            None if self.canceled is None else encode(self.canceled), self.hooked, self.size,
+            self.offered, self.ended_at,
+        )  # fmt: skip
+
+
+class Ledger:
+    """The rows that are in use, and what is to be written of them."""
+
+    def __init__(self, *, max_task: int, shard: int) -> None:
+        self.max_task = max_task
+        self.shard = shard
+        self.now = 0.0
+        """The database's clock."""
+        self._rows: dict[str, Leaf] = {}
+        self._known: dict[tuple[Scope, str], tuple[bytes, str, int]] = {}
+        self._touched: dict[str, Leaf] = {}
+        self._receipts: list[tuple[Leaf, Receipt, int]] = []
+        self._hooks: list[tuple[Leaf, Webhook, int]] = []
+        self._keys: list[int] = []
+
+    # -- reading
+
+    async def fetch(
+        self, db: Any, tasks: Collection[str], receipts: Collection[tuple[Scope, str]]
+    ) -> None:
+        """Have these rows and receipts at hand, as they are now."""
+        wanted = set(tasks)
+        self._known.clear()
+        if receipts:
+            named = list(receipts)
+            found = await db.fetch(
+                RECEIPTS,
+                list(range(len(named))),
+                [scope.agent for scope, _ in named],
+                [scope.tenant for scope, _ in named],
+                [scope.owner for scope, _ in named],
+                [digested(name) for _, name in named],
+            )
+            for place, digest, task, number in found:
+                self._known[named[place]] = (digest, task, number)
+                wanted.add(task)
+        for task in wanted:
+            self._rows.pop(task, None)
+        if wanted:
+            for columns in await db.fetch(FETCH, [task for task in wanted if "\0" not in task]):
+                self._rows[columns[1]] = Leaf.restored(columns)
+
+    def missing(self, tasks: Iterable[str]) -> list[str]:
+        """Those that would have to be read."""
+        return [task for task in tasks if task not in self._rows]
+
+    async def keys(self, db: Any, number: int) -> None:
+        """Have so many keys for new tasks."""
+        while len(self._keys) < number:
+            first = await db.fetchval("SELECT nextval('task_key')")
+            self._keys.extend(range(first, first + BLOCK))
+
+    # -- for jobs
+
+    def row(self, task: str) -> Leaf | None:
+        """The row of this id."""
+        return self._rows.get(task)
+
+    def mine(self, scope: Scope, task: str) -> Leaf:
+        """A born row of this scope; TaskNotFound."""
+        row = self._rows.get(task)
+        if row is None or row.scope != scope or not row.born:
+            raise TaskNotFound
+        return row
+
+    def add(self, scope: Scope, draft: Draft) -> Leaf:
+        """A new row."""
+        row = self._rows[draft.task] = Leaf(scope, draft)
+        row.key = self._keys.pop(0)
+        return row
+
+    def receipt(self, scope: Scope, name: str) -> tuple[bytes, str, int] | None:
+        """The digest, the task and the number of a send that came before."""
+        return self._known.get((scope, name))
+
+    def keep(self, row: Leaf, receipt: Receipt, number: int) -> None:
+        """Remember a send."""
+        self._receipts.append((row, receipt, number))
+        self._known[row.scope, receipt.key] = (receipt.digest, row.id, number)
+
+    def hook(self, row: Leaf, webhook: Webhook, cursor: int) -> None:
+        """Add a line, or replace its webhook; its secrets are sealed already."""
+        row.hooked = True
+        row.version += 1
+        self._hooks.append((row, webhook, cursor))
+
+    def touch(self, row: Leaf) -> None:
+        """This row was changed."""
+        self._touched[row.id] = row
+
+    def room(self, row: Leaf, fresh: Iterable[Entry]) -> None:
+        """Refuse what would make a task larger than one may be."""
+        size = row.size + sum(len(entry.wire or b"") for entry in fresh)
+        if size > self.max_task:
+            raise LimitExceeded(f"The task is larger than {self.max_task} bytes")
+
+    def fresh(self, agent: str) -> list[Leaf]:
+        """The new rows of an agent, which nobody else knows of yet, that wait for a worker."""
+        rows = self._touched.values()
+        return [row for row in rows if row.before < 0 and row.ready and row.scope.agent == agent]
+
+    def prime(self, row: Leaf) -> None:
+        """This is how a row is now."""
+        if row.id not in self._touched:
+            self._rows[row.id] = row
+
+    # -- writing
+
+    def statement(self) -> tuple[str, list[Any], list[Leaf]]:
+        """What writes all that was touched; it answers with the keys of the rows that were there
+        before, and passed."""
+        rows = list(self._touched.values())
+        parts: list[str] = []
+        values: list[Any] = []
+
+        def part(text: str, *arrays: Any, **names: str) -> None:
+            places = [f"${len(values) + n + 1}" for n in range(len(arrays))]
+            values.extend(arrays)
+            parts.append(text.format(*places, **names))
+
+        entries = [fresh for row in rows for fresh in self._entries(row)]
+        counts = [count for row in rows for count in self._views(row)]
+        new = [row for row in rows if row.before < 0]
+        known = [row for row in rows if row.before >= 0]
+        ok = []
+        if new:
+            part(_ADDED, [row.columns() for row in new])
+            ok.append("SELECT key, hooked FROM added")
+        if known:
+            part(
+                _MOVED,
+                [row.columns() for row in known],
+                [row.before for row in known],
+                set=_SET,
+                names=", ".join(NAMES),
+            )
+            ok.append("SELECT key, hooked FROM moved")
+        parts.append(f"ok AS ({' UNION ALL '.join(ok)})")
+        if entries:
+            part(_WRITTEN, *map(list, zip(*entries, strict=True)))
+        if self._receipts:
+            part(_RECEIVED, *map(list, zip(*map(_kept, self._receipts), strict=True)))
+        if self._hooks:
+            part(_HOOKED, *map(list, zip(*map(_hooked, self._hooks), strict=True)))
+        if entries and any(row.hooked for row in rows):
+            part(_BEHIND, but=_BUT if self._hooks else "")
+        if counts:
+            part(_COUNTED, *map(list, zip(*counts, strict=True)), self.shard)
+        last = "SELECT key FROM moved" if known else "SELECT 0::bigint WHERE false"
+        return f"WITH {', '.join(parts)} {last}", values, rows
+
+    def settle(self, rows: Iterable[Leaf], passed: Collection[int]) -> set[str]:
+        """What was written is what is there now. The rows that did not pass are forgotten, and
+        named."""
+        lost = set()
+        for row in rows:
+            row.mail = None
+            if row.before >= 0 and row.key not in passed:
+                lost.add(row.id)
+                self._rows.pop(row.id, None)
+            else:
+                row.before, row.leased = row.version, row.lease
+        self._clear()
+        if len(self._rows) > KEPT:
+            self._rows.clear()
+        return lost
+
+    def forget(self) -> None:
+        """Nothing of it is known to have happened."""
+        self._clear()
+        self._rows.clear()
+
+    @property
+    def idle(self) -> bool:
+        """There is nothing to write."""
+        return not self._touched
+
+    def _clear(self) -> None:
+        self._touched.clear()
+        self._receipts.clear()
+        self._hooks.clear()
+
+    def _entries(self, row: Leaf) -> list[tuple[int, int, int, int, bytes]]:
+        fresh, row.entries = row.entries, []
+        found = []
+        for item in fresh:
+            kind, data = body(item)
+            row.size += len(data)
+            found.append((row.key, item.number, item.turn, kind, data))
+        return found
+
+    def _views(self, row: Leaf) -> list[tuple[int, str, str, str, int, int]]:
+        """What is derived from the row: its place in the queue, its end, its counts."""
+        if not row.ready:
+            row.offered = None
+        elif row.offered is None:
+            row.offered = self.now
+        if row.ended and row.ended_at is None:
+            row.ended_at = self.now
+        if not row.born or row.told is row.state:
+            return []
+        scope, told = row.scope, row.told
+        whose = (row.key, scope.agent, scope.tenant, scope.owner)
+        row.told = row.state
+        found = [(*whose, row.state.number, 1)]
+        return [*found, (*whose, told.number, -1)] if told is not None else found
+
+
+def digested(name: str) -> bytes:
+    """The name of a receipt, which callers choose, as it is kept."""
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
+
+
+def _kept(item: tuple[Leaf, Receipt, int]) -> tuple[Any, ...]:
+    row, receipt, number = item
+    scope = row.scope
+    name = digested(receipt.key)
+    return scope.agent, scope.tenant, scope.owner, name, receipt.digest, row.key, number
+
+
+def _hooked(item: tuple[Leaf, Webhook, int]) -> tuple[Any, ...]:
+    row, webhook, cursor = item
+    id = webhook.config.id.encode("utf-8", "surrogatepass")
+    return row.key, id, row.scope.agent, encode(webhook), cursor, row.last

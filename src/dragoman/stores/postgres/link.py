@@ -1,0 +1,140 @@
+"""The connections to PostgreSQL, its clock, and what its errors mean."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import asyncpg
+
+from dragoman.errors import A2AError, Unavailable
+from dragoman.stores.postgres.ledger import NOW
+from dragoman.telemetry import logger
+
+CONNECT = 5.0
+"""How long a connection may take to be made."""
+STATEMENT = 30.0
+"""How long a statement may take."""
+TICK = 1.0
+"""How old what we know of the database's clock may be."""
+AGAIN = {"retry-after": "1"}
+
+
+class Link:
+    """A pool of connections. When the database is away, whatever needs it fails at once, and
+    works again when it is back."""
+
+    def __init__(self, url: str, *, size: int) -> None:
+        self.url, options = options_of(url)
+        self._size = size
+        self._cached = options.get("prepared", "on") != "off"
+        self._pool: Any = None
+        self._offset, self._synced = 0.0, -TICK
+
+    async def open(self) -> None:
+        """Connect; Unavailable says why not."""
+        try:
+            self._pool = await asyncpg.create_pool(
+                self.url,
+                min_size=1,
+                max_size=self._size,
+                timeout=CONNECT,
+                command_timeout=2 * STATEMENT,
+                # behind a pooler that hands out connections by the transaction, nothing prepared
+                # is there the next time
+                statement_cache_size=1000 if self._cached else 0,
+                server_settings={
+                    "application_name": "dragoman",
+                    "statement_timeout": str(int(STATEMENT * 1000)),
+                    "lock_timeout": str(int(STATEMENT * 500)),
+                    "jit": "off",
+                },
+            )
+        except Exception as error:
+            if not (gone(error) or isinstance(error, asyncpg.PostgresError | ValueError)):
+                raise
+            raise Unavailable(
+                f"store: PostgreSQL cannot be reached: {error or type(error).__name__}"
+            ) from error
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+        if self._pool is not None:
+            pool, self._pool = self._pool, None
+            try:
+                await pool.close()
+            except Exception as error:
+                if not gone(error):
+                    raise
+                pool.terminate()
+
+    def connection(self) -> AbstractAsyncContextManager[Any]:
+        """One of them, for a while."""
+        if self._pool is None:
+            raise Unavailable("The store is closed")
+        found: AbstractAsyncContextManager[Any] = self._pool.acquire(timeout=CONNECT)
+        return found
+
+    async def fetch(self, sql: str, *values: Any) -> list[Any]:
+        """The rows that a statement answers with; Unavailable."""
+        try:
+            async with self.connection() as db:
+                rows: list[Any] = await db.fetch(sql, *values)
+                return rows
+        except A2AError:
+            raise
+        except Exception as error:
+            raise self.unavailable(error) from error
+
+    async def now(self, db: Any) -> float:
+        """The database's clock. Between looks at it, ours is only asked how much time has
+        passed; what is late here is early there, so that no lease is longer than it says."""
+        ticks = time.monotonic()
+        if not 0 <= ticks - self._synced < TICK:
+            self._offset = await db.fetchval(f"SELECT {NOW}") - time.monotonic()
+            self._synced = ticks
+        return time.monotonic() + self._offset
+
+    def unavailable(self, error: BaseException | None = None) -> Unavailable:
+        """What a caller is told; what it was is in the log."""
+        if error is not None and not gone(error):
+            logger.error("PostgreSQL: %s", error, exc_info=error)
+            return Unavailable(f"The store is not available ({type(error).__name__})")
+        return Unavailable("The store is not available", headers=AGAIN)
+
+
+def gone(error: BaseException) -> bool:
+    """Whether the connection, or the server, is away."""
+    return isinstance(
+        error,
+        OSError
+        | TimeoutError
+        | asyncpg.PostgresConnectionError
+        | asyncpg.InterfaceError
+        | asyncpg.AdminShutdownError
+        | asyncpg.CrashShutdownError
+        | asyncpg.CannotConnectNowError
+        | asyncpg.TooManyConnectionsError,
+    )
+
+
+def refused(error: BaseException) -> bool:
+    """Whether somebody else was quicker, so that another attempt may do."""
+    return isinstance(
+        error,
+        asyncpg.UniqueViolationError
+        | asyncpg.DeadlockDetectedError
+        | asyncpg.SerializationError
+        | asyncpg.LockNotAvailableError,
+    )
+
+
+def options_of(url: str) -> tuple[str, dict[str, str]]:
+    """The URL without what is ours in it, and that: `prepared=off`."""
+    parts = urlsplit(url)
+    pairs = parse_qsl(parts.query, keep_blank_values=True)
+    ours = {name: value for name, value in pairs if name in ("prepared",)}
+    rest = [(name, value) for name, value in pairs if name not in ours]
+    return urlunsplit(parts._replace(query=urlencode(rest))), ours

@@ -1,0 +1,147 @@
+"""The tables in PostgreSQL, and the way from one version of them to the next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dragoman.errors import Unavailable
+
+LOCK = 0x64726167
+"""The advisory lock of whoever changes the tables."""
+BLOCK = 256
+"""So many keys of tasks a process takes at once."""
+
+# Text is compared byte by byte, whatever the database's language. What callers choose freely
+# (contexts, names of receipts, ids of webhooks) is indexed by its digest, or kept as bytes.
+_FIRST = f"""
+CREATE TABLE about (id TEXT NOT NULL, version INTEGER NOT NULL);
+INSERT INTO about VALUES (replace(gen_random_uuid()::text, '-', ''), 0);
+
+CREATE SEQUENCE task_key INCREMENT BY {BLOCK};
+
+CREATE TABLE task (
+  key BIGINT PRIMARY KEY,
+  id TEXT COLLATE "C" NOT NULL UNIQUE,
+  agent TEXT COLLATE "C" NOT NULL,
+  tenant TEXT COLLATE "C" NOT NULL,
+  owner TEXT COLLATE "C" NOT NULL,
+  context TEXT COLLATE "C" NOT NULL,
+  skill TEXT NOT NULL,
+  state SMALLINT NOT NULL,
+  changed TEXT COLLATE "C" NOT NULL,
+  last INTEGER NOT NULL,
+  version INTEGER NOT NULL,
+  born BOOLEAN NOT NULL,
+  replied BOOLEAN NOT NULL,
+  epoch INTEGER NOT NULL,
+  holder TEXT NOT NULL,
+  lease DOUBLE PRECISION NOT NULL,
+  turn INTEGER NOT NULL,
+  settled INTEGER NOT NULL,
+  attempt INTEGER NOT NULL,
+  inbox TEXT NOT NULL,
+  cancel_at DOUBLE PRECISION NOT NULL,
+  canceled BYTEA,
+  hooked BOOLEAN NOT NULL,
+  size BIGINT NOT NULL,
+  ready DOUBLE PRECISION,
+  ended DOUBLE PRECISION
+) WITH (fillfactor = 80);
+
+CREATE INDEX task_changed ON task (agent, tenant, owner, changed, id) WHERE born;
+CREATE INDEX task_state ON task (agent, tenant, owner, state, changed, id) WHERE born;
+CREATE INDEX task_context ON task (agent, tenant, owner, md5(context), changed, id) WHERE born;
+CREATE INDEX task_ready ON task (agent, ready, key) WHERE ready IS NOT NULL;
+CREATE INDEX task_held ON task (lease) WHERE holder <> '';
+CREATE INDEX task_ended ON task (ended) WHERE ended IS NOT NULL;
+CREATE INDEX task_replied ON task (ended) WHERE replied;
+
+CREATE TABLE entry (
+  task BIGINT NOT NULL,
+  number INTEGER NOT NULL,
+  turn INTEGER NOT NULL,
+  kind SMALLINT NOT NULL,
+  body BYTEA NOT NULL,
+  PRIMARY KEY (task, number)
+);
+
+CREATE TABLE snapshot (
+  task BIGINT PRIMARY KEY,
+  number INTEGER NOT NULL,
+  body BYTEA NOT NULL
+);
+
+CREATE TABLE receipt (
+  agent TEXT COLLATE "C" NOT NULL,
+  tenant TEXT COLLATE "C" NOT NULL,
+  owner TEXT COLLATE "C" NOT NULL,
+  name BYTEA NOT NULL,
+  digest BYTEA NOT NULL,
+  task BIGINT NOT NULL,
+  number INTEGER NOT NULL,
+  PRIMARY KEY (agent, tenant, owner, name)
+);
+CREATE INDEX receipt_task ON receipt (task);
+
+CREATE TABLE line (
+  task BIGINT NOT NULL,
+  id BYTEA NOT NULL,
+  agent TEXT COLLATE "C" NOT NULL,
+  webhook BYTEA NOT NULL,
+  cursor INTEGER NOT NULL,
+  attempts INTEGER NOT NULL,
+  due DOUBLE PRECISION NOT NULL,
+  behind BOOLEAN NOT NULL,
+  parked BOOLEAN NOT NULL,
+  reason TEXT NOT NULL,
+  ticket BIGINT NOT NULL,
+  PRIMARY KEY (task, id)
+);
+CREATE INDEX line_due ON line (agent, due) WHERE behind AND NOT parked;
+CREATE INDEX line_parked ON line (task) WHERE parked;
+
+CREATE TABLE tally (
+  agent TEXT COLLATE "C" NOT NULL,
+  tenant TEXT COLLATE "C" NOT NULL,
+  owner TEXT COLLATE "C" NOT NULL,
+  state SMALLINT NOT NULL,
+  shard SMALLINT NOT NULL,
+  number BIGINT NOT NULL,
+  PRIMARY KEY (agent, tenant, owner, state, shard)
+) WITH (fillfactor = 50);
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST,)
+"""Each leads from the version that is its index to the next one."""
+
+VERSION = len(MIGRATIONS)
+
+
+class Unusable(Unavailable):
+    """The database cannot be used by this program; the message says why."""
+
+
+async def version(db: Any) -> int:
+    """The version of the tables, 0 if there are none; Unusable if they are a newer one's."""
+    if await db.fetchval("SELECT to_regclass('about')") is None:
+        return 0
+    found = int(await db.fetchval("SELECT version FROM about"))
+    if found > VERSION:
+        raise Unusable(
+            f"the database was written by a newer dragoman (schema {found}, this one knows "
+            f"{VERSION}); upgrade dragoman, or give another database"
+        )
+    return found
+
+
+async def migrate(db: Any) -> int:
+    """Bring the tables to the present version; from which one they came."""
+    if (before := await version(db)) == VERSION:
+        return before
+    async with db.transaction():
+        await db.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
+        before = await version(db)  # another process may have been quicker
+        for script in MIGRATIONS[before:]:
+            await db.execute(script)
+        await db.execute("UPDATE about SET version = $1", VERSION)
+    return before

@@ -1,0 +1,187 @@
+"""What is asked for while one write is under way shares the next one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeVar
+
+from dragoman.caller import Scope
+from dragoman.errors import A2AError, Unavailable
+from dragoman.lifecycle import IllegalEvent
+from dragoman.store import Conflict, Stale
+from dragoman.stores.postgres.ledger import Ledger
+from dragoman.stores.postgres.link import Link, gone, refused
+from dragoman.telemetry import logger
+
+T = TypeVar("T")
+REFUSALS = (A2AError, Conflict, IllegalEvent, Stale)
+GROUP = 256
+"""The most pieces of work that share a statement."""
+TRIES = 100
+"""How often a row may be changed by others before we have read it and written to it."""
+
+
+class Job:
+    """A piece of work, the rows and receipts that it looks at, and what came of it."""
+
+    __slots__ = ("error", "fresh", "future", "new", "receipt", "result", "tasks", "work")
+
+    def __init__(
+        self,
+        work: Callable[[Ledger], Any],
+        future: asyncio.Future[Any],
+        tasks: Collection[str],
+        receipt: tuple[Scope, str] | None,
+        new: bool,
+    ) -> None:
+        self.work = work
+        self.future = future
+        self.tasks = tasks
+        self.receipt = receipt
+        self.new = new
+        """It may need a key for a task."""
+        self.fresh = False
+        """It has seen its rows as they are, not as they were remembered."""
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def attempt(self, ledger: Ledger) -> None:
+        """Do it; a refusal is a result."""
+        self.error = None
+        try:
+            self.result = self.work(ledger)
+        except REFUSALS as error:
+            self.error = error
+
+    def deliver(self) -> None:
+        """Tell, unless nobody waits any more."""
+        if self.future.done():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)
+
+    def fail(self, error: BaseException) -> None:
+        """It could not be done."""
+        self.error = error
+        self.deliver()
+
+
+class Writer:
+    """Takes work and answers when it is in the database."""
+
+    def __init__(self, ledger: Ledger, link: Link) -> None:
+        self._ledger = ledger
+        self._link = link
+        self._jobs: list[Job] = []
+        self._rung = asyncio.Event()
+        self._closed = False
+        self._task = asyncio.create_task(self._run())
+
+    def submit(
+        self,
+        work: Callable[[Ledger], T],
+        *tasks: str,
+        receipt: tuple[Scope, str] | None = None,
+        new: bool = False,
+        fresh: bool = False,
+    ) -> asyncio.Future[T]:
+        """Begin a piece of work on these rows; it may be done more than once until it counts, and
+        works on one row count in the order of these calls. A `fresh` one does without what is
+        remembered."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        if self._closed:
+            future.set_exception(Unavailable("The store is closed"))
+        else:
+            job = Job(work, future, tasks, receipt, new)
+            job.fresh = fresh
+            self._jobs.append(job)
+            self._rung.set()
+        return future
+
+    async def close(self) -> None:
+        """Finish what was asked for."""
+        self._closed = True
+        self._rung.set()
+        await self._task
+
+    async def _run(self) -> None:
+        while True:
+            await self._rung.wait()
+            self._rung.clear()
+            while self._jobs:
+                jobs, self._jobs = self._jobs[:GROUP], self._jobs[GROUP:]
+                await self._group(jobs)
+            if self._closed and not self._jobs:
+                return
+
+    async def _group(self, jobs: list[Job]) -> None:
+        try:
+            async with self._link.connection() as db:
+                await self._all(db, jobs)
+        except Exception as error:  # noqa: BLE001 - it is raised where the work was asked for
+            self._ledger.forget()
+            waiting = [job for job in jobs if not job.future.done()]
+            if gone(error):
+                await self._uncertain(waiting, error)
+            elif len(waiting) > 1:  # one that cannot be written must not take the others with it
+                for job in waiting:
+                    await self._group([job])
+            elif waiting:
+                again = refused(error) and not waiting[0].fresh
+                waiting[0].fresh = True
+                if again:  # somebody else was quicker: now it finds what that one wrote
+                    await self._group(waiting)
+                    return
+                logger.error("nothing was written: %s", error)
+                known = isinstance(error, A2AError)
+                waiting[0].fail(error if known else self._link.unavailable(error))
+
+    async def _all(self, db: Any, jobs: Sequence[Job]) -> None:
+        """Do them until each of them counts."""
+        for _ in range(TRIES):
+            lost = await self._once(db, jobs)
+            again = []
+            for job in jobs:
+                stale = job.error is not None and not job.fresh
+                if stale or not lost.isdisjoint(job.tasks):
+                    job.fresh = True
+                    again.append(job)
+                else:
+                    job.deliver()
+            if not again:
+                return
+            jobs = again
+        raise Unavailable("Too many write to this task at once", headers={"retry-after": "1"})
+
+    async def _once(self, db: Any, jobs: Sequence[Job]) -> set[str]:
+        """Do them on what is known; the rows that others have changed meanwhile."""
+        ledger = self._ledger
+        wanted: set[str] = set()
+        receipts = []
+        for job in jobs:
+            if job.receipt is not None:
+                receipts.append(job.receipt)
+                job.fresh = job.fresh or not job.tasks
+            wanted.update(job.tasks if job.fresh else ledger.missing(job.tasks))
+        if wanted or receipts:
+            await ledger.fetch(db, wanted, receipts)
+        await ledger.keys(db, sum(job.new for job in jobs))
+        ledger.now = await self._link.now(db)
+        for job in jobs:
+            if all(task in wanted for task in job.tasks):
+                job.fresh = True
+            job.attempt(ledger)
+        if ledger.idle:
+            return set()
+        sql, values, rows = ledger.statement()
+        found = await db.fetch(sql, *values)
+        return ledger.settle(rows, {key for (key,) in found})
+
+    async def _uncertain(self, jobs: Sequence[Job], error: BaseException) -> None:
+        """The connection broke: nobody knows whether it was written."""
+        logger.error("the database is gone: %s", error or type(error).__name__)
+        for job in jobs:
+            job.fail(self._link.unavailable(error))

