@@ -332,6 +332,8 @@ class Service:
                 if context and context != head.context:
                     raise InvalidParams.at("message.contextId", "is not the context of the task")
                 before, context = head.skill, head.context
+        if "\0" in context:  # not every database can look for it
+            raise InvalidParams.at("message.contextId", "has a NUL character")
         skill, handler = self.agent.route(message, before)
         self.agent.permit(call.caller, skill)
         self.agent.admit(message, skill)

@@ -24,6 +24,7 @@ from tests.contract import agents
 from tests.contract.bindings import Binding, Grpc, HttpJson, JsonRpc
 from tests.contract.older import Grpc03, Http03, JsonRpc01, JsonRpc03
 from tests.serving import serving
+from tests.unit.stores import database
 
 
 class World:
@@ -102,7 +103,7 @@ def _apt(item: pytest.Item) -> bool:
     return all(kind.can(feature) for feature in wanted)
 
 
-@pytest.fixture(params=["bell", "deaf", "sqlite"])
+@pytest.fixture(params=["bell", "deaf", "sqlite", "postgres"])
 async def start(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Start]:
     """Starts an application: `await start(agent options…, settings…)`."""
     async with AsyncExitStack() as stack:
@@ -119,6 +120,8 @@ async def start(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             settings = {"cancel_grace": 0.3, "drain": 0.2, "poll": 0.02, **settings}
             if request.param == "sqlite":
                 settings = {"store": f"sqlite:///{tmp_path}/{clock.uuid7()}.db", **settings}
+            if request.param == "postgres":
+                settings = {"store": database(), "connections": 3, **settings}
             if "kind" in request.fixturenames and issubclass(request.getfixturevalue("kind"), Grpc):
                 settings = {"grpc_port": 0, **settings}
             bell = DeafBell() if request.param == "deaf" else None
