@@ -129,6 +129,8 @@ class App:
             for key, agent in self.agents.items()
         }
         self._only = None if several else next(iter(self.endpoints.values()))
+        self.serves = True
+        """False where it only works, and nobody calls."""
         self.ports: list[Port] = []
         """The gRPC ports that are open, in the order of the agents."""
         self._worker: Worker | None = None
@@ -301,22 +303,20 @@ class App:
                 stack.push_async_callback(self.store.close)
                 await self.bell.open()
                 stack.push_async_callback(self.bell.close)
-                worker = Worker(self.agents, self.store, self.bell, self.settings)
-                for key, agent in self.agents.items():
-                    if agent.lifespan is not None:
-                        worker.states[key] = await stack.enter_async_context(agent.lifespan(agent))
+                worker = await self._hire(stack) if self.settings.workers else None
                 egress = self._way_out() if self.settings.push else None
                 if egress is not None:
                     await stack.enter_async_context(egress)
                 await self._sign()
                 self._begin(worker, egress)
-                self._tell()
-                for port in self._ports():
+                if self.serves:
+                    self._tell()
+                for port in self._ports() if self.serves else ():
                     await stack.enter_async_context(port)
                     self.ports.append(port)
                 async with asyncio.TaskGroup() as group:
                     keeper = Keeper(self.agents, self.store, self.bell, self.settings)
-                    jobs = [worker.run(), keeper.run(), self.streams.run(), self.bodies.run()]
+                    jobs = [keeper.run(), self.streams.run(), self.bodies.run()]
                     if egress is not None:
                         jobs.append(
                             push.Courier(
@@ -325,12 +325,14 @@ class App:
                         )
                     if self.settings.watchdog:
                         jobs.append(Watchdog(self.settings.watchdog, _handler).run())
+                    if worker is not None:
+                        group.create_task(worker.run())  # it ends by being drained
                     tasks = [group.create_task(job) for job in jobs]
-                    self._loop = self.bell.ears.loop = worker.loop
+                    self._loop = self.bell.ears.loop = asyncio.get_running_loop()
                     started.set_result(None)
                     await stopping.wait()
                     await self.drain()
-                    for task in tasks[1:]:
+                    for task in tasks:
                         task.cancel()
         except asyncio.CancelledError:
             if not started.done():
@@ -383,7 +385,15 @@ class App:
                 "`hosts`, for others"
             )
 
-    def _begin(self, worker: Worker, egress: Egress | None) -> None:
+    async def _hire(self, stack: AsyncExitStack) -> Worker:
+        """A worker, and what the agents' lifespans give it."""
+        worker = Worker(self.agents, self.store, self.bell, self.settings)
+        for key, agent in self.agents.items():
+            if agent.lifespan is not None:
+                worker.states[key] = await stack.enter_async_context(agent.lifespan(agent))
+        return worker
+
+    def _begin(self, worker: Worker | None, egress: Egress | None) -> None:
         self._worker = worker
         self.closing.now = False
         for endpoint in self.endpoints.values():

@@ -141,6 +141,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_body: int = setting(16 * 1024 * 1024, "the largest request body")
     max_depth: int = setting(100, "the deepest nesting of JSON")
     max_parts: int = setting(1000, "the most parts in a message")
+    workers: Literal[0, 1] = setting(
+        1, "0 only serves: turns are run by other processes, such as `dragoman worker`"
+    )
     max_running: int = setting(1000, "the most turns that run at once; others wait their turn")
     max_streams: int = setting(10_000, "the most streams that are open at once")
     max_tasks: int = setting(50_000, "the most tasks in the memory store; old ones make room")

@@ -15,7 +15,7 @@ DEFAULTS = {"store": "sqlite:"}
 """What the command does otherwise than `App`: it keeps what it is told, in a file that is named
 after the agents."""
 SERVE = (
-    *("host", "port", "grpc_port", "url", "cert", "key", "ca", "store"),
+    *("host", "port", "grpc_port", "url", "cert", "key", "ca", "store", "bell", "workers"),
     *("log_level", "log_format"),
 )
 
@@ -87,6 +87,23 @@ def _parser() -> argparse.ArgumentParser:
     _add_settings(serve)
     serve.set_defaults(run=_serve)
 
+    worker = commands.add_parser(
+        "worker",
+        help="run the turns of agents that are served elsewhere",
+        description="Run the turns of agents whose tasks are in a database that is shared with "
+        "those who serve them.",
+        epilog="Every setting of `dragoman config` can be given with --set name=value.",
+    )
+    worker.add_argument("agents", nargs="+", metavar="module:agent", help="whose turns to run")
+    worker.add_argument(
+        "--concurrency", type=int, metavar="N", help="how many turns run at once at most"
+    )
+    worker.add_argument(
+        "--push", action="store_true", default=None, help=settings.DESCRIPTIONS["push"]
+    )
+    _add_settings(worker)
+    worker.set_defaults(run=_worker)
+
     config = commands.add_parser(
         "config", help="print the settings in force", description="Print the settings in force."
     )
@@ -114,7 +131,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     for name in SERVE:
         parser.add_argument(
             f"--{name.replace('_', '-')}",
-            type=int if name.endswith("port") else str,
+            type=int if name.endswith("port") or name == "workers" else str,
             help=settings.DESCRIPTIONS[name],
         )
     parser.add_argument(
@@ -142,6 +159,17 @@ def _settings(arguments: argparse.Namespace, **more: Any) -> settings.Settings:
     return settings.load(
         given, defaults=DEFAULTS, texts=texts, file=arguments.config, checks=CHECKS
     )
+
+
+def _worker(arguments: argparse.Namespace) -> int:
+    from dragoman.cli import work
+
+    more = {"push": arguments.push, "workers": 1}
+    if arguments.concurrency is not None:
+        if arguments.concurrency < 1:
+            raise UsageError("--concurrency: must be more than nothing")
+        more["max_running"] = arguments.concurrency
+    return work.run(arguments.agents, _settings(arguments, **more))
 
 
 def _config(arguments: argparse.Namespace) -> int:

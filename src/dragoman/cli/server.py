@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import os
 import socket
-import sys
 import time
 
 import uvicorn
@@ -15,6 +13,7 @@ from dragoman.app import App
 from dragoman.cli import tls
 from dragoman.cli.book import Book, files
 from dragoman.cli.connection import HTTP, Protocol
+from dragoman.cli.serve import leave
 from dragoman.telemetry import logger
 
 
@@ -125,6 +124,10 @@ def announce(app: App, port: int) -> None:
         logger.info("tasks are kept in memory: they end with this process")
     elif settings.store.startswith("sqlite:"):
         logger.info("tasks are kept in %s", settings.store.removeprefix("sqlite:///"))
+    else:
+        logger.info("tasks are kept in %s", settings.masked()["store"])
+    if not settings.workers:
+        logger.info("turns are run elsewhere: `dragoman worker` with the same store")
     if not local(settings.host):
         warn(app, base)
     if settings.push:
@@ -157,11 +160,3 @@ def warn(app: App, base: str) -> None:
             "Set cert and key; or, if a proxy in front of it speaks https, url",
             base,
         )
-
-
-def leave(how: str) -> None:
-    """End the process without those who would never let it go."""
-    logger.warning("stopped %s", how)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)

@@ -1,0 +1,59 @@
+"""`dragoman worker`: agents at work, without a server."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Sequence
+
+from dragoman.app import App
+from dragoman.cli import UsageError
+from dragoman.cli.serve import build, leave
+from dragoman.errors import A2AError
+from dragoman.settings import Settings
+from dragoman.telemetry import configure, logger, redacted
+
+
+def run(names: Sequence[str], settings: Settings) -> int:
+    """Work until interrupted."""
+    configure(settings.log_level, settings.log_format)
+    if not settings.store.startswith(("postgresql:", "postgres:")):
+        raise UsageError(
+            "store: a worker shares its tasks with others, which needs PostgreSQL: "
+            "--store postgresql://…"
+        )
+    app = build(names, settings)
+    app.serves = False
+    return asyncio.run(_work(app))
+
+
+async def _work(app: App) -> int:
+    """Run turns until a signal comes; a second one ends it at once."""
+    loop = asyncio.get_running_loop()
+    ending = asyncio.Event()
+    signs: list[int] = []
+
+    def heard(sign: int) -> None:
+        if signs:
+            leave("at once")
+        signs.append(sign)
+        ending.set()
+
+    for sign in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(sign, heard, sign)
+    try:
+        await app.start()
+    except A2AError as error:
+        logger.error("%s", redacted(str(error)))
+        return 1
+    settings = app.settings
+    for agent in app.agents.values():
+        logger.info("working for %s, up to %d turns at once", agent.name, settings.max_running)
+    logger.info("Ctrl-C stops")
+    await ending.wait()
+    logger.info("draining: running turns have %g s; Ctrl-C again to stop now", settings.drain)
+    await app.stop()
+    if app.stuck:
+        leave(f"without handler {', '.join(app.stuck)}, which ignores its cancellation")
+    logger.info("stopped")
+    return 0
