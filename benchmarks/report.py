@@ -160,6 +160,7 @@ def show(bench: Bench) -> None:
     _show("stalled reader", {k: v for k, v in bench.figures.items() if k.startswith("stall.")})
     _show("waiting tasks", {k: v for k, v in bench.figures.items() if k.startswith("waiting")})
     _show("bare HTTP engines", {k: v for k, v in bench.figures.items() if k.startswith("engine.")})
+    _show("bells", {k: v for k, v in bench.figures.items() if k.startswith("bell.")})
     _show("bare gRPC", {k: v for k, v in bench.figures.items() if f".{BARE}." in k})
     found = ratios(bench)
     _show("growth of dragoman's cost", {k: v for k, v in found.items() if ".over." in k})

@@ -97,7 +97,9 @@ class App:
             stores.connect(self.settings) if store is None or isinstance(store, str) else store
         )
         self.bell: Bell = (
-            bells.connect(self.settings.bell) if bell is None or isinstance(bell, str) else bell
+            bells.connect(self.settings.bell or bells.fitting(self.settings.store))
+            if bell is None or isinstance(bell, str)
+            else bell
         )
         if self.settings.push:  # now, so that a wrong setting is not found out later
             self._way_out()

@@ -90,10 +90,15 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         0.0, "tell browsers that come over https to do so for so many seconds; 0 is not"
     )
     store: str = setting(
-        "memory:", "where the logs are kept: memory:, sqlite:///file; `dragoman serve` keeps a file"
+        "memory:",
+        "where the logs are kept: memory:, sqlite:///file, postgresql://…; `serve` keeps a file",
     )
     connections: int = setting(8, "the most connections to PostgreSQL")
-    bell: str = setting("memory:", "how replicas wake each other")
+    bell: str = setting(
+        "",
+        "how replicas wake each other: memory:, postgresql://…, nats://…, redis://…; by default "
+        "what fits the store",
+    )
     synchronous: Literal["full", "normal"] = setting(
         "full", "what a SQLite commit survives: a power loss, or only the end of the process"
     )

@@ -27,12 +27,16 @@ EXTRAS = (
 )
 """What others bring, or what only some need: none of it is loaded by the import."""
 NEEDS = {
+    "dragoman.bells.nats": "nats",
+    "dragoman.bells.postgres": "asyncpg",
+    "dragoman.bells.redis": "redis",
     "dragoman.bindings.grpc": "grpc",
     "dragoman.cli.connection": "uvicorn",
     "dragoman.cli.server": "uvicorn",
     "dragoman.client.grpc": "grpc",
     "dragoman.client.tapped": "aiohttp",
     "dragoman.dialects.protobuf": "google",
+    "dragoman.stores.postgres": "asyncpg",
 }
 """The modules that are only there for an extra, and what they miss without it."""
 

@@ -1,0 +1,72 @@
+"""A bell over NATS: one subject that all replicas publish to and subscribe to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from dragoman.bells.rope import Heard, Line, Rope, Stir, parted
+
+
+class Wire:
+    """One connection that subscribes and publishes."""
+
+    def __init__(self, client: Client, subject: str) -> None:
+        self._client = client
+        self._subject = subject
+
+    @property
+    def lost(self) -> bool:
+        """See `Line.lost`."""
+        return self._client.is_closed
+
+    async def send(self, words: Sequence[str]) -> None:
+        """See `Line.send`."""
+        for word in words:
+            await self._client.publish(self._subject, word.encode())
+
+    async def close(self) -> None:
+        """See `Line.close`."""
+        await self._client.close()
+
+
+async def connect(urls: Sequence[str], subject: str, heard: Heard, stir: Stir) -> Line:
+    """A line to one of the servers."""
+    client = Client()
+    wire = Wire(client, subject)
+
+    async def hear(message: Msg) -> None:
+        heard(message.data.decode(errors="replace"))
+
+    async def closed() -> None:
+        stir()
+
+    async def wrong(error: Exception) -> None:
+        """What matters of it shows in the connection."""
+
+    try:
+        await client.connect(
+            list(urls),
+            name="dragoman bell",
+            error_cb=wrong,
+            closed_cb=closed,
+            # it would connect again by itself, and nobody would know what was missed
+            allow_reconnect=False,
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0,
+        )
+        await client.subscribe(subject, cb=hear)
+    except BaseException:
+        await asyncio.shield(wire.close())
+        raise
+    return wire
+
+
+def bell(url: str) -> Rope:
+    """The bell of a NATS server, or of several, by comma. Each `prefix` in the URL has its own."""
+    url, subject, place = parted(url)
+    return Rope(place, partial(connect, url.split(","), subject))

@@ -1,0 +1,62 @@
+"""A bell over PostgreSQL: LISTEN and NOTIFY, on a connection of its own.
+
+It has to be a direct one: a pooler that hands out connections by transaction loses who listens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from functools import partial
+
+import asyncpg
+
+from dragoman.bells.rope import Heard, Line, Rope, Stir, parted
+
+NOTIFY = "SELECT pg_notify($1, word) FROM unnest($2::text[]) AS word"
+# a notification takes part in a commit, which need not wait for the disk
+OPTIONS = {"application_name": "dragoman bell", "synchronous_commit": "off"}
+
+
+class Wire:
+    """One connection that listens and notifies."""
+
+    def __init__(self, connection: asyncpg.Connection, channel: str) -> None:
+        self._connection = connection
+        self._channel = channel
+
+    @property
+    def lost(self) -> bool:
+        """See `Line.lost`."""
+        return bool(self._connection.is_closed())
+
+    async def send(self, words: Sequence[str]) -> None:
+        """See `Line.send`."""
+        await self._connection.fetch(NOTIFY, self._channel, words)
+
+    async def close(self) -> None:
+        """See `Line.close`."""
+        try:
+            with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                await self._connection.close()
+        finally:
+            self._connection.terminate()
+
+
+async def connect(url: str, channel: str, heard: Heard, stir: Stir) -> Line:
+    """A line to the database."""
+    connection = await asyncpg.connect(url, server_settings=OPTIONS)
+    wire = Wire(connection, channel)
+    try:
+        connection.add_termination_listener(lambda _: stir())
+        await connection.add_listener(channel, lambda _, pid, name, word: heard(word))
+    except BaseException:
+        await wire.close()
+        raise
+    return wire
+
+
+def bell(url: str) -> Rope:
+    """The bell of a database. Each database has its own, and so has each `prefix` in the URL."""
+    url, channel, place = parted(url, "_")
+    return Rope(place, partial(connect, url, channel))

@@ -1,0 +1,83 @@
+"""A bell over Redis: one channel that all replicas publish to and subscribe to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.asyncio.client import PubSub
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from dragoman.bells.rope import Heard, Line, Rope, Stir, parted
+
+
+class Wire:
+    """A connection that publishes, and one that is subscribed."""
+
+    def __init__(self, client: Redis, channel: str) -> None:
+        self._client = client
+        self._channel = channel
+        self._subscribed: PubSub = client.pubsub()
+        self._reading: asyncio.Task[None] | None = None
+
+    async def open(self, heard: Heard, stir: Stir) -> None:
+        """Subscribe, and hand over what comes."""
+        await self._subscribed.subscribe(self._channel)
+        await self._subscribed.get_message(timeout=None)  # that it is subscribed
+        self._reading = asyncio.create_task(self._read(heard), name="bell of redis")
+        self._reading.add_done_callback(lambda _: stir())
+
+    async def _read(self, heard: Heard) -> None:
+        async for message in self._subscribed.listen():
+            if message["type"] == "message":
+                heard(message["data"])
+
+    @property
+    def lost(self) -> bool:
+        """See `Line.lost`."""
+        return self._reading is None or self._reading.done()
+
+    async def send(self, words: Sequence[str]) -> None:
+        """See `Line.send`."""
+        for word in words:
+            await self._client.publish(self._channel, word)
+
+    async def close(self) -> None:
+        """See `Line.close`."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+        try:
+            await self._subscribed.aclose()  # type: ignore[no-untyped-call]
+        finally:
+            await self._client.aclose()
+
+
+async def connect(url: str, channel: str, heard: Heard, stir: Stir) -> Line:
+    """A line to the server."""
+    # it would connect again by itself, and nobody would know what was missed
+    client: Redis = Redis.from_url(
+        url, decode_responses=True, encoding_errors="replace", retry=Retry(NoBackoff(), 0)
+    )
+    wire = Wire(client, f"{channel}@{database(client)}")
+    try:
+        await wire.open(heard, stir)
+    except BaseException:
+        await asyncio.shield(wire.close())
+        raise
+    return wire
+
+
+def database(client: Redis) -> Any:
+    """The number of the database, which Redis itself does not tell channels by."""
+    return client.connection_pool.connection_kwargs.get("db", 0)
+
+
+def bell(url: str) -> Rope:
+    """The bell of a Redis database. Each number has its own, and so has each `prefix`."""
+    url, channel, place = parted(url, ":")
+    return Rope(place, partial(connect, url, channel))
