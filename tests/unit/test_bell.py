@@ -157,7 +157,7 @@ def _url(kind: str, request: pytest.FixtureRequest) -> str:
     ],
 )
 def test_the_bell_that_fits_a_store(store: str, bell: str) -> None:
-    assert fitting(store) == bell
+    assert bells.fitting(store) == bell
 
 
 async def test_a_bell_that_is_not_open_is_heard_here(place: Place) -> None:
