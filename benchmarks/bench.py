@@ -14,7 +14,7 @@ from benchmarks.load import Connect
 from benchmarks.measure import Process, Server
 
 PEERS = ("dragoman", "a2a-sdk", "a2a-sdk-untraced", "fasta2a")
-STORES = {"memory": PEERS, "sqlite": ("dragoman", "a2a-sdk")}
+STORES = {"memory": PEERS, "sqlite": ("dragoman", "a2a-sdk"), "postgres": ("dragoman", "a2a-sdk")}
 """Who has which store."""
 
 

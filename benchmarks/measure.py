@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
+import functools
 import os
 import shutil
 import socket
@@ -19,6 +21,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.load import Broken
+from tests.services import Postgres
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "benchmarks" / "out"
@@ -238,6 +241,20 @@ def _environment(peer: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, **ENVIRONMENT.get(peer, {})}
 
 
+@functools.cache
+def postgres() -> Postgres:
+    """A PostgreSQL server for the whole run, which waits for the disk as it should."""
+    server = Postgres()
+    server.start()
+    atexit.register(server.close)
+    return server
+
+
+def database() -> str:
+    """The URL of a new database in it."""
+    return postgres().create()
+
+
 def start(
     peer: str, store: str = "memory", file: Path | None = None, manner: str = "http"
 ) -> Server:
@@ -248,6 +265,8 @@ def start(
         folder = Path(tempfile.mkdtemp(prefix="bench-", dir=disk()))
         file = folder / "tasks.db"
     url = "memory:" if file is None else f"sqlite:///{file}"
+    if store == "postgres":
+        url = database()
     handle, name = tempfile.mkstemp(prefix="bench-", suffix=".log")
     words = [word.format(port=port, store=url) for word in COMMANDS[manner][peer]]
     with os.fdopen(handle, "wb") as log:

@@ -19,6 +19,7 @@ COSTS = (".cpu_us_per_request", ".cpu_us_per_event", ".rss_kib_per_stream", ".fi
 GROWTH = (
     ("stream5000", "stream100", "memory"),
     ("stream10000", "stream1000", "sqlite"),
+    ("stream10000", "stream1000", "postgres"),
     *(
         (f"{work}{size}", f"{work}1k", "sqlite")
         for work in ("get", "list", "liststate", "listcontext")
@@ -52,6 +53,9 @@ SIGHTS = (
     Sight("list10k.memory.vs.a2a-sdk", 80),
     Sight("idle.memory.dragoman.rss_kib_per_stream", 20, at_least=False),
     Sight("send.sqlite.c32.throughput.vs.a2a-sdk", 60),
+    Sight("send.postgres.c32.throughput.vs.a2a-sdk", 40),
+    Sight("send.postgres.c32.vs.a2a-sdk", 40),
+    Sight("stream10000.over.stream1000.postgres", 1.2, at_least=False),
     Sight("stream1000.sqlite.vs.a2a-sdk", 100),
     Sight("stream10000.over.stream1000.sqlite", 1.2, at_least=False),
     Sight("get1m.over.get1k.sqlite", 2, at_least=False),
@@ -100,7 +104,7 @@ def _throughput(bench: Bench, found: dict[str, float]) -> None:
     for key, theirs in bench.figures.items():
         work, dot, peer = key.removesuffix(".requests_per_s").rpartition(".")
         ours = bench.figures.get(f"{work}.dragoman.requests_per_s")
-        if dot and ours and peer in bench.peers and peer != "dragoman" and ".sqlite" in work:
+        if dot and ours and peer in bench.peers and peer != "dragoman" and ".memory" not in work:
             found[f"{work}.throughput.vs.{peer}"] = ours / theirs
 
 

@@ -23,7 +23,7 @@ async def prepare(bench: Bench, server: Server) -> list[Work]:
     """The works for one server: each batch streams the same number of chunks."""
     total = 1000 if bench.quick else 5000
     sizes = (100, 1000, 5000)
-    if server.store == "sqlite":
+    if server.store != "memory":
         total, sizes = (
             (total, (100, 1000, 10_000)) if server.peer == "dragoman" else (1, (100, 1000))
         )

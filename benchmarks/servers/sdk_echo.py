@@ -86,7 +86,9 @@ def tasks(store: str) -> InMemoryTaskStore | DatabaseTaskStore:
     """The store at a URL, as the SDK sets it up by default."""
     if store == "memory:":
         return InMemoryTaskStore()
-    return DatabaseTaskStore(create_async_engine(store.replace("sqlite:", "sqlite+aiosqlite:")))
+    store = store.replace("sqlite:", "sqlite+aiosqlite:")
+    store = store.replace("postgresql:", "postgresql+asyncpg:")
+    return DatabaseTaskStore(create_async_engine(store))
 
 
 def application(port: int, store: str, older: bool) -> Starlette:

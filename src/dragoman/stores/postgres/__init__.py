@@ -37,6 +37,7 @@ from dragoman.stores.postgres.link import Link
 from dragoman.stores.postgres.schema import Unusable, migrate
 from dragoman.stores.postgres.view import Folded, View
 from dragoman.stores.postgres.writer import Writer
+from dragoman.stores.recent import Recent
 from dragoman.telemetry import logger
 from dragoman.types import Task, TaskState, TaskStatusUpdateEvent
 
@@ -147,7 +148,8 @@ class PostgresStore:
             raise self._link.unavailable(error) from error
         self._view = View(self._link)
         self._ledger = Ledger(max_task=self.max_task, shard=self._shard)
-        self._writer = Writer(self._ledger, self._link)
+        self._recent = Recent()
+        self._writer = Writer(self._ledger, self._link, self._recent.publish)
 
     async def _check(self, db: Any) -> None:
         if await db.fetchval("SHOW synchronous_commit") == "off":
@@ -215,11 +217,17 @@ class PostgresStore:
         return Accepted(found.head, found.number, event, False)
 
     async def head(self, scope: Scope, task: str) -> Head | None:
-        """See `Store.head`."""
+        """See `Store.head`. What has ended does not change; of all else, others may know more."""
+        live = self._recent.find(scope, task)
+        if live is not None and _ended(live.head):
+            return live.head
         return await self._view.head((scope, task))
 
     async def load(self, scope: Scope, task: str) -> Record | None:
         """See `Store.load`."""
+        live = self._recent.find(scope, task)
+        if live is not None and live.first == 1 and _ended(live.head):
+            return Record(live.task(), live.head) if live.head.born else None
         folded = await self._view.load((scope, task))
         if folded is not None and folded.grown:
             self._work(self._kept(folded))
@@ -232,7 +240,12 @@ class PostgresStore:
             logger.warning("no snapshot could be kept: %s", error)
 
     async def read(self, scope: Scope, task: str, after: int, limit: int) -> Sequence[Entry] | None:
-        """See `Store.read`."""
+        """See `Store.read`. Entries that were written here are what they are everywhere; if there
+        are none, others may have written some."""
+        live = self._recent.find(scope, task)
+        if live is not None and live.first <= after + 1 < live.after:
+            place = after + 1 - live.first
+            return live.entries[place : place + limit]
         return await self._view.read((scope, task, after, limit))
 
     async def list(self, scope: Scope, query: Query) -> Page:
@@ -451,6 +464,7 @@ class PostgresStore:
         if time.monotonic() - self._swept > SWEEP:
             self._swept = time.monotonic()
             self._floors.clear()
+            self._recent.clear()  # others may have forgotten what is remembered here
         ages = {"replied": min(self.keep or RECEIPTS, RECEIPTS)}
         if self.keep:
             ages["NOT replied"] = self.keep
@@ -463,6 +477,8 @@ class PostgresStore:
             if gone < PRUNED:  # those that were passed over are looked at much later
                 self._floors[which] = now - age
             count += gone
+        if count:
+            self._recent.clear()
         return count
 
     # -- for those who deliver
@@ -520,6 +536,10 @@ class PostgresStore:
 
     def _opened(self, webhook: Webhook) -> Webhook:
         return secrets(webhook, self._seal.open)
+
+
+def _ended(head: Head) -> bool:
+    return head.state.terminal or head.replied
 
 
 def _claimed(head: Head, task: Task, received: Received) -> Claim:

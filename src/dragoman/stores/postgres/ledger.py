@@ -17,6 +17,7 @@ from dragoman.events import Entry, Received
 from dragoman.store import Draft, Receipt, Webhook
 from dragoman.stores.codec import STATES, body, decode_canceled, encode
 from dragoman.stores.postgres.schema import BLOCK
+from dragoman.stores.recent import Commit
 from dragoman.stores.row import Row
 from dragoman.types import TaskState
 
@@ -151,6 +152,7 @@ class Ledger:
         self._receipts: list[tuple[Leaf, Receipt, int]] = []
         self._hooks: list[tuple[Leaf, Webhook, int]] = []
         self._keys: list[int] = []
+        self._written: dict[str, tuple[list[Entry], int]] = {}
 
     # -- reading
 
@@ -288,10 +290,12 @@ class Ledger:
         last = "SELECT key FROM moved" if known else "SELECT 0::bigint WHERE false"
         return f"WITH {', '.join(parts)} {last}", values, rows
 
-    def settle(self, rows: Iterable[Leaf], passed: Collection[int]) -> set[str]:
+    def settle(
+        self, rows: Iterable[Leaf], passed: Collection[int]
+    ) -> tuple[set[str], list[Commit]]:
         """What was written is what is there now. The rows that did not pass are forgotten, and
         named."""
-        lost = set()
+        lost, commits = set(), []
         for row in rows:
             row.mail = None
             if row.before >= 0 and row.key not in passed:
@@ -299,10 +303,11 @@ class Ledger:
                 self._rows.pop(row.id, None)
             else:
                 row.before, row.leased = row.version, row.lease
+                commits.append((row.id, row.head(), *self._written.get(row.id, ((), 0))))
         self._clear()
         if len(self._rows) > KEPT:
             self._rows.clear()
-        return lost
+        return lost, commits
 
     def forget(self) -> None:
         """Nothing of it is known to have happened."""
@@ -318,14 +323,19 @@ class Ledger:
         self._touched.clear()
         self._receipts.clear()
         self._hooks.clear()
+        self._written.clear()
 
     def _entries(self, row: Leaf) -> list[tuple[int, int, int, int, bytes]]:
         fresh, row.entries = row.entries, []
+        if not fresh:
+            return []
+        before = row.size
         found = []
         for item in fresh:
             kind, data = body(item)
             row.size += len(data)
             found.append((row.key, item.number, item.turn, kind, data))
+        self._written[row.id] = fresh, row.size - before
         return found
 
     def _views(self, row: Leaf) -> list[tuple[int, str, str, str, int, int]]:

@@ -42,6 +42,7 @@ class Link:
                 max_size=self._size,
                 timeout=CONNECT,
                 command_timeout=2 * STATEMENT,
+                reset=_as_it_is,
                 # behind a pooler that hands out connections by the transaction, nothing prepared
                 # is there the next time
                 statement_cache_size=1000 if self._cached else 0,
@@ -103,6 +104,10 @@ class Link:
             logger.error("PostgreSQL: %s", error, exc_info=error)
             return Unavailable(f"The store is not available ({type(error).__name__})")
         return Unavailable("The store is not available", headers=AGAIN)
+
+
+async def _as_it_is(connection: Any) -> None:
+    """Nothing that we do leaves anything behind on a connection."""
 
 
 def gone(error: BaseException) -> bool:

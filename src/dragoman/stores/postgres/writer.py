@@ -12,6 +12,7 @@ from dragoman.lifecycle import IllegalEvent
 from dragoman.store import Conflict, Stale
 from dragoman.stores.postgres.ledger import Ledger
 from dragoman.stores.postgres.link import Link, gone, refused
+from dragoman.stores.recent import Commit
 from dragoman.telemetry import logger
 
 T = TypeVar("T")
@@ -72,7 +73,10 @@ class Job:
 class Writer:
     """Takes work and answers when it is in the database."""
 
-    def __init__(self, ledger: Ledger, link: Link) -> None:
+    def __init__(
+        self, ledger: Ledger, link: Link, publish: Callable[[Sequence[Commit]], None]
+    ) -> None:
+        self._publish = publish
         self._ledger = ledger
         self._link = link
         self._jobs: list[Job] = []
@@ -178,7 +182,9 @@ class Writer:
             return set()
         sql, values, rows = ledger.statement()
         found = await db.fetch(sql, *values)
-        return ledger.settle(rows, {key for (key,) in found})
+        lost, commits = ledger.settle(rows, {key for (key,) in found})
+        self._publish(commits)
+        return lost
 
     async def _uncertain(self, jobs: Sequence[Job], error: BaseException) -> None:
         """The connection broke: nobody knows whether it was written."""

@@ -40,11 +40,11 @@ from dragoman.store import (
     Webhook,
 )
 from dragoman.stores.codec import encode, secrets
+from dragoman.stores.recent import Recent
 from dragoman.stores.sqlite import lines
 from dragoman.stores.sqlite.driver import STANDARD, Driver, prepare, unavailable
 from dragoman.stores.sqlite.ledger import Leaf, Ledger
 from dragoman.stores.sqlite.lock import Lock
-from dragoman.stores.sqlite.recent import Recent
 from dragoman.stores.sqlite.schema import Unusable, migrate, version
 from dragoman.stores.sqlite.view import Folded, View
 from dragoman.stores.sqlite.writer import Writer

@@ -11,9 +11,9 @@ from dragoman.errors import LimitExceeded, TaskNotFound
 from dragoman.events import Entry, Event, Received
 from dragoman.store import LARGE, Draft
 from dragoman.stores.codec import ARTIFACT, STATES, body, decode_canceled, encode, entry
+from dragoman.stores.recent import Commit
 from dragoman.stores.row import Row
 from dragoman.stores.sqlite.driver import Connection
-from dragoman.stores.sqlite.recent import Commit
 from dragoman.stores.sqlite.schema import BITS
 from dragoman.types import (
     TaskState,

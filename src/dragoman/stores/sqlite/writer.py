@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 from dragoman.errors import A2AError, Unavailable
 from dragoman.lifecycle import IllegalEvent
 from dragoman.store import Conflict, Stale
+from dragoman.stores.recent import Commit
 from dragoman.stores.sqlite.driver import Driver, unavailable
 from dragoman.stores.sqlite.ledger import Ledger
-from dragoman.stores.sqlite.recent import Commit
 from dragoman.telemetry import logger
 
 T = TypeVar("T")

@@ -27,6 +27,11 @@ class Live(Tail):
         self.first = first
         self.size = 0
 
+    @property
+    def after(self) -> int:
+        """The number of the next entry."""
+        return self.first + len(self.entries)
+
 
 class Recent:
     """The logs that moved last. It is told of every commit, in order, before anybody else is."""
@@ -52,6 +57,9 @@ class Recent:
             if head is None:
                 self._size -= live.size if live else 0
                 continue
+            if live is not None and fresh and live.after != fresh[0].number:
+                self._size -= live.size  # others have written in between
+                live = None
             if live is None:
                 live = Live(head, fresh[0].number if fresh else head.last + 1)
             live.head = head
