@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 
 from dragoman.caller import Scope
@@ -26,6 +27,8 @@ class Live(Tail):
         self.head = head
         self.first = first
         self.size = 0
+        self.told = time.monotonic()
+        """When it was last heard of."""
 
     @property
     def after(self) -> int:
@@ -62,7 +65,7 @@ class Recent:
                 live = None
             if live is None:
                 live = Live(head, fresh[0].number if fresh else head.last + 1)
-            live.head = head
+            live.head, live.told = head, time.monotonic()
             self._logs[task] = live  # the latest is the last to go
             if fresh:
                 self._extend(live, fresh, size + 512 * len(fresh))

@@ -45,6 +45,7 @@ T = TypeVar("T")
 
 SHARDS = 1024
 """Counts are kept in so many parts, so that replicas do not wait for each other."""
+MOMENT = 0.02
 PRUNED = 256
 SWEEP = 600.0
 """How often to look again at what was too old already, but could not be forgotten yet."""
@@ -217,9 +218,10 @@ class PostgresStore:
         return Accepted(found.head, found.number, event, False)
 
     async def head(self, scope: Scope, task: str) -> Head | None:
-        """See `Store.head`. What has ended does not change; of all else, others may know more."""
+        """See `Store.head`. What has ended does not change. Of all else others may know more, and
+        will ring; so what was written here a moment ago is good enough to wait with."""
         live = self._recent.find(scope, task)
-        if live is not None and _ended(live.head):
+        if live and (_ended(live.head) or time.monotonic() - live.told < MOMENT):
             return live.head
         return await self._view.head((scope, task))
 
