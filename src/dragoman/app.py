@@ -23,6 +23,7 @@ from dragoman.caller import Policy
 from dragoman.dialects import v1_0
 from dragoman.errors import A2AError, MethodNotAllowed, MethodNotFound, Unavailable
 from dragoman.keeper import Keeper
+from dragoman.lookout import Lookout
 from dragoman.reader import Closing
 from dragoman.security.egress import Egress
 from dragoman.security.files import Scan
@@ -135,6 +136,8 @@ class App:
         """False where it only works, and nobody calls."""
         self.ports: list[Port] = []
         """The gRPC ports that are open, in the order of the agents."""
+        self.lookout: Lookout | None = None
+        """What it tells of itself, once it has started."""
         self._worker: Worker | None = None
         self._runner: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -226,14 +229,17 @@ class App:
         return await http.fail(exchange, error)
 
     async def _health(self, exchange: Exchange, path: str) -> None:
-        draining = any(e.service.draining for e in self.endpoints.values())
-        down = self._loop is None
-        ready = not draining and not down
-        if path == "/healthz":
-            ready = not down
-        status = b"ok" if ready else b"draining" if draining else b"down"
-        body = b'{"status":"%b"}' % status
-        await exchange.respond(200 if ready else 503, body, headers=(http.PRIVATE,))
+        lookout, state = self.lookout, "ok"
+        if self._loop is None or lookout is None:
+            state = "down"
+        elif path == "/readyz":
+            state = await lookout.state()
+        body = b'{"status":"%b"}' % state.encode()
+        await exchange.respond(200 if state == "ok" else 503, body, headers=(http.PRIVATE,))
+
+    @property
+    def _draining(self) -> bool:
+        return any(endpoint.service.draining for endpoint in self.endpoints.values())
 
     # -- life
 
@@ -305,24 +311,34 @@ class App:
                 stack.push_async_callback(self.store.close)
                 await self.bell.open()
                 stack.push_async_callback(self.bell.close)
-                worker = await self._hire(stack) if self.settings.workers else None
+                lookout = self._look_out()
+                bell = lookout.bell(self.bell)
+                worker = await self._hire(stack, bell, lookout) if self.settings.workers else None
                 egress = self._way_out() if self.settings.push else None
                 if egress is not None:
                     await stack.enter_async_context(egress)
                 await self._sign()
-                self._begin(worker, egress)
+                self._begin(worker, egress, bell, lookout)
                 if self.serves:
                     self._tell()
                 for port in self._ports() if self.serves else ():
                     await stack.enter_async_context(port)
                     self.ports.append(port)
+                await stack.enter_async_context(lookout)
                 async with asyncio.TaskGroup() as group:
-                    keeper = Keeper(self.agents, self.store, self.bell, self.settings)
-                    jobs = [keeper.run(), self.streams.run(), self.bodies.run()]
+                    keeper = Keeper(self.agents, self.store, bell, self.settings)
+                    jobs = [keeper.run(), self.streams.run(), self.bodies.run(), lookout.run()]
+                    if self.ports:
+                        jobs.append(self._tell_ports(lookout))
                     if egress is not None:
                         jobs.append(
                             push.Courier(
-                                self.agents, self.store, self.bell, self.settings, egress
+                                self.agents,
+                                self.store,
+                                bell,
+                                self.settings,
+                                egress,
+                                metrics=lookout.metrics,
                             ).run()
                         )
                     if self.settings.watchdog:
@@ -387,20 +403,53 @@ class App:
                 "`hosts`, for others"
             )
 
-    async def _hire(self, stack: AsyncExitStack) -> Worker:
+    async def _hire(self, stack: AsyncExitStack, bell: Bell, lookout: Lookout) -> Worker:
         """A worker, and what the agents' lifespans give it."""
-        worker = Worker(self.agents, self.store, self.bell, self.settings)
+        worker = Worker(
+            self.agents,
+            self.store,
+            bell,
+            self.settings,
+            metrics=lookout.metrics,
+            spans=lookout.spans,
+        )
         for key, agent in self.agents.items():
             if agent.lifespan is not None:
                 worker.states[key] = await stack.enter_async_context(agent.lifespan(agent))
         return worker
 
-    def _begin(self, worker: Worker | None, egress: Egress | None) -> None:
-        self._worker = worker
+    def _look_out(self) -> Lookout:
+        return Lookout(
+            self.agents,
+            self.store,
+            self.settings,
+            draining=lambda: self._draining,
+            running=lambda: self._worker.runs if self._worker else {},
+            streams=lambda: len(self.streams.open),
+        )
+
+    async def _tell_ports(self, lookout: Lookout) -> None:
+        """Let the health of gRPC be that of `/readyz`."""
+        while True:
+            ready = await lookout.pulse.beats()
+            for port in self.ports:
+                await port.tell(ready)
+            await asyncio.sleep(self.settings.poll)
+
+    def _begin(
+        self, worker: Worker | None, egress: Egress | None, bell: Bell, lookout: Lookout
+    ) -> None:
+        self._worker, self.lookout = worker, lookout
         self.closing.now = False
+        self.streams.metrics = lookout.metrics
         for endpoint in self.endpoints.values():
+            endpoint.observe(lookout.metrics, lookout.spans)
             endpoint.service.draining = False
             endpoint.service.egress = egress
+            endpoint.service.timed = (
+                None if lookout.metrics is None else lookout.metrics.accept.at().observe
+            )
+            endpoint.service.bell = bell
 
     def _ports(self) -> list[Port]:
         """A gRPC port for each agent, one after the other: gRPC has no paths to tell them by."""

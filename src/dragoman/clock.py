@@ -13,6 +13,8 @@ _RFC3339 = re.compile(
 )
 _second = 0
 _prefix = ""
+_text = ""
+_whole = 0.0
 
 
 def now() -> str:
@@ -28,6 +30,16 @@ def stamp(seconds: float) -> str:
         _prefix = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
         _second = whole
     return f"{_prefix}.{milli:03d}Z"
+
+
+def seconds(text: str) -> float:
+    """The Unix time of one in the form of `now`."""
+    global _text, _whole
+    head = text[:19]
+    if head != _text:  # likewise
+        _whole = datetime.fromisoformat(f"{head}+00:00").timestamp()
+        _text = head
+    return _whole + int(text[20:23]) / 1000
 
 
 def utc(text: str) -> str:

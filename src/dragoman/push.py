@@ -25,6 +25,7 @@ from dragoman.dialects import v0_1, v1_0
 from dragoman.dialects.v0_3 import rpc as v0_3
 from dragoman.errors import Unavailable
 from dragoman.events import Entry
+from dragoman.metrics import Metrics
 from dragoman.reader import Past
 from dragoman.security import signature
 from dragoman.security.egress import Answer, Busy, Egress, Refused, Unreachable
@@ -64,8 +65,11 @@ class Courier:
         bell: Bell,
         settings: Settings,
         egress: Egress,
+        *,
+        metrics: Metrics | None = None,
     ) -> None:
         self.agents = agents
+        self.metrics = metrics
         self.store = store
         self.bell = bell
         self.settings = settings
@@ -171,6 +175,8 @@ class Courier:
                     if body and (failure := await self._post(line, entry.number, body)):
                         await self._failed(line, cursor, failure)
                         return
+                    if body:
+                        self._count(line, "delivered")
                     cursor = entry.number
                     self._moved[host] = time.monotonic()
                     if body and not await self.store.dispatched(line, cursor, wait=self.lease):
@@ -207,6 +213,7 @@ class Courier:
         attempts = line.attempts if cursor == line.cursor else 0
         plan = self.settings.push_retries
         parked = failure.final or attempts >= len(plan)
+        self._count(line, "parked" if parked else "failed")
         wait = 0.0
         if not parked:
             wait = max(plan[attempts] * random.uniform(0.9, 1.1), failure.after)
@@ -220,6 +227,10 @@ class Courier:
             extra={"task": line.task},
         )
         await self.store.dispatched(line, cursor, wait=wait, failed=failure.reason, parked=parked)
+
+    def _count(self, line: Line, outcome: str) -> None:
+        if self.metrics is not None:
+            self.metrics.deliveries.add(line.scope.agent, outcome)
 
     def _headers(self, line: Line, number: int, body: bytes) -> dict[str, str]:
         config = line.webhook.config

@@ -106,6 +106,8 @@ class Stream:
         """End with the answer to this message; 0 is the end of the task."""
         self.over = False
         """Nothing comes after what was given last."""
+        self.live = False
+        """What was given last came while it was waited for."""
         self._current = False
         self._nudged = False
         self._ear = reader.bell.ears.listen(task)
@@ -113,6 +115,7 @@ class Stream:
     async def next(self) -> Sequence[Entry] | None:
         """What comes next, an empty one when nudged; None at the end."""
         while not self.over:
+            self.live = self._current
             if self._current:  # what was written since then has rung the ear
                 self._current = False
                 await self._ear.wait()

@@ -7,7 +7,8 @@ import binascii
 import hashlib
 import inspect
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -89,6 +90,8 @@ class Service:
         self.settings = settings
         self.reader = Reader(store, bell, closing)
         self.draining = False
+        self.timed: Callable[[float], None] | None = None
+        """Is told how long it took until a message was in the store, if anybody wants to know."""
         self._policy = policy
         self._files = Files(settings.file_types, settings.max_file, scan)
         self._quota = Quota(settings.quota_tasks, settings.quota_waiting, store.tally)
@@ -382,8 +385,13 @@ class Service:
         accepting = self.store.accept(scope, draft)
         # Rung before it has landed, so that a claim shares its commit; in vain if it is refused.
         self.bell.ring(self._work)
+        timed = self.timed
+        began = 0.0 if timed is None else time.perf_counter()
         try:
-            return await accepting
+            accepted = await accepting
+            if timed is not None:
+                timed(time.perf_counter() - began)
+            return accepted
         except Conflict:
             if chosen:  # it was begun by another message, which this one follows
                 return await self._accept(request, scope, call, begins=False)

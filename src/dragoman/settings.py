@@ -195,7 +195,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     lease: float = setting(30.0, "how long a worker holds a task without renewing")
     poll: float = setting(1.0, "how often to look at the store when no bell rings")
     watchdog: float = setting(1.0, "report a handler that blocks the event loop so long; 0 is off")
-    # logs
+    # what it tells of itself
+    metrics_port: int | None = setting(
+        None, "the port of /metrics, /healthz and /readyz; 0 picks a free one, without it none"
+    )
+    metrics_host: str = setting("127.0.0.1", "the address of that port")
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "what to log")
     log_format: Literal["text", "json"] = setting("text", "how to log")
     access_log: bool = setting(False, "log every request")

@@ -191,6 +191,22 @@ class Renewal(Struct, frozen=True):
     canceling: Collection[str]
 
 
+class Census(Struct, frozen=True, kw_only=True):
+    """What there is of one agent, of all owners together."""
+
+    tasks: Mapping[TaskState, int] = {}
+    """How many born tasks are in each state; a state that none is in may be missing."""
+    ready: int = 0
+    """How many logs have an unread message and no worker: the queue."""
+    oldest: float = 0.0
+    """How many seconds ago the unread message of the first in that queue was received (its
+    `Received.at`); 0 if nothing waits."""
+    behind: int = 0
+    """How many webhook lines have something to deliver, but for those that are parked."""
+    parked: int = 0
+    """How many have something to deliver and were given up."""
+
+
 class Store(Protocol):
     """What every backend does, in one transaction per call."""
 
@@ -280,6 +296,11 @@ class Store(Protocol):
 
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:
         """Those of these logs whose head has another version than the given one, or is gone."""
+
+    async def census(self, agents: Collection[str]) -> Mapping[str, Census]:
+        """What there is of each of these agents, also of those that have nothing. It is for
+        figures, asked for every few seconds at most: it may count, but must hold up neither the
+        event loop nor those who write."""
 
     async def prune(self) -> int:
         """Forget what has outlived its age and has nothing to deliver; how many tasks that

@@ -24,6 +24,8 @@ from dragoman.errors import A2AError, InvalidAgentResponse, Unavailable
 from dragoman.events import Entry, Event, Reply
 from dragoman.lifecycle import IllegalEvent, advance
 from dragoman.lineage import origin
+from dragoman.metrics import Metrics
+from dragoman.otel import Spans
 from dragoman.settings import Settings
 from dragoman.store import LARGE, Claim, Query, Stale, Store
 from dragoman.telemetry import CORRELATION, TASK, audit, logger
@@ -41,6 +43,7 @@ BATCH = 128
 CLAIMS = 32
 RELATED = 100
 """The most tasks that a turn is given beside its own."""
+ENDINGS = ("", *(state.name.lower() for state in TaskState))
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 
 _readable = msgspec.json.Decoder(StreamResponse).decode
@@ -50,9 +53,21 @@ class Worker:
     """Runs the turns of some agents. `run` it; `drain` ends it."""
 
     def __init__(
-        self, agents: Mapping[str, Agent], store: Store, bell: Bell, settings: Settings
+        self,
+        agents: Mapping[str, Agent],
+        store: Store,
+        bell: Bell,
+        settings: Settings,
+        *,
+        metrics: Metrics | None = None,
+        spans: Spans | None = None,
     ) -> None:
         self.agents = agents
+        self.metrics = metrics
+        self.spans = spans
+        self.timed = None if metrics is None else metrics.append.at().observe
+        """Is told how long an append took, if anybody wants to know."""
+        self._waits = {} if metrics is None else {key: metrics.claim.at(key) for key in agents}
         self.store = store
         self.bell = bell
         self.settings = settings
@@ -110,6 +125,9 @@ class Worker:
         """A run has ended: its place is free."""
         run.turn.leave(run.handler.name)
         if self.runs.get(run.claim.head.id) is run:
+            if self.metrics is not None:
+                took = time.monotonic() - (run.deadline - self.settings.turn_timeout)
+                self.metrics.turn.at(run.agent.key, run.outcome).observe(took)
             full = len(self.runs) >= self.settings.max_running
             del self.runs[run.claim.head.id]
             if full:
@@ -164,6 +182,9 @@ class Worker:
         """Work on a claim."""
         if before := self.runs.get(claim.head.id):  # its lease ran out, and it has not heard of it
             self.abandon(before)
+        if self._waits and claim.attempt == 1:
+            waited = time.time() - clock.seconds(claim.received.at)
+            self._waits[claim.head.scope.agent].observe(waited if waited > 0 else 0.0)
         run = Run(self, claim)
         self.runs[claim.head.id] = run
         # A context of its own: what the request's has is not the handler's business.
@@ -461,18 +482,26 @@ class Run:
 
     def _ship(self, entries: list[Entry], release: bool) -> None:
         self._flying = True
+        # not kept on the run: it has as many attributes as share their keys
+        began = 0.0 if self.worker.timed is None else time.perf_counter()
         self._flight = self.worker.store.append(self.claim, entries, release=release)
         if self._flight.done():
-            self._landed(self._flight, entries, release)
+            self._landed(self._flight, entries, release, began)
         else:
-            self._flight.add_done_callback(partial(self._landed, entries=entries, release=release))
+            self._flight.add_done_callback(
+                partial(self._landed, entries=entries, release=release, began=began)
+            )
 
-    def _landed(self, flight: asyncio.Future[bool], entries: list[Entry], release: bool) -> None:
+    def _landed(
+        self, flight: asyncio.Future[bool], entries: list[Entry], release: bool, began: float
+    ) -> None:
         # (Not the future's own state: that changes before this is called.)
         self._flying = False
         error = flight.exception()
         if error is None:
             self._pause = 0.0
+            if (timed := self.worker.timed) is not None:
+                timed(time.perf_counter() - began)
             self.over = self.ended and not self._pending and not flight.result()
             self.worker.bell.ring(self.claim.head.id)
             if self.claim.head.hooked:
@@ -537,9 +566,36 @@ class Run:
 
     # -- the life of a run
 
+    @property
+    def outcome(self) -> str:
+        """How it ended, in a word."""
+        if self.lost:
+            return "lost"
+        if self.reason == "drain" and not self.ended:
+            return "handed_back"
+        return "replied" if self.ended and not self.state.terminal else ENDINGS[self.state.number]
+
     async def perform(self) -> None:
         """Run the handler to its end, whatever it does."""
         TASK.set(self.claim.head.id)
+        if (spans := self.worker.spans) is None:
+            return await self._perform()
+        about = {
+            "a2a.agent": self.agent.key,
+            "a2a.skill": self.claim.received.skill,
+            "a2a.task.id": self.claim.head.id,
+            "a2a.context.id": self.claim.head.context,
+            "a2a.attempt": str(self.claim.attempt),
+        }
+        trace = self.claim.received.trace
+        with spans.open("CONSUMER", f"turn {self.agent.key}", about, trace) as span:
+            await self._perform()
+            span.set_attribute("a2a.outcome", self.outcome)
+            if self.outcome in ("failed", "lost"):
+                spans.failed(span, self.outcome)
+        return None
+
+    async def _perform(self) -> None:
         try:
             try:
                 await self.handler.perform(self.turn, self, self.worker.threads)

@@ -27,7 +27,10 @@ from tests.client.networks import BINDINGS, Dead, card, free_port
 from tests.client.test_client import parrot
 from tests.serving import serving
 
-INNER = {"answered", "begun", "call", "doubtful", "headers", "limit", "rotate", "settled"}
+INNER = {
+    *("about", "answered", "begun", "call", "doubtful", "headers", "limit", "rotate", "settled"),
+    "span",
+}
 """What the parts of the client need of each other."""
 RENAMED = {"aclose": "close"}
 PAIRS = [

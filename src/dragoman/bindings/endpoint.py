@@ -14,11 +14,14 @@ from msgspec.structs import replace
 
 from dragoman import dialects
 from dragoman.bindings.exchange import Exchange, Inquiry, named
+from dragoman.bindings.observer import Observer, Run
 from dragoman.bindings.signer import EXAMPLE, Signer
 from dragoman.bindings.sse import Streams
 from dragoman.caller import Call, Caller, Request, Scope, fault
 from dragoman.errors import A2AError, Forbidden, InvalidParams, Unauthenticated
+from dragoman.metrics import Metrics
 from dragoman.operations import Operation
+from dragoman.otel import Spans
 from dragoman.security.jwk import Key
 from dragoman.security.limits import Limits
 from dragoman.service import Service
@@ -84,8 +87,23 @@ class Endpoint:
         """The port of gRPC, while it is open."""
         self.signer = Signer((), settings)
         self._limits = limits
+        self._run: Run = self._audited if settings.audit else self._operate
+        self._observer: Observer | None = None
         self._open = identify is None and limits is None and not service.required
         self._cards: dict[tuple[str, Writing], tuple[bytes, bytes]] = {}
+
+    def observe(self, metrics: Metrics | None, spans: Spans | None) -> None:
+        """Put down from now on what is asked for, if anybody wants to know."""
+        self._run = self._audited if self.settings.audit else self._operate
+        self._observer = None
+        if metrics is not None or spans is not None:
+            self._observer = Observer(self.service.agent.key, self._run, metrics, spans)
+            self._run = self._observer.run
+
+    def refused(self, error: Exception, exchange: Inquiry) -> None:
+        """A request came to nothing."""
+        if self._observer is not None:
+            self._observer.refused(error, exchange)
 
     async def sign(self, keys: Sequence[Key]) -> None:
         """Sign the card with these keys from now on; ValueError if it cannot be signed."""
@@ -153,10 +171,9 @@ class Endpoint:
         self, operation: Operation, request: Wire, call: Call, exchange: Inquiry
     ) -> Awaitable[Any]:
         """Run an operation: its answer, or the stream it opened."""
-        run = self._audited if self.settings.audit else self._operate
         if self.gate is not None and self.gate.tokens:
-            return self._challenged(run(operation, request, call, exchange), exchange)
-        return run(operation, request, call, exchange)
+            return self._challenged(self._run(operation, request, call, exchange), exchange)
+        return self._run(operation, request, call, exchange)
 
     async def _challenged(self, answer: Awaitable[Any], exchange: Inquiry) -> Any:
         """The answer; who lacks a scope is told how to get it."""

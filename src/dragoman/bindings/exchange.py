@@ -80,6 +80,13 @@ class Bodies:
 class Inquiry(Protocol):
     """What the endpoint needs to know of a request, over whatever it came."""
 
+    counted: bool
+    """Whether it has been put down for the figures."""
+
+    @property
+    def binding(self) -> str:
+        """Over what it came: jsonrpc, http, grpc."""
+
     @property
     def headers(self) -> Iterable[bytes]:
         """The names of its headers, in lower case."""
@@ -109,7 +116,8 @@ class Exchange:
     """The request's parts as they are needed, and ways to answer."""
 
     __slots__ = (
-        *("always", "bodies", "headers", "path", "receive", "root", "scope", "send", "settings"),
+        *("always", "binding", "bodies", "counted", "headers"),
+        *("path", "receive", "root", "scope", "send", "settings"),
     )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, bodies: Bodies) -> None:
@@ -118,6 +126,7 @@ class Exchange:
         self.send = send
         self.bodies = bodies
         self.settings = bodies.settings
+        self.binding, self.counted = "http", False
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.always = bodies.always
         """The headers of its answer, whatever that is."""

@@ -17,13 +17,14 @@ from grpc_reflection.v1alpha import reflection
 
 from dragoman import dialects
 from dragoman.bindings.endpoint import ANONYMOUS, Endpoint
-from dragoman.bindings.sse import asking, formed
+from dragoman.bindings.sse import asking, formed, wrote
 from dragoman.caller import Call, Caller, Request
 from dragoman.dialects import protobuf
 from dragoman.dialects.protobuf.speech import BARE, OLDER, SPEECHES, Speech
 from dragoman.dialects.v0_3 import proto as v0_3
 from dragoman.errors import A2AError, InternalError, Unavailable
 from dragoman.events import RESUME, Entry, placed
+from dragoman.metrics import Metrics
 from dragoman.operations import Operation
 from dragoman.reader import Stream
 from dragoman.settings import Settings
@@ -32,6 +33,8 @@ from dragoman.telemetry import logger
 Context: TypeAlias = Any  # grpc has no types
 ERRORS = {code.name: code for code in grpc.StatusCode}
 DETAILS = "grpc-status-details-bin"
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 SOME = 32
 """So many events are encoded and then sent: to go to and fro for each costs more, and all of them
 would wait in memory for a slow reader."""
@@ -59,11 +62,13 @@ class Port:
                 [grpc.method_handlers_generic_handler(speech.service, handlers)]
             )
             names.append(speech.service)
+        self._names = ("", *names, health.SERVICE_NAME)
+        self._ready = True
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        for name in self._names:
+            await self._health.set(name, SERVING)
         names.append(health.SERVICE_NAME)
-        for name in ("", *names):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         names.append(reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server, pool=Pools())
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -83,6 +88,13 @@ class Port:
         await server.start()
         self.endpoint.grpc = self.number
         return self
+
+    async def tell(self, ready: bool) -> None:
+        """Tell who asks for the health whether it is ready; after `drain` it is not."""
+        if ready is not self._ready:
+            self._ready = ready
+            for name in self._names:
+                await self._health.set(name, SERVING if ready else NOT_SERVING)
 
     async def drain(self) -> None:
         """Tell who asks for the health that it ends."""
@@ -177,12 +189,15 @@ class Pools:
 class Inquiry:
     """One call's metadata, as the endpoint wants to see it."""
 
-    __slots__ = ("context", "headers", "method", "settings")
+    __slots__ = ("context", "counted", "headers", "method", "settings")
+
+    binding = "grpc"
 
     def __init__(self, context: Context, method: str, settings: Settings) -> None:
         self.context = context
         self.method = method
         self.settings = settings
+        self.counted = False
         self.headers = {name.encode(): value for name, value in context.invocation_metadata() or ()}
 
     def header(self, name: bytes) -> str:
@@ -236,8 +251,7 @@ def _handler(endpoint: Endpoint, speech: Speech, operation: Operation) -> grpc.R
     name = next(name for name, found in speech.methods.items() if found is operation)
     path = f"/{speech.service}/{name}"
 
-    async def begin(body: bytes, context: Context) -> tuple[Inquiry, Call, Any]:
-        inquiry = Inquiry(context, path, endpoint.settings)
+    async def begin(body: bytes, inquiry: Inquiry) -> tuple[Call, Any]:
         version = dialects.agreed(inquiry.header(b"a2a-version"), (speech.version,))
         if endpoint.plain(inquiry):
             call = ANONYMOUS[version]
@@ -250,28 +264,34 @@ def _handler(endpoint: Endpoint, speech: Speech, operation: Operation) -> grpc.R
             active = ", ".join(call.caller.extensions)
             name = "a2a-extensions" if version == "1.0" else "x-a2a-extensions"
             # before there is a stream, which would stay open if the caller has gone
-            await context.send_initial_metadata(((name, active),))
+            await inquiry.context.send_initial_metadata(((name, active),))
         answer = await endpoint.operate(operation, request, call, inquiry)
-        return inquiry, call, answer
+        return call, answer
 
     async def unary(body: bytes, context: Context) -> Any:
+        inquiry = Inquiry(context, path, endpoint.settings)
         try:
-            inquiry, _, answer = await begin(body, context)
+            _, answer = await begin(body, inquiry)
             return _heard(speech, inquiry).encode(answer)
         except A2AError as error:
+            endpoint.refused(error, inquiry)
             return await _abort(context, speech, error)
         except Exception as error:
             logger.exception("internal error")
+            endpoint.refused(error, inquiry)
             return await _abort(context, speech, InternalError.of(error))
 
     async def stream(body: bytes, context: Context) -> None:
+        inquiry = Inquiry(context, path, endpoint.settings)
         try:
-            inquiry, call, answer = await begin(body, context)
+            call, answer = await begin(body, inquiry)
             await Flow(context, answer, _heard(speech, inquiry), call.caller).run(endpoint)
         except A2AError as error:
+            endpoint.refused(error, inquiry)
             await _abort(context, speech, error)
         except Exception as error:
             logger.exception("internal error in a stream")
+            endpoint.refused(error, inquiry)
             await _abort(context, speech, InternalError.of(error))
 
     if operation.streams:
@@ -298,6 +318,7 @@ class Flow:
         self.owner = caller.owner
         self._places = RESUME in caller.extensions
         self._cut = False
+        self._metrics: Metrics | None = None
         self._task: asyncio.Task[None] | None = None
 
     def watch(self) -> None:
@@ -316,6 +337,7 @@ class Flow:
     async def run(self, endpoint: Endpoint) -> None:
         """Send the whole stream."""
         self._task = asyncio.current_task()
+        self._metrics = endpoint.streams.metrics
         endpoint.streams.add(self)
         try:
             await self._pour()
@@ -341,6 +363,8 @@ class Flow:
                         self.sending = time.monotonic()
                         await write(wire)
             self.sent, self.sending = time.monotonic(), 0.0
+            if self._metrics is not None:
+                wrote(self._metrics, self.stream, entries)
         if asked is not None:
             await write(self._wire(asked, last=True))
 

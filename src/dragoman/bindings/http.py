@@ -85,11 +85,13 @@ async def serve(endpoint: Endpoint, exchange: Exchange, path: str) -> None:
         streaming = isinstance(answer, Stream)
         body = b"{}" if answer is None or streaming else _form(version, exchange).encode(answer)
     except A2AError as error:
+        endpoint.refused(error, exchange)
         return await fail(exchange, error, version)
     except Gone:
         raise
     except Exception as error:
         logger.exception("internal error")
+        endpoint.refused(error, exchange)
         return await fail(exchange, InternalError.of(error), version)
     if isinstance(answer, Stream):
         return await _stream(endpoint, exchange, answer, call)

@@ -101,6 +101,7 @@ async def serve(endpoint: Endpoint, exchange: Exchange) -> None:
     """Answer one request."""
     asked, body = Asked(), b""
     envelope: Envelope | None = None
+    exchange.binding = "jsonrpc"
     try:
         plain = endpoint.plain(exchange)
         caller = ANONYMOUS["1.0"].caller if plain else await endpoint.caller(exchange)
@@ -126,6 +127,7 @@ async def serve(endpoint: Endpoint, exchange: Exchange) -> None:
         streaming = isinstance(answer, Stream)
         result = b"null" if answer is None or streaming else asked.dialect.encode(answer)
     except A2AError as error:
+        endpoint.refused(error, exchange)
         if envelope is None:
             asked.id = _salvaged(body)
         return await fail(exchange, error, asked)
@@ -133,6 +135,7 @@ async def serve(endpoint: Endpoint, exchange: Exchange) -> None:
         raise
     except Exception as error:
         logger.exception("internal error")
+        endpoint.refused(error, exchange)
         return await fail(exchange, InternalError.of(error), asked)
     if asked.id is None:
         if isinstance(answer, Stream):

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from dragoman import clock
 from dragoman.bindings.exchange import Exchange, Headers
 from dragoman.dialects import Form, v1_0
 from dragoman.errors import A2AError, InternalError, LimitExceeded
 from dragoman.events import Entry, placed
+from dragoman.metrics import Metrics
 from dragoman.reader import Stream
 from dragoman.settings import Settings
 from dragoman.telemetry import logger
@@ -51,6 +53,7 @@ class Streams:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.metrics: Metrics | None = None
         self.open: set[Open] = set()
         self._owned: Counter[str] = Counter()
 
@@ -88,6 +91,15 @@ class Streams:
                     pour.cut()
                 elif not pour.sending and now - pour.sent > self.settings.keepalive:
                     pour.beat()
+
+
+def wrote(metrics: Metrics, stream: Stream, entries: Sequence[Entry]) -> None:
+    """Put down how long the last of these took, if it is a status that the reader waited for."""
+    event = entries[-1].event if entries and stream.live else None
+    if isinstance(event, TaskStatusUpdateEvent) and len(event.status.timestamp or "") == 24:
+        assert event.status.timestamp is not None
+        lag = time.time() - clock.seconds(event.status.timestamp)
+        metrics.lag.at().observe(max(lag, 0.0))
 
 
 def formed(dialect: Form, entry: Entry, last: bool) -> bytes:
@@ -141,6 +153,7 @@ class Pour:
         """Before 1.0: what may have been the last event, and was not said to be."""
         self._idle = False
         self._gone = False
+        self._metrics: Metrics | None = None
         self._task: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
 
@@ -165,6 +178,7 @@ class Pour:
     ) -> None:
         """Send the whole stream."""
         self._task = asyncio.current_task()
+        self._metrics = streams.metrics
         streams.add(self)
         try:
             await self.exchange.begin(EVENT_STREAM, (*HEADERS, *headers))
@@ -216,6 +230,8 @@ class Pour:
                 await self._send(frames[0] if len(frames) == 1 else b"".join(frames))
                 soon = self.sent - before < 2 * PAUSE
                 rush = rush + 1 if soon and len(frames) < FEW else 0
+                if self._metrics is not None:
+                    wrote(self._metrics, self.stream, entries)
             elif self._idle:
                 await self._send(self._alive)
 

@@ -10,12 +10,13 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, NoReturn, TypedDict, TypeVar, Unpack
+from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from dragoman import clock, content, telemetry
+from dragoman import clock, content, otel, telemetry
 from dragoman.client.behalf import Behalf
 from dragoman.client.binding import BINDINGS, Binding, Order, minor, spoken
 from dragoman.client.credentials import ANYWHERE, LIMIT, Auth, Guard, wanted
@@ -38,6 +39,7 @@ from dragoman.errors import (
     VersionNotSupported,
 )
 from dragoman.events import RESUME
+from dragoman.operations import BY_CALL
 from dragoman.security.signing import Judge, Keys
 from dragoman.types import (
     AgentCard,
@@ -120,6 +122,8 @@ class Client:
     card: AgentCard
     interface: AgentInterface
     binding: Binding
+    spans: otel.Spans | None = None
+    """Those of OpenTelemetry, where the process uses it."""
     resumes = False
     """The agent tells places: a broken stream goes on exactly where it was."""
 
@@ -183,6 +187,7 @@ class Client:
         return cls(target, engine=engine or Sockets(), **options)
 
     async def __aenter__(self) -> Client:
+        self.spans = otel.spans()
         try:
             target = self._target
             if isinstance(target, AgentCard):
@@ -389,6 +394,22 @@ class Client:
         telemetry.carry(found, self._behalf.trace if self._behalf else "")
         return found
 
+    def span(self, call: str) -> AbstractContextManager[Any]:
+        """A block that is a span of OpenTelemetry, where the process uses it."""
+        if self.spans is None:
+            return nullcontext()
+        return self.spans.open("CLIENT", BY_CALL[call].name, *self.about(call))
+
+    def about(self, call: str) -> tuple[dict[str, str], str]:
+        """What such a span says, and the trace that the work came with."""
+        about = {
+            "a2a.operation": BY_CALL[call].name,
+            "a2a.binding": self.interface.protocol_binding,
+            "a2a.version": self.interface.protocol_version,
+            "server.address": urlsplit(self.interface.url).hostname or "",
+        }
+        return about, self._behalf.trace if self._behalf else ""
+
     async def call(
         self,
         call: str,
@@ -399,15 +420,16 @@ class Client:
         """Ask for an operation, as often as it takes and may be done."""
 
         async def once() -> Any:
-            order = Order(
-                call=call, request=request, headers=self.headers(headers), files=files or {}
-            )
-            async with asyncio.timeout(self.timeout) as limit:
-                before = LIMIT.set(limit)
-                try:
-                    return await self.binding.call(order)
-                finally:
-                    LIMIT.reset(before)
+            with self.span(call):
+                order = Order(
+                    call=call, request=request, headers=self.headers(headers), files=files or {}
+                )
+                async with asyncio.timeout(self.timeout) as limit:
+                    before = LIMIT.set(limit)
+                    try:
+                        return await self.binding.call(order)
+                    finally:
+                        LIMIT.reset(before)
 
         try:
             async with self.limit():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from dragoman import otel
 from dragoman.client.binding import Order
 from dragoman.client.engine import Silent, Unreachable
 from dragoman.client.folding import Event, Folding
@@ -23,6 +24,7 @@ from dragoman.errors import (
     UnsupportedOperation,
 )
 from dragoman.events import RESUME
+from dragoman.operations import BY_CALL
 from dragoman.types import (
     SendMessageRequest,
     StreamResponse,
@@ -294,14 +296,20 @@ class Stream:
         request: SendMessageRequest | SubscribeToTaskRequest,
         headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[StreamResponse]:
+        found, spans = self._client.headers(headers), self._client.spans
+        span = None
+        if spans is not None:
+            span = spans.begin("CLIENT", BY_CALL[call].name, *self._client.about(call))
+            found["traceparent"] = otel.parent(span)
         order = Order(
             call=call,
             request=request,
-            headers=self._client.headers(headers),
+            headers=found,
             files=self._files if call == "stream" else {},
             patience=self._client.patience,
         )
-        self._items = self._client.binding.stream(order)
+        items = self._client.binding.stream(order)
+        self._items = items if spans is None or span is None else spans.around(span, items)
         return self._items
 
     def _take(self, event: Event) -> None:

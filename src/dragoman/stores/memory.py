@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from heapq import heappop, heappush, nsmallest
 from itertools import islice
@@ -20,6 +20,7 @@ from dragoman.events import CancelRequested, Entry
 from dragoman.lifecycle import IllegalEvent
 from dragoman.store import (
     Accepted,
+    Census,
     Claim,
     Conflict,
     Draft,
@@ -33,6 +34,7 @@ from dragoman.store import (
     Webhook,
 )
 from dragoman.stores.log import Log, Shelf
+from dragoman.stores.row import age
 from dragoman.types import TaskState, TaskStatusUpdateEvent
 
 
@@ -254,6 +256,32 @@ class MemoryStore:
             for task, version in places.items()
             if (log := logs.get(task)) is None or log.version != version
         ]
+
+    async def census(self, agents: Collection[str]) -> Mapping[str, Census]:
+        """See `Store.census`."""
+        return {agent: self._count(agent) for agent in agents}
+
+    def _count(self, agent: str) -> Census:
+        tasks: Counter[TaskState] = Counter()
+        for scope, shelf in self._shelves.items():
+            if scope.agent == agent:
+                tasks.update(shelf.tally())
+        queue = (log for log in self._queues.get(agent, ()) if log.ready)
+        first = next((log for log in queue if self._logs.get(log.id) is log), None)
+        lines = [
+            line.parked
+            for log in self._logs.values()
+            if log.lines and log.scope.agent == agent
+            for line in log.lines.values()
+            if line.cursor < log.last
+        ]
+        return Census(
+            tasks=tasks,
+            ready=sum(1 for log in queue if self._logs.get(log.id) is log) + (first is not None),
+            oldest=age(first.received(first.inbox[0])) if first else 0.0,
+            behind=lines.count(False),
+            parked=lines.count(True),
+        )
 
     async def prune(self) -> int:
         """See `Store.prune`."""

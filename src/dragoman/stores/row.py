@@ -6,6 +6,7 @@ entries in one transaction. A rule refuses before it changes anything.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -20,6 +21,11 @@ from dragoman.types import Task, TaskState, TaskStatusUpdateEvent
 
 UNREAD = 1000
 """The most messages that may wait for their turn in one task."""
+
+
+def age(received: Received) -> float:
+    """How many seconds ago a message was received, as far as clocks agree."""
+    return max(time.time() - clock.seconds(received.at), 0.0)
 
 
 class Row:

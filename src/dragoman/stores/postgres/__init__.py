@@ -18,6 +18,7 @@ from dragoman.lifecycle import birth
 from dragoman.security.seal import Seal, Unsealable
 from dragoman.store import (
     Accepted,
+    Census,
     Claim,
     Conflict,
     Draft,
@@ -460,6 +461,10 @@ class PostgresStore:
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:
         """See `Store.moved`."""
         return await self._view.moved(places)
+
+    async def census(self, agents: Collection[str]) -> Mapping[str, Census]:
+        """See `Store.census`."""
+        return await self._view.census(agents)
 
     async def prune(self) -> int:
         """See `Store.prune`. A direct reply is kept for as long as its send may come again."""

@@ -7,12 +7,13 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from dragoman.caller import Scope
-from dragoman.events import Entry
+from dragoman.events import Entry, Received
 from dragoman.lifecycle import fold
-from dragoman.store import LARGE, Head, Page, Query, Record
+from dragoman.store import LARGE, Census, Head, Page, Query, Record
 from dragoman.stores.codec import ARTIFACT, STATES, decode_task, encode, entry
 from dragoman.stores.postgres.ledger import COLUMNS, NAMES, NOW, Leaf
 from dragoman.stores.postgres.link import Link
+from dragoman.stores.row import age
 from dragoman.types import Task, TaskState
 
 Q = TypeVar("Q")
@@ -217,6 +218,36 @@ class View:
             limit,
         )
         return [Leaf.restored(columns).head() for columns in found]
+
+    async def census(self, agents: Collection[str]) -> Mapping[str, Census]:
+        """What there is of each of these agents."""
+        found = {}
+        for agent in agents:
+            tasks = await self._link.fetch(
+                "SELECT state, sum(number) FROM tally WHERE agent = $1 GROUP BY state", agent
+            )
+            ((ready, behind, parked),) = await self._link.fetch(
+                "SELECT (SELECT count(*) FROM task WHERE agent = $1 AND ready IS NOT NULL), "
+                "(SELECT count(*) FROM line WHERE agent = $1 AND behind AND NOT parked), "
+                "(SELECT count(*) FROM line WHERE agent = $1 AND behind AND parked)",
+                agent,
+            )
+            first = await self._link.fetch(
+                "SELECT entry.number, entry.turn, entry.kind, entry.body FROM (SELECT key, inbox "
+                "FROM task WHERE agent = $1 AND ready IS NOT NULL ORDER BY ready, key LIMIT 1) "
+                "AS task JOIN entry ON entry.task = task.key "
+                "AND entry.number = split_part(task.inbox, ',', 1)::int",
+                agent,
+            )
+            event = entry(*first[0]).event if first else None
+            found[agent] = Census(
+                tasks={STATES[state]: int(number) for state, number in tasks},
+                ready=ready,
+                oldest=age(event) if isinstance(event, Received) else 0.0,
+                behind=behind,
+                parked=parked,
+            )
+        return found
 
     async def keep(self, folded: Folded) -> None:
         """Keep what was folded."""

@@ -27,6 +27,7 @@ from dragoman.lifecycle import birth
 from dragoman.security.seal import Seal, Unsealable
 from dragoman.store import (
     Accepted,
+    Census,
     Claim,
     Conflict,
     Draft,
@@ -434,6 +435,10 @@ class SqliteStore:
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:
         """See `Store.moved`."""
         return await self._read(lambda view: view.moved(places))
+
+    async def census(self, agents: Collection[str]) -> Mapping[str, Census]:
+        """See `Store.census`."""
+        return await self._read(lambda view: view.census(agents))
 
     async def prune(self) -> int:
         """See `Store.prune`. A direct reply is kept for as long as its send may come again."""

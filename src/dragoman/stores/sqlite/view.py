@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 
 from dragoman.caller import Scope
-from dragoman.events import Entry
+from dragoman.events import Entry, Received
 from dragoman.lifecycle import fold
-from dragoman.store import Head, Line, Page, Query, Webhook
+from dragoman.store import Census, Head, Line, Page, Query, Webhook
 from dragoman.stores.codec import STATES, decode_task, decode_webhook
+from dragoman.stores.row import age
 from dragoman.stores.sqlite.driver import Connection
 from dragoman.stores.sqlite.ledger import FOUND, MINE, Leaf, entries, events
 from dragoman.stores.sqlite.lines import LINE, line
@@ -151,6 +152,41 @@ class View:
             (scope.agent, scope.tenant, scope.owner),
         )
         return {STATES[state]: number for state, number in found.fetchall()}
+
+    def census(self, agents: Collection[str]) -> dict[str, Census]:
+        """What there is of each of these agents."""
+        self.db.execute("BEGIN")
+        try:
+            return {agent: self._count(agent) for agent in agents}
+        finally:
+            self.db.execute("COMMIT")
+
+    def _count(self, agent: str) -> Census:
+        db = self.db
+        tasks = db.execute(
+            "SELECT state, sum(number) FROM tally JOIN scope ON scope.key = tally.scope "
+            "WHERE scope.agent = ? GROUP BY state",
+            (agent,),
+        ).fetchall()
+        queue = "FROM task WHERE agent = ? AND ready NOTNULL"
+        (ready,) = db.execute(f"SELECT count(*) {queue}", (agent,)).fetchone()
+        first = db.execute(f"SELECT key, inbox {queue} ORDER BY ready LIMIT 1", (agent,)).fetchone()
+        oldest = 0.0
+        if first is not None:
+            number = int(first[1].partition(",")[0])
+            (entry,) = entries(db, first[0], number - 1, 1)
+            assert isinstance(entry.event, Received)
+            oldest = age(entry.event)
+        lines = "SELECT count(*) FROM line WHERE agent = ? AND behind = 1 AND parked ="
+        (behind,) = db.execute(f"{lines} 0", (agent,)).fetchone()
+        (parked,) = db.execute(f"{lines} 1", (agent,)).fetchone()
+        return Census(
+            tasks={STATES[state]: number for state, number in tasks},
+            ready=ready,
+            oldest=oldest,
+            behind=behind,
+            parked=parked,
+        )
 
     def moved(self, places: Mapping[str, int]) -> Collection[str]:
         """Those whose version is another, or that are gone."""

@@ -1,0 +1,159 @@
+"""What a process tells of itself: its figures, its spans, and whether it is ready for work.
+
+Figures are kept if they are wanted: where `metrics_port` is set, or OpenTelemetry has a provider
+of meters. Spans are opened if it has one of tracers. Both are found out once, at the start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AsyncExitStack
+from typing import Any
+
+from dragoman import otel
+from dragoman.bell import Bell, Ears
+from dragoman.bells.memory import MemoryBell
+from dragoman.bindings.board import Board
+from dragoman.metrics import TEXT, Labels, Metrics, render
+from dragoman.pulse import COUNTED, Headcount, Pulse
+from dragoman.settings import Settings
+from dragoman.store import Census, Store
+from dragoman.telemetry import logger
+
+JSON = "application/json"
+
+
+class Lookout:
+    """Watches one process. Make it where the process has been set up; `async with` it while the
+    store is open, and `run` it until cancelled."""
+
+    def __init__(
+        self,
+        agents: Collection[str],
+        store: Store,
+        settings: Settings,
+        *,
+        draining: Callable[[], bool],
+        running: Callable[[], Mapping[str, Any]],
+        streams: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`running` has the runs of the worker, by task."""
+        self.spans = otel.spans()
+        self._exported = otel.metered()
+        wanted = settings.metrics_port is not None or self._exported
+        self.metrics = Metrics() if wanted else None
+        self.pulse = Pulse(store)
+        self.board: Board | None = None
+        """The port of the figures, if there is one."""
+        self._settings = settings
+        self._draining = draining
+        self._count = Headcount(agents, store)
+        self._stack = AsyncExitStack()
+        if self.metrics is not None:
+            self._wire(self.metrics, agents, running, streams)
+
+    def _wire(
+        self,
+        metrics: Metrics,
+        agents: Collection[str],
+        running: Callable[[], Mapping[str, Any]],
+        streams: Callable[[], int],
+    ) -> None:
+        """Say where the gauges are read."""
+        count = self._count
+
+        def runs() -> Iterator[tuple[Labels, float]]:
+            found = Counter(run.agent.key for run in list(running().values()))
+            for agent in agents:
+                yield (agent,), found[agent]
+
+        def tasks() -> Iterator[tuple[Labels, float]]:
+            for agent, census in count.latest.items():
+                for state, number in census.tasks.items():
+                    yield (agent, state.name.lower()), number
+
+        def lines() -> Iterator[tuple[Labels, float]]:
+            for agent, census in count.latest.items():
+                yield (agent, "waiting"), census.behind
+                yield (agent, "parked"), census.parked
+
+        def each(figure: Callable[[Census], float]) -> Iterator[tuple[Labels, float]]:
+            for agent, census in count.latest.items():
+                yield (agent,), figure(census)
+
+        metrics.running.read = runs
+        metrics.streams.read = lambda: [((), streams())]
+        metrics.tasks.read = tasks
+        metrics.lines.read = lines
+        metrics.queue.read = lambda: each(lambda census: census.ready)
+        metrics.oldest.read = lambda: each(lambda census: census.oldest)
+        metrics.ready.read = lambda: [((), self.pulse.up and not self._draining())]
+        metrics.store.read = lambda: [((), self.pulse.up)]
+
+    def bell(self, bell: Bell) -> Bell:
+        """The bell, whose rings are counted if figures are kept and others hear it."""
+        alone = isinstance(bell, MemoryBell)
+        return bell if alone or self.metrics is None else Counted(bell, self.metrics)
+
+    async def __aenter__(self) -> Lookout:
+        self._stack.callback(self.pulse.close)
+        port = self._settings.metrics_port
+        if port is not None:
+            pages = {"/metrics": self._figures, "/healthz": self._alive, "/readyz": self._ready}
+            board = Board(pages, self._settings.metrics_host, port)
+            self.board = await self._stack.enter_async_context(board)
+            where = f"{self._settings.metrics_host}:{board.port}"
+            logger.info("figures at http://%s/metrics", where)
+        if self._exported and self.metrics is not None:
+            otel.publish(self.metrics.figures)
+            self._stack.callback(otel.withdraw, self.metrics.figures)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+        self.board = None
+
+    async def run(self) -> None:
+        """Keep fresh what OpenTelemetry reads without asking."""
+        while self._exported:
+            await self._look()
+            await asyncio.sleep(COUNTED)
+
+    async def state(self) -> str:
+        """`ok` if it is ready for work; else what it is."""
+        if self._draining():
+            return "draining"
+        return "ok" if await self.pulse.beats() else "store unreachable"
+
+    async def page(self) -> bytes:
+        """The figures, as Prometheus reads them."""
+        assert self.metrics is not None
+        await self._look()
+        return render(self.metrics.figures)
+
+    async def _look(self) -> None:
+        if await self.pulse.beats():
+            await self._count.take()
+        else:
+            self._count.latest = {}
+
+    async def _figures(self) -> tuple[int, str, bytes]:
+        return 200, TEXT, await self.page()
+
+    async def _alive(self) -> tuple[int, str, bytes]:
+        return 200, JSON, b'{"status":"ok"}'
+
+    async def _ready(self) -> tuple[int, str, bytes]:
+        state = await self.state()
+        return 200 if state == "ok" else 503, JSON, b'{"status":"%b"}' % state.encode()
+
+
+class Counted:
+    """A bell whose rings are counted."""
+
+    def __init__(self, bell: Bell, metrics: Metrics) -> None:
+        self.ears: Ears = bell.ears
+        self.ring = metrics.counting(bell.ring)
+        self.open, self.close = bell.open, bell.close

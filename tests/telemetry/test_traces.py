@@ -1,0 +1,231 @@
+"""Spans, by the real OpenTelemetry: who did what for whom, across agents and processes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from dragoman import Agent, App, Turn, otel
+from dragoman.client import Client
+from dragoman.stores.sqlite import SqliteStore
+from dragoman.types import ListTasksRequest
+from tests.serving import serving
+
+SECRET = "a-very-secret-word"
+
+
+@pytest.fixture
+def exported(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    """What a provider of this process has exported."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    yield exporter
+    provider.shutdown()
+
+
+def named(exporter: InMemorySpanExporter, kind: str, name: str) -> ReadableSpan:
+    """The only span of this kind and name."""
+    spans = exporter.get_finished_spans()
+    (found,) = (s for s in spans if s.kind is trace.SpanKind[kind] and s.name == name)
+    return found
+
+
+def below(child: ReadableSpan, parent: ReadableSpan) -> bool:
+    """Whether one is the other's child."""
+    assert child.parent is not None
+    assert child.context is not None
+    assert parent.context is not None
+    return (child.parent.span_id, child.context.trace_id) == (
+        parent.context.span_id,
+        parent.context.trace_id,
+    )
+
+
+def helper() -> Agent:
+    """An agent that helps."""
+    agent = Agent("Helper", description="Helps.", key="helper")
+
+    @agent.handler
+    async def help(turn: Turn) -> str:
+        """Help."""
+        return turn.text.upper()
+
+    return agent
+
+
+def office(url: str) -> Agent:
+    """An agent that has another one help it."""
+    agent = Agent("Office", description="Delegates.", key="office")
+
+    @agent.handler
+    async def delegate(turn: Turn) -> str:
+        """Have it done."""
+        async with turn.connect(url) as other:
+            return (await other.send(turn.text)).text
+
+    return agent
+
+
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON", "GRPC"])
+async def test_one_trace_from_the_client_to_the_second_agent(
+    exported: InMemorySpanExporter, binding: str
+) -> None:
+    async with (
+        serving(App(helper(), grpc_port=0)) as far,
+        serving(App(office(far), grpc_port=0)) as near,
+        Client.connect(near, bindings=[binding]) as client,
+    ):
+        result = await client.send(SECRET)
+        assert result.text == SECRET.upper()
+        assert result.task is not None
+    asked = named(exported, "CLIENT", "SendMessage")
+    served = named(exported, "SERVER", "SendMessage")
+    turn = named(exported, "CONSUMER", "turn office")
+    handed = named(exported, "CLIENT", "SendStreamingMessage")
+    taken = named(exported, "SERVER", "SendStreamingMessage")
+    helped = named(exported, "CONSUMER", "turn helper")
+    assert asked.parent is None
+    chain = [asked, served, turn, handed, taken, helped]
+    assert all(below(child, parent) for parent, child in pairwise(chain))
+    assert served.attributes is not None
+    assert turn.attributes is not None
+    assert served.attributes["a2a.task.id"] == turn.attributes["a2a.task.id"] == result.task.id
+    assert (served.attributes["a2a.agent"], turn.attributes["a2a.outcome"]) == (
+        "office",
+        "completed",
+    )
+
+
+async def test_one_that_is_open_is_the_parent(exported: InMemorySpanExporter) -> None:
+    tracer = trace.get_tracer_provider().get_tracer("test")
+    async with App(helper()) as app, Client.connect(app=app) as client:
+        with tracer.start_as_current_span("mine") as mine:
+            await client.send("x")
+            async with client.stream("y") as stream:
+                assert [event async for event in stream]
+    spans = exported.get_finished_spans()
+    assert {s.context.trace_id for s in spans if s.context} == {mine.get_span_context().trace_id}
+    for name in ("SendMessage", "SendStreamingMessage"):
+        asked = named(exported, "CLIENT", name)
+        assert below(named(exported, "SERVER", name), asked)
+        assert asked.parent is not None
+        assert asked.parent.span_id == mine.get_span_context().span_id
+
+
+async def test_a_worker_of_another_process_goes_on_with_it(
+    exported: InMemorySpanExporter, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.db"
+    stopped = App(helper(), store=SqliteStore(path), drain=0.0)
+    async with stopped, Client.connect(app=stopped) as client:
+        assert stopped._worker is not None
+        stopped._worker._draining = True  # it takes nothing more
+        await client.send("x", wait=False)
+    served = named(exported, "SERVER", "SendMessage")
+    assert not [s for s in exported.get_finished_spans() if s.kind is trace.SpanKind.CONSUMER]
+    async with App(helper(), store=SqliteStore(path)) as app, Client.connect(app=app) as client:
+        (task,) = [task async for task in client.list()]
+        await client.task(task.id).wait()
+    assert below(named(exported, "CONSUMER", "turn helper"), served)
+
+
+async def test_failures_are_told_without_their_words(exported: InMemorySpanExporter) -> None:
+    agent = Agent("Broken", description="Fails.", key="broken")
+
+    @agent.handler
+    async def work(turn: Turn) -> str:
+        """Fail."""
+        raise ValueError(f"the password is {SECRET}")
+
+    headers = {"authorization": f"Bearer {SECRET}", "x-key": SECRET}
+    async with App(agent) as app, Client.connect(app=app, headers=headers) as client:
+        await client.send(SECRET)
+        with pytest.raises(Exception, match="not found"):
+            await client.task("none").get()
+    turn = named(exported, "CONSUMER", "turn broken")
+    assert (turn.status.status_code, turn.status.description) == (trace.StatusCode.ERROR, "failed")
+    missing = named(exported, "SERVER", "GetTask")
+    assert missing.status.description == "TASK_NOT_FOUND"
+    assert missing.attributes is not None
+    assert missing.attributes["a2a.task.id"] == "none"
+    for span in exported.get_finished_spans():
+        assert SECRET not in span.to_json()
+        assert not span.events
+
+
+async def test_a_traceparent_that_makes_no_sense_begins_anew(
+    exported: InMemorySpanExporter,
+) -> None:
+    headers = {"traceparent": "00-nonsense"}
+    async with App(helper()) as app, Client.connect(app=app) as client:
+        client.spans = None  # who calls has no OpenTelemetry
+        await client.call("list", ListTasksRequest(), headers)
+    assert named(exported, "SERVER", "ListTasks").parent is None
+
+
+async def test_without_a_provider_there_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for provider in (trace.ProxyTracerProvider(), trace.NoOpTracerProvider()):
+        monkeypatch.setattr(trace, "get_tracer_provider", lambda found=provider: found)
+        assert otel.spans() is None
+    monkeypatch.delitem(sys.modules, "opentelemetry.trace")
+    monkeypatch.delitem(sys.modules, "opentelemetry.metrics", raising=False)
+    assert otel.spans() is None
+    assert not otel.metered()
+    async with App(helper()) as app, Client.connect(app=app) as client:
+        assert app.lookout is not None
+        assert (app.lookout.spans, app.lookout.metrics, client.spans) == (None, None, None)
+        await client.send("x")
+    assert "opentelemetry.trace" not in sys.modules
+
+
+# ---- figures -------------------------------------------------------------------------------
+
+
+def figures(reader: InMemoryMetricReader) -> dict[str, Any]:
+    """The points of each figure of ours."""
+    data = reader.get_metrics_data()
+    return {
+        metric.name: list(metric.data.data_points)
+        for resource in (data.resource_metrics if data else ())
+        for scope in resource.scope_metrics
+        if scope.scope.name == "dragoman"
+        for metric in scope.metrics
+    }
+
+
+async def test_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    monkeypatch.setattr(metrics, "get_meter_provider", lambda: provider)
+    async with App(helper()) as app, Client.connect(app=app) as client:
+        assert app.lookout is not None
+        assert app.lookout.board is None, "no port is needed"
+        await client.send("x")
+        app.lookout._count._at = -100.0
+        await app.lookout._look()
+        found = figures(reader)
+        (point,) = found["dragoman_requests_total"]
+        assert (point.value, point.attributes["operation"]) == (1, "SendMessage")
+        (turns,) = found["dragoman_turn_seconds_count"]
+        assert (turns.value, dict(turns.attributes)) == (
+            1,
+            {"agent": "helper", "outcome": "completed"},
+        )
+        beyond = [p for p in found["dragoman_turn_seconds_bucket"] if p.attributes["le"] == "+Inf"]
+        assert [p.value for p in beyond] == [1]
+        tasks = {p.attributes["state"]: p.value for p in found["dragoman_tasks"]}
+        assert tasks["completed"] == 1
+    assert "dragoman_tasks" not in figures(reader), "nobody is there any more"
+    provider.shutdown()
