@@ -27,6 +27,7 @@ from dragoman.store import (
     Webhook,
 )
 from dragoman.stores.memory import MemoryStore
+from dragoman.stores.postgres import PostgresStore
 from dragoman.types import (
     TaskPushNotificationConfig,
     TaskState,
@@ -47,6 +48,7 @@ from tests.unit.stores import (
     artifact,
     cancel,
     claim,
+    database,
     ended,
     events,
     head,
@@ -1297,3 +1299,21 @@ async def test_a_busy_agent_does_not_starve_the_others(store: Store) -> None:
     await accept(store, "o", scope=other)
     claims = await store.claim(["busy", "other"], "w", 30.0, 2)
     assert "o" in [found.head.id for found in claims]
+
+
+async def test_what_another_process_wrote_is_not_left_out() -> None:
+    """A process that has seen the beginning of a log, and then only its head."""
+    url = database()
+    here, there = PostgresStore(url), PostgresStore(url)
+    await here.open()
+    await there.open()
+    try:
+        await accept(here)
+        await say(there, await claim(there), C, release=True)
+        config = TaskPushNotificationConfig(id="h", task_id="t", url="http://x")
+        await here.put_webhook(SCOPE, Webhook(config))  # now it knows the head
+        assert (await task(here)).status.state is C
+        assert [entry.number for entry in await log(here)] == [1, 2]
+    finally:
+        await here.close()
+        await there.close()

@@ -35,6 +35,11 @@ class Live(Tail):
         """The number of the next entry."""
         return self.first + len(self.entries)
 
+    @property
+    def current(self) -> bool:
+        """Its entries go as far as its head."""
+        return self.after == self.head.last + 1
+
 
 class Recent:
     """The logs that moved last. It is told of every commit, in order, before anybody else is."""

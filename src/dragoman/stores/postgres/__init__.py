@@ -229,7 +229,7 @@ class PostgresStore:
     async def load(self, scope: Scope, task: str) -> Record | None:
         """See `Store.load`."""
         live = self._recent.find(scope, task)
-        if live is not None and live.first == 1 and _ended(live.head):
+        if live is not None and live.first == 1 and live.current and _ended(live.head):
             return Record(live.task(), live.head) if live.head.born else None
         folded = await self._view.load((scope, task))
         if folded is not None and folded.grown:
@@ -246,7 +246,7 @@ class PostgresStore:
         """See `Store.read`. Entries that were written here are what they are everywhere; if there
         are none, others may have written some."""
         live = self._recent.find(scope, task)
-        if live is not None and live.first <= after + 1 < live.after:
+        if live is not None and live.current and live.first <= after + 1 < live.after:
             place = after + 1 - live.first
             return live.entries[place : place + limit]
         return await self._view.read((scope, task, after, limit))
@@ -366,6 +366,7 @@ class PostgresStore:
         row = Leaf.restored(columns[: len(NAMES)])
         self._ledger.prime(row)
         head = row.head()
+        self._recent.publish([(head.id, head, (), 0)])
         try:
             received = entry(head.turn, *columns[len(NAMES) :]).event
             assert isinstance(received, Received)
