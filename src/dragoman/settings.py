@@ -94,6 +94,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "where the logs are kept: memory:, sqlite:///file, postgresql://…; `serve` keeps a file",
     )
     connections: int = setting(8, "the most connections to PostgreSQL")
+    migrate: bool = setting(
+        True, "bring PostgreSQL's tables up to date at the start; else `dragoman db migrate` has to"
+    )
     bell: str = setting(
         "",
         "how replicas wake each other: memory:, postgresql://…, nats://…, redis://…; by default "

@@ -1,16 +1,20 @@
-"""`dragoman db`: the store on this machine, also while a server is running on it."""
+"""`dragoman db`: a store that lasts, also while servers are running on it."""
 
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from dragoman import settings
 from dragoman.cli import DEFAULTS, UsageError
 from dragoman.cli.table import moment, span
+
+if TYPE_CHECKING:
+    from dragoman.stores.clerk import Make
 
 STATES = (
     *("submitted", "working", "completed", "failed", "canceled"),
@@ -24,7 +28,7 @@ def add(commands: Any) -> None:
     db = commands.add_parser(
         "db",
         help="look after the store",
-        description="Look after a SQLite store, also while a server is running on it.",
+        description="Look after a store in SQLite or PostgreSQL, also while servers use it.",
     )
     inner = db.add_subparsers(required=True, metavar="command")
 
@@ -72,7 +76,7 @@ def add(commands: Any) -> None:
     one.add_argument("--webhook", default="", help="those of this id")
     one.add_argument("--all", action="store_true", help="all of them")
 
-    one = _command(inner, "backup", "copy the store as it is now", "tasks-monday.db")
+    one = _command(inner, "backup", "copy a SQLite store as it is now", "tasks-monday.db")
     one.add_argument("file", type=Path)
     one.add_argument("--force", action="store_true", help="overwrite the file")
 
@@ -88,7 +92,12 @@ def add(commands: Any) -> None:
     one.add_argument("file", nargs="?", default="-", help="- is standard input, the default")
     one.add_argument("--replace", action="store_true", help="also those that are there and differ")
 
-    _command(inner, "migrate", "bring the tables up to date; serve does it, too")
+    one = _command(inner, "migrate", "bring the tables up to date; serve does it, too")
+    one.add_argument(
+        "--row-security",
+        action=argparse.BooleanOptionalAction,
+        help="let other roles of PostgreSQL see only the tenant that dragoman.tenant names",
+    )
 
 
 def _command(commands: Any, name: str, help: str, example: str = "") -> argparse.ArgumentParser:
@@ -98,7 +107,9 @@ def _command(commands: Any, name: str, help: str, example: str = "") -> argparse
         description=f"{help[0].upper()}{help[1:]}.",
         epilog=f"Example: dragoman db {name} {example}".rstrip(),
     )
-    one.add_argument("--store", help="the store, such as sqlite:///tasks.db; default as for serve")
+    one.add_argument(
+        "--store", help="sqlite:///tasks.db or postgresql://host/tasks; default as for serve"
+    )
     one.add_argument("--config", metavar="FILE", help="a TOML file; default dragoman.toml")
     one.set_defaults(run=_run, command=name)
     return one
@@ -114,17 +125,17 @@ def _run(arguments: argparse.Namespace) -> int:
 
     from dragoman.cli import desk  # what the other commands need not wait for
     from dragoman.errors import Unavailable
+    from dragoman.stores.clerk import Missing
     from dragoman.stores.dump import Broken
-    from dragoman.stores.sqlite.clerk import Missing
     from dragoman.stores.sqlite.driver import unavailable
 
-    path = _path(arguments)
+    make = _make(arguments)
     try:
-        return desk.COMMANDS[arguments.command](arguments, path)
+        return desk.COMMANDS[arguments.command](arguments, make)
     except Unavailable as error:
         words = error.message
     except sqlite3.Error as error:
-        words = f"{path}: {unavailable(error).message}"
+        words = f"{make().name}: {unavailable(error).message}"
     except (Missing, Broken) as error:
         words = str(error)
     except BrokenPipeError:
@@ -134,30 +145,41 @@ def _run(arguments: argparse.Namespace) -> int:
     return desk.fail(words)
 
 
-def _path(arguments: argparse.Namespace) -> Path:
-    """The file that the settings name, or the one store that is here."""
+def _make(arguments: argparse.Namespace) -> Make:
+    """What opens the store that the settings name, or the one that is here."""
     from dragoman.stores import connect
     from dragoman.stores.sqlite import SqliteStore
-    from dragoman.stores.sqlite.clerk import ours
+    from dragoman.stores.sqlite.clerk import Clerk
 
     chosen = settings.load({"store": arguments.store}, defaults=DEFAULTS, file=arguments.config)
     if chosen.store == "sqlite:":
-        found = [path for path in sorted(Path().glob("*.db")) if ours(path)]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            names = ", ".join(map(str, found))
-            raise UsageError(f"there are several stores here ({names}); say which with --store")
-        raise UsageError("there is no store here; say where with --store sqlite:///file.db")
+        return partial(Clerk, _found())
     try:
         store = connect(replace(chosen, seal_keys=()))  # nothing is unsealed here
     except ValueError as error:
         raise UsageError(str(error)) from None
-    if not isinstance(store, SqliteStore):
-        raise UsageError(
-            f"store {chosen.store!r} is not in a file; db works on one: --store sqlite:///file.db"
-        )
-    return store.path
+    if isinstance(store, SqliteStore):
+        return partial(Clerk, store.path)
+    if chosen.store.startswith("postgres"):
+        from dragoman.stores.postgres.clerk import Clerk as Elsewhere
+
+        return partial(Elsewhere, chosen.store)
+    raise UsageError(
+        f"store {chosen.store!r} does not last; db works on sqlite:///file.db and postgresql://…"
+    )
+
+
+def _found() -> Path:
+    """The one store in the working directory."""
+    from dragoman.stores.sqlite.clerk import ours
+
+    found = [path for path in sorted(Path().glob("*.db")) if ours(path)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(map(str, found))
+        raise UsageError(f"there are several stores here ({names}); say which with --store")
+    raise UsageError("there is no store here; say where with --store sqlite:///file.db")
 
 
 def _whole(text: str) -> int:

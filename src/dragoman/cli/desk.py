@@ -1,4 +1,4 @@
-"""What `dragoman db` does: one function per command, from arguments and a file to a status."""
+"""What `dragoman db` does: one function per command, from arguments and a store to a status."""
 
 from __future__ import annotations
 
@@ -17,12 +17,8 @@ import msgspec
 from dragoman.cli import UsageError, sheet
 from dragoman.cli.table import Meter, count, size
 from dragoman.stores import dump
+from dragoman.stores.clerk import BATCH, HEAVY, Choice, Clerk, Differs, Make, Pruned
 from dragoman.stores.dump import Dump
-from dragoman.stores.sqlite import clerk as clerks
-from dragoman.stores.sqlite import porter
-from dragoman.stores.sqlite.audit import audit
-from dragoman.stores.sqlite.clerk import BATCH, HEAVY, Choice, Clerk, Pruned
-from dragoman.stores.sqlite.schema import VERSION
 from dragoman.types import TaskState
 
 PAUSE = 0.2
@@ -38,7 +34,7 @@ def fail(words: str) -> int:
 # -- looking
 
 
-def list_(arguments: Namespace, path: Path) -> int:
+def list_(arguments: Namespace, make: Make) -> int:
     """Print tasks."""
     choice = Choice(
         agent=arguments.agent,
@@ -49,7 +45,7 @@ def list_(arguments: Namespace, path: Path) -> int:
         since=arguments.since or "",
         limit=arguments.limit,
     )
-    with Clerk(path) as clerk:
+    with make() as clerk:
         rows = clerk.tasks(choice)
     if arguments.json:
         print(json.dumps([sheet.head(row) for row in rows], indent=2))
@@ -60,24 +56,23 @@ def list_(arguments: Namespace, path: Path) -> int:
     return 0
 
 
-def show(arguments: Namespace, path: Path) -> int:
+def show(arguments: Namespace, make: Make) -> int:
     """Print one task."""
-    with Clerk(path) as clerk:
-        folded = clerk.load(arguments.task)
-        row = folded.row
+    with make() as clerk:
+        row, task = clerk.load(arguments.task)
         lines = clerk.webhooks(row)
         events = clerk.read(row) if arguments.events else ()
         if arguments.json:
             found = {
                 "head": sheet.head(row),
-                "task": msgspec.to_builtins(folded.task),
+                "task": msgspec.to_builtins(task),
                 "webhooks": [sheet.webhook(line) for line in lines],
             }
             if arguments.events:
                 found["events"] = [sheet.event(entry) for entry in events]
             print(json.dumps(found, indent=2))
             return 0
-        for line in sheet.text(row, folded.task, lines):
+        for line in sheet.text(row, task, lines):
             print(line)
         if arguments.events:
             print()
@@ -86,19 +81,19 @@ def show(arguments: Namespace, path: Path) -> int:
     return 0
 
 
-def follow(arguments: Namespace, path: Path) -> int:
+def follow(arguments: Namespace, make: Make) -> int:
     """Print a log until it ends."""
     # an interrupt is how one leaves
-    with suppress(KeyboardInterrupt), Clerk(path) as clerk:
+    with suppress(KeyboardInterrupt), make() as clerk:
         for entry in clerk.follow(arguments.task, arguments.after, PAUSE):
             shown = json.dumps(sheet.event(entry)) if arguments.json else sheet.entry(entry)
             print(shown, flush=True)
     return 0
 
 
-def webhooks(arguments: Namespace, path: Path) -> int:
+def webhooks(arguments: Namespace, make: Make) -> int:
     """Print lines that are behind."""
-    with Clerk(path) as clerk:
+    with make() as clerk:
         found = clerk.lines(arguments.limit, parked=arguments.parked)
     if arguments.json:
         print(json.dumps([sheet.webhook(waiting) for waiting in found], indent=2))
@@ -109,32 +104,31 @@ def webhooks(arguments: Namespace, path: Path) -> int:
     return 0
 
 
-def check(arguments: Namespace, path: Path) -> int:
-    """Print what is wrong with the file."""
+def check(arguments: Namespace, make: Make) -> int:
+    """Print what is wrong with the store."""
     problems = 0
-    with Clerk(path) as clerk:
-        log = path.with_name(path.name + "-wal")
-        more = f" and {size(log.stat().st_size)} of write-ahead log" if log.exists() else ""
-        print(f"{path}: schema {VERSION}, {size(path.stat().st_size)}{more}", flush=True)
+    with make() as clerk:
+        name, (room, log) = clerk.name, clerk.size()
+        more = f" and {size(log)} of write-ahead log" if log else ""
+        print(f"{name}: schema {clerk.version}, {size(room)}{more}", flush=True)
         with Meter() as meter:
-            for problem in audit(clerk.db, meter.part):
+            for problem in clerk.audit(meter.part):
                 problems += 1
                 print(problem, flush=True)
         if not problems:
-            (tasks,) = clerk.db.execute("SELECT count(*) FROM task").fetchone()
-            (entries,) = clerk.db.execute("SELECT count(*) FROM entry").fetchone()
+            tasks, entries = clerk.sums()
             print(f"{count(tasks, 'task')}, {count(entries, 'event')}: sound")
             return 0
-    return fail(f"{path}: {count(problems, 'problem')}")
+    return fail(f"{name}: {count(problems, 'problem')}")
 
 
 # -- changing
 
 
-def prune(arguments: Namespace, path: Path) -> int:
+def prune(arguments: Namespace, make: Make) -> int:
     """Forget tasks that have ended."""
     done = Pruned()
-    with Clerk(path, write=not arguments.dry_run) as clerk, Meter() as meter:
+    with make(write=not arguments.dry_run) as clerk, Meter() as meter:
         for done in clerk.prune(
             time.time() - arguments.older,
             {_state(name) for name in arguments.state},
@@ -151,23 +145,23 @@ def prune(arguments: Namespace, path: Path) -> int:
     return 0
 
 
-def redrive(arguments: Namespace, path: Path) -> int:
+def redrive(arguments: Namespace, make: Make) -> int:
     """Let parked lines go on."""
     some = bool(arguments.task or arguments.webhook)
     if some == arguments.all:
         raise UsageError("redrive: say which with --task and --webhook, or --all")
-    with Clerk(path, write=True) as clerk:
+    with make(write=True) as clerk:
         number = clerk.redrive(arguments.task, arguments.webhook)
     if not number and some:
-        return fail(f"no such webhook is parked in {path}")
+        return fail(f"no such webhook is parked in {clerk.name}")
     print(f"{count(number, 'webhook')} redriven")
     return 0
 
 
-def backup(arguments: Namespace, path: Path) -> int:
+def backup(arguments: Namespace, make: Make) -> int:
     """Copy the file."""
     target = arguments.file
-    with Clerk(path) as clerk, Meter() as meter:
+    with make() as clerk, Meter() as meter:
         try:
             copied = clerk.backup(
                 target,
@@ -175,27 +169,26 @@ def backup(arguments: Namespace, path: Path) -> int:
                 progress=lambda done, of: meter.part("pages", done, of),
             )
         except FileExistsError:
-            return fail(_exists(target, path))
-    print(f"{path} copied to {target}, {size(copied)}")
+            return fail(_exists(target, clerk.path))
+    print(f"{clerk.name} copied to {target}, {size(copied)}")
     return 0
 
 
-def export(arguments: Namespace, path: Path) -> int:
+def export(arguments: Namespace, make: Make) -> int:
     """Write tasks as JSON lines."""
     target = Path(arguments.file)
     taken = arguments.file != "-" and target.exists()
-    if taken and (not arguments.force or target.samefile(path)):
-        return fail(_exists(target, path))
+    source = make().path
+    if taken and (not arguments.force or _same(target, source)):
+        return fail(_exists(target, source))
     number = 0
     broken: list[str] = []
     with (
-        Clerk(path) as clerk,
+        make() as clerk,
         _writing(arguments.file) as file,
         Meter() as meter,
     ):
-        for task in porter.tasks(
-            clerk.db, broken.append, agent=arguments.agent, since=arguments.since or ""
-        ):
+        for task in clerk.export(broken.append, agent=arguments.agent, since=arguments.since or ""):
             file.write(dump.encode(task) + b"\n")
             number += 1
             if arguments.file != "-":  # there, the tasks themselves are what is seen
@@ -206,12 +199,12 @@ def export(arguments: Namespace, path: Path) -> int:
     return 1 if broken else 0
 
 
-def import_(arguments: Namespace, path: Path) -> int:
+def import_(arguments: Namespace, make: Make) -> int:
     """Read them back. What cannot be taken is named, and the rest goes on."""
     sums = {"new": 0, "same": 0, "replaced": 0, "refused": 0}
     with (
         _reading(arguments.file) as source,
-        Clerk(path, write=True, create=True) as clerk,
+        make(write=True, create=True) as clerk,
         Meter() as meter,
     ):
         for batch in _batches(source, sums):
@@ -246,22 +239,24 @@ def _batches(source: BinaryIO, sums: dict[str, int]) -> Iterator[list[Dump]]:
 
 
 def _take(clerk: Clerk, batch: list[Dump], sums: dict[str, int], *, replace: bool) -> None:
-    with clerk.writing():
-        for task in batch:
-            try:
-                sums[porter.put(clerk.db, task, replace=replace)] += 1
-            except porter.Differs as error:
-                sums["refused"] += 1
-                fail(str(error))
+    for fate in clerk.put(batch, replace=replace):
+        if isinstance(fate, Differs):
+            sums["refused"] += 1
+            fail(str(fate))
+        else:
+            sums[fate] += 1
 
 
-def migrate(arguments: Namespace, path: Path) -> int:
+def migrate(arguments: Namespace, make: Make) -> int:
     """Bring the tables up to date."""
-    before, after = clerks.migrate(path)
+    clerk = make()
+    before, after = clerk.migrate(row_security=arguments.row_security)
     if before == after:
-        print(f"{path} is up to date: schema {after}")
+        print(f"{clerk.name} is up to date: schema {after}")
     else:
-        print(f"{path}: schema {before} brought to {after}")
+        print(f"{clerk.name}: schema {before} brought to {after}")
+    if arguments.row_security is not None:
+        print(f"row security is {'on' if arguments.row_security else 'off'}")
     return 0
 
 
@@ -298,8 +293,12 @@ def _writing(name: str) -> Iterator[BinaryIO]:
         raise
 
 
-def _exists(target: Path, source: Path) -> str:
-    if source.exists() and target.samefile(source):
+def _same(target: Path, source: Path | None) -> bool:
+    return source is not None and source.exists() and target.samefile(source)
+
+
+def _exists(target: Path, source: Path | None) -> str:
+    if _same(target, source):
         return f"{target} is the store itself"
     return f"{target} is there already; --force overwrites it"
 
@@ -308,7 +307,7 @@ def _state(word: str) -> TaskState:
     return TaskState[word.upper().replace("-", "_")]
 
 
-COMMANDS: dict[str, Callable[[Namespace, Path], int]] = {
+COMMANDS: dict[str, Callable[[Namespace, Make], int]] = {
     "list": list_,
     "show": show,
     "follow": follow,

@@ -10,8 +10,8 @@ from msgspec import UNSET
 
 from dragoman.cli.table import count, host, plain, size, table, when, word
 from dragoman.events import CancelRequested, Entry, Received, Reply
-from dragoman.stores.sqlite.clerk import Waiting
-from dragoman.stores.sqlite.ledger import Leaf
+from dragoman.stores.clerk import Waiting
+from dragoman.stores.row import Stored
 from dragoman.types import (
     Artifact,
     Message,
@@ -26,7 +26,7 @@ WIDE = 120
 """The most of a text that is shown in one line of a log."""
 
 
-def unread(row: Leaf) -> int:
+def unread(row: Stored) -> int:
     """How many messages wait for their turn."""
     return max(len(row.inbox) - bool(row.holder), 0)
 
@@ -34,7 +34,7 @@ def unread(row: Leaf) -> int:
 # -- values
 
 
-def head(row: Leaf) -> dict[str, Any]:
+def head(row: Stored) -> dict[str, Any]:
     """The head of a log."""
     return {
         "id": row.id,
@@ -95,7 +95,7 @@ _KINDS: dict[type, str] = {
 # -- text
 
 
-def heads(rows: Sequence[Leaf]) -> str:
+def heads(rows: Sequence[Stored]) -> str:
     """A table of tasks."""
     names = ["task", "state", "changed", "agent", "tenant", "owner", "context", "entries", "size"]
     cells = [
@@ -123,7 +123,7 @@ def webhooks(found: Sequence[Waiting]) -> str:
     return table(names, cells)
 
 
-def text(row: Leaf, task: Task, lines: Sequence[Waiting]) -> Iterator[str]:
+def text(row: Stored, task: Task, lines: Sequence[Waiting]) -> Iterator[str]:
     """A task, line by line."""
     state = "replied (there is no task)" if row.replied else word(row.state)
     facts: list[tuple[str, object]] = [

@@ -47,6 +47,7 @@ def connect(settings: Settings) -> Store:
             max_task=settings.max_task,
             seal=Seal(settings.seal_keys),
             size=settings.connections,
+            migrate=settings.migrate,
         )
     raise ValueError(
         f"store: no backend for {scheme!r}; this version has postgresql:, sqlite: and memory:"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -72,3 +73,8 @@ def secrets(webhook: Webhook, change: Callable[[str, str], str]) -> Webhook:
         credentials = change(authentication.credentials, about)
         authentication = replace(authentication, credentials=credentials)
     return replace(webhook, config=replace(config, token=token, authentication=authentication))
+
+
+def digested(name: str) -> bytes:
+    """The name of a receipt, which callers choose, by its digest."""
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()

@@ -7,16 +7,19 @@ counts by one machine's clock: a claim arrives as one whose lease has run out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Raw, Struct, structs
 
 from dragoman.caller import Scope
 from dragoman.events import CancelRequested, Event, Received, Reply
 from dragoman.lifecycle import IllegalEvent, fold
 from dragoman.store import Webhook
+from dragoman.stores.codec import ARTIFACT, CANCEL, RECEIVED, REPLY, STATUS, digested
+from dragoman.stores.row import Stored
 from dragoman.types import (
     StreamResponse,
     TaskArtifactUpdateEvent,
@@ -27,6 +30,8 @@ from dragoman.types import (
 FORMAT = 1
 """Told by every line, so that files can be joined."""
 
+_VEIL = "sha256:"
+_VEILED = re.compile(f"{_VEIL}[0-9a-f]{{64}}")
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
 Kind: TypeAlias = Literal["received", "status", "artifact", "reply", "cancel"]
 
@@ -37,6 +42,15 @@ _TYPES: dict[str, type] = {
     "reply": Reply,
     "cancel": CancelRequested,
 }
+
+KINDS: dict[int, Kind] = {
+    RECEIVED: "received",
+    STATUS: "status",
+    ARTIFACT: "artifact",
+    REPLY: "reply",
+    CANCEL: "cancel",
+}
+NUMBERS = {kind: number for number, kind in KINDS.items()}
 
 
 class Broken(ValueError):
@@ -55,6 +69,7 @@ class Stub(Struct, frozen=True, forbid_unknown_fields=True):
     """A receipt, and the message that it is for."""
 
     key: str
+    """Its name; or its digest, from a store that keeps no more of it."""
     digest: bytes
     number: Count
 
@@ -126,6 +141,99 @@ def webhook(hook: Hook) -> Webhook:
     return _webhook(hook.webhook)
 
 
+def veil(digest: bytes) -> str:
+    """The key of a receipt of which only the digest is known."""
+    return _VEIL + digest.hex()
+
+
+def veiled(key: str) -> str:
+    """The key of a receipt in the form that every store can tell."""
+    return key if key.startswith(_VEIL) else veil(digested(key))
+
+
+def unveiled(key: str) -> bytes:
+    """The digest that is in it."""
+    return bytes.fromhex(veiled(key).removeprefix(_VEIL))
+
+
+def same(one: Dump, other: Dump) -> bool:
+    """Whether they are the same task. How often its head was written does not matter."""
+    return encode(_canonical(one)) == encode(_canonical(other))
+
+
+def _canonical(dump: Dump) -> Dump:
+    stubs = (structs.replace(stub, key=veiled(stub.key)) for stub in dump.receipts)
+    hooks = sorted(dump.webhooks, key=lambda hook: webhook(hook).config.id)
+    return structs.replace(
+        dump,
+        version=0,
+        receipts=tuple(sorted(stubs, key=lambda stub: stub.key)),
+        webhooks=tuple(hooks),
+    )
+
+
+def dumped(
+    row: Stored, entries: Sequence[Item], receipts: Sequence[Stub], webhooks: Sequence[Hook]
+) -> Dump:
+    """The task of a row, and what hangs on it. Broken, when its log has a gap."""
+    if len(entries) != row.last:
+        raise Broken(f"its log has {len(entries)} entries of {row.last}")
+    return Dump(
+        format=FORMAT,
+        id=row.id,
+        context=row.context,
+        scope=row.scope,
+        skill=row.skill,
+        state=row.state,
+        changed=row.changed,
+        version=row.version,
+        born=row.born,
+        replied=row.replied,
+        epoch=row.epoch,
+        holder=row.holder,
+        turn=row.turn,
+        settled=row.settled,
+        attempt=row.attempt,
+        inbox=row.inbox,
+        canceling=row.cancel_at > 0,
+        canceled=None if row.canceled is None else Raw(encode(row.canceled)),
+        ended=row.ended_at,
+        entries=tuple(entries),
+        receipts=tuple(receipts),
+        webhooks=tuple(webhooks),
+    )
+
+
+def columns(given: Dump) -> dict[str, Any]:
+    """What a database keeps in the head's row, by the name of the column."""
+    # a moment that is past on every machine's clock, and is not "none"
+    past = 1e-9
+    return {
+        "id": given.id,
+        "agent": given.scope.agent,
+        "context": given.context,
+        "skill": given.skill,
+        "state": given.state.number,
+        "changed": given.changed,
+        "last": len(given.entries),
+        "version": given.version,
+        "born": given.born,
+        "replied": given.replied,
+        "epoch": given.epoch,
+        "holder": given.holder,
+        "lease": past if given.holder else 0.0,
+        "turn": given.turn,
+        "settled": given.settled,
+        "attempt": given.attempt,
+        "inbox": ",".join(map(str, given.inbox)),
+        "cancel_at": past if given.canceling else 0.0,
+        "canceled": None if given.canceled is None else bytes(given.canceled),
+        "hooked": bool(given.webhooks),
+        "size": sum(len(bytes(item.body)) for item in given.entries),
+        "ended": given.ended,
+    }
+
+
 def decode(line: bytes) -> Dump:
     """The task of a line; Broken if it is none, or does not agree with itself."""
     try:
@@ -163,7 +271,8 @@ def _check(dump: Dump) -> None:
         (dump.turn > last, "turn"),
         (dump.settled > last, "settled"),
         (any(stub.number not in messages for stub in dump.receipts), "receipts"),
-        (_repeated([stub.key for stub in dump.receipts]), "receipts"),
+        (_repeated([veiled(stub.key) for stub in dump.receipts]), "receipts"),
+        (not all(_VEILED.fullmatch(veiled(stub.key)) for stub in dump.receipts), "receipts"),
     )
     for wrong, what in refusals:
         if wrong:

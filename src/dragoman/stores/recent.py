@@ -35,6 +35,10 @@ class Live(Tail):
         """The number of the next entry."""
         return self.first + len(self.entries)
 
+    def young(self, age: float) -> bool:
+        """It was heard of within so many seconds."""
+        return time.monotonic() - self.told < age
+
     @property
     def current(self) -> bool:
         """Its entries go as far as its head."""

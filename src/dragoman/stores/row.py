@@ -218,3 +218,19 @@ class Row:
             hooked=self.hooked,
         )
         return head
+
+
+class Stored(Row):
+    """A row of a database, and what is kept beside it."""
+
+    key = 0
+    """The number that stands for the id inside the database; 0 before it is there."""
+    size = 0
+    """The bytes of the log."""
+    ended_at: float | None = None
+    offered: float | None = None
+    """Its place in the queue of those that are ready."""
+    told: TaskState | None = None
+    """The state under which it is counted; None while it is not born."""
+    mail: tuple[int, Received] | None = None
+    """The latest message, until its turn begins."""

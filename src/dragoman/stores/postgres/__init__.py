@@ -35,7 +35,8 @@ from dragoman.stores.codec import body, decode_webhook, entry, secrets
 from dragoman.stores.postgres import lines
 from dragoman.stores.postgres.ledger import COLUMNS, NAMES, NOW, Leaf, Ledger
 from dragoman.stores.postgres.link import Link
-from dragoman.stores.postgres.schema import Unusable, migrate
+from dragoman.stores.postgres.prune import MOST, SHARDS, START, merge, old
+from dragoman.stores.postgres.schema import Unusable, usable
 from dragoman.stores.postgres.view import Folded, View
 from dragoman.stores.postgres.writer import Writer
 from dragoman.stores.recent import Recent
@@ -44,10 +45,9 @@ from dragoman.types import Task, TaskState, TaskStatusUpdateEvent
 
 T = TypeVar("T")
 
-SHARDS = 1024
-"""Counts are kept in so many parts, so that replicas do not wait for each other."""
-MOMENT = 0.02
-PRUNED = 256
+MOMENT, WHILE = 0.02, 1.0
+"""For so many seconds, what was written here is good enough to wait with; and to read, if others
+can only forget it: operators may do that from elsewhere."""
 SWEEP = 600.0
 """How often to look again at what was too old already, but could not be forgotten yet."""
 RECEIPTS = 24 * 3600.0
@@ -77,27 +77,6 @@ WITH mine AS (
 )
 SELECT id, cancel_at > 0 FROM mine
 """
-OLD = """
-WITH old AS (
-  SELECT key, agent, tenant, owner, state, born FROM task
-  WHERE ended >= $1 AND ended < $2 AND {which}
-  AND NOT EXISTS (SELECT 1 FROM line WHERE line.task = task.key AND behind AND NOT parked)
-  AND (ended < $3
-       OR NOT EXISTS (SELECT 1 FROM receipt WHERE receipt.task = task.key))
-  ORDER BY ended LIMIT $4 FOR UPDATE SKIP LOCKED
-), gone AS (DELETE FROM task USING old WHERE task.key = old.key),
-entries AS (DELETE FROM entry USING old WHERE entry.task = old.key),
-snapshots AS (DELETE FROM snapshot USING old WHERE snapshot.task = old.key),
-receipts AS (DELETE FROM receipt USING old WHERE receipt.task = old.key),
-hooks AS (DELETE FROM line USING old WHERE line.task = old.key),
-counts AS (
-  INSERT INTO tally SELECT agent, tenant, owner, state, $5, -count(*) FROM old WHERE born
-  GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4
-  ON CONFLICT (agent, tenant, owner, state, shard) DO UPDATE
-  SET number = tally.number + excluded.number
-)
-SELECT count(*) FROM old
-"""
 
 
 class Duplicate(msgspec.Struct, frozen=True):
@@ -119,11 +98,14 @@ class PostgresStore:
         max_task: int = 1 << 30,
         seal: Seal | None = None,
         size: int = 8,
+        migrate: bool = True,
     ) -> None:
         self.id = ""
         self.keep = keep
         """How long a task is kept after its end; 0 is for ever."""
         self.max_task = max_task
+        self.migrate = migrate
+        """Bring older tables up to date; else they are refused."""
         self._seal = seal or Seal(())
         self._link = Link(url, size=size)
         self._shard = random.randrange(SHARDS)
@@ -132,6 +114,7 @@ class PostgresStore:
         self._turn = 0
         self._floors: dict[str, float] = {}
         self._swept = 0.0
+        self._merged = START
         self._working: set[asyncio.Future[Any]] = set()
 
     async def open(self) -> None:
@@ -140,7 +123,7 @@ class PostgresStore:
         try:
             async with self._link.connection() as db:
                 await self._check(db)
-                await migrate(db)
+                await usable(db, migrating=self.migrate)
                 self.id = await db.fetchval("SELECT id FROM about")
         except Unavailable:
             await self._link.close()
@@ -219,17 +202,16 @@ class PostgresStore:
         return Accepted(found.head, found.number, event, False)
 
     async def head(self, scope: Scope, task: str) -> Head | None:
-        """See `Store.head`. What has ended does not change. Of all else others may know more, and
-        will ring; so what was written here a moment ago is good enough to wait with."""
+        """See `Store.head`. Others may know more, and will ring."""
         live = self._recent.find(scope, task)
-        if live and (_ended(live.head) or time.monotonic() - live.told < MOMENT):
+        if live and live.young(WHILE if _ended(live.head) else MOMENT):
             return live.head
         return await self._view.head((scope, task))
 
     async def load(self, scope: Scope, task: str) -> Record | None:
         """See `Store.load`."""
         live = self._recent.find(scope, task)
-        if live is not None and live.first == 1 and live.current and _ended(live.head):
+        if live and live.first == 1 and live.current and _ended(live.head) and live.young(WHILE):
             return Record(live.task(), live.head) if live.head.born else None
         folded = await self._view.load((scope, task))
         if folded is not None and folded.grown:
@@ -246,7 +228,7 @@ class PostgresStore:
         """See `Store.read`. Entries that were written here are what they are everywhere; if there
         are none, others may have written some."""
         live = self._recent.find(scope, task)
-        if live is not None and live.current and live.first <= after + 1 < live.after:
+        if live and live.current and live.first <= after + 1 < live.after and live.young(WHILE):
             place = after + 1 - live.first
             return live.entries[place : place + limit]
         return await self._view.read((scope, task, after, limit))
@@ -473,6 +455,7 @@ class PostgresStore:
             self._swept = time.monotonic()
             self._floors.clear()
             self._recent.clear()  # others may have forgotten what is remembered here
+            self._merged = await merge(self._link, self._merged) or START
         ages = {"replied": min(self.keep or RECEIPTS, RECEIPTS)}
         if self.keep:
             ages["NOT replied"] = self.keep
@@ -480,9 +463,8 @@ class PostgresStore:
         for which, age in ages.items():
             ((now,),) = await self._link.fetch(f"SELECT {NOW}")
             times = (self._floors.get(which, 0.0), now - age, now - RECEIPTS)
-            sql = OLD.replace("{which}", which)
-            ((gone,),) = await self._link.fetch(sql, *times, PRUNED, self._shard)
-            if gone < PRUNED:  # those that were passed over are looked at much later
+            ((gone,),) = await self._link.fetch(old(which), *times, self._shard)
+            if gone < MOST:  # those that were passed over are looked at much later
                 self._floors[which] = now - age
             count += gone
         if count:

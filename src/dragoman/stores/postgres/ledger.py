@@ -7,23 +7,23 @@ rows that passed. So nothing is locked while we think, and what lost is done aga
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from dragoman.caller import Scope
 from dragoman.errors import LimitExceeded, TaskNotFound
-from dragoman.events import Entry, Received
+from dragoman.events import Entry
 from dragoman.store import Draft, Receipt, Webhook
-from dragoman.stores.codec import STATES, body, decode_canceled, encode
+from dragoman.stores.codec import STATES, body, decode_canceled, digested, encode
 from dragoman.stores.postgres.schema import BLOCK
 from dragoman.stores.recent import Commit
-from dragoman.stores.row import Row
-from dragoman.types import TaskState
+from dragoman.stores.row import Stored
 
 KEPT = 4096
 """The most rows that are remembered between writes."""
 NOW = "extract(epoch FROM clock_timestamp())::float8"
+ASKED = "extract(epoch FROM statement_timestamp())::float8"
+"""When the statement came: unlike `NOW`, which goes on meanwhile, an index can be asked for it."""
 
 NAMES = (
     *("key", "id", "agent", "tenant", "owner", "context", "skill", "state", "changed", "last"),
@@ -85,20 +85,9 @@ _COUNTED = """counted AS (
 )"""
 
 
-class Leaf(Row):
+class Leaf(Stored):
     """A row of the database."""
 
-    key = 0
-    """The number that stands for the id inside the database; 0 before it is there."""
-    size = 0
-    """The bytes of the log."""
-    ended_at: float | None = None
-    offered: float | None = None
-    """Since when it waits for a worker."""
-    told: TaskState | None = None
-    """The state under which it is counted; None while it is not born."""
-    mail: tuple[int, Received] | None = None
-    """The latest message, until its turn begins."""
     before = -1
     """The version that it has in the database."""
     leased = 0.0
@@ -353,11 +342,6 @@ class Ledger:
         row.told = row.state
         found = [(*whose, row.state.number, 1)]
         return [*found, (*whose, told.number, -1)] if told is not None else found
-
-
-def digested(name: str) -> bytes:
-    """The name of a receipt, which callers choose, as it is kept."""
-    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
 
 
 def _kept(item: tuple[Leaf, Receipt, int]) -> tuple[Any, ...]:

@@ -8,8 +8,8 @@ from typing import Any
 from dragoman.caller import Scope
 from dragoman.store import Line
 from dragoman.stores.codec import decode_webhook
-from dragoman.stores.postgres.ledger import NOW
-from dragoman.stores.postgres.link import Link
+from dragoman.stores.postgres.ledger import ASKED, NOW
+from dragoman.stores.postgres.link import Link, Source
 
 LINE = (
     "task.agent, task.tenant, task.owner, task.id, line.webhook, line.cursor, line.attempts, "
@@ -19,7 +19,7 @@ LINE = (
 TAKE = f"""
 WITH due AS (
   SELECT task, id FROM line WHERE agent = ANY($1::text[]) AND behind AND NOT parked
-  AND due <= {NOW} ORDER BY due LIMIT $2 FOR UPDATE SKIP LOCKED
+  AND due <= {ASKED} ORDER BY due LIMIT $2 FOR UPDATE SKIP LOCKED
 ), taken AS (
   UPDATE line SET ticket = ticket + 1, due = {NOW} + $3 FROM due
   WHERE line.task = due.task AND line.id = due.id RETURNING line.*
@@ -71,16 +71,17 @@ async def record(
 
 async def waiting(link: Link, limit: int, parked: bool | None) -> Sequence[Line]:
     """Lines with something to deliver."""
-    which = {None: "", True: " AND line.parked", False: " AND NOT line.parked"}[parked]
+    kinds = {None: ("parked", "NOT parked"), True: ("parked",), False: ("NOT parked",)}[parked]
+    part = "(SELECT * FROM line WHERE behind AND {} ORDER BY due LIMIT $1)"
     found = await link.fetch(
-        f"SELECT {LINE} FROM line JOIN task ON task.key = line.task WHERE line.behind{which} "
-        "ORDER BY line.due LIMIT $1",
+        f"SELECT {LINE} FROM ({' UNION ALL '.join(map(part.format, kinds))}) AS line "
+        "JOIN task ON task.key = line.task ORDER BY line.due LIMIT $1",
         limit,
     )
     return [line(columns) for columns in found]
 
 
-async def redrive(link: Link, task: str, webhook: str) -> int:
+async def redrive(link: Source, task: str, webhook: str) -> int:
     """Let parked lines go on."""
     found = await link.fetch(
         "UPDATE line SET parked = false, attempts = 0, due = 0 WHERE parked "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
@@ -20,6 +20,14 @@ STATEMENT = 30.0
 TICK = 1.0
 """How old what we know of the database's clock may be."""
 AGAIN = {"retry-after": "1"}
+
+
+class Source(Protocol):
+    """A connection, or what lends one."""
+
+    async def fetch(self, sql: str, *values: Any) -> list[Any]:
+        """The rows that a statement answers with."""
+        ...
 
 
 class Link:

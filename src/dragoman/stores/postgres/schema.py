@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import asyncpg
+
 from dragoman.errors import Unavailable
 
 LOCK = 0x64726167
@@ -46,13 +48,14 @@ CREATE TABLE task (
   size BIGINT NOT NULL,
   ready DOUBLE PRECISION,
   ended DOUBLE PRECISION
-) WITH (fillfactor = 80);
+) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02);
 
 CREATE INDEX task_changed ON task (agent, tenant, owner, changed, id) WHERE born;
 CREATE INDEX task_state ON task (agent, tenant, owner, state, changed, id) WHERE born;
 CREATE INDEX task_context ON task (agent, tenant, owner, md5(context), changed, id) WHERE born;
 CREATE INDEX task_ready ON task (agent, ready, key) WHERE ready IS NOT NULL;
 CREATE INDEX task_held ON task (lease) WHERE holder <> '';
+CREATE INDEX task_canceling ON task (cancel_at) WHERE holder <> '' AND cancel_at > 0;
 CREATE INDEX task_ended ON task (ended) WHERE ended IS NOT NULL;
 CREATE INDEX task_replied ON task (ended) WHERE replied;
 
@@ -121,11 +124,29 @@ class Unusable(Unavailable):
     """The database cannot be used by this program; the message says why."""
 
 
+OTHERS = (
+    "the database has tables of another application that are named like ours; give a database or "
+    "a schema of its own (postgresql://…?search_path=dragoman)"
+)
+
+SECURED = ("task", "entry", "snapshot", "receipt", "line", "tally")
+POLICY = "dragoman_tenant"
+# A setting that was set for a transaction is empty afterwards: that must not be the tenant
+# without a name.
+_TENANT = "tenant = nullif(current_setting('dragoman.tenant', true), '')"
+
+
 async def version(db: Any) -> int:
     """The version of the tables, 0 if there are none; Unusable if they are a newer one's."""
-    if await db.fetchval("SELECT to_regclass('about')") is None:
+    # (to_regclass may remember that there was none, from before the lock was waited for)
+    if not await db.fetchval(
+        "SELECT count(*) FROM pg_class WHERE relname = 'about' AND pg_table_is_visible(oid)"
+    ):
         return 0
-    found = int(await db.fetchval("SELECT version FROM about"))
+    try:
+        found = int(await db.fetchval("SELECT version FROM about"))
+    except asyncpg.UndefinedColumnError:
+        raise Unusable(OTHERS) from None
     if found > VERSION:
         raise Unusable(
             f"the database was written by a newer dragoman (schema {found}, this one knows "
@@ -134,14 +155,54 @@ async def version(db: Any) -> int:
     return found
 
 
+async def usable(db: Any, *, migrating: bool) -> None:
+    """Have tables of the present version that this role sees all of; Unusable."""
+    if migrating:
+        await migrate(db)
+    elif (found := await version(db)) < VERSION:
+        raise Unusable(
+            f"store: the database's schema is {found}, not {VERSION}, and migrate is off; run "
+            "`dragoman db migrate` as the role that owns the tables"
+        )
+    if await db.fetchval("SELECT row_security_active('task')"):
+        raise Unusable(
+            "store: row security hides tasks from this role; use the role that owns the tables, a "
+            "member of it, or one with BYPASSRLS"
+        )
+
+
 async def migrate(db: Any) -> int:
     """Bring the tables to the present version; from which one they came."""
     if (before := await version(db)) == VERSION:
         return before
+    try:
+        async with db.transaction():
+            await db.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
+            before = await version(db)  # another process may have been quicker
+            for script in MIGRATIONS[before:]:
+                await db.execute(script)
+            await db.execute("UPDATE about SET version = $1", VERSION)
+    except asyncpg.DuplicateTableError:
+        raise Unusable(OTHERS) from None
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise Unusable(
+            f"store: the tables cannot be brought to schema {VERSION}: {error}; run "
+            "`dragoman db migrate` as a role that may"
+        ) from None
+    return before
+
+
+async def secure(db: Any, on: bool) -> None:
+    """Let roles other than the owner see only the tenant that `dragoman.tenant` names; or no
+    longer see to that."""
     async with db.transaction():
         await db.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
-        before = await version(db)  # another process may have been quicker
-        for script in MIGRATIONS[before:]:
-            await db.execute(script)
-        await db.execute("UPDATE about SET version = $1", VERSION)
-    return before
+        for table in SECURED:
+            which = _TENANT
+            if table in ("entry", "snapshot", "line"):
+                which = f"EXISTS (SELECT 1 FROM task WHERE key = {table}.task AND task.{_TENANT})"
+            await db.execute(f"DROP POLICY IF EXISTS {POLICY} ON {table}")
+            if on:
+                await db.execute(f"CREATE POLICY {POLICY} ON {table} FOR SELECT USING ({which})")
+            word = "ENABLE" if on else "DISABLE"
+            await db.execute(f"ALTER TABLE {table} {word} ROW LEVEL SECURITY")

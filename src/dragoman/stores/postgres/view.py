@@ -11,7 +11,7 @@ from dragoman.events import Entry, Received
 from dragoman.lifecycle import fold
 from dragoman.store import LARGE, Census, Head, Page, Query, Record
 from dragoman.stores.codec import ARTIFACT, STATES, decode_task, encode, entry
-from dragoman.stores.postgres.ledger import COLUMNS, NAMES, NOW, Leaf
+from dragoman.stores.postgres.ledger import ASKED, COLUMNS, NAMES, Leaf
 from dragoman.stores.postgres.link import Link
 from dragoman.stores.row import age
 from dragoman.types import Task, TaskState
@@ -54,6 +54,8 @@ LEFT JOIN LATERAL (
   ) AS counted WHERE before < {LARGE}
 ) AS e ON true ORDER BY u.place, e.number
 """
+
+_HELD = f"SELECT {COLUMNS} FROM task WHERE holder <> '' AND agent = ANY($1::text[])"
 
 
 class Gather(Generic[Q, A]):
@@ -212,8 +214,8 @@ class View:
     async def expired(self, agents: Collection[str], limit: int) -> Sequence[Head]:
         """Rows whose lease, or grace, has run out."""
         found = await self._link.fetch(
-            f"SELECT {COLUMNS} FROM task WHERE holder <> '' AND (lease < {NOW} OR "
-            f"cancel_at BETWEEN 1e-9 AND {NOW}) AND agent = ANY($1::text[]) LIMIT $2",
+            f"{_HELD} AND lease < {ASKED} UNION ALL {_HELD} AND cancel_at > 0 "
+            f"AND cancel_at <= {ASKED} AND lease >= {ASKED} LIMIT $2",
             list(agents),
             limit,
         )

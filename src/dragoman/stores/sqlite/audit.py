@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-import msgspec
-
-from dragoman.lifecycle import IllegalEvent, fold
-from dragoman.stores.codec import STATES, entry
+from dragoman.stores.audit import BATCH, HANGING, UNREADABLE, Progress, counted, log
 from dragoman.stores.sqlite.ledger import FOUND, Leaf
 from dragoman.stores.sqlite.schema import BITS
 
-BATCH = 256
-"""How many tasks are looked at in one state of the file."""
 SHOWN = 100
 """The most problems that SQLite names."""
-
-Progress = Callable[[str, int, int], None]
-"""Is told what is looked at, how much of it is done, and of how much."""
 
 
 def audit(db: sqlite3.Connection, progress: Progress) -> Iterator[str]:
@@ -87,40 +79,18 @@ def _strays(db: sqlite3.Connection, key: int, until: int) -> Iterator[str]:
 def _log(db: sqlite3.Connection, columns: tuple[object, ...]) -> Iterator[str]:
     try:
         row = Leaf.restored(columns)
-    except (KeyError, ValueError, msgspec.DecodeError) as error:
+    except UNREADABLE as error:
         yield f"task {columns[1]}: its head cannot be read: {error}"
         return
-    base, size = row.key << BITS, 0
-    events = []
-    numbers = 0
-    rows = db.execute(
-        "SELECT place, turn, kind, body FROM entry WHERE place > ? AND place < ? ORDER BY place",
-        (base, base + (1 << BITS)),
+    base = row.key << BITS
+    yield from log(
+        row,
+        db.execute(
+            "SELECT place - ?, turn, kind, body FROM entry WHERE place > ? AND place < ? "
+            "ORDER BY place",
+            (base, base, base + (1 << BITS)),
+        ),
     )
-    for place, turn, kind, body in rows:
-        numbers += 1
-        size += len(body)
-        if place - base != numbers:
-            yield f"task {row.id}: entry {numbers} is missing"
-            return
-        try:
-            events.append(entry(numbers, turn, kind, body).event)
-        except (msgspec.DecodeError, AssertionError) as error:
-            yield f"task {row.id}: entry {numbers} cannot be read: {error}"
-            return
-    if numbers != row.last:
-        yield f"task {row.id}: its log has {numbers} entries, and its head says {row.last}"
-        return
-    if size != row.size:
-        yield f"task {row.id}: its log has {size} bytes, and its head says {row.size}"
-    try:
-        state = fold(None, events).status.state  # type: ignore[arg-type]
-    except IllegalEvent as error:
-        yield f"task {row.id}: its log cannot be: {error}"
-        return
-    if state is not row.state:
-        says = row.state.name.lower()
-        yield f"task {row.id}: its log ends {state.name.lower()}, and its head says {says}"
 
 
 _HANGING = (
@@ -134,29 +104,11 @@ _HANGING = (
         "receipt {1!r} has no task",
     ),
     (
-        "SELECT task, id FROM line WHERE NOT EXISTS (SELECT 1 FROM task WHERE key = line.task)",
-        "webhook {1} has no task",
-    ),
-    (
-        "SELECT task, number FROM snapshot "
-        "WHERE NOT EXISTS (SELECT 1 FROM task WHERE key = snapshot.task)",
-        "the snapshot of key {0} has no task",
-    ),
-    (
-        "SELECT task.id, snapshot.number FROM snapshot JOIN task ON task.key = snapshot.task "
-        "WHERE snapshot.number > task.last",
-        "task {0}: its snapshot is of entry {1}, which is not in its log",
-    ),
-    (
         "SELECT task.id, receipt.name FROM receipt JOIN task ON task.key = receipt.task "
-        "WHERE receipt.number NOT BETWEEN 1 AND task.last OR receipt.scope <> task.scope",
-        "task {0}: its receipt {1!r} is for an entry that is not in its log",
+        "WHERE receipt.scope <> task.scope",
+        "task {0}: its receipt {1!r} is another's",
     ),
-    (
-        "SELECT task.id, line.id FROM line JOIN task ON task.key = line.task "
-        "WHERE line.cursor > task.last OR line.behind <> (line.cursor < task.last)",
-        "task {0}: webhook {1} is at a place that does not agree with its log",
-    ),
+    *HANGING,
 )
 
 
@@ -177,5 +129,4 @@ def _counts(db: sqlite3.Connection) -> Iterator[str]:
         "sum(said), sum(both.number) FROM both LEFT JOIN scope ON scope.key = both.scope "
         "GROUP BY both.scope, both.state HAVING sum(said) <> sum(both.number)"
     ):
-        name = STATES[state].name.lower() if state in STATES else f"state {state}"
-        yield f"the count of {agent}: {said} tasks {name}, and there are {number}"
+        yield counted(agent, state, said, number)

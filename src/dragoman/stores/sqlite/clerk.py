@@ -16,64 +16,25 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.events import Entry
-from dragoman.store import Line
-from dragoman.stores.sqlite import RECEIPTS, schema
+from dragoman.stores.audit import Progress
+from dragoman.stores.clerk import BATCH, HEAVY, Choice, Differs, Fate, Missing, Pruned, Waiting
+from dragoman.stores.dump import Dump
+from dragoman.stores.row import Stored
+from dragoman.stores.sqlite import RECEIPTS, porter, schema
+from dragoman.stores.sqlite.audit import audit
 from dragoman.stores.sqlite.driver import BUSY, prepare
 from dragoman.stores.sqlite.ledger import FOUND, Leaf, Ledger, entries
 from dragoman.stores.sqlite.lines import LINE, line
 from dragoman.stores.sqlite.lock import Lock
 from dragoman.stores.sqlite.schema import APPLICATION, VERSION, Unusable
-from dragoman.stores.sqlite.view import Folded, View
-from dragoman.types import TaskState
+from dragoman.stores.sqlite.view import View
+from dragoman.types import Task, TaskState
 
-BATCH = 256
-"""The most tasks that are written in one transaction."""
-HEAVY = 8 * 1024 * 1024
-"""The bytes after which a transaction is large enough."""
 PAGES = 1024
 """How many pages a backup copies at once."""
-
-Progress = Callable[[int, int], None]
-"""Is told how much is done, and of how much."""
-
-
-class Missing(LookupError):
-    """There is no such thing in the file; it says which."""
-
-
-class Choice(Struct, frozen=True, kw_only=True):
-    """Which tasks, of whomever. None is any, and empty is the one without a name."""
-
-    agent: str | None = None
-    tenant: str | None = None
-    owner: str | None = None
-    context: str = ""
-    state: TaskState | None = None
-    since: str = ""
-    limit: int = 50
-
-
-class Waiting(Struct, frozen=True):
-    """A line, and the last entry of its log."""
-
-    line: Line
-    last: int
-
-
-class Pruned(Struct, frozen=True):
-    """What was forgotten so far, and what was old enough but had to stay."""
-
-    tasks: int = 0
-    size: int = 0
-    """The bytes of their logs."""
-    pending: int = 0
-    """Kept for a webhook that has not had everything."""
-    recent: int = 0
-    """Kept for a send that may come again."""
 
 
 class Clerk:
@@ -83,6 +44,8 @@ class Clerk:
 
     def __init__(self, path: Path, *, write: bool = False, create: bool = False) -> None:
         self.path = path
+        self.name = str(path)
+        self.version = VERSION
         self.write = write
         self.create = create
 
@@ -123,14 +86,35 @@ class Clerk:
             raise Missing(f"there is no task {task} in {self.path}")
         return row
 
-    def load(self, task: str) -> Folded:
-        """The task; Missing."""
+    def load(self, task: str) -> tuple[Stored, Task]:
+        """The head of a log, and the task; Missing."""
         folded = View(self.db).load(task)
         if folded is None:
             raise Missing(f"there is no task {task} in {self.path}")
-        return folded
+        return folded.row, folded.task
 
-    def read(self, row: Leaf, after: int = 0) -> Iterator[Entry]:
+    def size(self) -> tuple[int, int]:
+        """The bytes of the file, and those of its write-ahead log."""
+        log = self.path.with_name(self.path.name + "-wal")
+        return self.path.stat().st_size, log.stat().st_size if log.exists() else 0
+
+    def sums(self) -> tuple[int, int]:
+        """How many tasks there are, and how many entries."""
+        (tasks,) = self.db.execute("SELECT count(*) FROM task").fetchone()
+        (entries,) = self.db.execute("SELECT count(*) FROM entry").fetchone()
+        return tasks, entries
+
+    def audit(self, progress: Progress) -> Iterator[str]:
+        """See `audit.audit`."""
+        return audit(self.db, progress)
+
+    def export(
+        self, broken: Callable[[str], None], *, agent: str = "", since: str = ""
+    ) -> Iterator[Dump]:
+        """See `porter.tasks`."""
+        return porter.tasks(self.db, broken, agent=agent, since=since)
+
+    def read(self, row: Stored, after: int = 0) -> Iterator[Entry]:
         """The entries after a place."""
         while found := entries(self.db, row.key, after, BATCH):
             yield from found
@@ -182,7 +166,7 @@ class Clerk:
             )
         return found
 
-    def webhooks(self, row: Leaf) -> Sequence[Waiting]:
+    def webhooks(self, row: Stored) -> Sequence[Waiting]:
         """All lines of a task."""
         return self._lines(f"{_WAITING} WHERE line.task = ? ORDER BY line.id", row.key)
 
@@ -201,6 +185,17 @@ class Clerk:
             self.db.execute("ROLLBACK")
             raise
         self.db.execute("COMMIT")
+
+    def put(self, tasks: Sequence[Dump], *, replace: bool) -> list[Fate | Differs]:
+        """Write tasks in one transaction; what came of each."""
+        found: list[Fate | Differs] = []
+        with self.writing():
+            for task in tasks:
+                try:
+                    found.append(porter.put(self.db, task, replace=replace))
+                except Differs as error:
+                    found.append(error)
+        return found
 
     def redrive(self, task: str = "", webhook: str = "") -> int:
         """Let parked lines go on at once; how many."""
@@ -256,7 +251,13 @@ class Clerk:
         for behind, recent, *columns in found.fetchall():
             yield bool(behind), bool(recent), Leaf.restored(tuple(columns))
 
-    def backup(self, target: Path, *, force: bool, progress: Progress) -> int:
+    def migrate(self, *, row_security: bool | None = None) -> tuple[int, int]:
+        """See `migrate`."""
+        if row_security is not None:
+            raise Unusable("row security is PostgreSQL's; a file has the rights of the file")
+        return migrate(self.path)
+
+    def backup(self, target: Path, *, force: bool, progress: Callable[[int, int], None]) -> int:
         """Copy the file as it is at this moment; the size of the copy. FileExistsError."""
         target = target.absolute()
         if target.exists() and (not force or target.samefile(self.path)):
@@ -275,7 +276,7 @@ class Clerk:
             raise
         return target.stat().st_size
 
-    def _copy(self, part: Path, progress: Progress) -> None:
+    def _copy(self, part: Path, progress: Callable[[int, int], None]) -> None:
         copy = connect(part, "rw")
         try:
             # One state from the first page to the last: without the transaction every commit

@@ -11,13 +11,11 @@ from dragoman.errors import LimitExceeded, TaskNotFound
 from dragoman.events import Entry, Event, Received
 from dragoman.store import LARGE, Draft
 from dragoman.stores.codec import ARTIFACT, STATES, body, decode_canceled, encode, entry
+from dragoman.stores.dump import veiled
 from dragoman.stores.recent import Commit
-from dragoman.stores.row import Row
+from dragoman.stores.row import Stored
 from dragoman.stores.sqlite.driver import Connection
 from dragoman.stores.sqlite.schema import BITS
-from dragoman.types import (
-    TaskState,
-)
 
 KEPT = 4096
 """The most rows and scopes that are remembered between commits."""
@@ -40,20 +38,8 @@ _UPDATE = (
 )
 
 
-class Leaf(Row):
+class Leaf(Stored):
     """A row of the file."""
-
-    key = 0
-    """The number that stands for the id inside the file; 0 before it is there."""
-    size = 0
-    """The bytes of the log."""
-    ended_at: float | None = None
-    offered: int | None = None
-    """Its place in the queue of those that are ready."""
-    told: TaskState | None = None
-    """The state under which it is counted; None while it is not born."""
-    mail: tuple[int, Received] | None = None
-    """The latest message, until its turn begins."""
 
     @staticmethod
     def restored(columns: tuple[Any, ...]) -> Leaf:
@@ -247,8 +233,10 @@ class Ledger:
         """The digest, the task and the number of a send that came before."""
         found: tuple[bytes, str, int] | None = self.db.execute(
             "SELECT receipt.digest, task.id, receipt.number FROM receipt "
-            "JOIN task ON task.key = receipt.task WHERE receipt.scope = ? AND receipt.name = ?",
-            (self.scope(scope), name),
+            "JOIN task ON task.key = receipt.task "
+            "WHERE receipt.scope = ? AND receipt.name IN (?, ?)",
+            # one that was imported may be known by its digest only
+            (self.scope(scope), name, veiled(name)),
         ).fetchone()
         return found
 

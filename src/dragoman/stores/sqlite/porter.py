@@ -5,32 +5,20 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Raw
 
 from dragoman.caller import Scope
 from dragoman.stores import dump
-from dragoman.stores.codec import ARTIFACT, CANCEL, RECEIVED, REPLY, STATUS, encode
-from dragoman.stores.dump import Dump, Hook, Item, Kind, Stub
+from dragoman.stores.clerk import Differs, Fate
+from dragoman.stores.dump import Dump, Hook, Item, Stub
 from dragoman.stores.sqlite.driver import Connection
 from dragoman.stores.sqlite.ledger import COLUMNS, FOUND, Leaf
 from dragoman.stores.sqlite.schema import BITS
 from dragoman.stores.sqlite.view import View
 
-_KINDS: dict[int, Kind] = {
-    RECEIVED: "received",
-    STATUS: "status",
-    ARTIFACT: "artifact",
-    REPLY: "reply",
-    CANCEL: "cancel",
-}
-_NUMBERS = {kind: number for number, kind in _KINDS.items()}
 _INSERT = f"INSERT INTO task ({COLUMNS}) VALUES ({', '.join('?' * len(COLUMNS.split(', ')))})"
-
-
-class Differs(ValueError):
-    """The task is there already, and is another."""
 
 
 def tasks(
@@ -65,14 +53,12 @@ def take(db: Connection, row: Leaf) -> Dump:
     """A task of the file. Broken, when its log has a gap."""
     base = row.key << BITS
     entries = tuple(
-        Item(turn, _KINDS[kind], Raw(body))
+        Item(turn, dump.KINDS[kind], Raw(body))
         for turn, kind, body in db.execute(
             "SELECT turn, kind, body FROM entry WHERE place > ? AND place < ? ORDER BY place",
             (base, base + (1 << BITS)),
         )
     )
-    if len(entries) != row.last:
-        raise dump.Broken(f"its log has {len(entries)} entries of {row.last}")
     receipts = tuple(
         Stub(*found)
         for found in db.execute(
@@ -94,33 +80,10 @@ def take(db: Connection, row: Leaf) -> Dump:
             (row.key,),
         )
     )
-    return Dump(
-        format=dump.FORMAT,
-        id=row.id,
-        context=row.context,
-        scope=row.scope,
-        skill=row.skill,
-        state=row.state,
-        changed=row.changed,
-        version=row.version,
-        born=row.born,
-        replied=row.replied,
-        epoch=row.epoch,
-        holder=row.holder,
-        turn=row.turn,
-        settled=row.settled,
-        attempt=row.attempt,
-        inbox=row.inbox,
-        canceling=row.cancel_at > 0,
-        canceled=None if row.canceled is None else Raw(encode(row.canceled)),
-        ended=row.ended_at,
-        entries=entries,
-        receipts=receipts,
-        webhooks=webhooks,
-    )
+    return dump.dumped(row, entries, receipts, webhooks)
 
 
-def put(db: Connection, given: Dump, *, replace: bool) -> Literal["new", "same", "replaced"]:
+def put(db: Connection, given: Dump, *, replace: bool) -> Fate:
     """Write a task in the transaction that is open; Differs, and then nothing was written."""
     row = View(db).row(given.id)
     epoch, tickets = given.epoch, {}
@@ -149,7 +112,7 @@ def put(db: Connection, given: Dump, *, replace: bool) -> Literal["new", "same",
 
 def _same(db: Connection, row: Leaf, given: Dump) -> bool:
     try:
-        return dump.encode(take(db, row)) == dump.encode(given)
+        return dump.same(take(db, row), given)
     except dump.Broken:
         return False
 
@@ -157,44 +120,16 @@ def _same(db: Connection, row: Leaf, given: Dump) -> bool:
 def _write(db: Connection, given: Dump, key: int, epoch: int, tickets: dict[str, int]) -> None:
     scope = _scope(db, given.scope)
     last, base = len(given.entries), key << BITS
-    # a moment that is past on every machine's clock, and is not "none"
-    past = 1e-9
     offer = None
     if given.ready:
         queue = "SELECT max(ready) FROM task WHERE agent = ? AND ready NOTNULL"
         offer = _next(db, queue, given.scope.agent)
-    values = {
-        "key": key,
-        "id": given.id,
-        "scope": scope,
-        "agent": given.scope.agent,
-        "context": given.context,
-        "skill": given.skill,
-        "state": given.state.number,
-        "changed": given.changed,
-        "last": last,
-        "version": given.version,
-        "born": given.born,
-        "replied": given.replied,
-        "epoch": epoch,
-        "holder": given.holder,
-        "lease": past if given.holder else 0.0,
-        "turn": given.turn,
-        "settled": given.settled,
-        "attempt": given.attempt,
-        "inbox": ",".join(map(str, given.inbox)),
-        "cancel_at": past if given.canceling else 0.0,
-        "canceled": None if given.canceled is None else bytes(given.canceled),
-        "hooked": bool(given.webhooks),
-        "size": sum(len(bytes(item.body)) for item in given.entries),
-        "ended": given.ended,
-        "ready": offer,
-    }
+    values = dump.columns(given) | {"key": key, "scope": scope, "epoch": epoch, "ready": offer}
     db.execute(_INSERT, tuple(values[name] for name in COLUMNS.split(", ")))
     db.executemany(
         "INSERT INTO entry (place, turn, kind, body) VALUES (?, ?, ?, ?)",
         (
-            (base + number, item.turn, _NUMBERS[item.kind], bytes(item.body))
+            (base + number, item.turn, dump.NUMBERS[item.kind], bytes(item.body))
             for number, item in enumerate(given.entries, start=1)
         ),
     )
@@ -231,8 +166,8 @@ def _unclaimed(db: Connection, given: Dump, stub: Stub) -> None:
     found = db.execute(
         "SELECT task.id FROM receipt JOIN scope ON scope.key = receipt.scope "
         "JOIN task ON task.key = receipt.task WHERE scope.agent = ? AND scope.tenant = ? "
-        "AND scope.owner = ? AND receipt.name = ?",
-        (given.scope.agent, given.scope.tenant, given.scope.owner, stub.key),
+        "AND scope.owner = ? AND receipt.name IN (?, ?)",
+        (given.scope.agent, given.scope.tenant, given.scope.owner, stub.key, dump.veiled(stub.key)),
     ).fetchone()
     if found is not None and found[0] != given.id:
         raise Differs(f"task {given.id}: its receipt {stub.key!r} is that of task {found[0]}")

@@ -1,0 +1,83 @@
+"""Whether the tables are sound as a store. (As a database, `pg_amcheck` says.)"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dragoman.stores import audit
+from dragoman.stores.audit import BATCH, UNREADABLE
+from dragoman.stores.clerk import HEAVY
+from dragoman.stores.postgres.ledger import COLUMNS, Leaf
+
+HANGING = (
+    (
+        "SELECT count(*), min(task) FROM entry "
+        "WHERE NOT EXISTS (SELECT 1 FROM task WHERE key = entry.task) HAVING count(*) > 0",
+        "{0} entries have no task (the first of key {1})",
+    ),
+    (
+        "SELECT encode(name, 'hex'), task FROM receipt "
+        "WHERE NOT EXISTS (SELECT 1 FROM task WHERE key = receipt.task)",
+        "receipt {0} has no task",
+    ),
+    (
+        "SELECT task.id, encode(receipt.name, 'hex') FROM receipt "
+        "JOIN task ON task.key = receipt.task WHERE (receipt.agent, receipt.tenant, receipt.owner) "
+        "<> (task.agent, task.tenant, task.owner)",
+        "task {0}: its receipt {1} is another's",
+    ),
+    *audit.HANGING,
+)
+COUNTS = """
+SELECT agent || ' ' || tenant || ' ' || owner, state, sum(said), sum(number) FROM (
+  SELECT agent, tenant, owner, state, number AS said, 0 AS number FROM tally UNION ALL
+  SELECT agent, tenant, owner, state, 0, count(*) FROM task WHERE born GROUP BY 1, 2, 3, 4
+) AS counts GROUP BY agent, tenant, owner, state HAVING sum(said) <> sum(number)
+"""
+
+
+async def logs(db: Any, key: int) -> tuple[int, int, list[str]] | None:
+    """The next logs after a key: the last key, how many, and their problems; None at the end."""
+    problems: list[str] = []
+    rows: list[Leaf] = []
+    heavy = seen = 0
+    async with db.transaction(isolation="repeatable_read", readonly=True):
+        found = await db.fetch(
+            f"SELECT {COLUMNS} FROM task WHERE key > $1 ORDER BY key LIMIT $2", key, BATCH
+        )
+        if not found:
+            return None
+        for columns in found:
+            key = columns[0]
+            seen += 1
+            try:
+                rows.append(Leaf.restored(columns))
+            except UNREADABLE as error:
+                problems.append(f"task {columns[1]}: its head cannot be read: {error}")
+                continue
+            heavy += rows[-1].size
+            if heavy >= HEAVY:
+                break
+        entries: dict[int, list[Any]] = {row.key: [] for row in rows}
+        for task, *columns in await db.fetch(
+            "SELECT task, number, turn, kind, body FROM entry WHERE task = ANY($1) "
+            "ORDER BY task, number",
+            list(entries),
+        ):
+            entries[task].append(columns)
+    for row in rows:
+        problems += audit.log(row, entries[row.key])
+    return key, seen, problems
+
+
+async def hanging(db: Any) -> list[str]:
+    """What hangs on a task has one, and counts are those of the tasks."""
+    problems = []
+    for sql, words in HANGING:
+        problems += [words.format(*map(_text, row)) for row in await db.fetch(sql)]
+    problems += [audit.counted(*row) for row in await db.fetch(COUNTS)]
+    return problems
+
+
+def _text(value: object) -> object:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

@@ -1,0 +1,267 @@
+"""Tasks out of PostgreSQL and into it, many at once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from dragoman.caller import Scope
+from dragoman.stores import dump
+from dragoman.stores.clerk import HEAVY, Differs, Fate
+from dragoman.stores.dump import Dump, Hook, Item, Stub
+from dragoman.stores.postgres.ledger import COLUMNS, NAMES, NOW, Leaf
+from dragoman.stores.postgres.lines import key as webhook_key
+from dragoman.stores.postgres.prune import SHARDS, THESE
+from dragoman.stores.postgres.schema import BLOCK
+
+BATCH = 64
+"""How many tasks are read in one state of the database."""
+MOST = 2**31 - 1
+"""The largest number that a column takes."""
+
+_NEXT = (
+    f"SELECT {COLUMNS} FROM task WHERE key > $1 AND ($2 = '' OR agent = $2) "
+    "AND ($3 = '' OR changed >= $3) ORDER BY key LIMIT $4"
+)
+_ENTRIES = "SELECT task, turn, kind, body FROM entry WHERE task = ANY($1) ORDER BY task, number"
+_RECEIPTS = "SELECT task, name, digest, number FROM receipt WHERE task = ANY($1) ORDER BY name"
+_LINES = (
+    "SELECT task, webhook, cursor, attempts, due, parked, reason FROM line WHERE task = ANY($1) "
+    "ORDER BY id"
+)
+_TAKEN = (
+    "SELECT u.place, task.id FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], "
+    "$5::bytea[]) AS u(place, agent, tenant, owner, name) "
+    "JOIN receipt USING (agent, tenant, owner, name) JOIN task ON task.key = receipt.task"
+)
+_COUNT = (
+    "INSERT INTO tally SELECT agent, tenant, owner, state, $5, count(*) FROM unnest($1::text[], "
+    "$2::text[], $3::text[], $4::smallint[]) AS u(agent, tenant, owner, state) "
+    "GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4 ON CONFLICT (agent, tenant, owner, state, shard) "
+    "DO UPDATE SET number = tally.number + excluded.number"
+)
+
+
+# -- out
+
+
+async def page(
+    db: Any, key: int, broken: Callable[[str], None], *, agent: str, since: str
+) -> tuple[int, list[Dump]] | None:
+    """The tasks that follow a key, and the last key; None at the end."""
+    async with db.transaction(isolation="repeatable_read", readonly=True):
+        found = await db.fetch(_NEXT, key, agent, since, BATCH)
+        if not found:
+            return None
+        rows: list[Leaf] = []
+        heavy = 0
+        for columns in found:
+            key = columns[0]
+            try:
+                rows.append(Leaf.restored(columns))
+            except (KeyError, ValueError, msgspec.DecodeError) as error:
+                broken(_broken(columns[1], error))
+                continue
+            heavy += rows[-1].size
+            if heavy >= HEAVY:
+                break
+        return key, await take(db, rows, broken)
+
+
+async def take(db: Any, rows: Sequence[Leaf], broken: Callable[[str], None]) -> list[Dump]:
+    """The tasks of these rows; those whose log has a gap are told."""
+    keys = [row.key for row in rows]
+    entries: dict[int, list[Any]] = {key: [] for key in keys}
+    receipts: dict[int, list[Stub]] = {key: [] for key in keys}
+    hooks: dict[int, list[Hook]] = {key: [] for key in keys}
+    for key, *columns in await db.fetch(_ENTRIES, keys):
+        entries[key].append(columns)
+    for key, name, digest, number in await db.fetch(_RECEIPTS, keys):
+        receipts[key].append(Stub(dump.veil(name), digest, number))
+    for key, webhook, cursor, attempts, due, parked, reason in await db.fetch(_LINES, keys):
+        hooks[key].append(
+            Hook(
+                webhook=Raw(webhook),
+                cursor=cursor,
+                attempts=attempts,
+                due=due,
+                parked=parked,
+                reason=reason,
+            )
+        )
+    found = []
+    for row in rows:
+        try:
+            items = [
+                Item(turn, dump.KINDS[kind], Raw(body)) for turn, kind, body in entries[row.key]
+            ]
+            found.append(dump.dumped(row, items, receipts[row.key], hooks[row.key]))
+        except (KeyError, ValueError) as error:
+            broken(_broken(row.id, error))
+    return found
+
+
+def _broken(task: str, error: Exception) -> str:
+    return f"task {task} cannot be read: {error}; see `dragoman db check`"
+
+
+# -- in
+
+
+class Tray:
+    """Tasks that are to be written together. Decides on each, then writes."""
+
+    def __init__(self, db: Any, *, replace: bool) -> None:
+        self.db = db
+        self.replace = replace
+        self._rows: dict[str, Leaf] = {}
+        self._there: dict[str, Dump] = {}
+        self._tickets: dict[int, dict[bytes, int]] = {}
+        self._taken: dict[tuple[Scope, bytes], str] = {}
+        self._now = 0.0
+        self._old: list[int] = []
+        self._new: list[tuple[Dump, Leaf | None]] = []
+
+    async def put(self, tasks: Sequence[Dump]) -> list[Fate | Differs]:
+        """Write tasks, none of which comes twice, in the transaction that is open."""
+        await self._look([task for task in tasks if _able(task) is None])
+        found: list[Fate | Differs] = []
+        for task in tasks:
+            try:
+                found.append(self._decide(task))
+            except Differs as error:
+                found.append(error)
+        await self._write()
+        return found
+
+    async def _look(self, tasks: Sequence[Dump]) -> None:
+        """Have at hand what is there, under a lock."""
+        self._now = await self.db.fetchval(f"SELECT {NOW}")
+        ids = [task.id for task in tasks]
+        for columns in await self.db.fetch(
+            f"SELECT {COLUMNS} FROM task WHERE id = ANY($1::text[]) ORDER BY key FOR UPDATE", ids
+        ):
+            row = Leaf.restored(columns)
+            self._rows[row.id] = row
+        for task in await take(self.db, list(self._rows.values()), lambda _: None):
+            self._there[task.id] = task
+        for key, id, ticket in await self.db.fetch(
+            "SELECT task, id, ticket FROM line WHERE task = ANY($1)",
+            [row.key for row in self._rows.values()],
+        ):
+            self._tickets.setdefault(key, {})[id] = ticket + 1
+        stubs = [(task.scope, dump.unveiled(stub.key)) for task in tasks for stub in task.receipts]
+        if stubs:
+            columns = zip(*((s.agent, s.tenant, s.owner, name) for s, name in stubs), strict=True)
+            places = list(range(len(stubs)))
+            for place, id in await self.db.fetch(_TAKEN, places, *map(list, columns)):
+                self._taken[stubs[place]] = id
+
+    def _decide(self, given: Dump) -> Fate:
+        if reason := _able(given):
+            raise Differs(f"task {given.id}: {reason}")
+        row = self._rows.get(given.id)
+        if row is not None:
+            there = self._there.get(given.id)
+            if there is not None and dump.same(there, given):
+                return "same"
+            if not self.replace:
+                raise Differs(f"task {given.id} is there already, and is not the same")
+            if row.holder and row.lease > self._now:
+                raise Differs(f"task {given.id} is in work; it can be replaced when that is over")
+        for stub in given.receipts:
+            other = self._taken.get((given.scope, dump.unveiled(stub.key)), given.id)
+            if other != given.id:
+                raise Differs(f"task {given.id}: its receipt {stub.key!r} is that of task {other}")
+        for stub in given.receipts:
+            self._taken[given.scope, dump.unveiled(stub.key)] = given.id
+        if row is not None:
+            self._old.append(row.key)
+        self._new.append((given, row))
+        return "new" if row is None else "replaced"
+
+    async def _write(self) -> None:
+        if self._old:
+            await self.db.fetch(THESE, self._old, random.randrange(SHARDS))
+        if not self._new:
+            return
+        keys = await self._keys(len(self._new))
+        tasks = [(key, *item) for key, item in zip(keys, self._new, strict=True)]
+        await self._copy("task", (self._head(*item) for item in tasks))
+        await self._copy("entry", (row for key, given, _ in tasks for row in _entries(key, given)))
+        await self._copy("receipt", (row for key, given, _ in tasks for row in _stubs(key, given)))
+        await self._copy("line", (row for item in tasks for row in self._lines(*item)))
+        counts = [
+            (given.scope.agent, given.scope.tenant, given.scope.owner, given.state.number)
+            for given, _ in self._new
+            if given.born
+        ]
+        if counts:
+            columns = zip(*counts, strict=True)
+            await self.db.fetch(_COUNT, *map(list, columns), random.randrange(SHARDS))
+
+    async def _keys(self, number: int) -> list[int]:
+        """Keys that nobody has had. One that is replaced gets another, so that nothing which was
+        read of the old log can be written beside the new one."""
+        keys: list[int] = []
+        while len(keys) < number:
+            first = await self.db.fetchval("SELECT nextval('task_key')")
+            keys.extend(range(first, first + BLOCK))
+        return keys[:number]
+
+    async def _copy(self, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        await self.db.copy_records_to_table(table, records=rows)
+
+    def _head(self, key: int, given: Dump, before: Leaf | None) -> tuple[Any, ...]:
+        values = dump.columns(given) | {
+            "key": key,
+            "tenant": given.scope.tenant,
+            "owner": given.scope.owner,
+            "ready": self._now if given.ready else None,
+        }
+        if before is not None:
+            # readers notice by the version; whoever held it and wakes up late must not write here
+            values["version"] = max(before.version, given.version) + 1
+            if before.holder:
+                values["epoch"] = max(before.epoch, given.epoch) + 1
+        return tuple(values[name] for name in NAMES)
+
+    def _lines(self, key: int, given: Dump, before: Leaf | None) -> Iterable[tuple[Any, ...]]:
+        # a delivery that is under way must find that the line is not its own any more
+        tickets = {} if before is None else self._tickets.get(before.key, {})
+        last = len(given.entries)
+        for hook in given.webhooks:
+            id = webhook_key(dump.webhook(hook).config.id)
+            yield (
+                *(key, id, given.scope.agent, bytes(hook.webhook), hook.cursor, hook.attempts),
+                *(hook.due, hook.cursor < last, hook.parked, hook.reason, tickets.get(id, 0)),
+            )
+
+
+def _entries(key: int, given: Dump) -> Iterable[tuple[Any, ...]]:
+    for number, item in enumerate(given.entries, start=1):
+        yield key, number, item.turn, dump.NUMBERS[item.kind], bytes(item.body)
+
+
+def _stubs(key: int, given: Dump) -> Iterable[tuple[Any, ...]]:
+    scope = (given.scope.agent, given.scope.tenant, given.scope.owner)
+    for stub in given.receipts:
+        yield *scope, dump.unveiled(stub.key), stub.digest, key, stub.number
+
+
+def _able(given: Dump) -> str | None:
+    """Why PostgreSQL cannot keep a task."""
+    scope = given.scope
+    texts = [given.id, given.context, given.skill, given.changed, given.holder]
+    texts += [scope.agent, scope.tenant, scope.owner, *(hook.reason for hook in given.webhooks)]
+    if any("\0" in text for text in texts):
+        return "PostgreSQL keeps no text with a NUL in it"
+    numbers = [given.version, given.epoch, given.turn, given.settled, given.attempt]
+    numbers += [hook.attempts for hook in given.webhooks]
+    if max(numbers) >= MOST:
+        return "a number is too large for PostgreSQL"
+    return None
