@@ -32,7 +32,7 @@ interop: $(STAMP)
 	INTEROP=full $(BIN)/python -m pytest -p tests.interop.report -n 2 --dist loadfile -rs tests/interop
 
 soak: $(STAMP)
-	CRASH_SOAK=$(or $(SCALE),1) $(BIN)/python -m pytest tests/faults/crash tests/faults/network tests/security -x -s
+	CRASH_SOAK=$(or $(SCALE),1) $(BIN)/python -m pytest tests/faults/crash tests/faults/network tests/faults/cluster tests/security -x -s
 
 fuzz: $(STAMP)
 	FUZZ_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest tests/security/fuzz -x -s

@@ -88,18 +88,19 @@ class Server:
 
     def stop(self) -> None:
         """Ask it to end, and wait until it has."""
-        self._end(self.goodbye)
+        self.end(self.goodbye)
 
     def kill(self) -> None:
         """End it with no chance to say a word."""
-        self._end(signal.SIGKILL)
+        self.end(signal.SIGKILL)
 
     def restart(self) -> None:
         """Stop it and start it again."""
         self.stop()
         self.start()
 
-    def _end(self, sign: signal.Signals) -> None:
+    def end(self, sign: signal.Signals) -> None:
+        """End it with this signal, and wait until it has."""
         process, self.process = self.process, None
         if process is None:
             return

@@ -31,6 +31,10 @@ class Keeper:
         self.store = store
         self.bell = bell
         self.settings = settings
+        self.well = True
+        """The store could be looked after the last time."""
+        self._patience = 0.0
+        """Until then nobody's claim is taken."""
 
     async def run(self) -> None:
         """Look after things for ever; a failing store is looked after again later."""
@@ -40,7 +44,11 @@ class Keeper:
                 await self.reap()
                 while await self.store.prune():
                     pass
+                self.well = True
             except Unavailable as error:
+                self.well = False
+                # its workers could not renew their claims, either: they are to have the chance
+                self._patience = time.monotonic() + 2 * self.settings.poll
                 logger.error("the store could not be looked after; trying again: %s", error)
             except Exception:
                 logger.exception("the store could not be looked after; trying again")
@@ -56,6 +64,8 @@ class Keeper:
 
     async def reap(self) -> None:
         """Take expired claims from their workers."""
+        if time.monotonic() < self._patience:
+            return
         while found := await self.store.expired(self.agents, REAP):
             # (with their exceptions: one that is raised at once can make a cancel be forgotten)
             taken = await asyncio.gather(*map(self._take, found), return_exceptions=True)

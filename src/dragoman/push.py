@@ -257,6 +257,8 @@ def _recording(line: Line) -> Iterator[None]:
     """A store that fails here costs time, not a delivery: the line's lease runs out."""
     try:
         yield
+    except Unavailable as error:
+        logger.error("webhook %s: nothing was recorded: %s", line.webhook.config.id, error)
     except Exception:
         logger.exception(
             "webhook %s: nothing was recorded", line.webhook.config.id, extra={"task": line.task}

@@ -69,9 +69,14 @@ class Head(Struct, frozen=True, kw_only=True, gc=False):
     hooked: bool = False
     """A webhook follows it."""
 
+    @property
+    def over(self) -> bool:
+        """Nothing more will be written."""
+        return self.replied or self.state.terminal
+
     def answers(self, number: int) -> bool:
         """Whether the message of this number has its answer."""
-        return self.replied or self.state.terminal or self.settled >= number
+        return self.over or self.settled >= number
 
     def ending(self, state: TaskState, text: str = "") -> TaskStatusUpdateEvent:
         """How the task ends when it is not its handler that ends it."""

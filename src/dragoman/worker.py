@@ -44,7 +44,7 @@ CLAIMS = 32
 RELATED = 100
 """The most tasks that a turn is given beside its own."""
 ENDINGS = ("", *(state.name.lower() for state in TaskState))
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 
 _readable = msgspec.json.Decoder(StreamResponse).decode
 
@@ -98,11 +98,14 @@ class Worker:
                 beat.cancel()
 
     async def drain(self, grace: float) -> None:
-        """Claim nothing more; let the running turns end, stop them when the grace is over."""
+        """Claim nothing more; let the running turns end, stop them when the grace is over. A store
+        that hangs is not waited for: leases run out."""
         self._draining = True
+        patience = self.settings.cancel_grace
         if self._claims:
-            await asyncio.wait(list(self._claims))
-        await asyncio.gather(*self._returned, return_exceptions=True)
+            await asyncio.wait(list(self._claims), timeout=patience)
+        if self._returned:
+            await asyncio.wait(list(self._returned), timeout=patience)
         tasks = [run.task for run in self.runs.values()]
         if tasks and grace > 0:
             await asyncio.wait(tasks, timeout=grace)
@@ -110,10 +113,14 @@ class Worker:
             run.stop("drain")
         tasks = [run.task for run in self.runs.values()]
         if tasks:
-            await asyncio.wait(tasks, timeout=min(grace, self.settings.cancel_grace))
-        for run in list(self.runs.values()):
-            await self.hand_back(run)
-            self.abandon(run)
+            await asyncio.wait(tasks, timeout=min(grace, patience))
+        if left := list(self.runs.values()):
+            back = [asyncio.ensure_future(self.hand_back(run)) for run in left]
+            _, hanging = await asyncio.wait(back, timeout=patience)
+            for giving in hanging:
+                giving.cancel()
+            for run in left:
+                self.abandon(run)
         self._drained.set()
 
     @property
@@ -165,7 +172,12 @@ class Worker:
     def _claimed(self, future: asyncio.Future[Sequence[Claim]], room: int) -> None:
         self._claims.pop(future, None)
         if error := future.exception():
-            logger.error("no work could be claimed; trying again: %s", error, exc_info=error)
+            away = isinstance(error, Unavailable)
+            logger.error(
+                "no work could be claimed; trying again: %s",
+                error,
+                exc_info=None if away else error,
+            )
             return
         claims = future.result()
         if self._draining:  # they came too late
@@ -202,6 +214,8 @@ class Worker:
                     self.look()
                     if self.runs:
                         await self._renew()
+                except Unavailable as error:
+                    logger.error("claims could not be looked after; trying again: %s", error)
                 except Exception:
                     logger.exception("claims could not be looked after; trying again")
 

@@ -16,6 +16,7 @@ from dragoman import bell as bell_module
 from dragoman.bell import Bell
 from dragoman.bells.memory import MemoryBell
 from dragoman.caller import Call, Scope
+from dragoman.errors import Unavailable
 from dragoman.events import CancelRequested, Entry
 from dragoman.keeper import Keeper
 from dragoman.reader import Closing
@@ -778,6 +779,56 @@ async def test_draining_hands_running_turns_back(
     assert ("goes on after its task was taken" in log.text) is stubborn
     gate.release()
     await world.until(lambda: not worker.stuck)
+
+
+async def test_draining_does_not_wait_for_a_store_that_hangs() -> None:
+    class Hanging(MemoryStore):
+        async def revoke(self, *_: Any, **__: Any) -> Head | None:
+            await asyncio.Event().wait()
+            return None
+
+    async def handler(turn: Turn) -> None:
+        await asyncio.Event().wait()
+
+    world = World(handler, store=Hanging(), cancel_grace=0.05)
+    worker = world.worker()
+    for _ in range(3):
+        await world.send()
+        worker.begin(await world.claim(worker))
+    async with asyncio.timeout(2):
+        await worker.drain(0.0)
+    assert not worker.runs
+
+
+async def test_whose_store_was_away_may_renew_before_claims_are_taken() -> None:
+    class Away(MemoryStore):
+        away = True
+
+        async def expired(self, *arguments: Any) -> Sequence[Head]:
+            if self.away:
+                raise Unavailable("away")
+            return await super().expired(*arguments)
+
+    async def handler(turn: Turn) -> None: ...
+
+    async def until(well: bool) -> None:
+        while world.keeper.well is not well:
+            await asyncio.sleep(0.01)
+
+    store = Away()
+    world = World(handler, store=store, poll=0.2)
+    claim = await world.orphan()
+    keeping = asyncio.create_task(world.keeper.run())
+    try:
+        async with asyncio.timeout(5):
+            await until(well=False)
+            store.away = False
+            await until(well=True)
+            assert not (await store.renew([claim], 0.3)).lost
+            while (await world.head(claim.head.id)).epoch == claim.epoch:  # it dies after all
+                await asyncio.sleep(0.01)
+    finally:
+        keeping.cancel()
 
 
 async def test_draining_waits_for_what_ends_in_time(gate: Gate) -> None:

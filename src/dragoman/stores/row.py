@@ -130,8 +130,10 @@ class Row:
                 and type(event) is TaskStatusUpdateEvent
                 and event.status.state is TaskState.COMPLETED
             ):
+                # in its place, so that the writer knows what was written; messages that wait
+                # for this claim's end never become fewer
                 status = replace(event.status, state=TaskState.WORKING)
-                entry = Entry(0, replace(event, status=status), claim.turn)
+                entry.event, entry.wire = replace(event, status=status), None
             try:
                 self.write(entry)
             except IllegalEvent as error:

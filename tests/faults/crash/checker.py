@@ -247,7 +247,7 @@ def _output(
                 known = artifacts.setdefault(update["artifact"]["artifactId"], [])
                 if not update.get("append"):
                     known.clear()
-                known.extend(_chunks(body))
+                known.extend(_chunks(body, send.key))
         chunks = [chunk for known in artifacts.values() for chunk in known]
         attempt = chunks[0][0] if chunks else 0
         if chunks != [(attempt, index) for index in range(send.chunks)]:
@@ -297,12 +297,13 @@ def _state(body: Mapping[str, Any]) -> str:
     return body.get("statusUpdate", {}).get("status", {}).get("state", "")
 
 
-def _chunks(body: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    """What the agent of these tests says: `key/attempt/index`."""
+def _chunks(body: Mapping[str, Any], only: str = "") -> Iterator[tuple[int, int]]:
+    """What the agent of these tests says: `key/attempt/index`; or only what it says for a key."""
     for part in body["artifactUpdate"]["artifact"]["parts"]:
         if part.get("text", "").count("/") == 2:
-            _, attempt, index = part["text"].split("/")
-            yield int(attempt), int(index)
+            key, attempt, index = part["text"].split("/")
+            if only in ("", key):
+                yield int(attempt), int(index)
 
 
 def _place(event: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,8 +55,7 @@ class Served:
 
     async def start(self) -> None:
         """Serve, and wait until it does."""
-        command = [sys.executable, "-m", "dragoman", "serve", self.agent]
-        command += ["--port", str(self.port), "--store", f"sqlite:///{self.file}"]
+        command = [sys.executable, "-m", "dragoman", *self.command()]
         for setting in self.settings:
             command += ["--set", setting]
         self.process = await asyncio.create_subprocess_exec(
@@ -65,7 +64,11 @@ class Served:
         self._listening = asyncio.create_task(self._listen(self.process))
         async with asyncio.timeout(READY):
             await self._up.wait()
-        assert self.process.returncode is None, self.log
+        assert not self._listening.done(), self.log
+
+    def command(self) -> list[str]:
+        """What it is told, but for the settings."""
+        return ["serve", self.agent, "--port", str(self.port), "--store", f"sqlite:///{self.file}"]
 
     @property
     def log(self) -> str:

@@ -45,11 +45,15 @@ from dragoman.types import Task, TaskState, TaskStatusUpdateEvent
 
 T = TypeVar("T")
 
-MOMENT, WHILE = 0.02, 1.0
-"""For so many seconds, what was written here is good enough to wait with; and to read, if others
-can only forget it: operators may do that from elsewhere."""
+WHILE = 1.0
+"""For so many seconds, what was written here is read from memory, if others can only forget it:
+operators may do that from elsewhere."""
 SWEEP = 600.0
 """How often to look again at what was too old already, but could not be forgotten yet."""
+DRAINED = 1.5
+"""For so long a queue that was found empty is believed to be; longer than between two polls."""
+CLOSE = 5.0
+"""How long what was begun may take to be finished at the end."""
 RECEIPTS = 24 * 3600.0
 """How long a send is recognised, at least."""
 UNREADABLE = "The log of this task cannot be read"
@@ -64,19 +68,24 @@ WITH next AS (
   FROM next WHERE task.key = next.key RETURNING task.*, next.ready AS waited
 )
 SELECT {COLUMNS}, entry.turn, entry.kind, entry.body
-FROM taken AS task JOIN entry ON entry.task = task.key AND entry.number = task.turn
+FROM taken AS task LEFT JOIN entry ON entry.task = task.key AND entry.number = task.turn
 ORDER BY task.waited, task.key
 """
+# One that is being written to is renewed the next time: to wait for many rows here, while appends
+# wait for some of them, would be a deadlock.
 RENEW = f"""
 WITH mine AS (
-  SELECT task.key, task.id, task.cancel_at, task.lease FROM task
+  SELECT task.key, task.id, task.epoch, task.cancel_at FROM task
   JOIN unnest($1::text[], $2::int[]) AS u(id, epoch) USING (id, epoch)
+), late AS (
+  SELECT task.key FROM task JOIN mine USING (key, epoch)
+  WHERE task.lease - {NOW} < $3 * 2 / 3 FOR NO KEY UPDATE OF task SKIP LOCKED
 ), renewed AS (
-  UPDATE task SET lease = {NOW} + $3 FROM mine WHERE task.key = mine.key
-  AND task.lease - {NOW} < $3 * 2 / 3
+  UPDATE task SET lease = {NOW} + $3 FROM late WHERE task.key = late.key
 )
 SELECT id, cancel_at > 0 FROM mine
 """
+ENTRY = "SELECT turn, kind, body FROM entry WHERE task = $1 AND number = $2"
 
 
 class Duplicate(msgspec.Struct, frozen=True):
@@ -109,8 +118,8 @@ class PostgresStore:
         self._seal = seal or Seal(())
         self._link = Link(url, size=size)
         self._shard = random.randrange(SHARDS)
-        self._drained = False
-        """Nothing more waited when we last claimed."""
+        self._drained = -DRAINED
+        """When we last looked for what waits, and took it all."""
         self._turn = 0
         self._floors: dict[str, float] = {}
         self._swept = 0.0
@@ -134,7 +143,7 @@ class PostgresStore:
         self._view = View(self._link)
         self._ledger = Ledger(max_task=self.max_task, shard=self._shard)
         self._recent = Recent()
-        self._writer = Writer(self._ledger, self._link, self._recent.publish)
+        self._writer = Writer(self._ledger, self._link, self._recent.publish, self._recent.clear)
 
     async def _check(self, db: Any) -> None:
         if await db.fetchval("SHOW synchronous_commit") == "off":
@@ -146,10 +155,12 @@ class PostgresStore:
             logger.warning("PostgreSQL runs with fsync = off: a power loss can lose everything")
 
     async def close(self) -> None:
-        """Finish what was begun, and let go of all connections."""
-        await self._writer.close()
+        """Finish what was begun, if the database lets us, and let go of all connections."""
+        await self._writer.close(CLOSE)
         if self._working:
-            await asyncio.wait(self._working)
+            _, hanging = await asyncio.wait(self._working, timeout=CLOSE)
+            for work in hanging:
+                work.cancel()
         await self._link.close()
 
     # -- for callers
@@ -163,8 +174,8 @@ class PostgresStore:
                 digest, task, number = known
                 if digest != receipt.digest:
                     raise Conflict(receipt.key)
-                row = ledger.row(task)
-                assert row is not None  # a receipt goes with its task
+                if (row := ledger.row(task)) is None:
+                    raise TaskNotFound  # it has been forgotten meanwhile
                 return Duplicate(row.head(), row.key, number)
             if draft.new and draft.full:
                 raise LimitExceeded(draft.full)
@@ -191,10 +202,7 @@ class PostgresStore:
         found = await future
         if isinstance(found, Accepted):
             return found
-        rows = await self._link.fetch(
-            "SELECT turn, kind, body FROM entry WHERE task = $1 AND number = $2",
-            *(found.key, found.number),
-        )
+        rows = await self._link.fetch(ENTRY, found.key, found.number)
         if not rows:  # it has been forgotten meanwhile
             raise TaskNotFound
         event = entry(found.number, *rows[0]).event
@@ -202,9 +210,9 @@ class PostgresStore:
         return Accepted(found.head, found.number, event, False)
 
     async def head(self, scope: Scope, task: str) -> Head | None:
-        """See `Store.head`. Others may know more, and will ring."""
+        """See `Store.head`. What has ended does not change; of all else, others may know more."""
         live = self._recent.find(scope, task)
-        if live and live.young(WHILE if _ended(live.head) else MOMENT):
+        if live and _ended(live.head) and live.young(WHILE):
             return live.head
         return await self._view.head((scope, task))
 
@@ -310,8 +318,10 @@ class PostgresStore:
         def work(ledger: Ledger) -> Sequence[Claim]:
             """What has just been accepted here, unless others wait."""
             taken: list[Claim] = []
+            if time.monotonic() - self._drained > DRAINED:
+                return taken
             for row in (row for name in names for row in ledger.fresh(name)):
-                if not self._drained or len(taken) == limit:
+                if len(taken) == limit:
                     break
                 assert row.mail is not None  # it was accepted with it
                 received = row.mail[1]
@@ -329,18 +339,26 @@ class PostgresStore:
         lease: float,
         limit: int,
     ) -> Sequence[Claim]:
-        taken = list(await here)
-        if taken and self._drained:
+        if taken := list(await here):
             return taken
-        for place, name in enumerate(names):
-            room = limit - len(taken)
-            if room <= 0:
-                break
+        looked, left = time.monotonic(), limit
+        names = list(names)
+        while names and left:
             # each gets its share, so that a busy agent does not starve the others
-            share = max(1, room // (len(names) - place))
-            found = await self._link.fetch(CLAIM, name, share, worker, float(lease))
+            share = max(1, left // len(names))
+            name = names.pop(0)
+            try:
+                found = await self._link.fetch(CLAIM, name, share, worker, float(lease))
+            except Unavailable:
+                if not taken:
+                    raise
+                return taken  # these are ours, whatever became of the others
+            if len(found) == share:
+                names.append(name)
+            left -= len(found)
             taken += [claim for row in found if (claim := await self._readable(row))]
-        self._drained = len(taken) < limit
+        if left:
+            self._drained = looked
         return taken
 
     async def _readable(self, columns: Any) -> Claim | None:
@@ -350,7 +368,10 @@ class PostgresStore:
         head = row.head()
         self._recent.publish([(head.id, head, (), 0)])
         try:
-            received = entry(head.turn, *columns[len(NAMES) :]).event
+            written = columns[len(NAMES) :]
+            if written[0] is None:  # it came after the statement that claimed its task had begun
+                (written,) = await self._link.fetch(ENTRY, row.key, head.turn)
+            received = entry(head.turn, *written).event
             assert isinstance(received, Received)
             task = birth(received)
             if head.turn > 1:
@@ -395,11 +416,15 @@ class PostgresStore:
 
         if entries and entries[0].number:
             # it was tried before, and nobody knows whether it was written
-            return self._work(self._again(claim, entries, work))
+            return self._work(self._again(claim, entries, release, work))
         return self._writer.submit(work, claim.head.id)
 
     async def _again(
-        self, claim: Claim, entries: Sequence[Entry], work: Callable[[Ledger], bool]
+        self,
+        claim: Claim,
+        entries: Sequence[Entry],
+        release: bool,
+        work: Callable[[Ledger], bool],
     ) -> bool:
         numbers = [entry.number for entry in entries if entry.number]
         found = await self._link.fetch(
@@ -410,7 +435,9 @@ class PostgresStore:
         written = dict(found)
         if all(written.get(item.number) == body(item)[1] for item in entries if item.number):
             head = await self.head(claim.head.scope, claim.head.id)
-            return head is not None and head.unread and not head.state.terminal
+            if head is None or (head.epoch != claim.epoch and not (release or head.over)):
+                raise Stale(claim.head.id)
+            return head.unread and not head.state.terminal
         return await self._writer.submit(work, claim.head.id)
 
     async def renew(self, claims: Collection[Claim], lease: float) -> Renewal:

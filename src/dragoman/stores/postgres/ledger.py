@@ -62,7 +62,7 @@ _BUT = "AND NOT EXISTS (SELECT 1 FROM hook WHERE hook.task = line.task AND hook.
 _RECEIVED = """received AS (
   INSERT INTO receipt SELECT r.* FROM unnest({0}::text[], {1}::text[], {2}::text[], {3}::bytea[],
   {4}::bytea[], {5}::bigint[], {6}::int[]) AS r(agent, tenant, owner, name, digest, task, number)
-  JOIN ok ON ok.key = r.task
+  JOIN ok ON ok.key = r.task ORDER BY 1, 2, 3, 4
 )"""
 # (after a deletion, a line must not meet a ticket that is still out)
 _HOOKED = """hook AS (
@@ -230,8 +230,9 @@ class Ledger:
         return [row for row in rows if row.before < 0 and row.ready and row.scope.agent == agent]
 
     def prime(self, row: Leaf) -> None:
-        """This is how a row is now."""
-        if row.id not in self._touched:
+        """This is how a row was a moment ago."""
+        known = self._rows.get(row.id)
+        if row.id not in self._touched and (known is None or known.version < row.version):
             self._rows[row.id] = row
 
     # -- writing
@@ -251,7 +252,8 @@ class Ledger:
         entries = [fresh for row in rows for fresh in self._entries(row)]
         counts = [count for row in rows for count in self._views(row)]
         new = [row for row in rows if row.before < 0]
-        known = [row for row in rows if row.before >= 0]
+        # in one order, so that those who write to the same rows do not wait for each other
+        known = sorted((row for row in rows if row.before >= 0), key=lambda row: row.key)
         ok = []
         if new:
             part(_ADDED, [row.columns() for row in new])

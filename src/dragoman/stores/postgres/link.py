@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -15,7 +17,7 @@ from dragoman.telemetry import logger
 
 CONNECT = 5.0
 """How long a connection may take to be made."""
-STATEMENT = 30.0
+STATEMENT = 15.0
 """How long a statement may take."""
 TICK = 1.0
 """How old what we know of the database's clock may be."""
@@ -46,10 +48,10 @@ class Link:
         try:
             self._pool = await asyncpg.create_pool(
                 self.url,
-                min_size=1,
+                min_size=0,  # or it tries to reconnect by itself, and says so at length
                 max_size=self._size,
                 timeout=CONNECT,
-                command_timeout=2 * STATEMENT,
+                command_timeout=STATEMENT + CONNECT,
                 reset=_as_it_is,
                 # behind a pooler that hands out connections by the transaction, nothing prepared
                 # is there the next time
@@ -61,7 +63,10 @@ class Link:
                     "jit": "off",
                 },
             )
+            async with self.connection():
+                pass
         except Exception as error:
+            await self.close()
             if not (gone(error) or isinstance(error, asyncpg.PostgresError | ValueError)):
                 raise
             raise Unavailable(
@@ -73,18 +78,24 @@ class Link:
         if self._pool is not None:
             pool, self._pool = self._pool, None
             try:
-                await pool.close()
+                async with asyncio.timeout(CONNECT):
+                    await pool.close()
             except Exception as error:
+                pool.terminate()
                 if not gone(error):
                     raise
-                pool.terminate()
 
-    def connection(self) -> AbstractAsyncContextManager[Any]:
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Any]:
         """One of them, for a while."""
         if self._pool is None:
             raise Unavailable("The store is closed")
-        found: AbstractAsyncContextManager[Any] = self._pool.acquire(timeout=CONNECT)
-        return found
+        async with self._pool.acquire(timeout=CONNECT) as db:
+            try:
+                yield db
+            except (asyncio.CancelledError, TimeoutError):
+                db.terminate()  # to give it back would mean to wait for a server that may hang
+                raise
 
     async def fetch(self, sql: str, *values: Any) -> list[Any]:
         """The rows that a statement answers with; Unavailable."""
@@ -126,6 +137,7 @@ def gone(error: BaseException) -> bool:
         | TimeoutError
         | asyncpg.PostgresConnectionError
         | asyncpg.InterfaceError
+        | asyncpg.InternalClientError  # of a connection that was told to go, and is about to
         | asyncpg.AdminShutdownError
         | asyncpg.CrashShutdownError
         | asyncpg.CannotConnectNowError

@@ -21,12 +21,14 @@ GROUP = 256
 """The most pieces of work that share a statement."""
 TRIES = 100
 """How often a row may be changed by others before we have read it and written to it."""
+REFUSED = 5
+"""How often a statement may meet with those of others before it is given up."""
 
 
 class Job:
     """A piece of work, the rows and receipts that it looks at, and what came of it."""
 
-    __slots__ = ("error", "fresh", "future", "new", "receipt", "result", "tasks", "work")
+    __slots__ = ("error", "fresh", "future", "new", "receipt", "refused", "result", "tasks", "work")
 
     def __init__(
         self,
@@ -44,6 +46,8 @@ class Job:
         """It may need a key for a task."""
         self.fresh = False
         """It has seen its rows as they are, not as they were remembered."""
+        self.refused = 0
+        """How often others were quicker."""
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -54,6 +58,12 @@ class Job:
             self.result = self.work(ledger)
         except REFUSALS as error:
             self.error = error
+
+    @property
+    def stale(self) -> bool:
+        """It was refused by what was remembered. (What is illegal was written up to there, so
+        that the row itself says whether that was true.)"""
+        return not (self.error is None or self.fresh or isinstance(self.error, IllegalEvent))
 
     def deliver(self) -> None:
         """Tell, unless nobody waits any more."""
@@ -74,12 +84,18 @@ class Writer:
     """Takes work and answers when it is in the database."""
 
     def __init__(
-        self, ledger: Ledger, link: Link, publish: Callable[[Sequence[Commit]], None]
+        self,
+        ledger: Ledger,
+        link: Link,
+        publish: Callable[[Sequence[Commit]], None],
+        forget: Callable[[], None],
     ) -> None:
         self._publish = publish
+        self._forget = forget
         self._ledger = ledger
         self._link = link
         self._jobs: list[Job] = []
+        self._doing: list[Job] = []
         self._rung = asyncio.Event()
         self._closed = False
         self._task = asyncio.create_task(self._run())
@@ -105,19 +121,23 @@ class Writer:
             self._rung.set()
         return future
 
-    async def close(self) -> None:
-        """Finish what was asked for."""
+    async def close(self, within: float) -> None:
+        """Finish what was asked for, if that can be done in time."""
         self._closed = True
         self._rung.set()
-        await self._task
+        await asyncio.wait([self._task], timeout=within)
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        for job in (*self._doing, *self._jobs):
+            job.fail(self._link.unavailable())
 
     async def _run(self) -> None:
         while True:
             await self._rung.wait()
             self._rung.clear()
             while self._jobs:
-                jobs, self._jobs = self._jobs[:GROUP], self._jobs[GROUP:]
-                await self._group(jobs)
+                self._doing, self._jobs = self._jobs[:GROUP], self._jobs[GROUP:]
+                await self._group(self._doing)
             if self._closed and not self._jobs:
                 return
 
@@ -127,6 +147,7 @@ class Writer:
                 await self._all(db, jobs)
         except Exception as error:  # noqa: BLE001 - it is raised where the work was asked for
             self._ledger.forget()
+            self._forget()
             waiting = [job for job in jobs if not job.future.done()]
             if gone(error):
                 await self._uncertain(waiting, error)
@@ -134,14 +155,16 @@ class Writer:
                 for job in waiting:
                     await self._group([job])
             elif waiting:
-                again = refused(error) and not waiting[0].fresh
-                waiting[0].fresh = True
-                if again:  # somebody else was quicker: now it finds what that one wrote
+                job = waiting[0]
+                job.fresh = True
+                job.refused += 1
+                if refused(error) and job.refused < REFUSED:
+                    # somebody else was quicker: now it finds what that one wrote
                     await self._group(waiting)
                     return
                 logger.error("nothing was written: %s", error)
                 known = isinstance(error, A2AError)
-                waiting[0].fail(error if known else self._link.unavailable(error))
+                job.fail(error if known else self._link.unavailable(error))
 
     async def _all(self, db: Any, jobs: Sequence[Job]) -> None:
         """Do them until each of them counts."""
@@ -149,8 +172,7 @@ class Writer:
             lost = await self._once(db, jobs)
             again = []
             for job in jobs:
-                stale = job.error is not None and not job.fresh
-                if stale or not lost.isdisjoint(job.tasks):
+                if job.stale or not lost.isdisjoint(job.tasks):
                     job.fresh = True
                     again.append(job)
                 else:

@@ -1,0 +1,20 @@
+"""The long forms alone with `make soak`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.crash.forms import SOAK
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "soak: has a long form")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not SOAK:
+        return
+    here = [item for item in items if "faults/cluster" in item.nodeid]
+    short = [item for item in here if item.get_closest_marker("soak") is None]
+    items[:] = [item for item in items if item not in short]
+    config.hook.pytest_deselected(items=short)

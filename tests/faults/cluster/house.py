@@ -1,0 +1,123 @@
+"""Replicas that only serve, workers, and a database: real processes, as many as it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from tests.faults.cluster.balance import Balance, balancing
+from tests.faults.cluster.clerk import RUNS
+from tests.faults.crash.served import Served
+from tests.services import Missing, Nats, Postgres, Redis
+
+AGENT = "tests.faults.cluster.clerk:agent"
+LEASE, POLL, GRACE, DRAIN = 2.0, 0.2, 1.0, 1.0
+SETTINGS = (
+    f"lease={LEASE}",
+    f"poll={POLL}",
+    f"cancel_grace={GRACE}",
+    f"drain={DRAIN}",
+    "push=true",
+    "egress_allow=127.0.0.1",
+    "push_timeout=1",
+    f"push_retries={','.join(['0.2'] * 200)}",
+)
+
+
+class Replica(Served):
+    """`dragoman serve --workers 0`."""
+
+    store = bell = ""
+
+    def command(self) -> list[str]:
+        """See `Served.command`."""
+        command = ["serve", self.agent, "--port", str(self.port), "--workers", "0"]
+        return [*command, "--store", self.store, *(["--bell", self.bell] if self.bell else [])]
+
+
+class Hand(Replica):
+    """`dragoman worker`."""
+
+    def command(self) -> list[str]:
+        """See `Served.command`."""
+        command = ["worker", self.agent, "--concurrency", "50", "--store", self.store]
+        return [*command, *(["--bell", self.bell] if self.bell else [])]
+
+
+class House:
+    """All of them. The bell is `nats:`, `redis:`, or the default one."""
+
+    def __init__(self, folder: Path, *, replicas: int, workers: int, bell: str = "") -> None:
+        self.folder = folder
+        self.runs = folder / "runs"
+        self.effects = folder / "effects"
+        try:
+            self.postgres = Postgres(fsync=False)
+            self.bell = _bell(bell)
+        except Missing as missing:
+            pytest.skip(str(missing))
+        environment = {RUNS: str(self.runs)}
+        self.replicas = [
+            Replica(folder, *SETTINGS, agent=AGENT, **environment) for _ in range(replicas)
+        ]
+        self.hands = [Hand(folder, *SETTINGS, agent=AGENT, **environment) for _ in range(workers)]
+        self.balance = Balance(())
+
+    @property
+    def all(self) -> list[Replica]:
+        """The processes of ours."""
+        return [*self.replicas, *self.hands]
+
+    @property
+    def log(self) -> str:
+        """What they have said."""
+        return "\n".join(served.log for served in self.all)
+
+    async def __aenter__(self) -> Self:
+        self._stack = AsyncExitStack()
+        try:
+            await asyncio.to_thread(self.postgres.start)
+            self._stack.callback(self.postgres.close)
+            self.url = self.postgres.create("cluster")
+            if self.bell is not None:
+                await asyncio.to_thread(self.bell.start)
+                self._stack.callback(self.bell.close)
+            for served in self.all:
+                served.store = self.url
+                served.bell = getattr(self.bell, "url", "")
+                await self._stack.enter_async_context(served)
+            await asyncio.gather(*(served.start() for served in self.all))
+            ports = [replica.port for replica in self.replicas]
+            self.balance = await self._stack.enter_async_context(balancing(ports))
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        (self.folder / "log").write_text(self.log)  # for whoever looks for the reason
+        await self._stack.aclose()
+
+    def sound(self) -> None:
+        """Nothing has happened that was not foreseen."""
+        for served in self.all:
+            places = [n for n, line in enumerate(served.lines) if "Traceback" in line]
+            assert not places, "\n".join(served.lines[places[0] - 5 : places[0] + 40])
+
+    async def end(self) -> None:
+        """Have all of them end in order; they do."""
+        left = [s for s in self.all if s.process is not None and s.process.returncode is None]
+        statuses = await asyncio.gather(*(served.kill(signal.SIGINT) for served in left))
+        for status, served in zip(statuses, left, strict=True):
+            assert not status, "\n".join([f"ended with {status}", *served.lines[-40:]])
+
+
+def _bell(scheme: str) -> Nats | Redis | None:
+    if scheme == "nats:":
+        return Nats()
+    return Redis() if scheme == "redis:" else None

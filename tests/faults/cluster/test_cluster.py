@@ -1,0 +1,261 @@
+"""Several replicas and workers on one database, and a monkey among them: every promise is kept.
+
+Clocks are not shifted: that would take libfaketime, which comes from no wheel. Leases are by the
+database's clock alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.faults.cluster import clerk, history
+from tests.faults.cluster.house import DRAIN, GRACE, LEASE, POLL, House, Replica
+from tests.faults.cluster.monkey import Deed, Monkey
+from tests.faults.cluster.traffic import HOOK, Front, Moody, Traffic
+from tests.faults.crash import checker
+from tests.faults.crash.forms import SCALE, SOAK, say, seeded
+from tests.faults.crash.load import ended
+from tests.listening import listening
+
+REPLICAS = WORKERS = 3 if SOAK else 2
+SENDS = int(10_000 * SCALE) if SOAK else 150
+STREAMS = int(400 * SCALE) if SOAK else 16
+TRICKS = max(12, int(150 * SCALE)) if SOAK else 6
+ABREAST = 20 if SOAK else 6
+"""How many streams are open at once."""
+PAUSE = (0.5, 3.0) if SOAK else (0.2, 0.8)
+WITHIN = 60 + 1800 * SCALE if SOAK else 60
+TAKEOVER = LEASE + 2.0 if SOAK else LEASE + 6.0
+RECOVERY = 5.0 if SOAK else 10.0
+BELL = os.environ.get("CLUSTER_BELL", "")
+"""`nats:`, `redis:`, or the default one."""
+
+
+@asynccontextmanager
+async def fronting(house: House, chance: random.Random) -> AsyncIterator[tuple[Front, Moody]]:
+    """The way in, and a receiver of webhooks."""
+    inbox = Moody()
+    inbox.chance = chance
+    async with (
+        listening(inbox.talk) as listener,
+        aiohttp.ClientSession(
+            # each request is a connection of its own, and so goes to the next replica
+            connector=aiohttp.TCPConnector(limit=0, force_close=True),
+            timeout=aiohttp.ClientTimeout(total=None, sock_read=30),
+        ) as http,
+    ):
+        inbox.port = listener.port
+        yield Front(house.balance.url, http, chance, inbox), inbox
+
+
+@pytest.mark.soak
+async def test_whatever_the_monkey_does(tmp_path: Path) -> None:
+    chance = seeded("cluster")
+    load = Traffic(chance, sends=SENDS, streams=STREAMS, abreast=ABREAST, pause=1.0)
+    began = time.monotonic()
+    async with (
+        House(tmp_path, replicas=REPLICAS, workers=WORKERS, bell=BELL) as house,
+        fronting(house, chance) as (front, inbox),
+    ):
+        say(f"up after {time.monotonic() - began:.1f} s")
+        monkey = Monkey(house, chance, lambda: front.open)
+        playing = asyncio.create_task(monkey.play(TRICKS, PAUSE))
+        done = await load.until(front, playing, WITHIN)
+        await playing
+        within = await settled(house, LEASE + 2 + GRACE + DRAIN)
+        delivered = await told(house)
+        await house.end()
+        found = await history.logs(house.url)
+        effects = checker.effects(house.effects)
+        breaches = checker.check([x for x in load.letters if not x.refused], found, effects)
+        breaches += await history.rest(house.url)
+    breaches += history.often(effects, clerk.RETRIES)
+    hooked = {letter.acks[0].task for letter in load.letters if letter.hooked and letter.acks}
+    posts = zip((post.id for post in inbox.posts), inbox.well, strict=True)
+    breaches += history.pushed(found, hooked, HOOK, posts)
+    say(
+        f"{len(load.letters)} sent, {ended(load.all)} told their end, {front.down} times sent "
+        f"away, {sum(effect.attempt > 1 for effect in effects)} runs again, "
+        f"{sum(len(send.sights) - 1 for send in load.streams)} streams resumed, settled after "
+        f"{within:.1f} s, {len(inbox.posts)} posts told after {delivered:.1f} s, "
+        f"{time.monotonic() - began:.1f} s in all"
+    )
+    times = Times(monkey.deeds, clerk.runs(house.runs), front.answers)
+    times.tell()
+    assert not breaches, breaches[:20]
+    assert done
+    assert within < LEASE + 2 + GRACE + DRAIN
+    assert all(house.balance.carried)
+    house.sound()
+    times.check()
+
+
+class Times:
+    """How long it took others to notice, and what was open when the monkey struck."""
+
+    def __init__(
+        self, deeds: Sequence[Deed], runs: Sequence[clerk.Run], answers: Sequence[float]
+    ) -> None:
+        self.deeds = deeds
+        again = {(run.turn, run.attempt): run.begun for run in runs}
+        self.spans = [
+            (run, run.ended or again.get((run.turn, run.attempt + 1), run.begun + LEASE))
+            for run in runs
+        ]
+        outages = [deed for deed in deeds if "database" in deed.what]
+        self.takeovers = [
+            taken - deed.at
+            for deed in deeds
+            if "worker" in deed.what
+            for run in runs
+            if run.pid == deed.pid and run.begun < deed.at < (run.ended or deed.over)
+            if (taken := again.get((run.turn, run.attempt + 1), 0.0)) > deed.at
+            if not any(o.at < taken and o.over + LEASE > deed.at for o in outages)
+        ]
+        """From the end of a worker to the next attempt, where the database was there."""
+        begun = [run.begun for run in runs]
+        self.answered = [wait for o in outages if (wait := _after(answers, o.over)) is not None]
+        self.worked = [wait for o in outages if (wait := _after(begun, o.over)) is not None]
+        """From the return of the database to the first answer, and to the first turn."""
+
+    def turns(self, at: float) -> int:
+        """How many turns were open."""
+        return sum(run.begun < at < until for run, until in self.spans)
+
+    @property
+    def hits(self) -> list[Deed]:
+        """What struck while something was open."""
+        return [deed for deed in self.deeds if deed.streams and self.turns(deed.at)]
+
+    def tell(self) -> None:
+        """Say it in figures."""
+        streams = sum(deed.streams for deed in self.deeds)
+        turns = sum(self.turns(deed.at) for deed in self.deeds)
+        say(
+            f"{len(self.deeds)} deeds, {len(self.hits)} of them hit; "
+            f"{streams} streams and {turns} turns were open"
+        )
+        for what, values in (
+            ("takeover", self.takeovers),
+            ("first answer", self.answered),
+            ("first turn", self.worked),
+        ):
+            if values:
+                middle = history.quantile(values, 0.5)
+                say(f"{what}: {len(values)} times, {middle:.2f} s, at most {max(values):.2f} s")
+
+    def check(self) -> None:
+        """It hit, and was noticed in time."""
+        assert len(self.hits) * 2 >= len(self.deeds), self.deeds
+        assert max(self.takeovers, default=0.0) < TAKEOVER, sorted(self.takeovers)[-9:]
+        assert max(self.answered, default=0.0) < RECOVERY, self.answered
+        assert max(self.worked, default=0.0) < RECOVERY, self.worked
+
+
+def _after(times: Sequence[float], moment: float) -> float | None:
+    """How long after a moment the next of these was."""
+    later = [at - moment for at in times if at > moment]
+    return min(later) if later else None
+
+
+async def settled(house: House, within: float) -> float:
+    """How long it takes until no task is open; no longer than this."""
+    return await _until(house, "SELECT count(*) FROM task WHERE ended IS NULL", within)
+
+
+async def told(house: House) -> float:
+    """How long it takes until webhooks know everything."""
+    if not SOAK:  # those who held these are dead; to wait for half a minute shows nothing more
+        house.postgres.sql(
+            "UPDATE line SET due = 0 WHERE behind AND due > 5 + extract(epoch FROM now())",
+            "cluster",
+        )
+    return await _until(house, "SELECT count(*) FROM line WHERE behind AND NOT parked", 60.0)
+
+
+async def _until(house: House, sql: str, within: float) -> float:
+    began = time.monotonic()
+    while (took := time.monotonic() - began) < within:
+        if house.postgres.sql(sql, "cluster") == "0":
+            break
+        await asyncio.sleep(0.05)
+    return took
+
+
+async def streamed(front: Front, name: str) -> asyncio.Task[bool]:
+    """A stream that has begun; its task ends when it has been read to its end."""
+    load = Traffic(front.chance, sends=0, streams=1, abreast=1, name=name)
+    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    over.set_result(None)
+    streaming = asyncio.create_task(load.until(front, over, 60))
+    while not front.open:
+        await asyncio.sleep(0.01)
+    return streaming
+
+
+async def test_without_the_database(tmp_path: Path) -> None:
+    """Callers are told at once, and whoever asks for health; and who is told to end, ends, even
+    while the database hangs."""
+    async with (
+        House(tmp_path, replicas=1, workers=2, bell=BELL) as house,
+        fronting(house, seeded("away")) as (front, _),
+        asyncio.timeout(60),
+    ):
+        (replica,) = house.replicas
+        streaming = await streamed(front, "first")
+        assert (await replica.get("/readyz"))["status"] == "ok"
+        await asyncio.to_thread(house.postgres.kill)
+        await refused(replica)
+        while (await replica.get("/readyz"))["status"] == "ok":
+            await asyncio.sleep(POLL)
+        async with front.http.get(f"{replica.url}/readyz") as response:
+            assert response.status == 503
+        assert (await replica.get("/healthz"))["status"] == "ok"
+        began = time.monotonic()
+        assert await house.hands[1].kill(signal.SIGINT) == 0
+        assert time.monotonic() - began < DRAIN + GRACE + 5
+        await asyncio.to_thread(house.postgres.start)
+        assert await streaming
+        while (await replica.get("/readyz"))["status"] != "ok":
+            await asyncio.sleep(POLL)
+        house.sound()
+        streaming = await streamed(front, "second")
+        with hanging(house):
+            began = time.monotonic()
+            await house.end()
+            assert time.monotonic() - began < 18
+        streaming.cancel()
+
+
+async def refused(replica: Replica) -> None:
+    """A send is refused for now, and at once."""
+    message = {"messageId": "x", "role": "ROLE_USER", "parts": [{"text": "x 1 0"}]}
+    for _ in range(3):
+        began = time.monotonic()
+        status, headers, _ = await replica.post("/message:send", {"message": message})
+        assert (status, headers["Retry-After"]) == (503, "1")
+        assert time.monotonic() - began < 2
+
+
+@contextmanager
+def hanging(house: House) -> Iterator[None]:
+    """The database says nothing more for a while."""
+    sql = "SELECT pid FROM pg_stat_activity WHERE application_name = 'dragoman'"
+    pids = [int(pid) for pid in house.postgres.sql(sql).split()]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
