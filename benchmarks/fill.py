@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from pathlib import Path
+from typing import Any
 
 from benchmarks import wire
 from benchmarks.servers import script
@@ -18,7 +19,7 @@ from dragoman.events import Entry, Received
 from dragoman.lifecycle import birth
 from dragoman.store import Draft
 from dragoman.stores.sqlite.driver import STANDARD, prepare
-from dragoman.stores.sqlite.ledger import Leaf, Ledger
+from dragoman.stores.sqlite.ledger import Ledger
 from dragoman.stores.sqlite.schema import MIGRATIONS, migrate
 from dragoman.types import (
     Artifact,
@@ -35,6 +36,7 @@ SCOPE = Scope("echo")
 WAITING, CONTEXT = 10, 100
 GROUP = 4000
 BEGAN = 1_750_000_000
+MIX = 0x79B97F4A7C15
 
 
 def task(number: int) -> str:
@@ -48,7 +50,7 @@ def context(number: int) -> str:
 
 
 def _mixed(number: int) -> int:
-    return (number * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFF
+    return number * MIX % (1 << 48)
 
 
 def name(tasks: int) -> str:
@@ -70,14 +72,15 @@ def fill(path: Path, tasks: int) -> None:
     for first in range(0, tasks, GROUP):
         ledger.begin()
         for number in range(first, min(first + GROUP, tasks)):
-            ledger.touch(_row(ledger, number))
+            ledger.touch(row(ledger, number))
         ledger.commit()
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     db.close()
     draft.rename(path)
 
 
-def _row(ledger: Ledger, number: int) -> Leaf:
+def row(ledger: Any, number: int) -> Any:
+    """A row of a ledger, of whichever store, with its log."""
     id, group = task(number), context(number)
     at = clock.stamp(BEGAN + number / 1000)
     message = Message(

@@ -104,7 +104,7 @@ class Process:
     def cpu(self) -> float:
         """Seconds of CPU, user and system, that it and its children have used."""
         family = psutil.Process(self.process.pid)
-        return sum(_cpu(member) for member in [family, *family.children(recursive=True)])
+        return sum(spent(member) for member in [family, *family.children(recursive=True)])
 
     def rss(self) -> int:
         """Bytes of memory that it and its children hold."""
@@ -192,7 +192,8 @@ class Client(Process):
                 pipe.close()
 
 
-def _cpu(process: psutil.Process) -> float:
+def spent(process: psutil.Process) -> float:
+    """Seconds of CPU that one process has used."""
     if sys.platform == "linux":
         # The CPU clock of another process, as clock_getcpuclockid(3) encodes it: nanoseconds
         # where the accounting in /proc counts in hundredths of a second.
@@ -235,7 +236,8 @@ def sync(folder: Path, times: int = 50) -> float:
     return statistics.median(taken)
 
 
-def _environment(peer: str) -> dict[str, str]:
+def environment(peer: str) -> dict[str, str]:
+    """The variables of a process of ours."""
     # of this checkout, whichever one is installed
     path = os.pathsep.join((str(ROOT), str(ROOT / "src")))
     return {**os.environ, "PYTHONPATH": path, **ENVIRONMENT.get(peer, {})}
@@ -244,7 +246,8 @@ def _environment(peer: str) -> dict[str, str]:
 @functools.cache
 def postgres() -> Postgres:
     """A PostgreSQL server for the whole run, which waits for the disk as it should."""
-    server = Postgres()
+    # with the memory that it takes by itself; for tests it is started with less
+    server = Postgres(shared_buffers="128MB", max_wal_size="1GB")
     server.start()
     atexit.register(server.close)
     return server
@@ -256,32 +259,44 @@ def database() -> str:
 
 
 def start(
-    peer: str, store: str = "memory", file: Path | None = None, manner: str = "http"
+    peer: str,
+    store: str = "memory",
+    file: Path | None = None,
+    manner: str = "http",
+    url: str = "",
 ) -> Server:
-    """Start a server without waiting for it. Without a file, one with `sqlite` gets a new one."""
-    port = free_port()
+    """Start a server without waiting for it. Without a file, one with `sqlite` gets a new one;
+    without a URL, one with `postgres` a new database."""
     folder = None
     if store == "sqlite" and file is None:
         folder = Path(tempfile.mkdtemp(prefix="bench-", dir=disk()))
         file = folder / "tasks.db"
-    url = "memory:" if file is None else f"sqlite:///{file}"
     if store == "postgres":
-        url = database()
+        url = url or database()
+    else:
+        url = "memory:" if file is None else f"sqlite:///{file}"
+    server = launch(peer, COMMANDS[manner][peer], url)
+    pin_server(server.process.pid)
+    server.store, server.folder = store, folder
+    return server
+
+
+def launch(peer: str, words: Sequence[str], url: str) -> Server:
+    """Start a process with a store without waiting for it, on whichever core is free."""
+    port = free_port()
     handle, name = tempfile.mkstemp(prefix="bench-", suffix=".log")
-    words = [word.format(port=port, store=url) for word in COMMANDS[manner][peer]]
     with os.fdopen(handle, "wb") as log:
         process = subprocess.Popen(
-            [sys.executable, *words],
+            [sys.executable, *(word.format(port=port, store=url) for word in words)],
             cwd=ROOT,
-            env=_environment(peer),
+            env=environment(peer),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             # An interrupt from the keyboard is for us; we then end the servers one by one.
             start_new_session=True,
         )
-    pin_server(process.pid)
-    return Server(peer, process, port, Path(name), store, folder)
+    return Server(peer, process, port, Path(name))
 
 
 @contextlib.contextmanager
@@ -310,7 +325,7 @@ def talking(peers: Sequence[str], server: Server) -> Iterator[list[Client]]:
             process = subprocess.Popen(
                 [sys.executable, "-m", module, f"http://127.0.0.1:{server.port}"],
                 cwd=ROOT,
-                env=_environment(peer),
+                env=environment(peer),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 bufsize=0,

@@ -21,7 +21,8 @@ GROWTH = (
     ("stream10000", "stream1000", "sqlite"),
     ("stream10000", "stream1000", "postgres"),
     *(
-        (f"{work}{size}", f"{work}1k", "sqlite")
+        (f"{work}{size}", f"{work}1k", store)
+        for store in ("sqlite", "postgres")
         for work in ("get", "list", "liststate", "listcontext")
         for size in ("20k", "1m")
     ),
@@ -58,10 +59,11 @@ SIGHTS = (
     Sight("stream10000.over.stream1000.postgres", 1.2, at_least=False),
     Sight("stream1000.sqlite.vs.a2a-sdk", 100),
     Sight("stream10000.over.stream1000.sqlite", 1.2, at_least=False),
-    Sight("get1m.over.get1k.sqlite", 2, at_least=False),
-    Sight("list1m.over.list1k.sqlite", 2, at_least=False),
-    Sight("liststate1m.over.liststate1k.sqlite", 2, at_least=False),
-    Sight("listcontext1m.over.listcontext1k.sqlite", 2, at_least=False),
+    *(
+        Sight(f"{work}1m.over.{work}1k.{store}", 2, at_least=False)
+        for store in ("sqlite", "postgres")
+        for work in ("get", "list", "liststate", "listcontext")
+    ),
     Sight("idle.sqlite.dragoman.rss_kib_per_stream", 20, at_least=False),
     Sight("start.dragoman.first_answer_ms", 300, at_least=False),
     Sight("grpc.memory.c32.vs.a2a-sdk", 8),
@@ -72,6 +74,13 @@ SIGHTS = (
     Sight("client.stream100.vs.a2a-sdk", 5),
     Sight("client.stream1000.vs.a2a-sdk", 12),
     Sight("client.stream100slow.vs.a2a-sdk", 2),
+    *(
+        Sight(f"cluster500.{bell}.dragoman.{cut}_ms", limit, at_least=False)
+        for bell in ("postgres", "nats")
+        for cut, limit in (("p50", 15), ("p99", 60))
+    ),
+    Sight("fanout10k.postgres.dragoman.rss_kib_per_stream", 20, at_least=False),
+    Sight("fanout10k.postgres.dragoman.last_ms", 1000, at_least=False),
     Sight("auth.warm.dragoman.cpu_us_per_request", 15, at_least=False),
 )
 
@@ -165,6 +174,8 @@ def show(bench: Bench) -> None:
     _show("waiting tasks", {k: v for k, v in bench.figures.items() if k.startswith("waiting")})
     _show("bare HTTP engines", {k: v for k, v in bench.figures.items() if k.startswith("engine.")})
     _show("bells", {k: v for k, v in bench.figures.items() if k.startswith("bell.")})
+    _show("across replicas", {k: v for k, v in bench.figures.items() if k.startswith("cluster")})
+    _show("fan-out", {k: v for k, v in bench.figures.items() if k.startswith("fanout")})
     _show("bare gRPC", {k: v for k, v in bench.figures.items() if f".{BARE}." in k})
     found = ratios(bench)
     _show("growth of dragoman's cost", {k: v for k, v in found.items() if ".over." in k})

@@ -1,30 +1,67 @@
-"""GetTask and pages of ListTasks in a SQLite store with many tasks, and in one with few."""
+"""GetTask and pages of ListTasks in a store with many tasks, and in one with few."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks import fill, measure, wire
+import psutil
+
+from benchmarks import fill, measure, pgfill, wire
 from benchmarks.bench import Bench, Work
+from benchmarks.measure import Server
 
 FEW = 1000
 
 
+@dataclass
+class Paired(Server):
+    """A server whose database is another process; what that computes counts as well."""
+
+    seen: dict[int, float] = field(default_factory=dict)
+
+    def cpu(self) -> float:
+        """Seconds of CPU of both, also of those who have ended meanwhile."""
+        database = measure.postgres().process
+        assert database is not None
+        family = psutil.Process(database.pid)
+        for member in [family, *family.children()]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self.seen[member.pid] = measure.spent(member)
+        return super().cpu() + sum(self.seen.values())
+
+
 async def run(bench: Bench) -> None:
     """Only dragoman: how its cost grows is the figure."""
-    if "sqlite" not in bench.stores or not bench.only("dragoman"):
+    if not bench.only("dragoman"):
         return
     many = 20_000 if bench.quick else 1_000_000
-    few_file, many_file = [await _filled(bench, tasks) for tasks in (FEW, many)]
-    with (
-        measure.serving(["dragoman"], "sqlite", few_file) as [few],
-        measure.serving(["dragoman"], "sqlite", many_file) as [large],
-    ):
-        await bench.rotate([(few, _works(bench, FEW)), (large, _works(bench, many))])
+    for store in bench.stores:
+        if store == "memory":
+            continue
+        with contextlib.ExitStack() as stack:
+            works = []
+            for tasks in (FEW, many):
+                server = await _served(bench, store, tasks)
+                stack.callback(server.stop)
+                server.wait(pause=0.01)
+                works.append((server, _works(bench, store, tasks)))
+            await bench.rotate(works)
+
+
+async def _served(bench: Bench, store: str, tasks: int) -> Server:
+    if store == "sqlite":
+        return measure.start("dragoman", store, await _filled(bench, tasks))
+    bench.progress(f"scale: storing {tasks:,} tasks in PostgreSQL")
+    url = measure.database()
+    await pgfill.write(url, tasks)
+    found = measure.start("dragoman", store, url=url)
+    return Paired(found.peer, found.process, found.port, found.log, store)
 
 
 async def _filled(bench: Bench, tasks: int) -> Path:
@@ -44,7 +81,7 @@ async def _filled(bench: Bench, tasks: int) -> Path:
     return path
 
 
-def _works(bench: Bench, tasks: int) -> list[Work]:
+def _works(bench: Bench, store: str, tasks: int) -> list[Work]:
     chosen = random.Random(tasks)
 
     def some() -> int:
@@ -53,31 +90,33 @@ def _works(bench: Bench, tasks: int) -> list[Work]:
     size = f"{tasks // 1000}k" if tasks < 1_000_000 else f"{tasks // 1_000_000}m"
     page = min(50, tasks)
     full = f'"pageSize":{page}'.encode()
+
+    def work(name: str, payload: Callable[[], bytes], needle: bytes) -> Work:
+        return _work(bench, f"{name}{size}.{store}", payload, needle)
+
     return [
-        _work(bench, f"get{size}", lambda: wire.call("GetTask", id=fill.task(some())), b'"status"'),
-        _work(bench, f"list{size}", lambda: wire.call("ListTasks"), full),
-        _work(
-            bench,
-            f"liststate{size}",
+        work("get", lambda: wire.call("GetTask", id=fill.task(some())), b'"status"'),
+        work("list", lambda: wire.call("ListTasks"), full),
+        work(
+            "liststate",
             lambda: wire.call("ListTasks", status="TASK_STATE_INPUT_REQUIRED"),
             b"TASK_STATE_INPUT_REQUIRED",
         ),
-        _work(
-            bench,
-            f"listcontext{size}",
+        work(
+            "listcontext",
             lambda: wire.call("ListTasks", contextId=fill.context(some())),
             b'"totalSize":100',
         ),
     ]
 
 
-def _work(bench: Bench, name: str, payload: Callable[[], bytes], needle: bytes) -> Work:
+def _work(bench: Bench, key: str, payload: Callable[[], bytes], needle: bytes) -> Work:
     many, few = (300, 30) if bench.quick else (2000, 100)
     return Work(
-        key=f"{name}.sqlite",
+        key=key,
         per="request",
         connections=8,
-        count=many if name.startswith("get") else few,
+        count=many if key.startswith("get") else few,
         payload=payload,
         check=wire.has(b'"result"', needle),
     )

@@ -23,6 +23,12 @@ async def echo(turn: Turn) -> AsyncIterator[Any]:
                 yield turn.write(chunk)
                 if order.pause is not None:
                     await asyncio.sleep(order.pause)
+        case "clock":
+            async for chunk in script.ticks(order):
+                yield turn.write(chunk)
+        case "tell":
+            yield turn.write(script.now())
+            yield turn.ask(script.QUESTION)
         case "ask":
             yield turn.ask(script.QUESTION)
         case "artifacts":

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 from a2a.helpers.proto_helpers import new_task_from_user_message, new_text_part
 from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.cluster import DatabaseTaskEventStream, VersionedDatabaseTaskStore
 from a2a.server.events import EventQueue
 from a2a.server.request_handlers import DefaultRequestHandler
 from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes
@@ -37,6 +38,8 @@ class Echo(AgentExecutor):
         match order.verb:
             case "stream":
                 await self._stream(updater, order)
+            case "clock":
+                await self._tick(updater, order)
             case "ask":
                 question = updater.new_agent_message([new_text_part(script.QUESTION)])
                 await updater.requires_input(question)
@@ -58,6 +61,14 @@ class Echo(AgentExecutor):
             )
             if order.pause is not None:
                 await asyncio.sleep(order.pause)
+
+    async def _tick(self, updater: TaskUpdater, order: script.Order) -> None:
+        number = 0
+        async for chunk in script.ticks(order):
+            await updater.add_artifact(
+                [new_text_part(chunk)], artifact_id="answer", append=number > 0
+            )
+            number += 1
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
         """Never asked for here."""
@@ -91,9 +102,21 @@ def tasks(store: str) -> InMemoryTaskStore | DatabaseTaskStore:
     return DatabaseTaskStore(create_async_engine(store))
 
 
-def application(port: int, store: str, older: bool) -> Starlette:
-    """The ASGI application; one that also speaks 0.3, if it is to."""
-    described, stored = card(port), tasks(store)
+def cluster(store: str) -> tuple[VersionedDatabaseTaskStore, DatabaseTaskEventStream]:
+    """The store that replicas share, and the stream of its events, as the SDK sets them up."""
+    engine = create_async_engine(store.replace("postgresql:", "postgresql+asyncpg:"))
+    return VersionedDatabaseTaskStore(engine), DatabaseTaskEventStream(engine)
+
+
+def application(port: int, store: str, manner: str) -> Starlette:
+    """The ASGI application: as it comes, one that also speaks 0.3, or one of several replicas."""
+    described = card(port)
+    stored: InMemoryTaskStore | DatabaseTaskStore | VersionedDatabaseTaskStore
+    events = None
+    if manner == "cluster":
+        stored, events = cluster(store)
+    else:
+        stored = tasks(store)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -102,17 +125,19 @@ def application(port: int, store: str, older: bool) -> Starlette:
             await stored.initialize()
         yield
 
-    handler = DefaultRequestHandler(agent_executor=Echo(), task_store=stored, agent_card=described)
-    calls = create_jsonrpc_routes(handler, "/", enable_v0_3_compat=older)
+    handler = DefaultRequestHandler(
+        agent_executor=Echo(), task_store=stored, agent_card=described, event_stream=events
+    )
+    calls = create_jsonrpc_routes(handler, "/", enable_v0_3_compat=manner == "older")
     return Starlette(routes=[*create_agent_card_routes(described), *calls], lifespan=lifespan)
 
 
-def main(port: int, store: str, *manner: str) -> None:
+def main(port: int, store: str, manner: str = "") -> None:
     """Serve until ended."""
     import uvicorn
 
     uvicorn.run(
-        application(port, store, "older" in manner),
+        application(port, store, manner),
         host="127.0.0.1",
         port=port,
         loop="uvloop",

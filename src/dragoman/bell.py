@@ -150,3 +150,6 @@ class Bell(Protocol):
 
     def ring(self, topic: str) -> None:
         """Tell all replicas; never blocks, may be lost."""
+
+    def carry(self, topic: str) -> None:
+        """Tell the other replicas alone."""

@@ -156,4 +156,5 @@ class Counted:
     def __init__(self, bell: Bell, metrics: Metrics) -> None:
         self.ears: Ears = bell.ears
         self.ring = metrics.counting(bell.ring)
+        self.carry = metrics.counting(bell.carry)
         self.open, self.close = bell.open, bell.close

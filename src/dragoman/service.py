@@ -383,12 +383,14 @@ class Service:
             full=full,
         )
         accepting = self.store.accept(scope, draft)
-        # Rung before it has landed, so that a claim shares its commit; in vain if it is refused.
-        self.bell.ring(self._work)
+        # Rung here before it has landed, so that a claim shares its commit; in vain if it is
+        # refused. Elsewhere nobody could find it yet.
+        self.bell.ears.wake(self._work)
         timed = self.timed
         began = 0.0 if timed is None else time.perf_counter()
         try:
             accepted = await accepting
+            self.bell.carry(self._work)
             if timed is not None:
                 timed(time.perf_counter() - began)
             return accepted

@@ -15,7 +15,9 @@ import pytest
 from dragoman import Agent, App, bells, clock
 from dragoman.bell import Bell
 from dragoman.bells import rope
+from dragoman.caller import Scope
 from dragoman.settings import Settings
+from dragoman.store import Accepted, Draft
 from dragoman.stores.memory import MemoryStore
 from tests.piping import piping
 from tests.services import Server, free
@@ -179,6 +181,14 @@ async def test_a_ring_reaches_others(pair: tuple[Bell, Bell]) -> None:
     back = Count(one, "b")
     other.ring("b")
     await back.reach()
+
+
+async def test_what_is_carried_reaches_others_alone(pair: tuple[Bell, Bell]) -> None:
+    one, other = pair
+    heard, own = Count(other, "a"), Count(one, "a")
+    one.carry("a")
+    await heard.reach()
+    assert own.times == 0
 
 
 async def test_other_topics_wake_nobody(pair: tuple[Bell, Bell]) -> None:
@@ -465,6 +475,40 @@ async def test_applications_wake_each_other(place: Place) -> None:
             gate.set()
             rest = "".join([line async for line in lines])
         assert "TASK_STATE_COMPLETED" in rest
+
+
+class Late(MemoryStore):
+    """A store in which a message can be found only after a while."""
+
+    def accept(self, scope: Scope, draft: Draft) -> asyncio.Future[Accepted]:
+        """See `Store.accept`."""
+        return asyncio.ensure_future(self._later(scope, draft))
+
+    async def _later(self, scope: Scope, draft: Draft) -> Accepted:
+        await asyncio.sleep(0.1)  # a bell is faster
+        return await super().accept(scope, draft)
+
+
+async def test_workers_elsewhere_are_woken_when_there_is_something_to_find(place: Place) -> None:
+    store = Late()
+
+    def app(**settings: int) -> App:
+        agent = Agent("Echo", description="Answers.")
+
+        @agent.skill
+        async def echo() -> str:
+            return "done"
+
+        return App(agent, store=store, bell=place.url, poll=600, lease=6000, **settings)
+
+    async with (
+        serving(app(workers=0)) as url,
+        serving(app()),
+        httpx.AsyncClient(timeout=SOON, headers={"a2a-version": "1.0"}) as http,
+    ):
+        message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "x"}]}
+        answer = await http.post(f"{url}/message:send", json={"message": message})
+        assert answer.json()["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
 async def test_an_application_starts_without_its_bell() -> None:

@@ -12,6 +12,9 @@ class MemoryBell:
         self.ears = Ears()
         self.ring = self.ears.wake
 
+    def carry(self, topic: str) -> None:
+        """There is nobody else."""
+
     async def open(self) -> None:
         """Nothing to open."""
 

@@ -95,6 +95,10 @@ class Rope:
     def ring(self, topic: str) -> None:
         """Wake the ears here, and those elsewhere a little later."""
         self.ears.wake(topic)
+        self.carry(topic)
+
+    def carry(self, topic: str) -> None:
+        """Wake the ears elsewhere."""
         if self._runner is not None and len(self._pending) < KEPT:
             self._pending[topic] = None
             self._stirred.set()

@@ -100,11 +100,20 @@ class Cut:
         await self._response.close()
 
 
+class Deaf(Ears):
+    """Ears that hear the poll, which wakes the readers of a task, and no call for workers."""
+
+    def wake(self, topic: str) -> None:
+        """See `Ears.wake`."""
+        if ":" not in topic:
+            super().wake(topic)
+
+
 class DeafBell:
     """A bell that is never heard: everything must work all the same, at the pace of the poll."""
 
     def __init__(self) -> None:
-        self.ears = Ears()
+        self.ears = Deaf()
 
     async def open(self) -> None:
         """Nothing to open."""
@@ -113,4 +122,7 @@ class DeafBell:
         """Nothing to close."""
 
     def ring(self, topic: str) -> None:
+        """Nobody hears."""
+
+    def carry(self, topic: str) -> None:
         """Nobody hears."""

@@ -43,13 +43,14 @@ RECEIPTS = (
     "JOIN task ON task.key = receipt.task"
 )
 
+_TOLD = "task.key, task.hooked, task.agent, task.tenant, task.owner"
 _ADDED = """added AS (
-  INSERT INTO task SELECT * FROM unnest({0}::task[]) RETURNING key, hooked
+  INSERT INTO task SELECT * FROM unnest({0}::task[]) RETURNING {told}
 )"""
 _MOVED = """moved AS (
   UPDATE task SET {set}, lease = CASE WHEN u.lease < 0 THEN task.lease ELSE u.lease END
   FROM unnest({0}::task[], {1}::int[]) AS u({names}, before)
-  WHERE task.key = u.key AND task.version = u.before RETURNING task.key, task.hooked
+  WHERE task.key = u.key AND task.version = u.before RETURNING {told}
 )"""
 _WRITTEN = """written AS (
   INSERT INTO entry SELECT e.* FROM unnest({0}::bigint[], {1}::int[], {2}::int[], {3}::smallint[],
@@ -60,14 +61,14 @@ _BEHIND = """behind AS (
 )"""
 _BUT = "AND NOT EXISTS (SELECT 1 FROM hook WHERE hook.task = line.task AND hook.id = line.id)"
 _RECEIVED = """received AS (
-  INSERT INTO receipt SELECT r.* FROM unnest({0}::text[], {1}::text[], {2}::text[], {3}::bytea[],
-  {4}::bytea[], {5}::bigint[], {6}::int[]) AS r(agent, tenant, owner, name, digest, task, number)
+  INSERT INTO receipt SELECT ok.agent, ok.tenant, ok.owner, r.* FROM unnest({0}::bytea[],
+  {1}::bytea[], {2}::bigint[], {3}::int[]) AS r(name, digest, task, number)
   JOIN ok ON ok.key = r.task ORDER BY 1, 2, 3, 4
 )"""
 # (after a deletion, a line must not meet a ticket that is still out)
 _HOOKED = """hook AS (
-  SELECT h.* FROM unnest({0}::bigint[], {1}::bytea[], {2}::text[], {3}::bytea[], {4}::int[],
-  {5}::int[]) AS h(task, id, agent, webhook, cursor, last) JOIN ok ON ok.key = h.task
+  SELECT h.*, ok.agent FROM unnest({0}::bigint[], {1}::bytea[], {2}::bytea[], {3}::int[],
+  {4}::int[]) AS h(task, id, webhook, cursor, last) JOIN ok ON ok.key = h.task
 ), hooked AS (
   INSERT INTO line SELECT task, id, agent, webhook, cursor, 0, 0, cursor < last, false, '',
   (extract(epoch FROM clock_timestamp()) * 1000000)::bigint FROM hook
@@ -76,9 +77,9 @@ _HOOKED = """hook AS (
   parked = false, reason = '', ticket = line.ticket + 1
 )"""
 _COUNTED = """counted AS (
-  INSERT INTO tally SELECT c.agent, c.tenant, c.owner, c.state, {6}, sum(c.delta)
-  FROM unnest({0}::bigint[], {1}::text[], {2}::text[], {3}::text[], {4}::smallint[], {5}::int[])
-  AS c(task, agent, tenant, owner, state, delta) JOIN ok ON ok.key = c.task
+  INSERT INTO tally SELECT ok.agent, ok.tenant, ok.owner, c.state, {3}, sum(c.delta)
+  FROM unnest({0}::bigint[], {1}::smallint[], {2}::int[]) AS c(task, state, delta)
+  JOIN ok ON ok.key = c.task
   GROUP BY 1, 2, 3, 4 HAVING sum(c.delta) <> 0 ORDER BY 1, 2, 3, 4
   ON CONFLICT (agent, tenant, owner, state, shard) DO UPDATE
   SET number = tally.number + excluded.number
@@ -256,17 +257,18 @@ class Ledger:
         known = sorted((row for row in rows if row.before >= 0), key=lambda row: row.key)
         ok = []
         if new:
-            part(_ADDED, [row.columns() for row in new])
-            ok.append("SELECT key, hooked FROM added")
+            part(_ADDED, [row.columns() for row in new], told=_TOLD)
+            ok.append("SELECT * FROM added")
         if known:
             part(
                 _MOVED,
                 [row.columns() for row in known],
                 [row.before for row in known],
+                told=_TOLD,
                 set=_SET,
                 names=", ".join(NAMES),
             )
-            ok.append("SELECT key, hooked FROM moved")
+            ok.append("SELECT * FROM moved")
         parts.append(f"ok AS ({' UNION ALL '.join(ok)})")
         if entries:
             part(_WRITTEN, *map(list, zip(*entries, strict=True)))
@@ -329,7 +331,7 @@ class Ledger:
         self._written[row.id] = fresh, row.size - before
         return found
 
-    def _views(self, row: Leaf) -> list[tuple[int, str, str, str, int, int]]:
+    def _views(self, row: Leaf) -> list[tuple[int, int, int]]:
         """What is derived from the row: its place in the queue, its end, its counts."""
         if not row.ready:
             row.offered = None
@@ -339,21 +341,17 @@ class Ledger:
             row.ended_at = self.now
         if not row.born or row.told is row.state:
             return []
-        scope, told = row.scope, row.told
-        whose = (row.key, scope.agent, scope.tenant, scope.owner)
-        row.told = row.state
-        found = [(*whose, row.state.number, 1)]
-        return [*found, (*whose, told.number, -1)] if told is not None else found
+        told, row.told = row.told, row.state
+        found = [(row.key, row.state.number, 1)]
+        return [*found, (row.key, told.number, -1)] if told is not None else found
 
 
 def _kept(item: tuple[Leaf, Receipt, int]) -> tuple[Any, ...]:
     row, receipt, number = item
-    scope = row.scope
-    name = digested(receipt.key)
-    return scope.agent, scope.tenant, scope.owner, name, receipt.digest, row.key, number
+    return digested(receipt.key), receipt.digest, row.key, number
 
 
 def _hooked(item: tuple[Leaf, Webhook, int]) -> tuple[Any, ...]:
     row, webhook, cursor = item
     id = webhook.config.id.encode("utf-8", "surrogatepass")
-    return row.key, id, row.scope.agent, encode(webhook), cursor, row.last
+    return row.key, id, encode(webhook), cursor, row.last

@@ -61,6 +61,8 @@ class Link:
                     "statement_timeout": str(int(STATEMENT * 1000)),
                     "lock_timeout": str(int(STATEMENT * 500)),
                     "jit": "off",
+                    # a plan that was made while a table was small is kept when it has grown
+                    "enable_seqscan": "off",
                 },
             )
             async with self.connection():

@@ -59,43 +59,45 @@ _HELD = f"SELECT {COLUMNS} FROM task WHERE holder <> '' AND agent = ANY($1::text
 
 
 class Gather(Generic[Q, A]):
-    """Asks for all that is wanted in the same moment at once."""
+    """Asks for all that is wanted in the same moment at once, and for the same thing once: when a
+    log moves on, all who follow it ask the same."""
 
     def __init__(self, ask: Callable[[Sequence[Q]], Awaitable[Sequence[A]]]) -> None:
         self._ask = ask
-        self._waiting: list[tuple[Q, asyncio.Future[A]]] = []
+        self._waiting: dict[Q, list[asyncio.Future[A]]] = {}
         self._asking: set[asyncio.Task[None]] = set()
 
     async def __call__(self, question: Q) -> A:
-        """The answer to this question."""
+        """The answer to this question, which others may be given as well."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[A] = loop.create_future()
         if not self._waiting:
             loop.call_soon(self._go)
-        self._waiting.append((question, future))
+        self._waiting.setdefault(question, []).append(future)
         return await future
 
     def _go(self) -> None:
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting = list(self._waiting.items()), {}
         for start in range(0, len(waiting), MOST):
             asking = asyncio.ensure_future(self._answer(waiting[start : start + MOST]))
             self._asking.add(asking)
             asking.add_done_callback(self._asking.discard)
 
-    async def _answer(self, waiting: Sequence[tuple[Q, asyncio.Future[A]]]) -> None:
-        wanted = [(question, future) for question, future in waiting if not future.done()]
+    async def _answer(self, waiting: Sequence[tuple[Q, list[asyncio.Future[A]]]]) -> None:
+        wanted = [each for each in waiting if not all(future.done() for future in each[1])]
         try:
             answers = await self._ask([question for question, _ in wanted])
         except BaseException as error:
-            for _, future in wanted:
+            for future in (future for _, futures in wanted for future in futures):
                 if not future.done():
                     future.set_exception(error)
             if not isinstance(error, Exception):
                 raise
             return
-        for (_, future), answer in zip(wanted, answers, strict=True):
-            if not future.done():
-                future.set_result(answer)
+        for (_, futures), answer in zip(wanted, answers, strict=True):
+            for future in futures:
+                if not future.done():
+                    future.set_result(answer)
 
 
 class Folded(Record, frozen=True, gc=False):

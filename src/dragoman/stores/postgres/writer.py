@@ -136,6 +136,8 @@ class Writer:
             await self._rung.wait()
             self._rung.clear()
             while self._jobs:
+                # a claim of what was just accepted is about to come, and spares a write of its own
+                await asyncio.sleep(0)
                 self._doing, self._jobs = self._jobs[:GROUP], self._jobs[GROUP:]
                 await self._group(self._doing)
             if self._closed and not self._jobs:
