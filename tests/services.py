@@ -246,6 +246,41 @@ class Postgres(Server):
         return False
 
 
+class Bouncer(Server):
+    """PgBouncer before a PostgreSQL server: a connection is lent for one transaction at a time."""
+
+    name = "pgbouncer"
+    goodbye = signal.SIGINT
+
+    def __init__(self, behind: Postgres, port: int = 0) -> None:
+        program = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+        if program is None:
+            raise Missing("PgBouncer is not installed")
+        super().__init__(port)
+        self.behind = behind
+        self._program = program
+        self.options = behind.options  # it does not run as root, either
+        if self.options:
+            shutil.chown(self.folder, self.options["user"], self.options["group"])
+
+    def dsn(self, database: str = "postgres") -> str:
+        """The URL of a database through it."""
+        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
+
+    def _prepare(self) -> None:
+        (self.folder / "users.txt").write_text('"postgres" ""\n')
+        (self.folder / "pgbouncer.ini").write_text(
+            f"[databases]\n* = host=127.0.0.1 port={self.behind.port} user=postgres\n"
+            f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {self.port}\n"
+            f"unix_socket_dir =\nauth_type = trust\nauth_file = {self.folder}/users.txt\n"
+            "pool_mode = transaction\ndefault_pool_size = 4\n"
+            "ignore_startup_parameters = statement_timeout,lock_timeout,jit,enable_seqscan\n"
+        )
+
+    def _command(self) -> list[str]:
+        return [self._program, str(self.folder / "pgbouncer.ini")]
+
+
 class Nats(Server):
     """A NATS server."""
 
