@@ -33,7 +33,7 @@ from dragoman.errors import (
 from dragoman.events import RESUME, CancelRequested, Entry, Received, Reply
 from dragoman.lifecycle import birth
 from dragoman.lineage import admit, lineage, origin
-from dragoman.reader import Closing, Reader, Stream
+from dragoman.reader import Closing, Past, Reader, Stream
 from dragoman.security.egress import Egress, Refused
 from dragoman.security.files import Files, Scan
 from dragoman.security.limits import Quota
@@ -143,6 +143,10 @@ class Service:
             if record is None:
                 raise TaskNotFound
             first = Entry(record.head.last, record.task)
+            if accepted.fresh and record.head.last > number:
+                # the turn was quicker: what it has said since is told as it was said
+                before = await Past(self.store, scope, head.id).at(number)
+                first = first if before is None else Entry(number, before)
         length = request.configuration.history_length if request.configuration else None
         first.event = trimmed(first.event, length)  # type: ignore[arg-type]
         return Stream(

@@ -68,9 +68,10 @@ class Threads:
         error: BaseException | None = None
         try:
             result = call()
-        except (StopIteration, KeyboardInterrupt) as odd:
-            # A future cannot carry the one; the other is the agent's own, since only the main
-            # thread is interrupted by a person.
+        except (StopIteration, GeneratorExit, KeyboardInterrupt) as odd:
+            # A future cannot carry the first, and the second ends whoever awaits it without a
+            # word; the third is the agent's own, since only the main thread is interrupted by a
+            # person.
             error = RuntimeError(f"the handler raised {type(odd).__name__}")
             error.__cause__ = odd
         except BaseException as raised:  # noqa: BLE001 - it is raised where it is awaited

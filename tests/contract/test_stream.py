@@ -7,9 +7,15 @@ from typing import Any
 
 import pytest
 
+from dragoman import App
+from dragoman.caller import Scope
+from dragoman.client import Client
 from dragoman.dialects import v1_0
 from dragoman.events import RESUME
-from dragoman.types import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from dragoman.store import Record
+from dragoman.stores.memory import MemoryStore
+from dragoman.types import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from tests.contract import agents
 from tests.contract.bindings import Binding, Failed, HttpJson, JsonRpc, Seen
 from tests.contract.conftest import Start, World, user
 from tests.contract.test_send import ended, until
@@ -351,3 +357,23 @@ def _stripped(event: dict[str, Any]) -> dict[str, Any]:
     metadata = {k: v for k, v in value["metadata"].items() if k != RESUME}
     rest = {k: v for k, v in value.items() if k != "metadata"}
     return {name: {**rest, "metadata": metadata} if metadata else rest}
+
+
+async def test_a_turn_that_is_quicker_than_its_stream_is_told_all_the_same() -> None:
+    class Late(MemoryStore):
+        """What is asked for a follow-up is answered when its turn has ended."""
+
+        async def load(self, scope: Scope, task: str) -> Record | None:
+            while (head := await self.head(scope, task)) and head.last == 4:
+                await asyncio.sleep(0.001)
+            return await super().load(scope, task)
+
+    agent = agents.make()
+    async with App(agent, store=Late(), drain=0.0) as app, Client.connect(app=app) as client:
+        asked = await client.send("ask")
+        assert asked.task is not None
+        async with client.stream("hello", task=asked.task.id) as stream:
+            events = [event async for event in stream]
+    assert isinstance(events[0], Task)
+    assert not events[0].artifacts
+    assert [event.artifact.name for event in events if hasattr(event, "artifact")] == ["echo"]

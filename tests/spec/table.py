@@ -1,6 +1,7 @@
 """The clause table: which tests show which clauses of the A2A specification."""
 
 import ast
+import gc
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,11 +45,20 @@ def load(source: Path = SOURCE) -> tuple[dict[str, str], list[Clause]]:
     return raw["sections"], [Clause(**entry) for entry in raw["clause"]]
 
 
+def _parsed(path: Path) -> ast.Module:
+    # Python 3.11 loses count of its depth when a collection in between runs code of its own
+    gc.disable()
+    try:
+        return ast.parse(path.read_text("utf-8"), str(path))
+    finally:
+        gc.enable()
+
+
 def scan(tests: Path = ROOT / "tests", root: Path = ROOT) -> dict[str, list[str]]:
     """For every clause id that a test names: the tests that name it, as `path::name`."""
     shown: dict[str, list[str]] = {}
     for path in sorted(tests.rglob("test_*.py")):
-        tree = ast.parse(path.read_text("utf-8"), str(path))
+        tree = _parsed(path)
         for id_, test in _named(tree, path.relative_to(root).as_posix()):
             tests_of = shown.setdefault(id_, [])
             if test not in tests_of:
