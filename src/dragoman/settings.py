@@ -323,6 +323,9 @@ def _one(name: str, value: Any, where: str, checks: Checks, *, strict: bool) -> 
     try:
         found = msgspec.convert(value, kinds[name], strict=strict)
     except msgspec.ValidationError as error:
+        if typing.get_origin(kinds[name]) is Literal:
+            known = ", ".join(map(str, typing.get_args(kinds[name])))
+            raise SettingsError(f"{where}: is one of {known}: {DESCRIPTIONS[name]}") from None
         raise SettingsError(f"{where}: {error}") from None
     numbers = found if isinstance(found, tuple) else (found,)
     if not all(number >= 0 for number in numbers if isinstance(number, int | float)):

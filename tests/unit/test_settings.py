@@ -267,3 +267,12 @@ def test_every_setting_has_a_line_of_help() -> None:
 def test_settings_are_frozen() -> None:
     with pytest.raises(AttributeError):
         Settings().port = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("workers", "workers: is one of 0, 1: 0 only serves"), ("log_level", "is one of debug, info")],
+)
+def test_a_choice_says_what_there_is_to_choose(name: str, words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        load(texts={name: "4"}, environ={})
