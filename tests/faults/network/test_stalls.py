@@ -13,6 +13,8 @@ from tests.faults.network.proxy import Garble, Proxy, Stall, requests, streams
 
 PLACES = [(binding, byte) for binding in BINDINGS for byte in (0, 100, 500, 900, 1700, 2300)]
 """Before the head, in it, between it and the first event, and in later ones."""
+PATIENCE = 1.5
+"""Longer than a busy machine takes for all that comes before a stall."""
 
 
 @pytest.fixture
@@ -50,7 +52,7 @@ async def test_a_stall_that_never_ends(home: House) -> None:
 
     async def stalled(place: tuple[str, int]) -> None:
         plan = streams(Stall(place[1]))
-        async with home.behind(plan, place[0], patience=0.3) as (client, proxy):
+        async with home.behind(plan, place[0], patience=PATIENCE) as (client, proxy):
             await follow(home, client, proxy, "count 4")
             assert len(proxy.seen) > proxy.struck == 1
 
@@ -63,7 +65,7 @@ async def test_a_stream_that_is_garbled(home: House) -> None:
 
     async def garbled(place: tuple[str, int]) -> None:
         plan = streams(Garble(place[1]))
-        async with home.behind(plan, place[0], patience=0.3) as (client, proxy):
+        async with home.behind(plan, place[0], patience=PATIENCE) as (client, proxy):
             await follow(home, client, proxy, "count 4")
             assert len(proxy.seen) > proxy.struck == 1
 
@@ -75,9 +77,9 @@ async def test_a_stream_that_is_garbled(home: House) -> None:
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_a_stream_that_is_only_quiet_is_left_alone(home: House, binding: str) -> None:
     """Its signs of life are enough."""
-    async with home.behind(streams(), binding, patience=0.4) as (client, proxy):
+    async with home.behind(streams(), binding, patience=PATIENCE) as (client, proxy):
         async with asyncio.timeout(HANGS):
-            await follow(home, client, proxy, "rest 0.9")
+            await follow(home, client, proxy, f"rest {2 * PATIENCE}")
         assert len(proxy.seen) == 1
 
 
@@ -86,7 +88,7 @@ async def test_a_send_that_stalls(home: House) -> None:
 
     async def stalled(place: tuple[str, int]) -> None:
         plan = requests(Stall(place[1]))
-        async with home.behind(plan, place[0], timeout=0.3) as (client, proxy):
+        async with home.behind(plan, place[0], timeout=PATIENCE) as (client, proxy):
             assert (await client.send("hello")).text == "hello"
             assert len(proxy.seen) > proxy.struck == 1
 
