@@ -139,6 +139,7 @@ class App:
         self.lookout: Lookout | None = None
         """What it tells of itself, once it has started."""
         self._worker: Worker | None = None
+        self._draining = False
         self._runner: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -237,10 +238,6 @@ class App:
         body = b'{"status":"%b"}' % state.encode()
         await exchange.respond(200 if state == "ok" else 503, body, headers=(http.PRIVATE,))
 
-    @property
-    def _draining(self) -> bool:
-        return any(endpoint.service.draining for endpoint in self.endpoints.values())
-
     # -- life
 
     @property
@@ -262,9 +259,12 @@ class App:
         await asyncio.shield(self._starting)
 
     async def drain(self) -> None:
-        """Take no new work, let running turns end within their grace, then end all streams."""
+        """Let running turns end within their grace, then end all streams. New work is taken only
+        where others can do it."""
+        self._draining = True
+        alone = self._worker is not None and bells.fitting(self.settings.store) == "memory:"
         for endpoint in self.endpoints.values():
-            endpoint.service.draining = True
+            endpoint.service.draining = alone
         for port in self.ports:
             await port.drain()
         if self._worker is not None:
@@ -440,7 +440,7 @@ class App:
         self, worker: Worker | None, egress: Egress | None, bell: Bell, lookout: Lookout
     ) -> None:
         self._worker, self.lookout = worker, lookout
-        self.closing.now = False
+        self._draining = self.closing.now = False
         self.streams.metrics = lookout.metrics
         for endpoint in self.endpoints.values():
             endpoint.observe(lookout.metrics, lookout.spans)

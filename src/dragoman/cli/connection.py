@@ -110,6 +110,10 @@ class Protocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
                 transport.write(refusal(408, "The request did not arrive in time"))
             transport.close()
 
+    def due(self) -> bool:
+        """Whether a request will come, or the rest of it: nobody connects for nothing."""
+        return not self.transport.is_closing() and (self.cycle is None or self.begun())
+
     def begun(self) -> bool:
         """Whether there is a part of a request that is due."""
         return bool(self.conn.trailing_data[0])

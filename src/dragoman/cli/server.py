@@ -16,6 +16,9 @@ from dragoman.cli.connection import HTTP, Protocol
 from dragoman.cli.serve import leave
 from dragoman.telemetry import logger
 
+LINGER = 1.0
+"""How long whoever is connected may still take to ask, when it ends."""
+
 
 class Server(uvicorn.Server):
     """Drains before it waits for connections: open streams would keep it waiting."""
@@ -87,6 +90,7 @@ class Server(uvicorn.Server):
             while not drain.done() and not self.force_exit:
                 await asyncio.wait([drain], timeout=0.1)
             drain.cancel()
+        await self._last()
         await super().shutdown(sockets)
         await asyncio.sleep(0)
         if self.force_exit:
@@ -95,6 +99,20 @@ class Server(uvicorn.Server):
         getattr(self, "_captured_signals", []).clear()
         if app.stuck:
             leave(f"without handler {', '.join(app.stuck)}, which ignores its cancellation")
+
+    async def _last(self) -> None:
+        """Let nobody else in; who has come in by now may still say what they came for."""
+        await asyncio.sleep(0)  # a turn of the loop takes in who is waiting
+        for server in self.servers:
+            server.close()
+        until = time.monotonic() + LINGER
+        while any(
+            isinstance(connection, Protocol) and connection.due()
+            for connection in self.server_state.connections
+        ):
+            if self.force_exit or time.monotonic() > until:
+                return
+            await asyncio.sleep(0.02)
 
 
 def local(host: str) -> bool:

@@ -38,9 +38,9 @@ class Balance:
             self._open.discard(task)
 
     async def _accepted(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-        for _ in self.ports:
-            place = self._next % len(self.ports)
-            self._next += 1
+        first, self._next = self._next, self._next + 1
+        for place in range(first, first + len(self.ports)):
+            place %= len(self.ports)
             with contextlib.suppress(OSError):
                 there = await asyncio.open_connection("127.0.0.1", self.ports[place])
                 self.carried[place] += 1

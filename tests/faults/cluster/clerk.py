@@ -17,7 +17,7 @@ RETRIES = 5
 
 
 class Run(NamedTuple):
-    """One run of a turn, as its process saw it."""
+    """One run of a turn, as its process saw it. Times are of the clock that nobody can set."""
 
     pid: int
     turn: str
@@ -34,7 +34,7 @@ def make(effects: Path, runs: Path) -> Agent:
     times = os.open(runs, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def stamp(turn: Turn, what: str) -> None:
-        about = f"{turn.idempotency_key} {turn.attempt} {what} {time.time()}"
+        about = f"{turn.idempotency_key} {turn.attempt} {what} {time.monotonic()}"
         os.write(times, f"{os.getpid()} {about}\n".encode())
 
     @agent.handler

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -29,10 +30,40 @@ SETTINGS = (
 )
 
 
+class Clock:
+    """What a process takes for the time of day. How time passes is not changed."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.shift(0)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process is started with for it."""
+        found = importlib.util.find_spec("libfaketime")
+        assert found is not None
+        assert found.origin is not None
+        library = Path(found.origin).parent / "vendor" / "libfaketime" / "src" / "libfaketime.so.1"
+        return {
+            "LD_PRELOAD": str(library),
+            "FAKETIME_TIMESTAMP_FILE": str(self._file),
+            "FAKETIME_CACHE_DURATION": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+
+    def shift(self, seconds: int) -> None:
+        """From now on (and a second) it is so much ahead, or behind."""
+        new = self._file.with_suffix(".new")
+        new.write_text(f"{seconds:+d}\n")
+        new.replace(self._file)
+
+
 class Replica(Served):
     """`dragoman serve --workers 0`."""
 
-    store = bell = ""
+    kind = "replica"
+    name = store = bell = ""
+    clock: Clock
 
     def command(self) -> list[str]:
         """See `Served.command`."""
@@ -42,6 +73,8 @@ class Replica(Served):
 
 class Hand(Replica):
     """`dragoman worker`."""
+
+    kind = "worker"
 
     def command(self) -> list[str]:
         """See `Served.command`."""
@@ -61,12 +94,17 @@ class House:
             self.bell = _bell(bell)
         except Missing as missing:
             pytest.skip(str(missing))
-        environment = {RUNS: str(self.runs)}
-        self.replicas = [
-            Replica(folder, *SETTINGS, agent=AGENT, **environment) for _ in range(replicas)
-        ]
-        self.hands = [Hand(folder, *SETTINGS, agent=AGENT, **environment) for _ in range(workers)]
+        self.replicas = [self._made(Replica, f"replica{n}") for n in range(replicas)]
+        self.hands = [self._made(Hand, f"worker{n}") for n in range(workers)]
         self.balance = Balance(())
+
+    def _made(self, kind: type[Replica], name: str) -> Replica:
+        clock = Clock(self.folder / f"clock-{name}")
+        served = kind(
+            self.folder, *SETTINGS, agent=AGENT, **{RUNS: str(self.runs)}, **clock.environment
+        )
+        served.name, served.clock = name, clock
+        return served
 
     @property
     def all(self) -> list[Replica]:
@@ -88,7 +126,7 @@ class House:
                 await asyncio.to_thread(self.bell.start)
                 self._stack.callback(self.bell.close)
             for served in self.all:
-                served.store = self.url
+                served.store = f"{self.url}?application_name={served.name}"
                 served.bell = getattr(self.bell, "url", "")
                 await self._stack.enter_async_context(served)
             await asyncio.gather(*(served.start() for served in self.all))

@@ -1,5 +1,5 @@
-"""A monkey in the machine room: it kills, stops and restarts whatever it finds. What it did, and
-when, is part of the history."""
+"""A monkey in the machine room: it kills, stops, restarts and misleads whatever it finds. What it
+did, and when, is part of the history."""
 
 from __future__ import annotations
 
@@ -11,8 +11,20 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
+import asyncpg
+
 from tests.faults.cluster.house import LEASE, House, Replica
 from tests.faults.crash.forms import say
+
+POISE = 1.0
+"""How long it lies in wait for an open transaction."""
+BUSY = """
+SELECT count(*) FROM pg_stat_activity
+WHERE application_name SIMILAR TO $1 AND backend_xid IS NOT NULL
+"""
+OURS = "(replica|worker)%"
+SHIFTS = (-86_400, -3600, -60, 0, 60, 3600, 86_400)
+"""How many seconds a clock may be wrong."""
 
 
 class Deed(NamedTuple):
@@ -20,33 +32,51 @@ class Deed(NamedTuple):
 
     what: str
     at: float
-    """When it struck (Unix time)."""
+    """When it struck, by the clock that nobody can set."""
     over: float
     """When it was as before."""
     pid: int
     streams: int
     """How many streams were open."""
+    transactions: int
+    """How many transactions of whom it struck were in the middle of writing."""
+
+    @property
+    def kills(self) -> bool:
+        """Whether somebody had no chance to say a word."""
+        return self.what.startswith(("kill", "crash"))
 
 
 class Monkey:
-    """Does one thing after the other, in an order that its chance decides."""
+    """Does one thing after the other, in an order that its chance decides. A `nap` is as long as
+    a worker sleeps beside all that."""
 
-    def __init__(self, house: House, chance: random.Random, streams: Callable[[], int]) -> None:
+    def __init__(
+        self, house: House, chance: random.Random, streams: Callable[[], int], nap: float = 0.0
+    ) -> None:
         self.house = house
         self.chance = chance
         self.deeds: list[Deed] = []
         self._streams = streams
+        self._nap = nap
+        self._napping: dict[Replica, asyncio.Task[None]] = {}
         self._tricks: dict[str, Callable[[], Awaitable[None]]] = {
-            "kill a replica": self._replica,
-            "kill a worker": self._worker,
-            "stop a worker": self._sleep,
-            "kill the database": lambda: self._database(signal.SIGKILL),
-            "restart the database": lambda: self._database(signal.SIGINT),
-            "crash the database": lambda: self._database(signal.SIGQUIT),
+            "kill a replica": lambda: self._kill(self._any(self.house.replicas)),
+            "kill a worker": lambda: self._kill(self._any(self.house.hands)),
+            "stop a worker": lambda: self._stop(self._any(self.house.hands)),
+            "kill the database": lambda: self._database("kill", signal.SIGKILL),
+            "restart the database": lambda: self._database("restart", signal.SIGINT),
+            "crash the database": lambda: self._database("crash", signal.SIGQUIT),
+            "restart a replica": lambda: self._restart(self._any(self.house.replicas)),
+            "restart a worker": lambda: self._restart(self._any(self.house.hands)),
+            "shift a clock": self._shift,
+            "cut the bell": self._cut,
         }
         if house.bell is not None:
             self._tricks["kill the bell"] = lambda: self._bell(signal.SIGKILL)
             self._tricks["freeze the bell"] = lambda: self._bell(signal.SIGSTOP)
+        if nap:
+            self._tricks["have a worker nap"] = self._doze
 
     async def play(self, times: int, pause: tuple[float, float]) -> None:
         """So many tricks, all kinds of them if there are enough."""
@@ -57,49 +87,88 @@ class Monkey:
             plan += tricks
         for name in plan[:times]:
             await asyncio.sleep(self.chance.uniform(*pause))
+            told = len(self.deeds)
             await self._tricks[name]()
-            deed = self.deeds[-1]
-            say(f"{name}: {deed.streams} streams open, over after {deed.over - deed.at:.1f} s")
+            for deed in self.deeds[told:]:
+                say(
+                    f"{deed.what}: {deed.streams} streams and {deed.transactions} transactions "
+                    f"open, over after {deed.over - deed.at:.1f} s"
+                )
+        await asyncio.gather(*self._napping.values())
 
-    async def _replica(self) -> None:
-        await self._kill("replica", self.chance.choice(self.house.replicas))
+    def _any(self, those: list[Replica]) -> Replica:
+        """One of those who are awake."""
+        return self.chance.choice([served for served in those if served not in self._napping])
 
-    async def _worker(self) -> None:
-        await self._kill("worker", self.chance.choice(self.house.hands))
-
-    async def _kill(self, what: str, served: Replica) -> None:
-        assert served.process is not None
-        pid = served.process.pid
-        begun = self._strike()
+    async def _kill(self, served: Replica) -> None:
+        deed = await self._strike(f"kill {served.kind}", served)
         await served.kill()
         await asyncio.sleep(self.chance.uniform(0, 0.5))
         await served.start()
-        self._done(f"kill {what}", begun, pid)
+        self._done(deed)
 
-    async def _sleep(self) -> None:
+    async def _restart(self, served: Replica) -> None:
+        """It is told to go, as by a rolling update: it ends in order."""
+        deed = await self._strike(f"restart {served.kind}", served)
+        status = await served.kill(signal.SIGTERM)
+        assert status == 0, "\n".join([f"ended with {status}", *served.lines[-40:]])
+        await served.start()
+        self._done(deed)
+
+    async def _stop(self, served: Replica) -> None:
+        await self._sleep(served, LEASE + self.chance.uniform(0.5, 1.5))
+
+    async def _doze(self) -> None:
+        """It sleeps on while other things happen, but never two at once."""
+        if not any(not napping.done() for napping in self._napping.values()):
+            self._napping.clear()
+            served = self._any(self.house.hands)
+            self._napping[served] = asyncio.create_task(self._sleep(served, self._nap))
+
+    async def _sleep(self, served: Replica, seconds: float) -> None:
         """A worker does not know how long it has slept."""
-        process = self.chance.choice(self.house.hands).process
+        process = served.process
         assert process is not None
-        begun = self._strike()
+        deed = await self._strike("stop worker", served)
         process.send_signal(signal.SIGSTOP)
         try:
-            await asyncio.sleep(LEASE + self.chance.uniform(0.5, 1.5))
+            await asyncio.sleep(seconds)
         finally:
             process.send_signal(signal.SIGCONT)
-        self._done("stop worker", begun, process.pid)
+        self._done(deed)
 
-    async def _database(self, sign: signal.Signals) -> None:
+    async def _database(self, how: str, sign: signal.Signals) -> None:
         postgres = self.house.postgres
-        begun = self._strike()
+        deed = await self._strike(f"{how} database")
         await asyncio.to_thread(postgres.end, sign)
         await asyncio.sleep(self.chance.uniform(0, 1.0))
         await asyncio.to_thread(postgres.start)
-        self._done(f"{sign.name} database", begun, 0)
+        self._done(deed)
+
+    async def _shift(self) -> None:
+        """Somebody sets the clock of a machine, ahead or back."""
+        served = self._any(self.house.all)
+        deed = await self._strike(f"shift {served.kind}", served)
+        served.clock.shift(self.chance.choice(SHIFTS))
+        self._done(deed)
+
+    async def _cut(self) -> None:
+        """Nobody hears anything until they have noticed."""
+        deed = await self._strike("cut bell")
+        if self.house.bell is not None:
+            await asyncio.to_thread(self.house.bell.restart)
+        else:
+            await asyncio.to_thread(
+                self.house.postgres.sql,
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+                "WHERE application_name = 'dragoman bell'",
+            )
+        self._done(deed)
 
     async def _bell(self, sign: signal.Signals) -> None:
         bell = self.house.bell
         assert bell is not None
-        begun = self._strike()
+        deed = await self._strike(f"{sign.name} bell")
         if sign is signal.SIGSTOP:
             assert bell.process is not None
             os.kill(bell.process.pid, signal.SIGSTOP)
@@ -109,10 +178,20 @@ class Monkey:
             await asyncio.to_thread(bell.kill)
             await asyncio.sleep(self.chance.uniform(0, 1.0))
             await asyncio.to_thread(bell.start)
-        self._done(f"{sign.name} bell", begun, 0)
+        self._done(deed)
 
-    def _strike(self) -> tuple[float, int]:
-        return time.time(), self._streams()
+    async def _strike(self, what: str, served: Replica | None = None) -> Deed:
+        """The moment when a transaction is open (of this process, or any), if there is one soon."""
+        db = await asyncpg.connect(self.house.url)
+        try:
+            patience = time.monotonic() + POISE
+            who = served.name if served is not None else OURS
+            while not (open := await db.fetchval(BUSY, who)) and time.monotonic() < patience:
+                await asyncio.sleep(0)
+        finally:
+            db.terminate()  # it may not take time to say goodbye
+        pid = served.process.pid if served is not None and served.process is not None else 0
+        return Deed(what, time.monotonic(), 0.0, pid, self._streams(), open)
 
-    def _done(self, what: str, begun: tuple[float, int], pid: int) -> None:
-        self.deeds.append(Deed(what, begun[0], time.time(), pid, begun[1]))
+    def _done(self, deed: Deed) -> None:
+        self.deeds.append(deed._replace(over=time.monotonic()))

@@ -1,8 +1,4 @@
-"""Several replicas and workers on one database, and a monkey among them: every promise is kept.
-
-Clocks are not shifted: that would take libfaketime, which comes from no wheel. Leases are by the
-database's clock alone.
-"""
+"""Several replicas and workers on one database, and a monkey among them: every promise is kept."""
 
 from __future__ import annotations
 
@@ -30,15 +26,16 @@ from tests.listening import listening
 REPLICAS = WORKERS = 3 if SOAK else 2
 SENDS = int(10_000 * SCALE) if SOAK else 150
 STREAMS = int(400 * SCALE) if SOAK else 16
-TRICKS = max(12, int(150 * SCALE)) if SOAK else 6
+TRICKS = int(150 * SCALE) if SOAK else 10
 ABREAST = 20 if SOAK else 6
 """How many streams are open at once."""
 PAUSE = (0.5, 3.0) if SOAK else (0.2, 0.8)
 WITHIN = 60 + 1800 * SCALE if SOAK else 60
 TAKEOVER = LEASE + 2.0 if SOAK else LEASE + 6.0
 RECOVERY = 5.0 if SOAK else 10.0
-BELL = os.environ.get("CLUSTER_BELL", "")
-"""`nats:`, `redis:`, or the default one."""
+NAP = (60.0 if SCALE > 0.2 else 10.0) if SOAK else 0.0
+BELLS = [("", 1.0), *((("nats:", 0.2), ("redis:", 0.1)) if SOAK else ())]
+"""With which bell (the first is the database's own), and what part of the whole."""
 
 
 @asynccontextmanager
@@ -59,17 +56,20 @@ async def fronting(house: House, chance: random.Random) -> AsyncIterator[tuple[F
 
 
 @pytest.mark.soak
-async def test_whatever_the_monkey_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("bell", "part"), BELLS)
+async def test_whatever_the_monkey_does(tmp_path: Path, bell: str, part: float) -> None:
     chance = seeded("cluster")
-    load = Traffic(chance, sends=SENDS, streams=STREAMS, abreast=ABREAST, pause=1.0)
+    load = Traffic(
+        chance, sends=int(SENDS * part), streams=int(STREAMS * part), abreast=ABREAST, pause=1.0
+    )
     began = time.monotonic()
     async with (
-        House(tmp_path, replicas=REPLICAS, workers=WORKERS, bell=BELL) as house,
+        House(tmp_path, replicas=REPLICAS, workers=WORKERS, bell=bell) as house,
         fronting(house, chance) as (front, inbox),
     ):
         say(f"up after {time.monotonic() - began:.1f} s")
-        monkey = Monkey(house, chance, lambda: front.open)
-        playing = asyncio.create_task(monkey.play(TRICKS, PAUSE))
+        monkey = Monkey(house, chance, lambda: front.open, NAP)
+        playing = asyncio.create_task(monkey.play(max(10, int(TRICKS * part)), PAUSE))
         done = await load.until(front, playing, WITHIN)
         await playing
         within = await settled(house, LEASE + 2 + GRACE + DRAIN)
@@ -113,16 +113,25 @@ class Times:
             for run in runs
         ]
         outages = [deed for deed in deeds if "database" in deed.what]
-        self.takeovers = [
-            taken - deed.at
-            for deed in deeds
-            if "worker" in deed.what
-            for run in runs
-            if run.pid == deed.pid and run.begun < deed.at < (run.ended or deed.over)
-            if (taken := again.get((run.turn, run.attempt + 1), 0.0)) > deed.at
-            if not any(o.at < taken and o.over + LEASE > deed.at for o in outages)
-        ]
-        """From the end of a worker to the next attempt, where the database was there."""
+
+        def taken(*whats: str) -> list[float]:
+            return [
+                begun - deed.at
+                for deed in deeds
+                if deed.what in whats
+                for run in runs
+                if run.pid == deed.pid and run.begun < deed.at < (run.ended or deed.over)
+                if (begun := again.get((run.turn, run.attempt + 1), 0.0)) > deed.at
+                if not any(o.at < begun and o.over + LEASE > deed.at for o in outages)
+            ]
+
+        self.takeovers = taken("kill worker", "stop worker")
+        self.handed = taken("restart worker")
+        """From the end of a worker to the next attempt, where the database was there; and from
+        its being told to go."""
+        self.kills = [deed for deed in deeds if deed.kills]
+        self.torn = [deed for deed in self.kills if deed.transactions]
+        """Kills, and those that tore a transaction."""
         begun = [run.begun for run in runs]
         self.answered = [wait for o in outages if (wait := _after(answers, o.over)) is not None]
         self.worked = [wait for o in outages if (wait := _after(begun, o.over)) is not None]
@@ -142,11 +151,13 @@ class Times:
         streams = sum(deed.streams for deed in self.deeds)
         turns = sum(self.turns(deed.at) for deed in self.deeds)
         say(
-            f"{len(self.deeds)} deeds, {len(self.hits)} of them hit; "
+            f"{len(self.deeds)} deeds, {len(self.hits)} of them hit; {len(self.torn)} of "
+            f"{len(self.kills)} kills fell into an open transaction; "
             f"{streams} streams and {turns} turns were open"
         )
         for what, values in (
             ("takeover", self.takeovers),
+            ("handed over", self.handed),
             ("first answer", self.answered),
             ("first turn", self.worked),
         ):
@@ -157,7 +168,9 @@ class Times:
     def check(self) -> None:
         """It hit, and was noticed in time."""
         assert len(self.hits) * 2 >= len(self.deeds), self.deeds
+        assert len(self.torn) * 2 >= len(self.kills), self.kills
         assert max(self.takeovers, default=0.0) < TAKEOVER, sorted(self.takeovers)[-9:]
+        assert max(self.handed, default=0.0) < DRAIN + TAKEOVER, self.handed
         assert max(self.answered, default=0.0) < RECOVERY, self.answered
         assert max(self.worked, default=0.0) < RECOVERY, self.worked
 
@@ -192,6 +205,39 @@ async def _until(house: House, sql: str, within: float) -> float:
     return took
 
 
+async def test_a_rolling_restart(tmp_path: Path) -> None:
+    """Each of them is told to go, and comes back: no send fails, streams go on elsewhere, turns
+    end or are handed on."""
+    chance = seeded("rolling")
+    load = Traffic(chance, sends=20, streams=6, abreast=6, pause=0.2)
+    async with (
+        House(tmp_path, replicas=2, workers=2) as house,
+        fronting(house, chance) as (front, _),
+    ):
+        rolling = asyncio.create_task(roll(house, front))
+        assert await load.until(front, rolling, 60)
+        await rolling
+        assert await settled(house, LEASE) < LEASE
+        await house.end()
+        found = await history.logs(house.url)
+        effects = checker.effects(house.effects)
+    resumed = sum(len(send.sights) - 1 for send in load.streams)
+    say(f"{len(load.letters)} sent, {len(front.failed)} failed, {resumed} streams resumed")
+    assert not checker.check([x for x in load.letters if not x.refused], found, effects)
+    assert resumed
+    assert not front.failed, front.failed[:3]
+    house.sound()
+
+
+async def roll(house: House, front: Front) -> None:
+    """One after the other, while streams are open."""
+    for served in house.all:
+        while not front.open:
+            await asyncio.sleep(0.01)
+        assert await served.kill(signal.SIGTERM) == 0
+        await served.start()
+
+
 async def streamed(front: Front, name: str) -> asyncio.Task[bool]:
     """A stream that has begun; its task ends when it has been read to its end."""
     load = Traffic(front.chance, sends=0, streams=1, abreast=1, name=name)
@@ -207,7 +253,7 @@ async def test_without_the_database(tmp_path: Path) -> None:
     """Callers are told at once, and whoever asks for health; and who is told to end, ends, even
     while the database hangs."""
     async with (
-        House(tmp_path, replicas=1, workers=2, bell=BELL) as house,
+        House(tmp_path, replicas=1, workers=2) as house,
         fronting(house, seeded("away")) as (front, _),
         asyncio.timeout(60),
     ):
@@ -250,7 +296,7 @@ async def refused(replica: Replica) -> None:
 @contextmanager
 def hanging(house: House) -> Iterator[None]:
     """The database says nothing more for a while."""
-    sql = "SELECT pid FROM pg_stat_activity WHERE application_name = 'dragoman'"
+    sql = "SELECT pid FROM pg_stat_activity WHERE application_name SIMILAR TO '(replica|worker)%'"
     pids = [int(pid) for pid in house.postgres.sql(sql).split()]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)

@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 
 from dragoman.events import RESUME
-from tests.faults.crash.checker import Ack, Frame, Send
+from tests.faults.crash.checker import ENDS, Ack, Frame, Send
 from tests.faults.crash.load import LANES, Down, Load, Reach
 from tests.faults.crash.served import GONE, frames
 from tests.receiving import Inbox
@@ -175,6 +175,8 @@ class Front:
     """How many streams are open now, with something seen."""
     down: int = 0
     """How often it was of no use."""
+    failed: list[str] = field(default_factory=list)
+    """What became of the requests, but for streams, that were not answered."""
 
     async def up(self) -> None:
         """See `Reach.up`."""
@@ -206,10 +208,12 @@ class Front:
             async with self.http.post(self.url + path, json=body, headers=headers) as response:
                 found = await response.json(content_type=None)
         except (*GONE, ValueError) as error:
+            self.failed.append(repr(error))
             raise Down from error
         if response.status == 503:
+            self.failed.append(str(found))
             raise Down
-        self.answers.append(time.time())
+        self.answers.append(time.monotonic())
         return response.status, found
 
     async def stream(
@@ -231,13 +235,17 @@ class Front:
                 if response.status == 503:
                     raise Down
                 assert response.status == 200, await response.text()
+                over = False
                 with self._opened():
                     async for name, event in frames(response.content):
                         if "error" in event:  # it says so, where it can
                             assert event["error"]["code"] == 503, event
                             raise Down
+                        over = _state(event) in ENDS
                         task, _, number = name.rpartition(":")
                         yield task, Frame(int(number), event)
+                if not over:  # a replica that goes away in order ends its streams where they are
+                    raise Down
         except (*GONE, asyncio.IncompleteReadError) as error:
             raise Down from error
 
@@ -257,6 +265,13 @@ class Front:
         if send.hooked:
             configuration["taskPushNotificationConfig"] = {"id": HOOK, "url": self.inbox.url}
         return {"message": message, "configuration": configuration}
+
+
+def _state(event: Any) -> str:
+    """The state that an event tells, if it does."""
+    found = event.get("task") or event.get("statusUpdate") or {}
+    state: str = found.get("status", {}).get("state", "")
+    return state
 
 
 class Moody(Inbox):

@@ -40,6 +40,7 @@ class Link:
         self.url, options = options_of(url)
         self._size = size
         self._cached = options.get("prepared", "on") != "off"
+        self._named = "application_name" in dict(parse_qsl(urlsplit(url).query))
         self._pool: Any = None
         self._offset, self._synced = 0.0, -TICK
 
@@ -57,7 +58,7 @@ class Link:
                 # is there the next time
                 statement_cache_size=1000 if self._cached else 0,
                 server_settings={
-                    "application_name": "dragoman",
+                    **({} if self._named else {"application_name": "dragoman"}),
                     "statement_timeout": str(int(STATEMENT * 1000)),
                     "lock_timeout": str(int(STATEMENT * 500)),
                     "jit": "off",
