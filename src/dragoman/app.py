@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from dragoman import bells, push, stores
+from dragoman import bells, outfit, push, stores
 from dragoman import settings as settings_module
 from dragoman.agent import Agent, AgentError
 from dragoman.bell import Bell
@@ -28,17 +27,16 @@ from dragoman.reader import Closing
 from dragoman.security.egress import Egress
 from dragoman.security.files import Scan
 from dragoman.security.jwk import Key
-from dragoman.security.limits import Limits
 from dragoman.service import Service
 from dragoman.settings import Settings, SettingsError
 from dragoman.store import Store
 from dragoman.telemetry import logger, redacted, secret
 from dragoman.watchdog import Watchdog
-from dragoman.worker import Run, Worker
+from dragoman.worker import Worker, blamed
 
 if TYPE_CHECKING:
     from dragoman.bindings.grpc import Port
-    from dragoman.security.schemes import Auth, Gate
+    from dragoman.security.schemes import Auth
 
 
 class App:
@@ -81,13 +79,13 @@ class App:
             arguments["bell"] = bell
         if settings is not None and arguments:
             raise TypeError("App: give either settings or single ones, not both")
-        self.settings = settings or settings_module.load(arguments, checks=CHECKS)
+        self.settings = settings or settings_module.load(arguments, checks=outfit.CHECKS)
         if identify is None and auth is None and self.settings.auth:
-            auth = _configured(self.settings.auth)
-        gate = None if auth is None else _gate(auth)
+            auth = outfit.auth(self.settings.auth)
+        gate = None if auth is None else outfit.gate(auth)
         if gate is not None:
             identify = gate.identify
-        _check_grpc(self.settings, len(agents))
+        outfit.check_grpc(self.settings, len(agents))
         secret(*self.settings.secrets())
         self.agents = {agent.key: agent for agent in agents}
         if len(self.agents) < len(agents):
@@ -109,7 +107,7 @@ class App:
         self.streams = Streams(self.settings)
         self.bodies = Bodies(self.settings)
         self._door = Door(self.settings) if Door.needed(self.settings) else None
-        limits = _limits(self.settings)
+        limits = outfit.limits(self.settings)
         several = len(agents) > 1
         self.endpoints = {
             key: Endpoint(
@@ -321,9 +319,8 @@ class App:
                 self._begin(worker, egress, bell, lookout)
                 if self.serves:
                     self._tell()
-                for port in self._ports() if self.serves else ():
-                    await stack.enter_async_context(port)
-                    self.ports.append(port)
+                    for port in outfit.ports(self.settings, self.endpoints.values()):
+                        self.ports.append(await stack.enter_async_context(port))
                 await stack.enter_async_context(lookout)
                 async with asyncio.TaskGroup() as group:
                     keeper = Keeper(self.agents, self.store, bell, self.settings)
@@ -342,7 +339,7 @@ class App:
                             ).run()
                         )
                     if self.settings.watchdog:
-                        jobs.append(Watchdog(self.settings.watchdog, _handler).run())
+                        jobs.append(Watchdog(self.settings.watchdog, blamed).run())
                     if worker is not None:
                         group.create_task(worker.run())  # it ends by being drained
                     tasks = [group.create_task(job) for job in jobs]
@@ -385,19 +382,16 @@ class App:
 
     async def _sign(self) -> None:
         """Have the cards signed, or do not start."""
-        try:
-            keys = [Key.load(Path(file)) for file in self.settings.card_keys]
-        except (OSError, ValueError) as error:
-            raise SettingsError(f"card_keys: {error}") from None
+        keys = (*outfit.keys(self.settings), *self._keys)
         for name, endpoint in self.endpoints.items():
             try:
-                await endpoint.sign((*keys, *self._keys))
+                await endpoint.sign(keys)
             except SettingsError:
                 raise
             except ValueError as error:
                 hint = "; give it one: @agent.skill(…)" if "skills: " in str(error) else ""
                 raise SettingsError(f"card_keys: agent {name!r}: {error}{hint}") from None
-        if (keys or self._keys) and not (self.settings.url or self.settings.hosts):
+        if keys and not (self.settings.url or self.settings.hosts):
             logger.warning(
                 "card_keys: the card is signed for callers on this machine only; set `url`, or "
                 "`hosts`, for others"
@@ -451,22 +445,6 @@ class App:
             )
             endpoint.service.bell = bell
 
-    def _ports(self) -> list[Port]:
-        """A gRPC port for each agent, one after the other: gRPC has no paths to tell them by."""
-        first = self.settings.grpc_port
-        if first is None:
-            return []
-        try:
-            from dragoman.bindings.grpc import Port
-        except ImportError:
-            raise Unavailable(
-                "grpc_port: gRPC is not installed; `pip install 'dragoman[grpc]'` brings it"
-            ) from None
-        return [
-            Port(endpoint, self.settings, first and first + index)
-            for index, endpoint in enumerate(self.endpoints.values())
-        ]
-
     def _way_out(self) -> Egress:
         return Egress(
             allow=self.settings.egress_allow,
@@ -492,70 +470,3 @@ class App:
                 await self.stop()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
-
-
-def _gate(auth: Auth) -> Gate:
-    from dragoman.security.schemes import Gate
-
-    return Gate(auth)
-
-
-def _configured(tables: Sequence[Mapping[str, Any]]) -> Auth:
-    """What the setting `auth` says; its secrets are told to the logs."""
-    from dragoman.security.configured import build
-
-    try:
-        found = build(tables)
-    except ValueError as error:
-        raise SettingsError(f"auth{error}") from None
-    secret(*found.secrets)
-    return found.schemes
-
-
-def _check_auth(tables: Sequence[Mapping[str, Any]]) -> None:
-    """ValueError if they are no schemes; it begins with which of them."""
-    if tables:
-        from dragoman.security.configured import build
-
-        build(tables)
-
-
-CHECKS = {"auth": _check_auth}
-"""What must be so of settings, beyond their types."""
-
-
-def _limits(settings: Settings) -> Limits | None:
-    if not (settings.rate or settings.rate_address or settings.proxies):
-        return None
-    try:
-        return Limits(
-            address=settings.rate_address,
-            identity=settings.rate,
-            burst=settings.rate_burst,
-            proxies=settings.proxies,
-        )
-    except ValueError as error:
-        raise ValueError(f"proxies: {error}") from None
-
-
-def _check_grpc(settings: Settings, agents: int) -> None:
-    """ValueError if what is set for gRPC makes no sense."""
-    port = settings.grpc_port
-    if port and port + agents - 1 > 65535:
-        raise ValueError(f"grpc_port: {port + agents - 1} is beyond 65535; each agent has a port")
-    if settings.grpc_cert and not settings.grpc_key:
-        raise ValueError("grpc_key: is needed with grpc_cert")
-    if settings.grpc_key and not settings.grpc_cert:
-        raise ValueError("grpc_key: needs grpc_cert; without it there is no TLS")
-    if settings.grpc_ca and not (settings.grpc_cert or settings.cert):
-        raise ValueError("grpc_ca: needs grpc_cert; without it there is no TLS")
-    if port is not None and settings.key_password and not settings.grpc_cert:
-        raise ValueError("grpc_key: is needed; gRPC takes no key with a password")
-
-
-def _handler(frame: FrameType) -> str | None:
-    """The handler that a frame of the event loop's stack belongs to."""
-    if frame.f_code is Run.perform.__code__:
-        run: Run = frame.f_locals["self"]
-        return f"handler {run.handler.name} (task {run.claim.head.id})"
-    return None

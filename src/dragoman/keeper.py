@@ -31,8 +31,6 @@ class Keeper:
         self.store = store
         self.bell = bell
         self.settings = settings
-        self.well = True
-        """The store could be looked after the last time."""
         self._patience = 0.0
         """Until then nobody's claim is taken."""
 
@@ -44,9 +42,7 @@ class Keeper:
                 await self.reap()
                 while await self.store.prune():
                     pass
-                self.well = True
             except Unavailable as error:
-                self.well = False
                 # its workers could not renew their claims, either: they are to have the chance
                 self._patience = time.monotonic() + 2 * self.settings.poll
                 logger.error("the store could not be looked after; trying again: %s", error)

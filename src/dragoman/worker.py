@@ -1,4 +1,4 @@
-"""The worker: claims a task that has an unread message, runs the agent, appends what it yields.
+"""The worker: claims tasks that have an unread message, has each of them run, keeps the claims.
 
 It reaches the rest only through the store. The bell merely saves it from waiting for the next
 poll, so a worker in another process is the same worker.
@@ -9,44 +9,25 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import FrameType
 from typing import Any
-
-import msgspec
-from msgspec.structs import replace
 
 from dragoman import clock
 from dragoman.agent import Agent
 from dragoman.bell import Bell
-from dragoman.dialects import v1_0
-from dragoman.errors import A2AError, InvalidAgentResponse, Unavailable
-from dragoman.events import Entry, Event, Reply
-from dragoman.lifecycle import IllegalEvent, advance
-from dragoman.lineage import origin
+from dragoman.errors import Unavailable
 from dragoman.metrics import Metrics
 from dragoman.otel import Spans
+from dragoman.run import Run
 from dragoman.settings import Settings
-from dragoman.store import LARGE, Claim, Query, Stale, Store
-from dragoman.telemetry import CORRELATION, TASK, audit, logger
+from dragoman.store import Claim, Store
+from dragoman.telemetry import logger
 from dragoman.threads import Threads
-from dragoman.turn import Over, Turn
-from dragoman.types import (
-    StreamResponse,
-    Task,
-    TaskArtifactUpdateEvent,
-    TaskState,
-    TaskStatusUpdateEvent,
-)
+from dragoman.types import TaskStatusUpdateEvent
 
-BATCH = 128
 CLAIMS = 32
-RELATED = 100
-"""The most tasks that a turn is given beside its own."""
-ENDINGS = ("", *(state.name.lower() for state in TaskState))
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
-
-_readable = msgspec.json.Decoder(StreamResponse).decode
 
 
 class Worker:
@@ -65,7 +46,9 @@ class Worker:
         self.agents = agents
         self.metrics = metrics
         self.spans = spans
-        self.timed = None if metrics is None else metrics.append.at().observe
+        self.timed: Callable[[float], None] | None = (
+            None if metrics is None else metrics.append.at().observe
+        )
         """Is told how long an append took, if anybody wants to know."""
         self._waits = {} if metrics is None else {key: metrics.claim.at(key) for key in agents}
         self.store = store
@@ -199,9 +182,27 @@ class Worker:
             self._waits[claim.head.scope.agent].observe(waited if waited > 0 else 0.0)
         run = Run(self, claim)
         self.runs[claim.head.id] = run
+        life = run.perform() if self.spans is None else self._traced(run, self.spans)
         # A context of its own: what the request's has is not the handler's business.
-        run.task = self.loop.create_task(run.perform(), context=self._context.copy())
+        run.task = self.loop.create_task(life, context=self._context.copy())
         return run
+
+    async def _traced(self, run: Run, spans: Spans) -> None:
+        """The life of a run, in a span."""
+        claim = run.claim
+        about = {
+            "a2a.agent": run.agent.key,
+            "a2a.skill": claim.received.skill,
+            "a2a.task.id": claim.head.id,
+            "a2a.context.id": claim.head.context,
+            "a2a.attempt": str(claim.attempt),
+        }
+        trace = claim.received.trace
+        with spans.open("CONSUMER", f"turn {run.agent.key}", about, trace) as span:
+            await run.perform()
+            span.set_attribute("a2a.outcome", run.outcome)
+            if run.outcome in ("failed", "lost"):
+                spans.failed(span, run.outcome)
 
     # -- keeping claims
 
@@ -291,430 +292,9 @@ class Worker:
             )
 
 
-class Run:
-    """One claim being worked on: the handler, and what it has said so far.
-
-    What a handler says without pausing is appended together, as soon as it pauses.
-    """
-
-    task: asyncio.Task[None]
-    ended = False
-    """A terminal event was said."""
-    over = False
-    """It was written, and ended the task."""
-    paused = False
-    """The last status that was said here is an interrupted one."""
-    closing = False
-    """The handler has ended."""
-    lost = False
-    """Nothing can be written any more."""
-    reason = ""
-    """Why the handler was asked to stop."""
-
-    _scheduled = False
-    _flight: asyncio.Future[bool] | None = None
-    _flying = False
-    """An append is under way, or waits to be tried again."""
-    _waiters: tuple[asyncio.Future[None], ...] = ()
-    _pause = 0.0
-    _unstorable = False
-    _stopper: asyncio.Task[None] | None = None
-    _dropped: tuple[str, ...] = ()
-    _events = 0
-    _bytes = 0
-    _held = 0
-    """The bytes that are pending."""
-
-    def __init__(self, worker: Worker, claim: Claim) -> None:
-        head = claim.head
-        self.worker = worker
-        self.claim = claim
-        self.agent = worker.agents[head.scope.agent]
-        self.name = self.agent.name
-        self.handler = self.agent.handler_of(claim.received.skill)
-        self.state: TaskState = head.state
-        self.born = head.born
-        self.deadline = time.monotonic() + worker.settings.turn_timeout
-        self.turn = Turn(
-            claim.task,
-            claim.received,
-            number=claim.turn,
-            attempt=claim.attempt,
-            state=worker.states.get(head.scope.agent),
-            run=self,
-        )
-        self._id = head.id
-        self._max_events = worker.settings.max_events
-        self._max_output = worker.settings.max_output
-        self._artifacts = {artifact.artifact_id for artifact in claim.task.artifacts}
-        self._pending: list[Entry] = []
-
-    @property
-    def origin(self) -> str:
-        """See `Running.origin`."""
-        return origin(self.worker.store.id, self.agent.key)
-
-    # -- what the handler says (its sink)
-
-    def put(self, value: Any) -> bool:
-        """Take what was yielded; True asks for a pause."""
-        if type(value) is TaskArtifactUpdateEvent or type(value) is TaskStatusUpdateEvent:
-            self._say(value)
-        else:
-            for event in self.turn.events(value):
-                self._say(event)
-        # one that goes on after its end must not keep others from their turn
-        return self._much()
-
-    def finish(self, value: Any) -> None:
-        """Take what was returned."""
-        if self.handler.reply and not self.born and value is not None:
-            value = self.turn.reply(value) if not self._is_event(value) else value
-        for event in self.turn.result(value):
-            self._say(event)
-
-    async def relieve(self) -> None:
-        """Until all has landed; others get their turn meanwhile."""
-        self._flush()
-        await self._landing()
-        await asyncio.sleep(0)
-
-    async def emit(self, event: Event) -> None:
-        """Take what a coroutine says."""
-        if self.closing:
-            return await Over(self.handler.name).emit(event)
-        self._say(event)
-        if self._much():
-            await self.relieve()
-        return None
-
-    async def settle(self, event: Event) -> bool:
-        """Take what must be durable before anything else is done; False if it cannot be."""
-        if self.closing or self.ended or self.lost:
-            return False
-        self._say(event)
-        await self.relieve()
-        return not self.lost
-
-    def audit(self, event: str, result: str, **about: str) -> None:
-        """Put it down, if that is wanted."""
-        if not self.worker.settings.audit:
-            return
-        caller, task = self.turn.caller, self.claim.head.id
-        audit(
-            event,
-            result=result,
-            agent=self.agent.key,
-            who=caller.identity,
-            tenant=caller.tenant,
-            task=task,
-            **about,
-        )
-
-    def _much(self) -> bool:
-        """Whether to wait until what was said has landed."""
-        return len(self._pending) >= BATCH or self._held >= LARGE or self.ended or self.lost
-
-    @staticmethod
-    def _is_event(value: Any) -> bool:
-        return isinstance(value, TaskArtifactUpdateEvent | TaskStatusUpdateEvent | Reply)
-
-    def _say(self, event: Event, *, ours: bool = False) -> None:
-        """Append what the handler said, or what is said for it."""
-        if self.ended or self.lost:
-            self._drop(event)
-            return
-        if type(event) is Reply and (self.born or not self.handler.reply):
-            event = self.turn.complete(event.message)
-        elif type(event) is TaskStatusUpdateEvent and len(event.status.timestamp or "") != 24:
-            # the listing is in the order of these times
-            event = replace(event, status=replace(event.status, timestamp=clock.now()))
-        try:
-            wire = v1_0.response(event)
-            if event is not self.turn.sound:
-                _readable(wire)  # what cannot be read back must not get into a log
-            if not ours:
-                self._events += 1
-                self._bytes += len(wire)
-                if self._events > self._max_events or self._bytes > self._max_output:
-                    raise IllegalEvent(
-                        f"the turn wrote more than {self._max_events} events "
-                        f"or {self._max_output} bytes"
-                    )
-            self._check(event)
-        except (IllegalEvent, TypeError, ValueError, RecursionError) as error:
-            raise InvalidAgentResponse(str(error)) from error
-        self._pending.append(Entry(0, event, self.claim.turn, wire))
-        self._held += len(wire)
-        if not self._scheduled:
-            self._scheduled = True
-            self.worker.loop.call_soon(self._flush)
-
-    def _drop(self, event: Event) -> None:
-        name = type(event).__name__
-        if not self.lost and name not in self._dropped:  # a flood of them is told once
-            self._dropped = (*self._dropped, name)
-            logger.warning(
-                "handler %s: dropped %s after the end of the task", self.handler.name, name
-            )
-
-    def _check(self, event: Event) -> None:
-        """Keep the local picture of the task, and refuse what cannot follow it."""
-        if type(event) is TaskArtifactUpdateEvent:
-            if event.task_id != self._id:
-                raise IllegalEvent("the event is of another task")
-            key = event.artifact.artifact_id
-            if not event.append:
-                self._artifacts.add(key)
-            elif key not in self._artifacts:
-                raise IllegalEvent(f"append to an artifact that does not exist: {key}")
-            if self.state is TaskState.AUTH_REQUIRED:
-                self.paused = False  # it has gone on, so its end is completion
-        elif type(event) is TaskStatusUpdateEvent:
-            if event.task_id != self._id:
-                raise IllegalEvent("the event is of another task")
-            self.state = state = advance(self.state, event)
-            self.ended = state.terminal
-            self.paused = state.interrupted
-        else:
-            self.ended = True
-            return
-        self.born = True
-
-    # -- appending
-
-    def _flush(self, release: bool = False) -> None:
-        """Begin to append what is pending; one append is under way at a time."""
-        self._scheduled = False
-        if self.lost or not (self._pending or release):
-            return
-        if self._flying:
-            return  # it flushes again when it lands
-        entries, self._pending = self._pending, []
-        self._held = 0
-        self._ship(entries, release)
-
-    def _ship(self, entries: list[Entry], release: bool) -> None:
-        self._flying = True
-        # not kept on the run: it has as many attributes as share their keys
-        began = 0.0 if self.worker.timed is None else time.perf_counter()
-        self._flight = self.worker.store.append(self.claim, entries, release=release)
-        if self._flight.done():
-            self._landed(self._flight, entries, release, began)
-        else:
-            self._flight.add_done_callback(
-                partial(self._landed, entries=entries, release=release, began=began)
-            )
-
-    def _landed(
-        self, flight: asyncio.Future[bool], entries: list[Entry], release: bool, began: float
-    ) -> None:
-        # (Not the future's own state: that changes before this is called.)
-        self._flying = False
-        error = flight.exception()
-        if error is None:
-            self._pause = 0.0
-            if (timed := self.worker.timed) is not None:
-                timed(time.perf_counter() - began)
-            self.over = self.ended and not self._pending and not flight.result()
-            self.worker.bell.ring(self.claim.head.id)
-            if self.claim.head.hooked:
-                self.worker.bell.ring(f"push:{self.agent.key}")
-            if self._pending and not self._scheduled:
-                self._flush()
-        elif self.lost or isinstance(error, Stale):
-            self.worker.abandon(self)
-        elif isinstance(error, Unavailable):
-            # The store may come back; until then the handler waits with what it has said.
-            self._flying = True
-            self._pause = min(2 * self._pause or FIRST_PAUSE, LONGEST_PAUSE)
-            logger.warning("append failed, again in %g s: %s", self._pause, error)
-            self.worker.loop.call_later(self._pause, self._reship, entries, release)
-        else:
-            self._refused(error, release)
-        if self._waiters:
-            self.wake()
-
-    def _reship(self, entries: list[Entry], release: bool) -> None:
-        self._flying = False
-        if not self.lost:
-            self._ship(entries, release)
-        self.wake()  # whoever waits looks again
-
-    def _refused(self, error: BaseException, release: bool) -> None:
-        """What was said cannot be stored: the task fails and says why, if it can."""
-        logger.error("handler %s: append failed: %s", self.handler.name, error, exc_info=error)
-        if self._unstorable or not isinstance(error, A2AError | IllegalEvent):
-            self.reason = "store"
-            self.worker.give_back(self)
-            return
-        self._unstorable = True
-        self._pending.clear()
-        self.ended = False
-        self.state = TaskState.WORKING
-        self._say(self.turn.fail(f"The result could not be stored: {error}"), ours=True)
-        self._flush(release)
-
-    async def _landing(self) -> None:
-        while self._flying and not self.lost:
-            waiter = self.worker.loop.create_future()  # its own: it may be cancelled
-            self._waiters = (*self._waiters, waiter)
-            await waiter
-
-    def wake(self) -> None:
-        """Let those go on who wait for an append."""
-        waiters, self._waiters = self._waiters, ()
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    async def _release(self) -> None:
-        """The last append: what is pending, and the end of the claim."""
-        await self._landing()
-        if self.over:
-            return
-        self._flush(release=True)
-        await self._landing()
-        if self._flight is not None and not self._flight.exception() and self._flight.result():
-            self.worker.bell.ring(f"work:{self.agent.key}")
-
-    # -- the life of a run
-
-    @property
-    def outcome(self) -> str:
-        """How it ended, in a word."""
-        if self.lost:
-            return "lost"
-        if self.reason == "drain" and not self.ended:
-            return "handed_back"
-        return "replied" if self.ended and not self.state.terminal else ENDINGS[self.state.number]
-
-    async def perform(self) -> None:
-        """Run the handler to its end, whatever it does."""
-        TASK.set(self.claim.head.id)
-        if (spans := self.worker.spans) is None:
-            return await self._perform()
-        about = {
-            "a2a.agent": self.agent.key,
-            "a2a.skill": self.claim.received.skill,
-            "a2a.task.id": self.claim.head.id,
-            "a2a.context.id": self.claim.head.context,
-            "a2a.attempt": str(self.claim.attempt),
-        }
-        trace = self.claim.received.trace
-        with spans.open("CONSUMER", f"turn {self.agent.key}", about, trace) as span:
-            await self._perform()
-            span.set_attribute("a2a.outcome", self.outcome)
-            if self.outcome in ("failed", "lost"):
-                spans.failed(span, self.outcome)
-        return None
-
-    async def _perform(self) -> None:
-        try:
-            try:
-                await self.handler.perform(self.turn, self, self.worker.threads)
-            except asyncio.CancelledError as error:
-                if not self.reason and not self.lost:
-                    self._failed(error)
-            except InvalidAgentResponse as error:
-                self._invalid(error)
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:  # noqa: BLE001 - an agent cannot take the server down
-                self._failed(error)
-            self.closing = True
-            if self._stopper is not None and not self.lost:
-                await asyncio.wait([self._stopper])
-            if self.lost:
-                return
-            if self.reason == "drain" and not self.ended:
-                self._flush()
-                await self._landing()
-                await self.worker.hand_back(self)
-            else:
-                self._end()
-                await self._release()
-        finally:
-            self.worker.left(self)
-
-    def _end(self) -> None:
-        """A handler that has said how it ended is believed; else its end is completion."""
-        if self.ended:
-            return
-        if self.reason == "cancel":
-            event = self.turn._status(TaskState.CANCELED, None, None)
-        elif self.reason == "deadline":
-            event = self.turn.fail(self.words("deadline"))
-        elif self.paused:
-            return
-        else:
-            event = self.turn.complete()
-        self._say(event, ours=True)
-
-    @property
-    def stopping(self) -> bool:
-        """The author's own `cancel` is still at it."""
-        return self._stopper is not None and not self._stopper.done()
-
-    def tasks(self) -> list[asyncio.Task[None]]:
-        """What of it may still be running."""
-        return [self.task] if self._stopper is None else [self.task, self._stopper]
-
-    def stop(self, reason: str) -> None:
-        """Ask the handler to end: its own `cancel` first, then by cancelling its coroutine."""
-        if self.reason or self.closing:
-            return
-        self.reason = reason
-        self.turn.canceled = True
-        if reason == "deadline":
-            logger.warning("handler %s: %s", self.handler.name, self.words(reason))
-        if reason == "cancel" and self.handler.cancel is not None:
-            self._stopper = asyncio.create_task(self._author_cancel())
-        else:
-            self.task.cancel()
-
-    async def _author_cancel(self) -> None:
-        try:
-            await self.handler.stop(self.turn, self, self.worker.threads)
-        except (asyncio.CancelledError, KeyboardInterrupt):
-            raise
-        except BaseException as error:
-            logger.error("handler %s: cancel failed", self.handler.name, exc_info=error)
-        finally:
-            if not self.closing:
-                self.task.cancel()
-
-    def words(self, reason: str) -> str:
-        """What the task says when it was ended from outside."""
-        if reason == "deadline":
-            seconds = self.worker.settings.turn_timeout
-            return f"The agent did not finish within {seconds:g} seconds"
-        if reason == "store":
-            return "The result could not be stored"
-        return "The server was shut down before the agent had finished"
-
-    def _invalid(self, error: InvalidAgentResponse) -> None:
-        logger.error("handler %s: invalid agent response: %s", self.handler.name, error)
-        if not self.ended and not self.lost:
-            reason = error.message.encode("utf-8", "replace").decode()
-            self._say(self.turn.fail(f"{InvalidAgentResponse.text}: {reason}"), ours=True)
-
-    def _failed(self, error: BaseException) -> None:
-        correlation = clock.uuid7()
-        CORRELATION.set(correlation)
-        name = type(error).__name__
-        logger.error("handler %s raised %s", self.handler.name, name, exc_info=error)
-        if not self.ended and not self.lost:
-            words = f"The agent failed ({name}); correlation id {correlation}"
-            self._say(self.turn.fail(words), ours=True)
-
-    async def related(self, ids: Sequence[str]) -> list[Task]:
-        """Tasks that the caller may see: those named, or the others of the context."""
-        store = self.worker.store
-        # one with whom the task is shared does not see what else its owner has
-        scope = replace(self.claim.head.scope, owner=self.turn.caller.identity)
-        if not ids:
-            page = await store.list(scope, Query(context=self.claim.head.context, size=RELATED))
-            return [task for task in page.tasks if task.id != self.claim.head.id]
-        records = [await store.load(scope, task) for task in list(dict.fromkeys(ids))[:RELATED]]
-        return [record.task for record in records if record is not None]
+def blamed(frame: FrameType) -> str | None:
+    """The handler that a frame of the event loop's stack belongs to."""
+    if frame.f_code is Run.perform.__code__:
+        run: Run = frame.f_locals["self"]
+        return f"handler {run.handler.name} (task {run.claim.head.id})"
+    return None

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.cli import main
+from tests.cli.stock import line, write
 from tests.cli.test_cli import eventually
-from tests.cli.test_db import line, write
 from tests.services import Missing, Postgres
 
 

@@ -15,9 +15,9 @@ import msgspec
 import pytest
 
 from dragoman import App, Settings
-from dragoman.app import CHECKS
 from dragoman.caller import Request
 from dragoman.cli import serve
+from dragoman.outfit import CHECKS
 from dragoman.security import (
     AllOf,
     Anonymous,

@@ -20,6 +20,7 @@ from dragoman.errors import Unavailable
 from dragoman.events import CancelRequested, Entry
 from dragoman.keeper import Keeper
 from dragoman.reader import Closing
+from dragoman.run import Run
 from dragoman.service import Service
 from dragoman.store import Accepted, Claim, Head, Renewal, Stale
 from dragoman.stores.memory import MemoryStore
@@ -32,7 +33,7 @@ from dragoman.types import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
-from dragoman.worker import Run, Worker
+from dragoman.worker import Worker
 
 AT = "2026-01-31T12:00:00.000Z"
 CALL = Call(Caller())
@@ -800,20 +801,22 @@ async def test_draining_does_not_wait_for_a_store_that_hangs() -> None:
     assert not worker.runs
 
 
-async def test_whose_store_was_away_may_renew_before_claims_are_taken() -> None:
+async def test_whose_store_was_away_may_renew_before_claims_are_taken(
+    log: pytest.LogCaptureFixture,
+) -> None:
     class Away(MemoryStore):
-        away = True
+        away, kept = True, False
 
         async def expired(self, *arguments: Any) -> Sequence[Head]:
             if self.away:
                 raise Unavailable("away")
             return await super().expired(*arguments)
 
-    async def handler(turn: Turn) -> None: ...
+        async def prune(self) -> int:
+            self.kept = True  # which comes last
+            return await super().prune()
 
-    async def until(well: bool) -> None:
-        while world.keeper.well is not well:
-            await asyncio.sleep(0.01)
+    async def handler(turn: Turn) -> None: ...
 
     store = Away()
     world = World(handler, store=store, poll=0.2)
@@ -821,9 +824,9 @@ async def test_whose_store_was_away_may_renew_before_claims_are_taken() -> None:
     keeping = asyncio.create_task(world.keeper.run())
     try:
         async with asyncio.timeout(5):
-            await until(well=False)
+            await world.until(lambda: "the store could not be looked after" in log.text)
             store.away = False
-            await until(well=True)
+            await world.until(lambda: store.kept)
             assert not (await store.renew([claim], 0.3)).lost
             while (await world.head(claim.head.id)).epoch == claim.epoch:  # it dies after all
                 await asyncio.sleep(0.01)

@@ -148,7 +148,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 def _settings(arguments: argparse.Namespace, **more: Any) -> settings.Settings:
     given: dict[str, Any] = {name: getattr(arguments, name) for name in (*SERVE, "access_log")}
     given |= more
-    from dragoman.app import CHECKS
+    from dragoman.outfit import CHECKS
 
     texts = {}
     for item in arguments.set:

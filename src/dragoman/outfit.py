@@ -1,0 +1,107 @@
+"""The outfit of an application: what its settings ask for, made, or refused by the setting's name.
+
+What an extra brings is imported only where a setting asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dragoman.bindings.endpoint import Endpoint
+from dragoman.errors import Unavailable
+from dragoman.security.jwk import Key
+from dragoman.security.limits import Limits
+from dragoman.settings import Settings, SettingsError
+from dragoman.telemetry import secret
+
+if TYPE_CHECKING:
+    from dragoman.bindings.grpc import Port
+    from dragoman.security.schemes import Auth, Gate
+
+
+def auth(tables: Sequence[Mapping[str, Any]]) -> Auth:
+    """What the setting `auth` says; its secrets are told to the logs."""
+    from dragoman.security.configured import build
+
+    try:
+        found = build(tables)
+    except ValueError as error:
+        raise SettingsError(f"auth{error}") from None
+    secret(*found.secrets)
+    return found.schemes
+
+
+def _check_auth(tables: Sequence[Mapping[str, Any]]) -> None:
+    """ValueError if they are no schemes; it begins with which of them."""
+    if tables:
+        from dragoman.security.configured import build
+
+        build(tables)
+
+
+CHECKS = {"auth": _check_auth}
+"""What must be so of settings, beyond their types."""
+
+
+def gate(auth: Auth) -> Gate:
+    """Whoever asks callers who they are."""
+    from dragoman.security.schemes import Gate
+
+    return Gate(auth)
+
+
+def limits(settings: Settings) -> Limits | None:
+    """How often callers may come, if that is limited."""
+    if not (settings.rate or settings.rate_address or settings.proxies):
+        return None
+    try:
+        return Limits(
+            address=settings.rate_address,
+            identity=settings.rate,
+            burst=settings.rate_burst,
+            proxies=settings.proxies,
+        )
+    except ValueError as error:
+        raise ValueError(f"proxies: {error}") from None
+
+
+def keys(settings: Settings) -> list[Key]:
+    """The keys that sign the cards."""
+    try:
+        return [Key.load(Path(file)) for file in settings.card_keys]
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"card_keys: {error}") from None
+
+
+def check_grpc(settings: Settings, agents: int) -> None:
+    """ValueError if what is set for gRPC makes no sense."""
+    port = settings.grpc_port
+    if port and port + agents - 1 > 65535:
+        raise ValueError(f"grpc_port: {port + agents - 1} is beyond 65535; each agent has a port")
+    if settings.grpc_cert and not settings.grpc_key:
+        raise ValueError("grpc_key: is needed with grpc_cert")
+    if settings.grpc_key and not settings.grpc_cert:
+        raise ValueError("grpc_key: needs grpc_cert; without it there is no TLS")
+    if settings.grpc_ca and not (settings.grpc_cert or settings.cert):
+        raise ValueError("grpc_ca: needs grpc_cert; without it there is no TLS")
+    if port is not None and settings.key_password and not settings.grpc_cert:
+        raise ValueError("grpc_key: is needed; gRPC takes no key with a password")
+
+
+def ports(settings: Settings, endpoints: Iterable[Endpoint]) -> list[Port]:
+    """A gRPC port for each agent, one after the other: gRPC has no paths to tell them by."""
+    first = settings.grpc_port
+    if first is None:
+        return []
+    try:
+        from dragoman.bindings.grpc import Port
+    except ImportError:
+        raise Unavailable(
+            "grpc_port: gRPC is not installed; `pip install 'dragoman[grpc]'` brings it"
+        ) from None
+    return [
+        Port(endpoint, settings, first and first + index)
+        for index, endpoint in enumerate(endpoints)
+    ]
