@@ -116,7 +116,7 @@ ODD = {
     "expired, then not": sealed(
         json.dumps(claims())[:-1] + f', "exp": {NOW + 999}, "exp": {NOW - 999}}}'
     ),
-    "exp in words": claimed(exp=str(NOW + 600)),
+    "exp in words": claimed(exp=str(NOW + 36_000)),
     "exp true": claimed(exp=True),
     "exp null": written("exp", "null"),
     "exp NaN": written("exp", "NaN"),
@@ -124,7 +124,7 @@ ODD = {
     "exp 1e400": written("exp", "1e400"),
     "exp of 400 digits": written("exp", str(BIG)),
     "exp of 9000 digits": written("exp", "9" * 9000),
-    "exp a list": claimed(exp=[NOW + 600]),
+    "exp a list": claimed(exp=[NOW + 36_000]),
     "nbf in words": claimed(nbf="0"),
     "nbf of 400 digits": written("nbf", str(BIG)),
     "nbf -1e400": written("nbf", "-1e400"),

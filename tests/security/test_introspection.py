@@ -251,7 +251,7 @@ NOW = int(time.time())
         {"exp": NOW - 5},
         {"exp": "soon"},
         {"exp": None},
-        {"nbf": NOW + 600},
+        {"nbf": NOW + 36_000},
         {"aud": "hotels"},
         {"aud": None},
         {"iss": "https://evil.example"},

@@ -383,7 +383,7 @@ async def test_a_process_lets_go_of_them(
     (tmp_path / "booking.py").write_text(AGENTS)
     file = str(Certificate(tmp_path, "127.0.0.1").file)
     monkeypatch.setenv("SSL_CERT_FILE", file)
-    limits = ("--set", "header_timeout=3", "--set", "body_timeout=3", "--set", "stall=2")
+    limits = ("--set", "header_timeout=6", "--set", "body_timeout=6", "--set", "stall=4")
     more = ("--cert", file) if secured else ()
     with process(tmp_path, "booking:agent", *limits, *more) as running:
         files = Path(f"/proc/{running.process.pid}/fd")
@@ -400,10 +400,10 @@ async def test_a_process_lets_go_of_them(
             before = count()
             async with crowd(plain, 300, hold):
                 for _ in range(20):
-                    answer = await http.post("/message:send", json=SEND, timeout=3)
+                    answer = await http.post("/message:send", json=SEND, timeout=10)
                     assert answer.json()["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
                 assert count() >= before + 300
-                async with asyncio.timeout(15):
+                async with asyncio.timeout(30):
                     while count() > before:
                         await asyncio.sleep(0.05)
         assert running.end() == 0

@@ -176,10 +176,10 @@ def test_it_is_cheap() -> None:
         records = [
             logging.LogRecord("dragoman", 20, "", 0, message, ("7", 3), None) for _ in range(2000)
         ]
-        begun = time.perf_counter()
+        begun = time.thread_time()
         for record in records:
             redaction.filter(record)
-        return (time.perf_counter() - begun) / len(records) * 1e6
+        return (time.thread_time() - begun) / len(records) * 1e6
 
     line = "webhook %s: entry after %d not delivered (answered 500); again in 5 s"
     assert min(cost(line) for _ in range(5)) < 50
@@ -194,9 +194,9 @@ def test_a_long_line_takes_no_longer_than_it_should() -> None:
         "x-" * 40_000,
         "eyJ-" * 10_000,
     ):
-        begun = time.perf_counter()
+        begun = time.thread_time()
         redacted(f"key {text}")
-        assert time.perf_counter() - begun < 2.0, text[:9]
+        assert time.thread_time() - begun < 2.0, text[:9]
 
 
 def test_settings_know_their_secrets() -> None:
