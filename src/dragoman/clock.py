@@ -13,8 +13,8 @@ _RFC3339 = re.compile(
 )
 _second = 0
 _prefix = ""
-_text = ""
-_whole = 0.0
+_minute = "", 0.0
+_told = "", 0.0
 
 
 def now() -> str:
@@ -34,12 +34,18 @@ def stamp(seconds: float) -> str:
 
 def seconds(text: str) -> float:
     """The Unix time of one in the form of `now`."""
-    global _text, _whole
-    head = text[:19]
-    if head != _text:  # likewise
-        _whole = datetime.fromisoformat(f"{head}+00:00").timestamp()
-        _text = head
-    return _whole + int(text[20:23]) / 1000
+    global _minute, _told
+    known, moment = _told  # in one piece: there are threads
+    if text == known:  # a millisecond has many
+        return moment
+    head, begin = _minute
+    if text[:17] != head:  # likewise
+        head = text[:17]
+        begin = datetime.fromisoformat(f"{head}00+00:00").timestamp()
+        _minute = head, begin
+    moment = begin + float(text[17:23])
+    _told = text, moment
+    return moment
 
 
 def utc(text: str) -> str:

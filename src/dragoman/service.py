@@ -394,7 +394,8 @@ class Service:
         began = 0.0 if timed is None else time.perf_counter()
         try:
             accepted = await accepting
-            self.bell.carry(self._work)
+            if not accepted.head.holder:
+                self.bell.carry(self._work)
             if timed is not None:
                 timed(time.perf_counter() - began)
             return accepted

@@ -22,12 +22,13 @@ from dragoman.metrics import Metrics
 from dragoman.otel import Spans
 from dragoman.run import Run
 from dragoman.settings import Settings
-from dragoman.store import Claim, Store
+from dragoman.store import Claim, Head, Store
 from dragoman.telemetry import logger
 from dragoman.threads import Threads
 from dragoman.types import TaskStatusUpdateEvent
 
-CLAIMS = 32
+CLAIMS = 64
+"""The most that are claimed at once: others want to work, too."""
 
 
 class Worker:
@@ -165,7 +166,7 @@ class Worker:
         claims = future.result()
         if self._draining:  # they came too late
             self._returned += [
-                asyncio.ensure_future(self.store.revoke(claim.head, None)) for claim in claims
+                asyncio.ensure_future(self._let_go(claim.head, None)) for claim in claims
             ]
             return
         for claim in claims:
@@ -243,8 +244,7 @@ class Worker:
         """The handler ignores its cancellation: end the task without it."""
         event = run.turn.fail(run.words("deadline"))
         assert isinstance(event, TaskStatusUpdateEvent)
-        if await self.store.revoke(run.claim.head, event) is not None:
-            self.bell.ring(run.claim.head.id)
+        await self._let_go(run.claim.head, event)
         self.abandon(run)
 
     def give_back(self, run: Run) -> None:
@@ -266,11 +266,16 @@ class Worker:
         if run.claim.attempt > run.agent.retries and run.reason != "cancel":
             event = run.turn.fail(run.words(run.reason or "drain"))
         try:
-            await self.store.revoke(run.claim.head, event)  # type: ignore[arg-type]
+            await self._let_go(run.claim.head, event)  # type: ignore[arg-type]
         except Unavailable as error:  # its lease runs out, then
             logger.error("a turn could not be handed back: %s", error)
-            return
-        self.bell.ring(run.claim.head.id)
+
+    async def _let_go(self, head: Head, event: TaskStatusUpdateEvent | None) -> None:
+        """Give up a claim, and tell whom it concerns."""
+        if await self.store.revoke(head, event) is not None:
+            self.bell.ring(head.id)
+            if event is None:
+                self.bell.ring(f"work:{head.scope.agent}")
 
     def abandon(self, run: Run) -> None:
         """Give up a run that can write nothing any more; it may still compute."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import kubernetes_validate as validate
 import msgspec
+import promql_parser as promql
 import pytest
 import yaml
 
@@ -295,6 +296,35 @@ def queries() -> dict[str, str]:
             for metric in each["spec"]["metrics"]:
                 found["autoscaler"] = metric["external"]["metric"]["name"]
     return found
+
+
+def filled(query: str) -> str:
+    """The query as Prometheus is asked, with a value for each variable of Grafana."""
+    dashboard = json.loads((DEPLOY / "grafana/dashboard.json").read_text())
+    values = {variable["name"]: "office" for variable in dashboard["templating"]["list"]}
+    values["__rate_interval"] = "5m"
+    query = re.sub(r"\$(\w+)", lambda found: values.get(found[1], found[0]), query)
+    # a function of Grafana's own, around what it asks for
+    return re.sub(r"^label_values\((.+), \w+\)$", r"\1", query)
+
+
+@pytest.mark.parametrize("where", queries())
+def test_each_query_is_understood(where: str) -> None:
+    query = filled(queries()[where])
+    assert "$" not in query, f"{where}: nobody fills in what is left in {query}"
+    try:
+        promql.parse(query)
+    except ValueError as error:
+        pytest.fail(f"{where}: {error}: {query}")
+
+
+def test_no_query_hides_another() -> None:
+    dashboard = json.loads((DEPLOY / "grafana/dashboard.json").read_text())
+    groups = yaml.safe_load((DEPLOY / "prometheus/alerts.yaml").read_text())["groups"]
+    told = sum(len(panel["targets"]) for panel in dashboard["panels"])
+    told += sum(variable["type"] == "query" for variable in dashboard["templating"]["list"])
+    told += sum(len(group["rules"]) for group in groups)
+    assert len(queries().keys() - {"autoscaler"}) == told, "two have the same name"
 
 
 @pytest.fixture

@@ -43,6 +43,14 @@ def test_now_is_utc_with_milliseconds() -> None:
     assert before <= instant(text) * 1000 <= after
 
 
+@given(st.integers(0, 4_102_444_800_000), st.integers(-60_000, 60_000))
+def test_a_stamp_is_read_back(first: int, later: int) -> None:
+    for milli in (first, max(first + later, 0), first):  # what is kept must not leak
+        text = clock.stamp((milli + 0.5) / 1000)
+        for _ in range(2):
+            assert clock.seconds(text) == pytest.approx(milli / 1000, abs=1e-5, rel=0)
+
+
 @pytest.mark.clause("time.utc", "time.milliseconds")
 @given(st.integers(0, 4_102_444_800_000), st.integers(0, 4_102_444_800_000))
 def test_a_stamp_tells_its_millisecond(first: int, second: int) -> None:

@@ -7,7 +7,6 @@ import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
@@ -16,8 +15,9 @@ import pytest
 from dragoman.errors import A2AError, Unavailable
 from dragoman.events import Entry
 from dragoman.lifecycle import IllegalEvent
-from dragoman.store import Claim, Receipt, Stale
+from dragoman.store import Claim, Draft, Receipt, Stale
 from dragoman.stores.postgres import PostgresStore
+from dragoman.stores.postgres.link import Hold
 from dragoman.types import TaskState
 from tests.faults.cluster import history
 from tests.faults.crash import checker
@@ -36,6 +36,7 @@ from tests.unit.stores import (
     head,
     hook,
     log,
+    received,
     said,
     say,
     status,
@@ -73,15 +74,13 @@ class Breaking:
 
 
 def breaking(store: PostgresStore, plan: list[str]) -> None:
-    """Let the connections of a store break as planned."""
-    connection = store._link.connection
+    """Let the connections that a store writes with break as planned."""
 
-    @asynccontextmanager
-    async def broken() -> AsyncIterator[Any]:
-        async with connection() as db:
-            yield Breaking(db, plan)
+    class Broken(Hold):
+        async def __aenter__(self) -> Any:
+            return Breaking(await super().__aenter__(), plan)
 
-    store._link.connection = broken  # type: ignore[method-assign]
+    store._writer._hold = Broken(store._link)
 
 
 async def again(store: PostgresStore, held: Claim, entries: list[Entry], release: bool) -> bool:
@@ -263,6 +262,40 @@ async def test_a_lease_is_renewed_without_waiting_for_those_who_write(
         assert not renewal.lost
     rows = await store._link.fetch("SELECT id FROM task WHERE lease > $1", time.time() + 1.5 * LONG)
     assert [id for (id,) in rows] == ["two"]
+
+
+async def test_what_is_remembered_ends_when_others_were_quicker(
+    pair: tuple[PostgresStore, PostgresStore],
+) -> None:
+    """A store answers for what is worked on there; not once it knows that it is no more."""
+    store, other = pair
+    await accept(store)
+    held = await claim(store)
+    assert (await store.head(SCOPE, "t")).holder == held.head.holder  # type: ignore[union-attr]
+    assert await other.revoke(held.head, held.head.ending(TaskState.FAILED, "gone")) is not None
+    with pytest.raises(Stale):
+        await store.append(held, said(held, status("t", C)), release=True)
+    found = await store.head(SCOPE, "t")
+    assert found is not None and found.state is TaskState.FAILED
+
+
+async def test_who_accepts_hears_who_works_on_it(
+    pair: tuple[PostgresStore, PostgresStore],
+) -> None:
+    """What is claimed in the write that accepts it need not be told to anybody else."""
+    store, _ = pair
+    await accept(store, "before")
+    await claim(store)  # nothing waits
+    assert not await store.claim(["agent"], "w", LONG, 8)
+    accepting = store.accept(SCOPE, Draft(task="t", received=received("t"), new=True, born=True))
+    (held,) = await store.claim(["agent"], "w", LONG, 8)
+    accepted = await accepting
+    assert (held.head.id, accepted.head.holder) == ("t", "w")
+    await store.append(held, said(held, status("t", C)), release=True)
+    accepted = await store.accept(
+        SCOPE, Draft(task="u", received=received("u"), new=True, born=True)
+    )
+    assert accepted.head.holder == ""
 
 
 async def test_who_is_canceled_waits_for_nobody() -> None:

@@ -764,9 +764,12 @@ async def test_draining_hands_running_turns_back(
     task = (await world.send()).head.id
     worker.look()
     await gate.came.wait()
-    await worker.drain(0.02)
-    await running
+    rung: list[None] = []
+    with world.bell.ears.hook(lambda: rung.append(None), f"work:{world.agent.key}"):
+        await worker.drain(0.02)
+        await running
     head = await world.head(task)
+    assert bool(rung) is bool(retries), "others are to take it at once"
     if retries:
         assert (head.state, head.holder, head.unread) == (TaskState.SUBMITTED, "", True)
         await world.run()

@@ -23,6 +23,10 @@ from dragoman.telemetry import configure, logger
 
 CHILD = "DRAGOMAN__SERVE"
 
+GARBAGE = 10_000
+"""How many objects there must be more before the collector looks for those that hold each other:
+requests make many, and leave nearly none."""
+
 
 def run(names: Sequence[str], settings: Settings, *, reload: bool) -> int:
     """Serve until interrupted."""
@@ -46,6 +50,7 @@ def run(names: Sequence[str], settings: Settings, *, reload: bool) -> int:
         # what is loaded now stays: the collector need not look at it again
         gc.collect()
         gc.freeze()
+        gc.set_threshold(GARBAGE)
         server = Server(_config(uvicorn, app, settings))
         server.run(sockets=[listener])
         if not server.started:

@@ -121,6 +121,8 @@ class PostgresStore:
         self._drained = -DRAINED
         """When we last looked for what waits, and took it all."""
         self._turn = 0
+        self._workers: set[str] = set()
+        """Those who have claimed something here."""
         self._floors: dict[str, float] = {}
         self._swept = 0.0
         self._merged = START
@@ -168,7 +170,9 @@ class PostgresStore:
     def accept(self, scope: Scope, draft: Draft) -> asyncio.Future[Accepted]:
         """See `Store.accept`."""
 
-        def work(ledger: Ledger) -> Accepted | Duplicate:
+        def work(
+            ledger: Ledger,
+        ) -> Accepted | Duplicate | Callable[[], Accepted | Duplicate]:
             receipt = draft.receipt
             if receipt is not None and (known := ledger.receipt(scope, receipt.key)):
                 digest, task, number = known
@@ -189,13 +193,16 @@ class PostgresStore:
                 ledger.hook(row, self._sealed(draft.webhook), number)
             if receipt is not None:
                 ledger.keep(row, receipt, number)
-            return Accepted(row.head(), number, draft.received, True)
+            # it may be claimed before it is written
+            return lambda: Accepted(row.head(), number, draft.received, True)
 
         receipt = None if draft.receipt is None else (scope, draft.receipt.key)
         tasks = () if draft.new else (draft.task,)
-        future = self._writer.submit(work, *tasks, receipt=receipt, new=draft.new)
+        future: asyncio.Future[Any] = self._writer.submit(
+            work, *tasks, receipt=receipt, new=draft.new
+        )
         if receipt is None:
-            return future  # type: ignore[return-value]
+            return future
         return self._work(self._accepted(future))
 
     async def _accepted(self, future: asyncio.Future[Accepted | Duplicate]) -> Accepted:
@@ -210,9 +217,10 @@ class PostgresStore:
         return Accepted(found.head, found.number, event, False)
 
     async def head(self, scope: Scope, task: str) -> Head | None:
-        """See `Store.head`. What has ended does not change; of all else, others may know more."""
+        """See `Store.head`. What has ended does not change, and what is worked on here is changed
+        from here; of all else, others may know more."""
         live = self._recent.find(scope, task)
-        if live and _ended(live.head) and live.young(WHILE):
+        if live and live.young(WHILE) and (_ended(live.head) or live.head.holder in self._workers):
             return live.head
         return await self._view.head((scope, task))
 
@@ -311,6 +319,7 @@ class PostgresStore:
     ) -> asyncio.Future[Sequence[Claim]]:
         """See `Store.claim`."""
         names = list(agents)
+        self._workers.add(worker)
         self._turn += 1
         first = self._turn % len(names) if names else 0
         names = names[first:] + names[:first]

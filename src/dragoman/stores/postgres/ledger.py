@@ -288,12 +288,14 @@ class Ledger:
     ) -> tuple[set[str], list[Commit]]:
         """What was written is what is there now. The rows that did not pass are forgotten, and
         named."""
-        lost, commits = set(), []
+        lost: set[str] = set()
+        commits: list[Commit] = []
         for row in rows:
             row.mail = None
             if row.before >= 0 and row.key not in passed:
                 lost.add(row.id)
                 self._rows.pop(row.id, None)
+                commits.append((row.id, None, (), 0))
             else:
                 row.before, row.leased = row.version, row.lease
                 commits.append((row.id, row.head(), *self._written.get(row.id, ((), 0))))

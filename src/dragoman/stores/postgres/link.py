@@ -38,7 +38,7 @@ class Link:
 
     def __init__(self, url: str, *, size: int) -> None:
         self.url, options = options_of(url)
-        self._size = size
+        self.size = size
         self._cached = options.get("prepared", "on") != "off"
         self._named = "application_name" in dict(parse_qsl(urlsplit(url).query))
         self._pool: Any = None
@@ -50,7 +50,7 @@ class Link:
             self._pool = await asyncpg.create_pool(
                 self.url,
                 min_size=0,  # or it tries to reconnect by itself, and says so at length
-                max_size=self._size,
+                max_size=self.size,
                 timeout=CONNECT,
                 command_timeout=STATEMENT + CONNECT,
                 reset=_as_it_is,
@@ -100,6 +100,21 @@ class Link:
                 db.terminate()  # to give it back would mean to wait for a server that may hang
                 raise
 
+    def hold(self) -> Hold:
+        """One of them, to be kept."""
+        return Hold(self)
+
+    async def lend(self) -> Any:
+        """One of them, until it is given back."""
+        if self._pool is None:
+            raise Unavailable("The store is closed")
+        return await self._pool.acquire(timeout=CONNECT)
+
+    async def give_back(self, db: Any) -> None:
+        """What was lent is not needed any more."""
+        if self._pool is not None:
+            await self._pool.release(db)
+
     async def fetch(self, sql: str, *values: Any) -> list[Any]:
         """The rows that a statement answers with; Unavailable."""
         try:
@@ -126,6 +141,35 @@ class Link:
             logger.error("PostgreSQL: %s", error, exc_info=error)
             return Unavailable(f"The store is not available ({type(error).__name__})")
         return Unavailable("The store is not available", headers=AGAIN)
+
+
+class Hold:
+    """A connection that is kept from one use to the next, and replaced when it is broken: to be
+    lent one takes longer than some statements."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._db: Any = None
+
+    async def __aenter__(self) -> Any:
+        if self._db is not None and self._db.is_closed():
+            await self.close()
+        if self._db is None:
+            self._db = await self._link.lend()
+        return self._db
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        lost = kind is not None and not issubclass(kind, asyncpg.PostgresError)
+        if lost:
+            self._db.terminate()  # nobody knows what it is about
+        if lost or self._link.size == 1:
+            await self.close()
+
+    async def close(self) -> None:
+        """Give it back."""
+        db, self._db = self._db, None
+        if db is not None:
+            await self._link.give_back(db)
 
 
 async def _as_it_is(connection: Any) -> None:

@@ -72,7 +72,8 @@ class Job:
         if self.error is not None:
             self.future.set_exception(self.error)
         else:
-            self.future.set_result(self.result)
+            result = self.result
+            self.future.set_result(result() if callable(result) else result)
 
     def fail(self, error: BaseException) -> None:
         """It could not be done."""
@@ -98,19 +99,20 @@ class Writer:
         self._doing: list[Job] = []
         self._rung = asyncio.Event()
         self._closed = False
+        self._hold = link.hold()
         self._task = asyncio.create_task(self._run())
 
     def submit(
         self,
-        work: Callable[[Ledger], T],
+        work: Callable[[Ledger], T | Callable[[], T]],
         *tasks: str,
         receipt: tuple[Scope, str] | None = None,
         new: bool = False,
         fresh: bool = False,
     ) -> asyncio.Future[T]:
         """Begin a piece of work on these rows; it may be done more than once until it counts, and
-        works on one row count in the order of these calls. A `fresh` one does without what is
-        remembered."""
+        works on one row count in the order of these calls. What it results in, or what that
+        returns when it is written, is the result. A `fresh` one does without what is remembered."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         if self._closed:
             future.set_exception(Unavailable("The store is closed"))
@@ -128,6 +130,7 @@ class Writer:
         await asyncio.wait([self._task], timeout=within)
         self._task.cancel()
         await asyncio.wait([self._task])
+        await self._hold.close()
         for job in (*self._doing, *self._jobs):
             job.fail(self._link.unavailable())
 
@@ -145,7 +148,7 @@ class Writer:
 
     async def _group(self, jobs: list[Job]) -> None:
         try:
-            async with self._link.connection() as db:
+            async with self._hold as db:
                 await self._all(db, jobs)
         except Exception as error:  # noqa: BLE001 - it is raised where the work was asked for
             self._ledger.forget()
