@@ -264,6 +264,29 @@ async def test_a_lease_is_renewed_without_waiting_for_those_who_write(
     assert [id for (id,) in rows] == ["two"]
 
 
+@pytest.mark.parametrize("size", [1, 2])
+async def test_a_connection_that_was_closed_is_replaced(size: int) -> None:
+    """Whoever writes just then is told so; writes go on."""
+    url = database()
+    store = PostgresStore(url, size=size)
+    await store.open()
+    db = await asyncpg.connect(url)
+    for number in range(4):
+        async with asyncio.timeout(5):
+            while True:
+                try:
+                    await accept(store, f"t{number}")
+                    break
+                except Unavailable:
+                    await asyncio.sleep(0.01)
+        await db.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE application_name = 'dragoman'"
+        )
+    await db.close()
+    await store.close()
+
+
 async def test_what_is_remembered_ends_when_others_were_quicker(
     pair: tuple[PostgresStore, PostgresStore],
 ) -> None:

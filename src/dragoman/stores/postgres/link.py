@@ -152,18 +152,25 @@ class Hold:
         self._db: Any = None
 
     async def __aenter__(self) -> Any:
-        if self._db is not None and self._db.is_closed():
+        if self._db is not None and self._lost:
             await self.close()
         if self._db is None:
             self._db = await self._link.lend()
         return self._db
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        lost = kind is not None and not issubclass(kind, asyncpg.PostgresError)
-        if lost:
+        failed = kind is not None and not issubclass(kind, asyncpg.PostgresError)
+        if failed and not self._lost:
             self._db.terminate()  # nobody knows what it is about
-        if lost or self._link.size == 1:
+        if failed or self._link.size == 1:
             await self.close()
+
+    @property
+    def _lost(self) -> bool:
+        try:
+            return bool(self._db.is_closed())
+        except asyncpg.InterfaceError:  # the pool has noticed it, and taken it back
+            return True
 
     async def close(self) -> None:
         """Give it back."""
