@@ -156,9 +156,21 @@ class Claim(Struct, frozen=True, kw_only=True, gc=False):
     head: Head
     task: Task
     received: Received
-    turn: int
-    epoch: int
-    attempt: int
+
+    @property
+    def turn(self) -> int:
+        """The number of the message."""
+        return self.head.turn
+
+    @property
+    def epoch(self) -> int:
+        """How often the log has been claimed."""
+        return self.head.epoch
+
+    @property
+    def attempt(self) -> int:
+        """How often the message has been worked on, this time included."""
+        return self.head.attempt
 
 
 class Record(Struct, frozen=True, gc=False):

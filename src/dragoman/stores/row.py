@@ -107,14 +107,7 @@ class Row:
 
     def claim(self, task: Task, received: Received) -> Claim:
         """The claim that was taken."""
-        return Claim(
-            head=self.head(),
-            task=task,
-            received=received,
-            turn=self.turn,
-            epoch=self.epoch,
-            attempt=self.attempt,
-        )
+        return Claim(head=self.head(), task=task, received=received)
 
     def append(self, claim: Claim, entries: Sequence[Entry], release: bool) -> bool:
         """Write what the claim's worker says, up to what cannot follow (IllegalEvent). True if

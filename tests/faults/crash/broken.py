@@ -56,7 +56,9 @@ def epochs(patch: Patch) -> None:
             row = ledger.row(claim.head.id)
             assert row is not None
             try:
-                return row.append(replace(claim, epoch=row.epoch), entries, release)
+                return row.append(
+                    replace(claim, head=replace(claim.head, epoch=row.epoch)), entries, release
+                )
             finally:
                 ledger.touch(row)
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec.structs import replace
 
 from dragoman.caller import Scope
 from dragoman.errors import LimitExceeded, TaskNotFound, Unavailable
@@ -40,8 +39,9 @@ from dragoman.stores.postgres.schema import Unusable, usable
 from dragoman.stores.postgres.view import Folded, View
 from dragoman.stores.postgres.writer import Writer
 from dragoman.stores.recent import Recent
+from dragoman.stores.sealed import unsealed
 from dragoman.telemetry import logger
-from dragoman.types import Task, TaskState, TaskStatusUpdateEvent
+from dragoman.types import TaskState, TaskStatusUpdateEvent
 
 T = TypeVar("T")
 
@@ -335,7 +335,7 @@ class PostgresStore:
                 assert row.mail is not None  # it was accepted with it
                 received = row.mail[1]
                 row.take(worker, ledger.now + lease)
-                taken.append(_claimed(row.head(), birth(received), received))
+                taken.append(row.claim(birth(received), received))
             return taken
 
         return self._work(self._claim(self._writer.submit(work), names, worker, lease, limit))
@@ -387,7 +387,7 @@ class PostgresStore:
                 folded = await self.load(head.scope, head.id)
                 assert folded is not None  # one that is claimed is not forgotten
                 task = folded.task
-            return _claimed(head, task, received)
+            return Claim(head=head, task=task, received=received)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this task's alone
             logger.error("a task cannot be read: %s", error, extra={"task": head.id})
             try:
@@ -512,20 +512,7 @@ class PostgresStore:
     async def dispatch(self, agents: Collection[str], limit: int, lease: float) -> Sequence[Line]:
         """See `Store.dispatch`."""
         taken = await lines.take(self._link, agents, limit, lease)
-        return [opened for item in taken if (opened := await self._able(item))]
-
-    async def _able(self, line: Line) -> Line | None:
-        """The line with its secrets; one whose key is missing is parked."""
-        try:
-            return replace(line, webhook=self._opened(line.webhook))
-        except Unsealable as error:
-            id = line.webhook.config.id
-            logger.warning("webhook %s: %s; parked", id, error, extra={"task": line.task})
-            try:
-                await self.dispatched(line, line.cursor, failed=str(error), parked=True)
-            except Unavailable as worse:  # its lease runs out
-                logger.error("webhook %s: %s", id, worse)
-            return None
+        return [line for item in taken if (line := await unsealed(self, self._seal, item))]
 
     async def dispatched(
         self, line: Line, cursor: int, *, wait: float = 0.0, failed: str = "", parked: bool = False
@@ -566,14 +553,3 @@ class PostgresStore:
 
 def _ended(head: Head) -> bool:
     return head.state.terminal or head.replied
-
-
-def _claimed(head: Head, task: Task, received: Received) -> Claim:
-    return Claim(
-        head=head,
-        task=task,
-        received=received,
-        turn=head.turn,
-        epoch=head.epoch,
-        attempt=head.attempt,
-    )

@@ -9,14 +9,13 @@ from typing import Any, TypeVar
 from dragoman.caller import Scope
 from dragoman.errors import A2AError, Unavailable
 from dragoman.lifecycle import IllegalEvent
-from dragoman.store import Conflict, Stale
+from dragoman.stores.job import Job
 from dragoman.stores.postgres.ledger import Ledger
 from dragoman.stores.postgres.link import Link, gone, refused
 from dragoman.stores.recent import Commit
 from dragoman.telemetry import logger
 
 T = TypeVar("T")
-REFUSALS = (A2AError, Conflict, IllegalEvent, Stale)
 GROUP = 256
 """The most pieces of work that share a statement."""
 TRIES = 100
@@ -25,10 +24,10 @@ REFUSED = 5
 """How often a statement may meet with those of others before it is given up."""
 
 
-class Job:
-    """A piece of work, the rows and receipts that it looks at, and what came of it."""
+class Change(Job):
+    """Work on rows, and the rows and receipts that it looks at."""
 
-    __slots__ = ("error", "fresh", "future", "new", "receipt", "refused", "result", "tasks", "work")
+    __slots__ = ("fresh", "new", "receipt", "refused", "tasks")
 
     def __init__(
         self,
@@ -38,8 +37,7 @@ class Job:
         receipt: tuple[Scope, str] | None,
         new: bool,
     ) -> None:
-        self.work = work
-        self.future = future
+        super().__init__(work, future)
         self.tasks = tasks
         self.receipt = receipt
         self.new = new
@@ -48,37 +46,12 @@ class Job:
         """It has seen its rows as they are, not as they were remembered."""
         self.refused = 0
         """How often others were quicker."""
-        self.result: Any = None
-        self.error: BaseException | None = None
-
-    def attempt(self, ledger: Ledger) -> None:
-        """Do it; a refusal is a result."""
-        self.error = None
-        try:
-            self.result = self.work(ledger)
-        except REFUSALS as error:
-            self.error = error
 
     @property
     def stale(self) -> bool:
         """It was refused by what was remembered. (What is illegal was written up to there, so
         that the row itself says whether that was true.)"""
         return not (self.error is None or self.fresh or isinstance(self.error, IllegalEvent))
-
-    def deliver(self) -> None:
-        """Tell, unless nobody waits any more."""
-        if self.future.done():
-            return
-        if self.error is not None:
-            self.future.set_exception(self.error)
-        else:
-            result = self.result
-            self.future.set_result(result() if callable(result) else result)
-
-    def fail(self, error: BaseException) -> None:
-        """It could not be done."""
-        self.error = error
-        self.deliver()
 
 
 class Writer:
@@ -95,8 +68,8 @@ class Writer:
         self._forget = forget
         self._ledger = ledger
         self._link = link
-        self._jobs: list[Job] = []
-        self._doing: list[Job] = []
+        self._jobs: list[Change] = []
+        self._doing: list[Change] = []
         self._rung = asyncio.Event()
         self._closed = False
         self._hold = link.hold()
@@ -117,7 +90,7 @@ class Writer:
         if self._closed:
             future.set_exception(Unavailable("The store is closed"))
         else:
-            job = Job(work, future, tasks, receipt, new)
+            job = Change(work, future, tasks, receipt, new)
             job.fresh = fresh
             self._jobs.append(job)
             self._rung.set()
@@ -146,7 +119,7 @@ class Writer:
             if self._closed and not self._jobs:
                 return
 
-    async def _group(self, jobs: list[Job]) -> None:
+    async def _group(self, jobs: list[Change]) -> None:
         try:
             async with self._hold as db:
                 await self._all(db, jobs)
@@ -171,7 +144,7 @@ class Writer:
                 known = isinstance(error, A2AError)
                 job.fail(error if known else self._link.unavailable(error))
 
-    async def _all(self, db: Any, jobs: Sequence[Job]) -> None:
+    async def _all(self, db: Any, jobs: Sequence[Change]) -> None:
         """Do them until each of them counts."""
         for _ in range(TRIES):
             lost = await self._once(db, jobs)
@@ -187,7 +160,7 @@ class Writer:
             jobs = again
         raise Unavailable("Too many write to this task at once", headers={"retry-after": "1"})
 
-    async def _once(self, db: Any, jobs: Sequence[Job]) -> set[str]:
+    async def _once(self, db: Any, jobs: Sequence[Change]) -> set[str]:
         """Do them on what is known; the rows that others have changed meanwhile."""
         ledger = self._ledger
         wanted: set[str] = set()
@@ -213,7 +186,7 @@ class Writer:
         self._publish(commits)
         return lost
 
-    async def _uncertain(self, jobs: Sequence[Job], error: BaseException) -> None:
+    async def _uncertain(self, jobs: Sequence[Change], error: BaseException) -> None:
         """The connection broke: nobody knows whether it was written."""
         logger.error("the database is gone: %s", error or type(error).__name__)
         for job in jobs:

@@ -42,6 +42,7 @@ from dragoman.store import (
 )
 from dragoman.stores.codec import encode, secrets
 from dragoman.stores.recent import Recent
+from dragoman.stores.sealed import unsealed
 from dragoman.stores.sqlite import lines
 from dragoman.stores.sqlite.driver import STANDARD, Driver, prepare, unavailable
 from dragoman.stores.sqlite.ledger import Leaf, Ledger
@@ -324,7 +325,10 @@ class SqliteStore:
             if error := future.exception():
                 claims.set_exception(error)
                 return
-            found = [_claimed(head, received) for head, received in future.result()]
+            found = [
+                Claim(head=head, task=birth(received), received=received)
+                for head, received in future.result()
+            ]
             if all(claim.turn == 1 for claim in found):
                 claims.set_result(found)
             else:  # what came before the message has to be read
@@ -476,20 +480,7 @@ class SqliteStore:
         taken = await self._writer.submit(
             partial(lines.take, agents=agents, limit=limit, lease=lease)
         )
-        return [opened for item in taken if (opened := await self._able(item))]
-
-    async def _able(self, line: Line) -> Line | None:
-        """The line with its secrets; one whose key is missing is parked."""
-        try:
-            return replace(line, webhook=self._opened(line.webhook))
-        except Unsealable as error:
-            id = line.webhook.config.id
-            logger.warning("webhook %s: %s; parked", id, error, extra={"task": line.task})
-            try:
-                await self.dispatched(line, line.cursor, failed=str(error), parked=True)
-            except Unavailable as worse:  # its lease runs out
-                logger.error("webhook %s: %s", id, worse)
-            return None
+        return [line for item in taken if (line := await unsealed(self, self._seal, item))]
 
     async def dispatched(
         self, line: Line, cursor: int, *, wait: float = 0.0, failed: str = "", parked: bool = False
@@ -570,14 +561,3 @@ class SqliteStore:
 
     def _opened(self, webhook: Webhook) -> Webhook:
         return secrets(webhook, self._seal.open)
-
-
-def _claimed(head: Head, received: Received) -> Claim:
-    return Claim(
-        head=head,
-        task=birth(received),
-        received=received,
-        turn=head.turn,
-        epoch=head.epoch,
-        attempt=head.attempt,
-    )

@@ -9,49 +9,17 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from dragoman.errors import A2AError, Unavailable
-from dragoman.lifecycle import IllegalEvent
-from dragoman.store import Conflict, Stale
+from dragoman.errors import Unavailable
+from dragoman.stores.job import Job
 from dragoman.stores.recent import Commit
 from dragoman.stores.sqlite.driver import Driver, unavailable
 from dragoman.stores.sqlite.ledger import Ledger
 from dragoman.telemetry import logger
 
 T = TypeVar("T")
-Work = Callable[[Ledger], Any]
 
-REFUSALS = (A2AError, Conflict, IllegalEvent, Stale)
 GROUP = 512
 """The most pieces of work that share a commit."""
-
-
-class Job:
-    """A piece of work, and what came of it."""
-
-    __slots__ = ("error", "future", "result", "work")
-
-    def __init__(self, work: Work, future: asyncio.Future[Any]) -> None:
-        self.work = work
-        self.future = future
-        self.result: Any = None
-        self.error: BaseException | None = None
-
-    def attempt(self, ledger: Ledger) -> None:
-        """Do it; a refusal is a result, and leaves the transaction sound."""
-        self.error = None
-        try:
-            self.result = self.work(ledger)
-        except REFUSALS as error:
-            self.error = error
-
-    def deliver(self) -> None:
-        """Tell, unless nobody waits any more."""
-        if self.future.done():
-            return
-        if self.error is not None:
-            self.future.set_exception(self.error)
-        else:
-            self.future.set_result(self.result)
 
 
 class Writer:

@@ -1,0 +1,50 @@
+"""A piece of work that shares a write with others, and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from dragoman.errors import A2AError
+from dragoman.lifecycle import IllegalEvent
+from dragoman.store import Conflict, Stale
+
+REFUSALS = (A2AError, Conflict, IllegalEvent, Stale)
+"""What is a result: nothing was written of it, and the others are none the worse."""
+
+
+class Job:
+    """Work on a ledger, and who waits for it. What the work returns is the result, or what that
+    returns when it is written."""
+
+    __slots__ = ("error", "future", "result", "work")
+
+    def __init__(self, work: Callable[[Any], Any], future: asyncio.Future[Any]) -> None:
+        self.work = work
+        self.future = future
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def attempt(self, ledger: Any) -> None:
+        """Do it; a refusal is a result."""
+        self.error = None
+        try:
+            self.result = self.work(ledger)
+        except REFUSALS as error:
+            self.error = error
+
+    def deliver(self) -> None:
+        """Tell, unless nobody waits any more."""
+        if self.future.done():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            result = self.result
+            self.future.set_result(result() if callable(result) else result)
+
+    def fail(self, error: BaseException) -> None:
+        """It could not be done."""
+        self.error = error
+        self.deliver()
