@@ -73,7 +73,7 @@ async def store(filled: str) -> AsyncIterator[PostgresStore]:
 
 
 class Watch:
-    """Link.connection, with every statement noted."""
+    """A connection for a while, with every statement noted."""
 
     def __init__(self, inner: Any, seen: Seen) -> None:
         self.inner, self.seen = inner, seen
@@ -175,7 +175,9 @@ async def test_every_statement_uses_an_index(
     seen = Seen()
     lend = Link.connection
     monkeypatch.setattr(Link, "connection", lambda link: Watch(lend(link), seen))
+    monkeypatch.setattr(store._writer, "_hold", Watch(store._writer._hold, seen))
     await everything(store)
+    monkeypatch.undo()
     statements = {
         sql: values
         for sql, values in seen.statements.items()
