@@ -309,9 +309,13 @@ async def test_draining_ends_streams_in_order(start: Start, kind: type[Binding])
         await anext(events)
         await world.app.drain()
         assert [event async for event in events] == []
-    with pytest.raises(Failed) as failed:
-        await client.call("SendMessage", message=user("late"))
-    assert (failed.value.reason, failed.value.status) == ("UNAVAILABLE", 503)
+    late = client.call("SendMessage", message=user("late"))
+    if world.app.settings.store.startswith("postgresql:"):  # others can do it
+        assert (await late)["task"]["status"]["state"] == "TASK_STATE_SUBMITTED"
+    else:
+        with pytest.raises(Failed) as failed:
+            await late
+        assert (failed.value.reason, failed.value.status) == ("UNAVAILABLE", 503)
     assert (await client.call("GetTask", id=task))["id"] == task
 
 
