@@ -37,6 +37,8 @@ from dragoman.types import (
 SCOPE = Scope("agent", "tenant", "owner")
 GROUP = 256
 """The most pieces of work that share a statement."""
+SIZES = ((1, 1), (4, 1), (16, 1), (64, 1), (256, 1), (256, 8), (1000, 32))
+"""Processes, and the databases that they are spread over."""
 
 
 @dataclass(frozen=True)
@@ -232,25 +234,21 @@ def limits(costs: Costs, assumed: Assumed, replicas: int, databases: int = 1) ->
     """What ends growth, for so many processes on so many databases."""
     # A lane sends one statement at a time; its time is the trip, the flush, and its rows, of which
     # a task has three: accepted, artifact, end. (Claims go beside it.)
-    lane = assumed.network + assumed.flush + GROUP * costs.each
+    row = costs.each + costs.wal / 3 / assumed.bandwidth
+    lane = assumed.network + assumed.flush + GROUP * row
     yield Limit("the writer lane of each process", replicas * GROUP / 3 / lane)
     yield Limit("CPU of the processes", replicas / (costs.process + assumed.serving))
     yield Limit("CPU of PostgreSQL", databases * assumed.cores / costs.database)
     yield Limit("write-ahead log", databases * assumed.bandwidth / costs.wal)
-    # a process rings at most once per batch; each ring wakes every process of its database
-    rings = replicas / assumed.batch / databases
-    if rings * assumed.notify >= 1:
-        share = 1 / (rings * assumed.notify)
-        yield Limit("NOTIFY's lock", replicas / (costs.process + assumed.serving) * share)
-    fan = rings * replicas / databases * assumed.wake / assumed.cores
-    if fan >= 1:
-        yield Limit("NOTIFY's fan-out", replicas / (costs.process + assumed.serving) / fan)
+    # NOTIFY is none: a ring waits for its lock outside the writes, and a listener that was
+    # signalled hears all rings since when it runs, however many. What it costs is the time until
+    # others hear, which `benchmarks.simulate` shows.
 
 
 def rows(costs: Costs, assumed: Assumed) -> Iterator[Sequence[str]]:
     """The table: growth by processes, then by databases."""
     yield "processes", "databases", "connections", "tasks/s", "first limit", "second", "third"
-    for replicas, databases in ((1, 1), (4, 1), (16, 1), (64, 1), (256, 1), (256, 8), (1000, 32)):
+    for replicas, databases in SIZES:
         found = sorted(limits(costs, assumed, replicas, databases), key=lambda limit: limit.rate)
         each = replicas * assumed.pool // databases
         pooled = " (pooler)" if each > assumed.connections else ""
