@@ -299,6 +299,9 @@ class Store(Protocol):
     async def renew(self, claims: Collection[Claim], lease: float) -> Renewal:
         """Prolong the leases."""
 
+    async def held(self, worker: str) -> Sequence[Head]:
+        """All that this worker has claimed and not let go."""
+
     # -- for every serving replica
 
     async def expired(self, agents: Collection[str], limit: int) -> Sequence[Head]:

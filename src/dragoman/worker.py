@@ -67,6 +67,10 @@ class Worker:
         self._claims: dict[asyncio.Future[Sequence[Claim]], int] = {}
         """Those that are under way, and how many logs each may bring."""
         self._soon = False
+        self._doubtful = False
+        """An answer was lost: something may be claimed here that nobody has heard of."""
+        self._given_up: set[tuple[str, int]] = set()
+        """Claims that were begun, and are not handed back yet."""
         self._returned: list[asyncio.Future[Any]] = []
         self._again = False
         self._context = contextvars.copy_context()
@@ -141,7 +145,7 @@ class Worker:
         room = self.settings.max_running - len(self.runs)
         if self._claims:
             room -= sum(self._claims.values())
-        if room <= 0 or self._draining:
+        if room <= 0 or self._draining or self._doubtful:
             self._again = True
             return
         self._again = False
@@ -157,6 +161,7 @@ class Worker:
         self._claims.pop(future, None)
         if error := future.exception():
             away = isinstance(error, Unavailable)
+            self._doubtful = True
             logger.error(
                 "no work could be claimed; trying again: %s",
                 error,
@@ -213,6 +218,8 @@ class Worker:
             while True:
                 await ear.wait(self.settings.poll)
                 try:
+                    if self._doubtful and not self._claims:
+                        await self._settle()
                     self.look()
                     if self.runs:
                         await self._renew()
@@ -220,6 +227,15 @@ class Worker:
                     logger.error("claims could not be looked after; trying again: %s", error)
                 except Exception:
                     logger.exception("claims could not be looked after; trying again")
+
+    async def _settle(self) -> None:
+        """Let go of what was claimed here without our hearing of it: it was never begun."""
+        known = {(run.claim.head.id, run.claim.epoch) for run in self.runs.values()}
+        for head in await self.store.held(self.id):
+            if (head.id, head.epoch) not in known | self._given_up:
+                logger.warning("a claim was answered too late", extra={"task": head.id})
+                await self._let_go(head, None)
+        self._doubtful = False
 
     async def _renew(self) -> None:
         runs = dict(self.runs)
@@ -265,8 +281,11 @@ class Worker:
         # one that is to be canceled is, by being let go
         if run.claim.attempt > run.agent.retries and run.reason != "cancel":
             event = run.turn.fail(run.words(run.reason or "drain"))
+        key = run.claim.head.id, run.claim.epoch
+        self._given_up.add(key)
         try:
             await self._let_go(run.claim.head, event)  # type: ignore[arg-type]
+            self._given_up.discard(key)
         except Unavailable as error:  # its lease runs out, then
             logger.error("a turn could not be handed back: %s", error)
 

@@ -117,6 +117,7 @@ async def everything(store: PostgresStore) -> None:
     await store.append(claim, [Entry(0, status(claim.head.id, W), 1)])
     await store.append(claim, [Entry(0, artifact(claim.head.id, "x"), 1)], release=True)
     await store.renew([claim], 900)
+    await store.held("w")
     await store.dispatch(["agent"], 10, 30)
     canceled = status("fresh", TaskState.CANCELED)
     await store.cancel(scope, "fresh", CancelRequested(caller=Caller(), at=AT), canceled, 5)

@@ -324,6 +324,24 @@ async def test_who_accepts_hears_who_works_on_it(
     assert accepted.head.holder == ""
 
 
+async def test_who_lost_an_answer_can_ask_what_it_was(
+    pair: tuple[PostgresStore, PostgresStore],
+) -> None:
+    store, _ = pair
+    assert not await store.claim(["agent"], "w", LONG, 8)  # nothing waits
+    breaking(store, ["after"])
+    accepting = store.accept(SCOPE, Draft(task="t", received=received("t"), new=True, born=True))
+    claiming = store.claim(["agent"], "w", LONG, 8)
+    with pytest.raises(Unavailable):
+        await accepting
+    with pytest.raises(Unavailable):
+        await claiming
+    (held,) = await store.held("w")
+    assert (held.id, held.attempt) == ("t", 1)
+    assert await store.revoke(held, None) is not None
+    assert (await claim(store)).head.id == "t"
+
+
 async def test_who_is_canceled_waits_for_nobody() -> None:
     """A statement that hangs does not keep its connection, nor whoever gave it up."""
     url = database()

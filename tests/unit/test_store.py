@@ -544,6 +544,19 @@ async def test_a_claim_expires_unless_it_is_renewed(store: Store) -> None:
     assert not await store.expired(["other"], 9)
 
 
+async def test_a_worker_can_ask_what_it_holds(store: Store) -> None:
+    for name in "abc":
+        await accept(store, name)
+    one, other = await store.claim(["agent"], "w", LONG, 2)
+    await store.claim(["agent"], "v", LONG, 2)
+    assert {item.id for item in await store.held("w")} == {one.head.id, other.head.id}
+    await say(store, one, C, release=True)
+    assert list(await store.held("w")) == [await head(store, other.head.id)]
+    await store.revoke(other.head, None)
+    assert not await store.held("w")
+    assert not await store.held("")
+
+
 async def test_no_more_expired_ones_than_the_limit(store: Store) -> None:
     for name in "abc":
         await accept(store, name)

@@ -745,6 +745,85 @@ async def test_a_skill_that_is_no_more(log: pytest.LogCaptureFixture) -> None:
     assert "echo" in log.text
 
 
+# ---- answers that are lost -----------------------------------------------------------------
+
+
+class Forgetful(MemoryStore):
+    """The answer to the first claim is lost; `away`, it can do nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lost = asyncio.Event()
+        self.away = False
+
+    def claim(self, *arguments: Any) -> asyncio.Future[Sequence[Claim]]:
+        """Claim, and perhaps tell nobody."""
+        claims = super().claim(*arguments)
+        if claims.result() and not self.lost.is_set():
+            self.lost.set()
+            claims = asyncio.get_running_loop().create_future()
+            claims.set_exception(Unavailable("The store is not available"))
+        return claims
+
+    async def revoke(self, *arguments: Any, **named: Any) -> Head | None:
+        """Revoke, if it can."""
+        if self.away:
+            raise Unavailable("The store is not available")
+        return await super().revoke(*arguments, **named)
+
+
+async def test_what_was_claimed_without_an_answer_is_run() -> None:
+    """It costs nothing: it was never begun."""
+    ran: list[str] = []
+
+    async def handler(turn: Turn) -> str:
+        ran.append(turn.task.id)
+        return "done"
+
+    world = World(handler, store=Forgetful())
+    worker = world.worker()
+    running = asyncio.create_task(worker.run())
+    task = (await world.send()).head.id
+    worker.look()
+    async with asyncio.timeout(5):
+        while (await world.task(task)).status.state is not TaskState.COMPLETED:
+            await asyncio.sleep(0.01)
+    assert ran == [task]
+    await worker.drain(0)
+    await running
+
+
+async def test_what_was_begun_is_not_taken_for_that(gate: Gate) -> None:
+    """It could not be handed back; it may have done something, and is not run again."""
+    ran: list[str] = []
+
+    async def handler(turn: Turn) -> None:
+        ran.append(turn.text)
+        await gate.wait()
+
+    store = Forgetful()
+    store.lost.set()
+    world = World(handler, store=store)
+    worker = world.worker()
+    running = asyncio.create_task(worker.run())
+    task = (await world.send()).head.id
+    worker.look()
+    await gate.came.wait()
+    store.away = True
+    worker.give_back(worker.runs[task])
+    await world.until(lambda: not worker._returned)
+    store.away = False
+    store.lost.clear()
+    other = (await world.send("other")).head.id
+    worker.look()  # the answer to which is lost
+    await world.until(lambda: ran.count("other") == 1)
+    assert len(ran) == 2
+    assert [head.id for head in await store.held(worker.id)] == [task, other]
+    gate.release()
+    await worker.drain(0)
+    await running
+
+
 # ---- shutting down -------------------------------------------------------------------------
 
 

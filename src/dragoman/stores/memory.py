@@ -225,6 +225,10 @@ class MemoryStore:
                 canceling.append(log.id)
         return Renewal(lost, canceling)
 
+    async def held(self, worker: str) -> Sequence[Head]:
+        """See `Store.held`."""
+        return [log.head() for log in self._held.values() if log.holder == worker]
+
     # -- for every replica
 
     async def expired(self, agents: Collection[str], limit: int) -> Sequence[Head]:

@@ -457,6 +457,10 @@ class PostgresStore:
         lost = [task for task in named if task not in held]
         return Renewal(lost, [task for task, canceling in held.items() if canceling])
 
+    async def held(self, worker: str) -> Sequence[Head]:
+        """See `Store.held`."""
+        return await self._view.held(worker)
+
     # -- for every replica
 
     async def expired(self, agents: Collection[str], limit: int) -> Sequence[Head]:

@@ -223,6 +223,13 @@ class View:
         )
         return [Leaf.restored(columns).head() for columns in found]
 
+    async def held(self, worker: str) -> Sequence[Head]:
+        """Rows that a worker has claimed."""
+        found = await self._link.fetch(
+            f"SELECT {COLUMNS} FROM task WHERE holder <> '' AND holder = $1", worker
+        )
+        return [Leaf.restored(columns).head() for columns in found]
+
     async def census(self, agents: Collection[str]) -> Mapping[str, Census]:
         """What there is of each of these agents."""
         found = {}

@@ -415,6 +415,10 @@ class SqliteStore:
 
         return await self._writer.submit(work)
 
+    async def held(self, worker: str) -> Sequence[Head]:
+        """See `Store.held`."""
+        return await self._read(lambda view: view.held(worker))
+
     # -- for every replica
 
     async def expired(self, agents: Collection[str], limit: int) -> Sequence[Head]:

@@ -208,6 +208,11 @@ class View:
         )
         return [Leaf.restored(columns).head() for columns in found.fetchall()]
 
+    def held(self, worker: str) -> Sequence[Head]:
+        """Rows that a worker has claimed."""
+        found = self.db.execute(f"{FOUND} WHERE task.lease > 0 AND task.holder = ?", (worker,))
+        return [Leaf.restored(columns).head() for columns in found.fetchall()]
+
     def webhooks(self, key: int) -> list[Webhook]:
         """The webhooks of a task, in order of id, their secrets as they are stored."""
         found = self.db.execute("SELECT webhook FROM line WHERE task = ? ORDER BY id", (key,))
