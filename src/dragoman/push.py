@@ -76,7 +76,7 @@ class Courier:
         self.egress = egress
         self.keys = keys(settings)
         # longer than a wait or a delivery can take, so that a line is never taken twice
-        self.lease = 2 * settings.push_timeout + 30
+        self.lease = 2 * settings.push_timeout + settings.lease
         self._held = 0
         self._hosts: Counter[str] = Counter()
         self._moved: dict[str, float] = {}

@@ -188,11 +188,6 @@ async def settled(house: House, within: float) -> float:
 
 async def told(house: House) -> float:
     """How long it takes until webhooks know everything."""
-    if not SOAK:  # those who held these are dead; to wait for half a minute shows nothing more
-        house.postgres.sql(
-            "UPDATE line SET due = 0 WHERE behind AND due > 5 + extract(epoch FROM now())",
-            "cluster",
-        )
     return await _until(house, "SELECT count(*) FROM line WHERE behind AND NOT parked", 60.0)
 
 
