@@ -37,14 +37,20 @@ class Reader:
         self.closing = closing
 
     async def until(
-        self, ready: Callable[[Head], bool], scope: Scope, task: str, timeout: float
+        self,
+        ready: Callable[[Head], bool],
+        scope: Scope,
+        task: str,
+        timeout: float,
+        known: Head | None = None,
     ) -> Head:
-        """The head once it is ready, or as it is when the time is up or the server goes away."""
+        """The head once it is ready, or as it is when the time is up or the server goes away. One
+        that is known to be the latest spares the first look."""
         deadline = time.monotonic() + timeout
         ear = self.bell.ears.listen(task)
         try:
             while True:
-                head = await self.store.head(scope, task)
+                head, known = known or await self.store.head(scope, task), None
                 if head is None:
                     raise TaskNotFound
                 if ready(head) or self.closing.now or (left := deadline - time.monotonic()) <= 0:

@@ -115,8 +115,14 @@ class Service:
             return head.born or head.replied
 
         immediately = configuration is not None and configuration.return_immediately
+        # claimed in the write that accepted it: nothing can have been said of it yet
+        claimed = accepted.fresh and number == 1 and accepted.head.holder
         head = await self.reader.until(
-            begun if immediately else ready, scope, accepted.head.id, self.settings.blocking_timeout
+            begun if immediately else ready,
+            scope,
+            accepted.head.id,
+            self.settings.blocking_timeout,
+            accepted.head if claimed else None,
         )
         if head.replied:
             return SendMessageResponse(message=await self._reply(scope, head.id))
@@ -342,6 +348,8 @@ class Service:
         if "\0" in context:  # not every database can look for it
             raise InvalidParams.at("message.contextId", "has a NUL character")
         skill, handler = self.agent.route(message, before)
+        if handler.reply and self.reader.closing.now:  # nobody could be told
+            raise Unavailable("The server is shutting down", headers={"retry-after": "1"})
         self.agent.permit(call.caller, skill)
         self.agent.admit(message, skill)
         handler.check(message)

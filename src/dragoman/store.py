@@ -308,11 +308,16 @@ class Store(Protocol):
         """Claimed logs of these agents whose lease, or grace after a cancel, has run out."""
 
     async def revoke(
-        self, head: Head, event: TaskStatusUpdateEvent | None, *, expired: bool = False
+        self,
+        head: Head,
+        event: TaskStatusUpdateEvent | None,
+        *,
+        expired: bool = False,
+        begun: bool = True,
     ) -> Head | None:
         """End the epoch of this head, if it is still the current one, and, with `expired`, if its
         time has still run out: with a terminal event, or without one to let another worker try
-        again."""
+        again. What was not `begun` has cost no attempt."""
 
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:
         """Those of these logs whose head has another version than the given one, or is gone."""

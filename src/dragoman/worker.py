@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -92,6 +93,10 @@ class Worker:
         patience = self.settings.cancel_grace
         if self._claims:
             await asyncio.wait(list(self._claims), timeout=patience)
+        if self._doubtful and not self._claims:
+            with suppress(Unavailable, TimeoutError):  # leases run out
+                async with asyncio.timeout(patience):
+                    await self._settle()
         if self._returned:
             await asyncio.wait(list(self._returned), timeout=patience)
         tasks = [run.task for run in self.runs.values()]
@@ -170,9 +175,8 @@ class Worker:
             return
         claims = future.result()
         if self._draining:  # they came too late
-            self._returned += [
-                asyncio.ensure_future(self._let_go(claim.head, None)) for claim in claims
-            ]
+            for claim in claims:
+                self._return(self._let_go(claim.head, None, begun=False))
             return
         for claim in claims:
             self.begin(claim)
@@ -218,11 +222,12 @@ class Worker:
             while True:
                 await ear.wait(self.settings.poll)
                 try:
-                    if self._doubtful and not self._claims:
-                        await self._settle()
                     self.look()
                     if self.runs:
                         await self._renew()
+                    if self._doubtful and not self._claims:
+                        await self._settle()
+                        self.look()
                 except Unavailable as error:
                     logger.error("claims could not be looked after; trying again: %s", error)
                 except Exception:
@@ -234,7 +239,7 @@ class Worker:
         for head in await self.store.held(self.id):
             if (head.id, head.epoch) not in known | self._given_up:
                 logger.warning("a claim was answered too late", extra={"task": head.id})
-                await self._let_go(head, None)
+                await self._let_go(head, None, begun=False)
         self._doubtful = False
 
     async def _renew(self) -> None:
@@ -265,10 +270,13 @@ class Worker:
 
     def give_back(self, run: Run) -> None:
         """Give up a run whose words cannot be stored, so that it can be tried again."""
-        giving = asyncio.ensure_future(self.hand_back(run))
+        self._return(self.hand_back(run))
+        self.abandon(run)
+
+    def _return(self, job: Coroutine[Any, Any, None]) -> None:
+        giving = asyncio.ensure_future(job)
         self._returned.append(giving)
         giving.add_done_callback(self._given)
-        self.abandon(run)
 
     def _given(self, giving: asyncio.Future[None]) -> None:
         self._returned.remove(giving)
@@ -289,9 +297,11 @@ class Worker:
         except Unavailable as error:  # its lease runs out, then
             logger.error("a turn could not be handed back: %s", error)
 
-    async def _let_go(self, head: Head, event: TaskStatusUpdateEvent | None) -> None:
+    async def _let_go(
+        self, head: Head, event: TaskStatusUpdateEvent | None, *, begun: bool = True
+    ) -> None:
         """Give up a claim, and tell whom it concerns."""
-        if await self.store.revoke(head, event) is not None:
+        if await self.store.revoke(head, event, begun=begun) is not None:
             self.bell.ring(head.id)
             if event is None:
                 self.bell.ring(f"work:{head.scope.agent}")

@@ -312,6 +312,10 @@ async def test_draining_ends_streams_in_order(start: Start, kind: type[Binding])
     late = client.call("SendMessage", message=user("late"))
     if world.app.settings.store.startswith("postgresql:"):  # others can do it
         assert (await late)["task"]["status"]["state"] == "TASK_STATE_SUBMITTED"
+        with pytest.raises(Failed) as failed:  # but could tell nobody here
+            await client.call("SendMessage", message=user("hi", metadata={"skill": "talk"}))
+        assert failed.value.status == 503
+        assert len(await client.tasks()) == 2
     else:
         with pytest.raises(Failed) as failed:
             await late

@@ -12,12 +12,13 @@ from typing import Any
 import asyncpg
 import pytest
 
+from dragoman.caller import Scope
 from dragoman.errors import A2AError, Unavailable
 from dragoman.events import Entry
 from dragoman.lifecycle import IllegalEvent
 from dragoman.store import Claim, Draft, Receipt, Stale
 from dragoman.stores.postgres import PostgresStore
-from dragoman.stores.postgres.link import Hold
+from dragoman.stores.postgres.link import IDLE, Hold
 from dragoman.types import TaskState
 from tests.faults.cluster import history
 from tests.faults.crash import checker
@@ -290,19 +291,30 @@ async def test_a_connection_that_was_closed_is_replaced(size: int) -> None:
     await store.close()
 
 
-async def test_what_is_remembered_ends_when_others_were_quicker(
+async def test_a_connection_that_may_not_write_is_replaced(
     pair: tuple[PostgresStore, PostgresStore],
 ) -> None:
-    """A store answers for what is worked on there; not once it knows that it is no more."""
-    store, other = pair
+    """As after a failover, when it leads to what is a standby now."""
+    store, _ = pair
     await accept(store)
-    held = await claim(store)
-    assert (await store.head(SCOPE, "t")).holder == held.head.holder  # type: ignore[union-attr]
-    assert await other.revoke(held.head, held.head.ending(TaskState.FAILED, "gone")) is not None
-    with pytest.raises(Stale):
-        await store.append(held, said(held, status("t", C)), release=True)
-    found = await store.head(SCOPE, "t")
-    assert found is not None and found.state is TaskState.FAILED
+    await store._writer._hold._db.execute("SET default_transaction_read_only = on")
+    with pytest.raises(Unavailable):
+        await accept(store, "u")
+    await accept(store, "v")
+
+
+async def test_one_that_was_not_used_for_long_is_replaced(
+    pair: tuple[PostgresStore, PostgresStore],
+) -> None:
+    store, _ = pair
+    await accept(store)
+    hold = store._writer._hold
+    before = hold._db
+    await accept(store, "u")
+    assert hold._db is before
+    hold._used -= 2 * IDLE
+    await accept(store, "v")
+    assert hold._db is not before
 
 
 async def test_who_accepts_hears_who_works_on_it(
@@ -340,6 +352,26 @@ async def test_who_lost_an_answer_can_ask_what_it_was(
     assert (held.id, held.attempt) == ("t", 1)
     assert await store.revoke(held, None) is not None
     assert (await claim(store)).head.id == "t"
+
+
+async def test_nobody_hears_of_half_a_claim(pair: tuple[PostgresStore, PostgresStore]) -> None:
+    """Of several agents, one could not be asked for: whoever asked finds out what it holds."""
+    store, other = pair
+    for agent in ("one", "two"):
+        await accept(other, agent, scope=Scope(agent))
+    fetch, asked = store._link.fetch, []
+
+    async def broken(sql: str, *values: Any) -> Any:
+        found = await fetch(sql, *values)
+        asked.append(values)
+        if len(asked) == 2:
+            raise Unavailable("The store is not available")
+        return found
+
+    store._link.fetch = broken  # type: ignore[method-assign]
+    with pytest.raises(Unavailable):
+        await store.claim(["one", "two"], "w", LONG, 8)
+    assert {held.id for held in await store.held("w")} == {"one", "two"}
 
 
 async def test_who_is_canceled_waits_for_nobody() -> None:

@@ -777,7 +777,7 @@ async def test_what_was_claimed_without_an_answer_is_run() -> None:
     ran: list[str] = []
 
     async def handler(turn: Turn) -> str:
-        ran.append(turn.task.id)
+        ran.append(f"{turn.task.id} {turn.attempt}")
         return "done"
 
     world = World(handler, store=Forgetful())
@@ -788,9 +788,21 @@ async def test_what_was_claimed_without_an_answer_is_run() -> None:
     async with asyncio.timeout(5):
         while (await world.task(task)).status.state is not TaskState.COMPLETED:
             await asyncio.sleep(0.01)
-    assert ran == [task]
+    assert ran == [f"{task} 1"]
     await worker.drain(0)
     await running
+
+
+async def test_who_goes_lets_go_of_it_first() -> None:
+    world = World(lambda turn: "done", store=Forgetful(), poll=60.0)
+    worker = world.worker()
+    running = asyncio.create_task(worker.run())
+    task = (await world.send()).head.id
+    worker.look()
+    await worker.drain(0)
+    await running
+    head = await world.head(task)
+    assert (head.holder, head.attempt, head.unread) == ("", 0, True)
 
 
 async def test_what_was_begun_is_not_taken_for_that(gate: Gate) -> None:

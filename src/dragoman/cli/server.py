@@ -82,6 +82,11 @@ class Server(uvicorn.Server):
         """Let running turns end, then streams, then connections."""
         app = self.config.loaded_app
         assert isinstance(app, App)
+        # whoever is answered from now on asks somebody else the next time
+        self.server_state.default_headers = [
+            *self.server_state.default_headers,
+            (b"connection", b"close"),
+        ]
         if not self.force_exit:
             logger.info(
                 "draining: running turns have %g s; Ctrl-C again to stop now", app.settings.drain
@@ -102,17 +107,21 @@ class Server(uvicorn.Server):
 
     async def _last(self) -> None:
         """Let nobody else in; who has come in by now may still say what they came for."""
-        await asyncio.sleep(0)  # a turn of the loop takes in who is waiting
+        await asyncio.sleep(0.05)  # who is waiting is taken in, one with each turn of the loop
         for server in self.servers:
             server.close()
         until = time.monotonic() + LINGER
-        while any(
-            isinstance(connection, Protocol) and connection.due()
-            for connection in self.server_state.connections
-        ):
+        while self._due():
             if self.force_exit or time.monotonic() > until:
                 return
             await asyncio.sleep(0.02)
+
+    def _due(self) -> bool:
+        """Whether somebody has come in and not asked yet."""
+        return any(
+            isinstance(connection, Protocol) and connection.due()
+            for connection in self.server_state.connections
+        ) or any(isinstance(server, tls.Porch) and server.busy for server in self.servers)
 
 
 def local(host: str) -> bool:

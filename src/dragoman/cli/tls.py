@@ -113,20 +113,30 @@ class Porch:
         self._make = make
         self._timeout = timeout
         self._tasks: set[asyncio.Task[None]] = set()
+        """The handshakes."""
+        self._accepting: asyncio.Task[None] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody is still shaking hands."""
+        return bool(self._tasks)
 
     def open(self, backlog: int) -> None:
         """Begin to listen."""
         self._listener.setblocking(False)
         self._listener.listen(backlog)
-        self._keep(self._accept())
+        self._accepting = asyncio.get_running_loop().create_task(self._accept())
 
     def close(self) -> None:
         """Take no more of them; those that are taken go on."""
-        for task in self._tasks:
-            task.cancel()
+        if self._accepting is not None:
+            self._accepting.cancel()
+        self._listener.close()
 
     async def wait_closed(self) -> None:
-        """Until nothing goes on here."""
+        """Until nothing goes on here; who has not shaken hands by now does not."""
+        for task in self._tasks:
+            task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _keep(self, job: Any) -> None:

@@ -242,12 +242,17 @@ class MemoryStore:
         return [head for head, _ in zip(found, range(limit), strict=False)]
 
     async def revoke(
-        self, head: Head, event: TaskStatusUpdateEvent | None, *, expired: bool = False
+        self,
+        head: Head,
+        event: TaskStatusUpdateEvent | None,
+        *,
+        expired: bool = False,
+        begun: bool = True,
     ) -> Head | None:
         """See `Store.revoke`."""
         log = self._logs.get(head.id)
         now = time.monotonic() if expired else None
-        if log is None or not log.revoke(head.epoch, event, now):
+        if log is None or not log.revoke(head.epoch, event, now, begun=begun):
             return None
         self._settle(log)
         return log.head()

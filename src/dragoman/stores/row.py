@@ -156,7 +156,12 @@ class Row:
             self._end()
 
     def revoke(
-        self, epoch: int, event: TaskStatusUpdateEvent | None, now: float | None = None
+        self,
+        epoch: int,
+        event: TaskStatusUpdateEvent | None,
+        now: float | None = None,
+        *,
+        begun: bool = True,
     ) -> bool:
         """End the epoch, if it is still this one; at a given time only if it has run out."""
         if self.epoch != epoch or self.state.terminal:
@@ -164,6 +169,8 @@ class Row:
         if now is not None and not (self.lease < now or 0 < self.cancel_at < now):
             return False
         self.epoch += 1
+        if not begun:
+            self.attempt = max(self.attempt - 1, 0)
         if event is not None:
             self.write(Entry(0, event))
             self._end()

@@ -121,8 +121,6 @@ class PostgresStore:
         self._drained = -DRAINED
         """When we last looked for what waits, and took it all."""
         self._turn = 0
-        self._workers: set[str] = set()
-        """Those who have claimed something here."""
         self._floors: dict[str, float] = {}
         self._swept = 0.0
         self._merged = START
@@ -217,10 +215,9 @@ class PostgresStore:
         return Accepted(found.head, found.number, event, False)
 
     async def head(self, scope: Scope, task: str) -> Head | None:
-        """See `Store.head`. What has ended does not change, and what is worked on here is changed
-        from here; of all else, others may know more."""
+        """See `Store.head`. What has ended does not change; of all else, others may know more."""
         live = self._recent.find(scope, task)
-        if live and live.young(WHILE) and (_ended(live.head) or live.head.holder in self._workers):
+        if live and _ended(live.head) and live.young(WHILE):
             return live.head
         return await self._view.head((scope, task))
 
@@ -319,7 +316,6 @@ class PostgresStore:
     ) -> asyncio.Future[Sequence[Claim]]:
         """See `Store.claim`."""
         names = list(agents)
-        self._workers.add(worker)
         self._turn += 1
         first = self._turn % len(names) if names else 0
         names = names[first:] + names[:first]
@@ -356,12 +352,8 @@ class PostgresStore:
             # each gets its share, so that a busy agent does not starve the others
             share = max(1, left // len(names))
             name = names.pop(0)
-            try:
-                found = await self._link.fetch(CLAIM, name, share, worker, float(lease))
-            except Unavailable:
-                if not taken:
-                    raise
-                return taken  # these are ours, whatever became of the others
+            # if that fails, nobody hears of those that were taken before: see `held`
+            found = await self._link.fetch(CLAIM, name, share, worker, float(lease))
             if len(found) == share:
                 names.append(name)
             left -= len(found)
@@ -388,25 +380,12 @@ class PostgresStore:
                 assert folded is not None  # one that is claimed is not forgotten
                 task = folded.task
             return Claim(head=head, task=task, received=received)
+        except Unavailable:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this task's alone
             logger.error("a task cannot be read: %s", error, extra={"task": head.id})
-            try:
-                await self._unclaim(head, passing=isinstance(error, Unavailable))
-            except Unavailable as worse:  # its lease runs out
-                logger.error("a claim could not be given back: %s", worse)
+            await self.revoke(head, head.ending(TaskState.FAILED, UNREADABLE), begun=False)
             return None
-
-    async def _unclaim(self, head: Head, *, passing: bool) -> None:
-        """Give back a claim that was never worked on; or end the task, if that would not help."""
-
-        def work(ledger: Ledger) -> None:
-            row = ledger.row(head.id)
-            event = None if passing else head.ending(TaskState.FAILED, UNREADABLE)
-            if row is not None and row.revoke(head.epoch, event):
-                row.attempt = max(row.attempt - 1, 0)
-                ledger.touch(row)
-
-        await self._writer.submit(work, head.id)
 
     def append(
         self, claim: Claim, entries: Sequence[Entry], *, release: bool = False
@@ -468,13 +447,19 @@ class PostgresStore:
         return await self._view.expired(agents, limit)
 
     async def revoke(
-        self, head: Head, event: TaskStatusUpdateEvent | None, *, expired: bool = False
+        self,
+        head: Head,
+        event: TaskStatusUpdateEvent | None,
+        *,
+        expired: bool = False,
+        begun: bool = True,
     ) -> Head | None:
         """See `Store.revoke`."""
 
         def work(ledger: Ledger) -> Head | None:
             row = ledger.row(head.id)
-            if row is None or not row.revoke(head.epoch, event, ledger.now if expired else None):
+            now = ledger.now if expired else None
+            if row is None or not row.revoke(head.epoch, event, now, begun=begun):
                 return None
             ledger.touch(row)
             return row.head()

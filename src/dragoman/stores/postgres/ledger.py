@@ -295,7 +295,6 @@ class Ledger:
             if row.before >= 0 and row.key not in passed:
                 lost.add(row.id)
                 self._rows.pop(row.id, None)
-                commits.append((row.id, None, (), 0))
             else:
                 row.before, row.leased = row.version, row.lease
                 commits.append((row.id, row.head(), *self._written.get(row.id, ((), 0))))

@@ -19,6 +19,8 @@ CONNECT = 5.0
 """How long a connection may take to be made."""
 STATEMENT = 15.0
 """How long a statement may take."""
+IDLE = 60.0
+"""How long a connection may be kept without use: whatever is in between may have forgotten it."""
 TICK = 1.0
 """How old what we know of the database's clock may be."""
 AGAIN = {"retry-after": "1"}
@@ -150,20 +152,22 @@ class Hold:
     def __init__(self, link: Link) -> None:
         self._link = link
         self._db: Any = None
+        self._used = 0.0
 
     async def __aenter__(self) -> Any:
-        if self._db is not None and self._lost:
-            await self.close()
+        if self._db is not None and (self._lost or time.monotonic() - self._used > IDLE):
+            await self.end()
         if self._db is None:
             self._db = await self._link.lend()
         return self._db
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        failed = kind is not None and not issubclass(kind, asyncpg.PostgresError)
-        if failed and not self._lost:
-            self._db.terminate()  # nobody knows what it is about
-        if failed or self._link.size == 1:
-            await self.close()
+        self._used = time.monotonic()
+        sound = kind is None or issubclass(kind, asyncpg.PostgresError)
+        if not sound or issubclass(kind or Exception, asyncpg.ReadOnlySQLTransactionError):
+            await self.end()
+        elif self._link.size == 1:
+            await self._give_back()
 
     @property
     def _lost(self) -> bool:
@@ -172,8 +176,13 @@ class Hold:
         except asyncpg.InterfaceError:  # the pool has noticed it, and taken it back
             return True
 
-    async def close(self) -> None:
-        """Give it back."""
+    async def end(self) -> None:
+        """Hang up, without waiting for a server that may hang."""
+        if self._db is not None and not self._lost:
+            self._db.terminate()
+        await self._give_back()
+
+    async def _give_back(self) -> None:
         db, self._db = self._db, None
         if db is not None:
             await self._link.give_back(db)

@@ -103,9 +103,9 @@ class Writer:
         await asyncio.wait([self._task], timeout=within)
         self._task.cancel()
         await asyncio.wait([self._task])
-        await self._hold.close()
         for job in (*self._doing, *self._jobs):
             job.fail(self._link.unavailable())
+        await self._hold.end()
 
     async def _run(self) -> None:
         while True:

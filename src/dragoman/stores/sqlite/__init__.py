@@ -349,8 +349,10 @@ class SqliteStore:
                 whole.append(replace(claim, task=await self._folded_task(claim)))
             except Exception as error:  # noqa: BLE001 - whatever it is, it is this task's alone
                 logger.error("a task cannot be read: %s", error, extra={"task": claim.head.id})
+                away = isinstance(error, Unavailable)
+                event = None if away else claim.head.ending(TaskState.FAILED, UNREADABLE)
                 try:
-                    await self._unclaim(claim, passing=isinstance(error, Unavailable))
+                    await self.revoke(claim.head, event, begun=False)
                 except Unavailable as worse:  # its lease runs out
                     logger.error("a claim could not be given back: %s", worse)
         claims.set_result(whole)
@@ -365,18 +367,6 @@ class SqliteStore:
         assert folded is not None  # one that is claimed is not forgotten
         self._keep(folded)
         return folded.task
-
-    async def _unclaim(self, claim: Claim, *, passing: bool) -> None:
-        """Give back a claim that was never worked on; or end the task, if that would not help."""
-
-        def work(ledger: Ledger) -> None:
-            row = ledger.row(claim.head.id)
-            event = None if passing else claim.head.ending(TaskState.FAILED, UNREADABLE)
-            if row is not None and row.revoke(claim.epoch, event):
-                row.attempt = max(row.attempt - 1, 0)
-                ledger.touch(row)
-
-        await self._writer.submit(work)
 
     def append(
         self, claim: Claim, entries: Sequence[Entry], *, release: bool = False
@@ -426,14 +416,19 @@ class SqliteStore:
         return await self._read(lambda view: view.expired(agents, limit))
 
     async def revoke(
-        self, head: Head, event: TaskStatusUpdateEvent | None, *, expired: bool = False
+        self,
+        head: Head,
+        event: TaskStatusUpdateEvent | None,
+        *,
+        expired: bool = False,
+        begun: bool = True,
     ) -> Head | None:
         """See `Store.revoke`."""
 
         def work(ledger: Ledger) -> Head | None:
             row = ledger.row(head.id)
             now = time.monotonic() if expired else None
-            if row is None or not row.revoke(head.epoch, event, now):
+            if row is None or not row.revoke(head.epoch, event, now, begun=begun):
                 return None
             ledger.touch(row)
             return row.head()
