@@ -81,7 +81,7 @@ def breaking(store: PostgresStore, plan: list[str]) -> None:
         async def __aenter__(self) -> Any:
             return Breaking(await super().__aenter__(), plan)
 
-    store._writer._hold = Broken(store._link)
+    store._writer._hold.__class__ = Broken
 
 
 async def again(store: PostgresStore, held: Claim, entries: list[Entry], release: bool) -> bool:
