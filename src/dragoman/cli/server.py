@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import socket
 import time
+from collections.abc import Sequence
 
 import uvicorn
 
@@ -95,7 +96,7 @@ class Server(uvicorn.Server):
             while not drain.done() and not self.force_exit:
                 await asyncio.wait([drain], timeout=0.1)
             drain.cancel()
-        await self._last()
+        await self._last(sockets or ())
         await super().shutdown(sockets)
         await asyncio.sleep(0)
         if self.force_exit:
@@ -105,11 +106,18 @@ class Server(uvicorn.Server):
         if app.stuck:
             leave(f"without handler {', '.join(app.stuck)}, which ignores its cancellation")
 
-    async def _last(self) -> None:
+    async def _last(self, sockets: Sequence[socket.socket]) -> None:
         """Let nobody else in; who has come in by now may still say what they came for."""
-        await asyncio.sleep(0.05)  # who is waiting is taken in, one with each turn of the loop
-        for server in self.servers:
+        loop = asyncio.get_running_loop()
+        waiting = []
+        for server, listener in zip(self.servers, sockets, strict=False):
+            if not isinstance(server, tls.Porch):
+                waiting += tls.taken(listener)
             server.close()
+        await asyncio.gather(
+            *(loop.connect_accepted_socket(self._protocol, peer) for peer, _ in waiting),
+            return_exceptions=True,  # they are gone again
+        )
         until = time.monotonic() + LINGER
         while self._due():
             if self.force_exit or time.monotonic() > until:

@@ -95,6 +95,18 @@ def about(transport: Any) -> dict[str, Any] | None:
     }
 
 
+def taken(listener: socket.socket) -> list[tuple[socket.socket, Any]]:
+    """Whoever waits at a listener that is about to be closed, which would send them away."""
+    found = []
+    listener.setblocking(False)
+    with suppress(OSError):  # there is nobody else
+        while True:
+            found.append(listener.accept())
+    for peer, _ in found:
+        peer.setblocking(False)
+    return found
+
+
 class Porch:
     """Takes connections and shakes hands, as one of uvicorn's servers. It does so itself since who
     never ends a handshake must count as well, and must not take long."""
@@ -129,9 +141,11 @@ class Porch:
 
     def close(self) -> None:
         """Take no more of them; those that are taken go on."""
-        if self._accepting is not None:
+        if self._accepting is not None and self._listener.fileno() >= 0:
             self._accepting.cancel()
-        self._listener.close()
+            for peer, address in taken(self._listener):
+                self._enter(peer, address)
+            self._listener.close()
 
     async def wait_closed(self) -> None:
         """Until nothing goes on here; who has not shaken hands by now does not."""
@@ -153,11 +167,14 @@ class Porch:
                 logger.warning("a connection could not be taken: %s", error)
                 await asyncio.sleep(0.1)
                 continue
-            who = party(address)
-            if self._book.enter(who):
-                self._keep(self._greet(peer, who))
-            else:
-                peer.close()
+            self._enter(peer, address)
+
+    def _enter(self, peer: socket.socket, address: Any) -> None:
+        who = party(address)
+        if self._book.enter(who):
+            self._keep(self._greet(peer, who))
+        else:
+            peer.close()
 
     async def _greet(self, peer: socket.socket, who: str) -> None:
         protocol = self._make(who)
