@@ -1,10 +1,12 @@
-"""The long forms alone with `make soak`."""
+"""The long forms alone with `make soak`, in the folders that have some."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.faults.crash.forms import SOAK
+
+LONG = ("faults/cluster/", "faults/crash/", "faults/network/")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -14,7 +16,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not SOAK:
         return
-    here = [item for item in items if "faults/crash" in item.nodeid]
+    here = [item for item in items if any(folder in item.nodeid for folder in LONG)]
     short = [item for item in here if item.get_closest_marker("soak") is None]
     items[:] = [item for item in items if item not in short]
     config.hook.pytest_deselected(items=short)
