@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 import time
+from contextlib import suppress
 from typing import Any
 
 from dragoman.settings import Settings
@@ -75,3 +77,15 @@ def party(peer: Any) -> str:
     if found.ipv4_mapped is not None:
         return str(found.ipv4_mapped)
     return str(ipaddress.IPv6Network((found, 64), strict=False))
+
+
+def taken(listener: socket.socket) -> list[tuple[socket.socket, Any]]:
+    """Whoever waits at a listener that is about to be closed, which would send them away."""
+    found = []
+    listener.setblocking(False)
+    with suppress(OSError):  # there is nobody else
+        while True:
+            found.append(listener.accept())
+    for peer, _ in found:
+        peer.setblocking(False)
+    return found

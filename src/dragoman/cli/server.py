@@ -12,7 +12,7 @@ import uvicorn
 
 from dragoman.app import App
 from dragoman.cli import tls
-from dragoman.cli.book import Book, files
+from dragoman.cli.book import Book, files, taken
 from dragoman.cli.connection import HTTP, Protocol
 from dragoman.cli.serve import leave
 from dragoman.telemetry import logger
@@ -112,7 +112,7 @@ class Server(uvicorn.Server):
         waiting = []
         for server, listener in zip(self.servers, sockets, strict=False):
             if not isinstance(server, tls.Porch):
-                waiting += tls.taken(listener)
+                waiting += taken(listener)
             server.close()
         await asyncio.gather(
             *(loop.connect_accepted_socket(self._protocol, peer) for peer, _ in waiting),

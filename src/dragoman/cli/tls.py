@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dragoman.cli.book import Book, party
+from dragoman.cli.book import Book, party, taken
 from dragoman.settings import Settings, SettingsError
 from dragoman.telemetry import logger
 
@@ -93,18 +93,6 @@ def about(transport: Any) -> dict[str, Any] | None:
         "tls_version": VERSIONS.get(found.version()),
         "cipher_suite": None,
     }
-
-
-def taken(listener: socket.socket) -> list[tuple[socket.socket, Any]]:
-    """Whoever waits at a listener that is about to be closed, which would send them away."""
-    found = []
-    listener.setblocking(False)
-    with suppress(OSError):  # there is nobody else
-        while True:
-            found.append(listener.accept())
-    for peer, _ in found:
-        peer.setblocking(False)
-    return found
 
 
 class Porch:
