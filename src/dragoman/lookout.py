@@ -17,7 +17,7 @@ from dragoman.bell import Bell, Ears
 from dragoman.bells.memory import MemoryBell
 from dragoman.bindings.board import Board
 from dragoman.metrics import TEXT, Labels, Metrics, render
-from dragoman.pulse import COUNTED, Headcount, Pulse
+from dragoman.pulse import COUNTED, UNWRITABLE, Headcount, Pulse
 from dragoman.settings import Settings
 from dragoman.store import Census, Store
 from dragoman.telemetry import logger
@@ -125,7 +125,7 @@ class Lookout:
         """`ok` if it is ready for work; else what it is."""
         if self._draining():
             return "draining"
-        return "ok" if await self.pulse.beats() else "store unreachable"
+        return "ok" if await self.pulse.beats() else self.pulse.state
 
     async def page(self) -> bytes:
         """The figures, as Prometheus reads them."""
@@ -134,7 +134,7 @@ class Lookout:
         return render(self.metrics.figures)
 
     async def _look(self) -> None:
-        if await self.pulse.beats():
+        if await self.pulse.beats() or self.pulse.state == UNWRITABLE:
             await self._count.take()
         else:
             self._count.latest = {}

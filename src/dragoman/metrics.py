@@ -168,7 +168,9 @@ class Metrics:
             *("agent", "state"),
         )
         self.ready = Gauge("dragoman_ready", "Whether this process takes work: 1, or 0")
-        self.store = Gauge("dragoman_store_up", "Whether the store answers this process: 1, or 0")
+        self.store = Gauge(
+            "dragoman_store_up", "Whether the store answers and can be written: 1, or 0"
+        )
         info = Gauge("dragoman_build_info", "The version, as a label", "version")
         info.read = lambda: [((__version__,), 1)]
         self.figures: tuple[Figure, ...] = (

@@ -1,4 +1,4 @@
-"""Whether the store answers, and what is in it: asked seldom, however often somebody wants it."""
+"""Whether the store works, and what is in it: asked seldom, however often somebody wants it."""
 
 from __future__ import annotations
 
@@ -17,17 +17,24 @@ COUNTED = 5.0
 """For so long a count is good."""
 
 
+UNREACHABLE = "store unreachable"
+UNWRITABLE = "store not writable"
+
+
 class Pulse:
-    """Whether the store answers. Probes share one look at it, also while that takes its time."""
+    """Whether the store answers and can be written. Probes share one look at it, also while that
+    takes its time."""
 
     def __init__(self, store: Store) -> None:
         self.up = True
+        self.state = ""
+        """UNREACHABLE or UNWRITABLE while it is not up."""
         self._store = store
         self._looking: asyncio.Task[None] | None = None
         self._began = -FRESH
 
     async def beats(self) -> bool:
-        """Whether the store has answered just now, in time."""
+        """Whether the store has just answered in time, and could be written."""
         now = time.monotonic()
         if self._looking is None and now - self._began >= FRESH:
             self._began = now
@@ -37,25 +44,28 @@ class Pulse:
             if left > 0:
                 await asyncio.wait([self._looking], timeout=left)
             if self._looking is not None:
-                self._tell(f"no answer within {PATIENCE:g} s")
+                self._tell(UNREACHABLE, f"no answer within {PATIENCE:g} s")
         return self.up
 
     async def _look(self) -> None:
-        problem = ""
+        state, problem = UNREACHABLE, ""
         try:
             await self._store.moved({"": 0})
-        except Exception as error:  # noqa: BLE001 - whatever it is, the store does not answer
+            state = UNWRITABLE
+            await self._store.probe()
+            state = ""
+        except Exception as error:  # noqa: BLE001 - whatever it is, the store does not work
             problem = str(error) or type(error).__name__
         finally:
             self._looking = None
-        self._tell(problem)
+        self._tell(state, problem)
 
-    def _tell(self, problem: str) -> None:
-        if problem and self.up:
-            logger.warning("the store does not answer, so this process is not ready: %s", problem)
-        elif not problem and not self.up:
-            logger.info("the store answers again")
-        self.up = not problem
+    def _tell(self, state: str, problem: str) -> None:
+        if state and state != self.state:
+            logger.warning("this process is not ready: %s (%s)", state, problem)
+        elif not state and self.state:
+            logger.info("the store works again")
+        self.state, self.up = state, not state
 
     def close(self) -> None:
         """Look no more."""

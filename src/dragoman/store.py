@@ -29,6 +29,10 @@ from dragoman.types import (
 
 LARGE = 1024 * 1024
 """The bytes after which a read of entries is long enough."""
+WRITTEN = 10.0
+"""For so many seconds, a write that succeeded shows that the store can be written."""
+PROBE = 64 * 1024
+"""The bytes that are written to find out whether the store can be written again."""
 
 
 class Stale(Exception):
@@ -326,6 +330,10 @@ class Store(Protocol):
         """What there is of each of these agents, also of those that have nothing. It is for
         figures, asked for every few seconds at most: it may count, but must hold up neither the
         event loop nor those who write."""
+
+    async def probe(self) -> None:
+        """Find out whether the store can be written: by the latest write, or, if that failed or
+        was more than WRITTEN seconds ago, by a small write that leaves nothing. Unavailable."""
 
     async def prune(self) -> int:
         """Forget what has outlived its age and has nothing to deliver; how many tasks that

@@ -292,6 +292,9 @@ class MemoryStore:
             parked=lines.count(True),
         )
 
+    async def probe(self) -> None:
+        """See `Store.probe`. Memory can always be written."""
+
     async def prune(self) -> int:
         """See `Store.prune`."""
         now = time.monotonic()

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
+import asyncpg
 import msgspec
 
 from dragoman.caller import Scope
@@ -16,6 +17,8 @@ from dragoman.events import CancelRequested, Entry, Received
 from dragoman.lifecycle import birth
 from dragoman.security.seal import Seal, Unsealable
 from dragoman.store import (
+    PROBE,
+    WRITTEN,
     Accepted,
     Census,
     Claim,
@@ -473,6 +476,24 @@ class PostgresStore:
     async def census(self, agents: Collection[str]) -> Mapping[str, Census]:
         """See `Store.census`."""
         return await self._view.census(agents)
+
+    async def probe(self) -> None:
+        """See `Store.probe`."""
+        writer = self._writer
+        if not writer.failed and time.monotonic() - writer.wrote < WRITTEN:
+            return
+        try:
+            async with self._link.connection() as db, db.transaction():
+                await db.execute("UPDATE about SET id = id")
+                if writer.failed:  # a small change may find room where a message finds none
+                    key = -random.randrange(1, 1 << 62)
+                    noise = random.randbytes(PROBE)  # what is all alike would be compressed
+                    await db.execute("INSERT INTO snapshot VALUES ($1, 0, $2)", key, noise)
+                    await db.execute("DELETE FROM snapshot WHERE task = $1", key)
+        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            writer.failed = True
+            raise Unavailable(f"The store is not available: {error}") from error
+        writer.wrote, writer.failed = time.monotonic(), False
 
     async def prune(self) -> int:
         """See `Store.prune`. A direct reply is kept for as long as its send may come again."""

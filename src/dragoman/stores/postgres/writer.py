@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
@@ -72,6 +74,10 @@ class Writer:
         self._doing: list[Change] = []
         self._rung = asyncio.Event()
         self._closed = False
+        self.wrote = -math.inf
+        """When a write last succeeded (monotonic time)."""
+        self.failed = False
+        """The latest write failed."""
         self._hold = link.hold()
         self._task = asyncio.create_task(self._run())
 
@@ -124,6 +130,7 @@ class Writer:
             async with self._hold as db:
                 await self._all(db, jobs)
         except Exception as error:  # noqa: BLE001 - it is raised where the work was asked for
+            self.failed = True
             self._ledger.forget()
             self._forget()
             waiting = [job for job in jobs if not job.future.done()]
@@ -182,6 +189,7 @@ class Writer:
             return set()
         sql, values, rows = ledger.statement()
         found = await db.fetch(sql, *values)
+        self.wrote, self.failed = time.monotonic(), False
         lost, commits = ledger.settle(rows, {key for (key,) in found})
         self._publish(commits)
         return lost

@@ -26,6 +26,7 @@ from dragoman.events import CancelRequested, Entry, Received
 from dragoman.lifecycle import birth
 from dragoman.security.seal import Seal, Unsealable
 from dragoman.store import (
+    WRITTEN,
     Accepted,
     Census,
     Claim,
@@ -442,6 +443,13 @@ class SqliteStore:
     async def census(self, agents: Collection[str]) -> Mapping[str, Census]:
         """See `Store.census`."""
         return await self._read(lambda view: view.census(agents))
+
+    async def probe(self) -> None:
+        """See `Store.probe`."""
+        writer = self._writer
+        if writer.failed or time.monotonic() - writer.wrote >= WRITTEN:
+            await writer.submit(Ledger.probe)
+            writer.wrote, writer.failed = time.monotonic(), False
 
     async def prune(self) -> int:
         """See `Store.prune`. A direct reply is kept for as long as its send may come again."""

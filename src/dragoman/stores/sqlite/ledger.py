@@ -9,7 +9,7 @@ from typing import Any
 from dragoman.caller import Scope
 from dragoman.errors import LimitExceeded, TaskNotFound
 from dragoman.events import Entry, Event, Received
-from dragoman.store import LARGE, Draft
+from dragoman.store import LARGE, PROBE, Draft
 from dragoman.stores.codec import ARTIFACT, STATES, body, decode_canceled, encode, entry
 from dragoman.stores.dump import veiled
 from dragoman.stores.recent import Commit
@@ -285,6 +285,14 @@ class Ledger:
         self._changes[row.id] = []
         if row.told is not None:
             self._count(self.scope(row.scope), row.told.number, -1)
+
+    def probe(self) -> None:
+        """Write PROBE bytes, and remove them in the same transaction."""
+        self.db.execute(
+            "INSERT OR REPLACE INTO snapshot (task, number, body) VALUES (0, 0, zeroblob(?))",
+            (PROBE,),
+        )
+        self.db.execute("DELETE FROM snapshot WHERE task = 0")
 
     # -- writing
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -42,6 +44,10 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="dragoman-writer", daemon=True)
         self._ended = loop.create_future()
         self._closed = False
+        self.wrote = -math.inf
+        """When a write last succeeded (monotonic time)."""
+        self.failed = False
+        """The latest write failed."""
         self._thread.start()
 
     def submit(self, work: Callable[[Ledger], T]) -> asyncio.Future[T]:
@@ -85,8 +91,11 @@ class Writer:
                     self._group([job], _no_more)
                 return
             broken = isinstance(error, self._driver.error)
+            self.failed = self.failed or broken
             jobs[0].error = unavailable(error) if broken else error
             logger.error("nothing was written: %s", error)
+        if commits:  # else there was nothing to write
+            self.wrote, self.failed = time.monotonic(), False
         self._tell(self._deliver, jobs, commits)
 
     def _commit(self, jobs: list[Job], more: Callable[[], Job | None]) -> list[Commit]:
