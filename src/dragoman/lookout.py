@@ -52,11 +52,12 @@ class Lookout:
         self._count = Headcount(agents, store)
         self._stack = AsyncExitStack()
         if self.metrics is not None:
-            self._wire(self.metrics, agents, running, streams)
+            self._wire(self.metrics, store, agents, running, streams)
 
     def _wire(
         self,
         metrics: Metrics,
+        store: Store,
         agents: Collection[str],
         running: Callable[[], Mapping[str, Any]],
         streams: Callable[[], int],
@@ -89,6 +90,8 @@ class Lookout:
         metrics.lines.read = lines
         metrics.queue.read = lambda: each(lambda census: census.ready)
         metrics.oldest.read = lambda: each(lambda census: census.oldest)
+        metrics.aside.read = lambda: each(lambda census: census.aside)
+        metrics.unreadable.read = lambda: [((kind,), n) for kind, n in store.unreadable.items()]
         metrics.ready.read = lambda: [((), self.pulse.up and not self._draining())]
         metrics.store.read = lambda: [((), self.pulse.up)]
 

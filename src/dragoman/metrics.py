@@ -167,6 +167,15 @@ class Metrics:
             "Webhooks with something to deliver: waiting, or parked",
             *("agent", "state"),
         )
+        self.aside = Gauge(
+            "dragoman_tasks_set_aside", "Tasks whose head cannot be read; others go on", "agent"
+        )
+        self.unreadable = Gauge(
+            "dragoman_unreadable_total",
+            "What this process found in the store and could not read: logged, and done without",
+            "kind",
+            kind="counter",
+        )
         self.ready = Gauge("dragoman_ready", "Whether this process takes work: 1, or 0")
         self.store = Gauge(
             "dragoman_store_up", "Whether the store answers and can be written: 1, or 0"
@@ -176,8 +185,8 @@ class Metrics:
         self.figures: tuple[Figure, ...] = (
             *(self.requests, self.request, self.refused, self.accept, self.claim, self.append),
             *(self.turn, self.running, self.streams, self.lag, self.deliveries),
-            *(self.rings, self.tasks, self.queue, self.oldest, self.lines, self.ready, self.store),
-            *(info, *_process()),
+            *(self.rings, self.tasks, self.queue, self.oldest, self.lines, self.aside),
+            *(self.unreadable, self.ready, self.store, info, *_process()),
         )
 
     def counting(self, ring: Callable[[str], None]) -> Callable[[str], None]:

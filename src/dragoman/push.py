@@ -30,7 +30,7 @@ from dragoman.reader import Past
 from dragoman.security import signature
 from dragoman.security.egress import Answer, Busy, Egress, Refused, Unreachable
 from dragoman.settings import Settings
-from dragoman.store import Line, Store
+from dragoman.store import Line, Store, Unreadable
 from dragoman.telemetry import logger
 from dragoman.types import TaskStatusUpdateEvent
 
@@ -190,6 +190,9 @@ class Courier:
             await self._later(line, cursor, host)
         except Unavailable as error:
             logger.error("webhook %s: %s", line.webhook.config.id, error)  # its lease runs out
+        except Unreadable as error:  # another attempt would not read more
+            with _recording(line):
+                await self._failed(line, cursor, Failure(str(error), final=True))
         except Exception:
             logger.exception("webhook %s", line.webhook.config.id, extra={"task": line.task})
             with _recording(line):

@@ -43,6 +43,14 @@ class Conflict(Exception):
     """The receipt's key has been used for another body."""
 
 
+class Unreadable(Exception):
+    """Something of a task is in the store and cannot be read."""
+
+    def __init__(self, kind: str, task: str, why: object) -> None:
+        self.kind, self.task, self.why = kind, task, str(why) or type(why).__name__
+        super().__init__(f"task {task}: its {kind} cannot be read: {self.why}")
+
+
 class Head(Struct, frozen=True, kw_only=True, gc=False):
     """The head row of a log, as it was when read."""
 
@@ -226,6 +234,8 @@ class Census(Struct, frozen=True, kw_only=True):
     """How many webhook lines have something to deliver, but for those that are parked."""
     parked: int = 0
     """How many have something to deliver and were given up."""
+    aside: int = 0
+    """How many tasks are set aside, since their head cannot be read."""
 
 
 class Store(Protocol):
@@ -233,6 +243,8 @@ class Store(Protocol):
 
     id: str
     """Tells it from all others, once it is open; the same for all who share it."""
+    unreadable: Mapping[str, int]
+    """How often something was found here that could not be read, by its kind."""
 
     async def open(self) -> None:
         """Make ready; constructors do no I/O."""

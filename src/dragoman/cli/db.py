@@ -125,6 +125,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     from dragoman.cli import desk  # what the other commands need not wait for
     from dragoman.errors import Unavailable
+    from dragoman.store import Unreadable
     from dragoman.stores.clerk import Missing
     from dragoman.stores.dump import Broken
     from dragoman.stores.sqlite.driver import unavailable
@@ -136,7 +137,7 @@ def _run(arguments: argparse.Namespace) -> int:
         words = error.message
     except sqlite3.Error as error:
         words = f"{make().name}: {unavailable(error).message}"
-    except (Missing, Broken) as error:
+    except (Missing, Broken, Unreadable) as error:
         words = str(error)
     except BrokenPipeError:
         raise

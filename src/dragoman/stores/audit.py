@@ -17,9 +17,6 @@ BATCH = 256
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Is told what is looked at, how much of it is done, and of how much."""
 
-UNREADABLE = (KeyError, ValueError, msgspec.DecodeError)
-"""What a head that cannot be read raises."""
-
 HANGING = (
     (
         "SELECT task, id FROM line WHERE NOT EXISTS (SELECT 1 FROM task WHERE key = line.task)",

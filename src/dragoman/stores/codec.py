@@ -17,6 +17,7 @@ from dragoman.types import (
     StreamResponse,
     Task,
     TaskArtifactUpdateEvent,
+    TaskPushNotificationConfig,
     TaskState,
     TaskStatusUpdateEvent,
 )
@@ -61,6 +62,27 @@ def entry(number: int, turn: int, kind: int, body: bytes) -> Entry:
         assert streamed.message is not None
         event = Reply(streamed.message)
     return Entry(number, event, turn, body)
+
+
+def snapshot(data: bytes, id: str, number: int, last: int) -> Task:
+    """The task of a snapshot; ValueError if it cannot be one of this log."""
+    task = decode_task(data)
+    if task.id != id or not 0 < number <= last:
+        raise ValueError("it is not one of this log")
+    return task
+
+
+def webhook_of(data: bytes, id: str, task: str) -> Webhook:
+    """The webhook of a line; ValueError if it is another's."""
+    webhook = decode_webhook(data)
+    if (webhook.config.id, webhook.config.task_id) != (id, task):
+        raise ValueError("its configuration is that of another webhook")
+    return webhook
+
+
+def stub(id: str, task: str) -> Webhook:
+    """What stands for a webhook that cannot be read."""
+    return Webhook(TaskPushNotificationConfig(id=id, task_id=task, url=""))
 
 
 def secrets(webhook: Webhook, change: Callable[[str, str], str]) -> Webhook:

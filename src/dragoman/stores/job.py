@@ -8,9 +8,9 @@ from typing import Any
 
 from dragoman.errors import A2AError
 from dragoman.lifecycle import IllegalEvent
-from dragoman.store import Conflict, Stale
+from dragoman.store import Conflict, Stale, Unreadable
 
-REFUSALS = (A2AError, Conflict, IllegalEvent, Stale)
+REFUSALS = (A2AError, Conflict, IllegalEvent, Stale, Unreadable)
 """What is a result: nothing was written of it, and the others are none the worse."""
 
 

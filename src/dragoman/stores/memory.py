@@ -33,6 +33,7 @@ from dragoman.store import (
     Stale,
     Webhook,
 )
+from dragoman.stores.damage import KINDS
 from dragoman.stores.log import Log, Shelf
 from dragoman.stores.row import age
 from dragoman.types import TaskState, TaskStatusUpdateEvent
@@ -43,6 +44,7 @@ class MemoryStore:
 
     def __init__(self, *, max_tasks: int = 50_000, task_age: float = 24 * 3600.0) -> None:
         self.id = uuid.uuid4().hex
+        self.unreadable: Mapping[str, int] = dict.fromkeys(KINDS, 0)
         self.max_tasks = max_tasks
         self.task_age = task_age
         self._logs: dict[str, Log] = {}

@@ -31,11 +31,13 @@ from dragoman.store import (
     Record,
     Renewal,
     Stale,
+    Unreadable,
     Webhook,
 )
-from dragoman.stores.codec import body, decode_webhook, entry, secrets
+from dragoman.stores.codec import body, entry, secrets, webhook_of
+from dragoman.stores.damage import ASIDE, DECODING, PAUSE, Damage
 from dragoman.stores.postgres import lines
-from dragoman.stores.postgres.ledger import COLUMNS, NAMES, NOW, Leaf, Ledger
+from dragoman.stores.postgres.ledger import COLUMNS, MORE, NAMES, NEXT, NOW, Leaf, Ledger
 from dragoman.stores.postgres.link import Link
 from dragoman.stores.postgres.prune import MOST, SHARDS, START, merge, old
 from dragoman.stores.postgres.schema import Unusable, usable
@@ -66,8 +68,9 @@ WITH next AS (
   SELECT key, ready FROM task WHERE agent = $1 AND ready IS NOT NULL ORDER BY ready, key LIMIT $2
   FOR UPDATE SKIP LOCKED
 ), taken AS (
-  UPDATE task SET epoch = epoch + 1, version = version + 1, attempt = attempt + 1, holder = $3,
-  lease = {NOW} + $4, turn = split_part(inbox, ',', 1)::int, ready = NULL
+  UPDATE task SET epoch = {MORE.format("epoch")}, version = {MORE.format("version")},
+  attempt = {MORE.format("attempt")}, holder = $3, lease = {NOW} + $4,
+  turn = {NEXT.format("inbox")}, ready = NULL
   FROM next WHERE task.key = next.key RETURNING task.*, next.ready AS waited
 )
 SELECT {COLUMNS}, entry.turn, entry.kind, entry.body
@@ -87,6 +90,10 @@ WITH mine AS (
   UPDATE task SET lease = {NOW} + $3 FROM late WHERE task.key = late.key
 )
 SELECT id, cancel_at > 0 FROM mine
+"""
+SET_ASIDE = f"""
+UPDATE task SET ready = NULL, holder = $2, lease = {NOW} + $3,
+  epoch = {MORE.format("epoch")}, version = {MORE.format("version")} WHERE {{}} = $1
 """
 ENTRY = "SELECT turn, kind, body FROM entry WHERE task = $1 AND number = $2"
 
@@ -118,6 +125,8 @@ class PostgresStore:
         self.max_task = max_task
         self.migrate = migrate
         """Bring older tables up to date; else they are refused."""
+        self._damage = Damage()
+        self.unreadable: Mapping[str, int] = self._damage.counts
         self._seal = seal or Seal(())
         self._link = Link(url, size=size)
         self._shard = random.randrange(SHARDS)
@@ -143,7 +152,7 @@ class PostgresStore:
         except Exception as error:
             await self._link.close()
             raise self._link.unavailable(error) from error
-        self._view = View(self._link)
+        self._view = View(self._link, self._damage)
         self._ledger = Ledger(max_task=self.max_task, shard=self._shard)
         self._recent = Recent()
         self._writer = Writer(self._ledger, self._link, self._recent.publish, self._recent.clear)
@@ -213,9 +222,17 @@ class PostgresStore:
         rows = await self._link.fetch(ENTRY, found.key, found.number)
         if not rows:  # it has been forgotten meanwhile
             raise TaskNotFound
-        event = entry(found.number, *rows[0]).event
-        assert isinstance(event, Received)
+        event = self._received(found.head.id, found.number, rows[0])
         return Accepted(found.head, found.number, event, False)
+
+    def _received(self, task: str, number: int, written: Any) -> Received:
+        """The message of these columns; Unreadable."""
+        try:
+            event = entry(number, *written).event
+            assert isinstance(event, Received)
+        except DECODING as error:
+            raise Unreadable("log", task, error) from None
+        return event
 
     async def head(self, scope: Scope, task: str) -> Head | None:
         """See `Store.head`. What has ended does not change; of all else, others may know more."""
@@ -293,12 +310,16 @@ class PostgresStore:
         """See `Store.webhooks`."""
         await self._born(scope, task)
         found = await self._link.fetch(
-            "SELECT line.webhook FROM line JOIN task ON task.key = line.task WHERE task.id = $1 "
-            "ORDER BY line.id",
+            "SELECT line.webhook, line.id FROM line JOIN task ON task.key = line.task "
+            "WHERE task.id = $1 ORDER BY line.id",
             task,
         )
         try:
-            return [self._opened(decode_webhook(webhook)) for (webhook,) in found]
+            return [self._opened(webhook_of(data, lines.named(id), task)) for data, id in found]
+        except DECODING as error:
+            damage = Unreadable("webhook", task, error)
+            self._damage.found(damage)
+            raise damage from None
         except Unsealable as error:
             raise Unavailable(f"The webhooks of this task cannot be read: {error}") from None
 
@@ -359,15 +380,20 @@ class PostgresStore:
             found = await self._link.fetch(CLAIM, name, share, worker, float(lease))
             if len(found) == share:
                 names.append(name)
-            left -= len(found)
-            taken += [claim for row in found if (claim := await self._readable(row))]
+            claims = [claim for row in found if (claim := await self._readable(row))]
+            taken += claims
+            left -= len(claims)
         if left:
             self._drained = looked
         return taken
 
     async def _readable(self, columns: Any) -> Claim | None:
         """The claim of a row that was taken; one that cannot be read does not hold up others."""
-        row = Leaf.restored(columns[: len(NAMES)])
+        try:
+            row = Leaf.restored(columns[: len(NAMES)])
+        except Unreadable as error:
+            await self._set_aside(columns[0], error)
+            return None
         self._ledger.prime(row)
         head = row.head()
         self._recent.publish([(head.id, head, (), 0)])
@@ -375,8 +401,7 @@ class PostgresStore:
             written = columns[len(NAMES) :]
             if written[0] is None:  # it came after the statement that claimed its task had begun
                 (written,) = await self._link.fetch(ENTRY, row.key, head.turn)
-            received = entry(head.turn, *written).event
-            assert isinstance(received, Received)
+            received = self._received(head.id, head.turn, written)
             task = birth(received)
             if head.turn > 1:
                 folded = await self.load(head.scope, head.id)
@@ -386,9 +411,17 @@ class PostgresStore:
         except Unavailable:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this task's alone
-            logger.error("a task cannot be read: %s", error, extra={"task": head.id})
+            if not isinstance(error, Unreadable):
+                error = Unreadable("log", head.id, error)
+            self._damage.found(error, "the task is failed")
             await self.revoke(head, head.ending(TaskState.FAILED, UNREADABLE), begun=False)
             return None
+
+    async def _set_aside(self, task: str | int, error: Unreadable) -> None:
+        """Take a task whose head cannot be read, by its id or its key, out of everybody's way."""
+        which = "key" if isinstance(task, int) else "id"
+        await self._link.fetch(SET_ASIDE.format(which), task, ASIDE, PAUSE)
+        self._damage.found(error, "the task is set aside")
 
     def append(
         self, claim: Claim, entries: Sequence[Entry], *, release: bool = False
@@ -396,7 +429,11 @@ class PostgresStore:
         """See `Store.append`."""
 
         def work(ledger: Ledger) -> bool:
-            row = ledger.row(claim.head.id)
+            try:
+                row = ledger.row(claim.head.id)
+            except Unreadable as error:  # it is set aside when its lease has run out
+                self._damage.found(error)
+                raise Stale(claim.head.id) from None
             if row is None or row.epoch != claim.epoch:
                 raise Stale(claim.head.id)
             ledger.room(row, entries)
@@ -447,7 +484,10 @@ class PostgresStore:
 
     async def expired(self, agents: Collection[str], limit: int) -> Sequence[Head]:
         """See `Store.expired`."""
-        return await self._view.expired(agents, limit)
+        found, broken = await self._view.expired(agents, limit)
+        for key, error in broken:
+            await self._set_aside(key, error)
+        return found
 
     async def revoke(
         self,
@@ -467,7 +507,11 @@ class PostgresStore:
             ledger.touch(row)
             return row.head()
 
-        return await self._writer.submit(work, head.id, fresh=True)
+        try:
+            return await self._writer.submit(work, head.id, fresh=True)
+        except Unreadable as error:
+            await self._set_aside(head.id, error)
+            return None
 
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:
         """See `Store.moved`."""
@@ -521,7 +565,7 @@ class PostgresStore:
 
     async def dispatch(self, agents: Collection[str], limit: int, lease: float) -> Sequence[Line]:
         """See `Store.dispatch`."""
-        taken = await lines.take(self._link, agents, limit, lease)
+        taken = await lines.take(self._link, agents, limit, lease, self._damage)
         return [line for item in taken if (line := await unsealed(self, self._seal, item))]
 
     async def dispatched(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from dragoman.store import Unreadable
 from dragoman.stores import audit
-from dragoman.stores.audit import BATCH, UNREADABLE
+from dragoman.stores.audit import BATCH
 from dragoman.stores.clerk import HEAVY
 from dragoman.stores.postgres.ledger import COLUMNS, Leaf
 
@@ -52,8 +53,8 @@ async def logs(db: Any, key: int) -> tuple[int, int, list[str]] | None:
             seen += 1
             try:
                 rows.append(Leaf.restored(columns))
-            except UNREADABLE as error:
-                problems.append(f"task {columns[1]}: its head cannot be read: {error}")
+            except Unreadable as error:
+                problems.append(str(error))
                 continue
             heavy += rows[-1].size
             if heavy >= HEAVY:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -15,13 +16,15 @@ from msgspec.structs import replace
 from dragoman.errors import A2AError, Unavailable
 from dragoman.events import Entry
 from dragoman.lifecycle import fold
+from dragoman.store import Unreadable
 from dragoman.stores.audit import Progress
 from dragoman.stores.clerk import BATCH, HEAVY, Choice, Differs, Fate, Missing, Pruned, Waiting
-from dragoman.stores.codec import decode_task, entry
+from dragoman.stores.codec import STATES, entry, snapshot
+from dragoman.stores.damage import DECODING, Damage
 from dragoman.stores.dump import Dump
 from dragoman.stores.postgres import RECEIPTS, audit, lines, porter, prune, schema
-from dragoman.stores.postgres.ledger import COLUMNS, NOW, Leaf
-from dragoman.stores.postgres.lines import LINE, line
+from dragoman.stores.postgres.ledger import COLUMNS, NAMES, NOW, Leaf
+from dragoman.stores.postgres.lines import LINE, shown
 from dragoman.stores.postgres.link import CONNECT, gone, options_of
 from dragoman.stores.postgres.schema import SECURED, VERSION, Unusable
 from dragoman.stores.row import Stored
@@ -175,21 +178,35 @@ class Clerk:
             kept = await self._db.fetchrow(
                 "SELECT number, body FROM snapshot WHERE task = $1", row.key
             )
-            number, start = (0, None) if kept is None else (kept[0], decode_task(kept[1]))
+            number, start = 0, None
+            if kept is not None:
+                with suppress(*DECODING):  # the log says the same
+                    start = snapshot(kept[1], row.id, kept[0], row.last)
+                    number = kept[0]
             rest = await self._db.fetch(_READ, row.key, number, None)
-        events = [entry(*columns).event for columns in rest]
-        return row, fold(start, events)  # type: ignore[arg-type]
+        events = list(_entries(row, rest))
+        try:
+            return row, fold(start, (item.event for item in events))  # type: ignore[misc]
+        except DECODING as error:
+            raise Unreadable("log", row.id, error) from None
 
     def read(self, row: Stored, after: int = 0) -> Iterator[Entry]:
         """The entries after a place."""
         while found := self._fetch(_READ, row.key, after, BATCH):
-            yield from (entry(*columns) for columns in found)
+            yield from _entries(row, found)
             after = found[-1][0]
 
     def tasks(self, choice: Choice) -> list[Stored]:
         """Born tasks, the latest status first."""
         sql, values = latest(choice)
-        return [Leaf.restored(columns) for columns in self._fetch(sql, *values)]
+        rows: list[Stored] = []
+        damage = Damage()
+        for columns in self._fetch(sql, *values):
+            try:
+                rows.append(Leaf.restored(columns))
+            except Unreadable as error:  # the others are listed
+                damage.found(error)
+        return rows
 
     def follow(self, task: str, after: int, pause: float) -> Iterator[Entry]:
         """The entries after a place as they come, until the log has ended; Missing."""
@@ -220,7 +237,7 @@ class Clerk:
         return self._lines(f"{_WAITING} WHERE line.task = $1 ORDER BY line.id", row.key)
 
     def _lines(self, sql: str, value: int) -> list[Waiting]:
-        return [Waiting(line(columns[1:]), columns[0]) for columns in self._fetch(sql, value)]
+        return [Waiting(shown(columns[1:]), columns[0]) for columns in self._fetch(sql, value)]
 
     def audit(self, progress: Progress) -> Iterator[str]:
         """Every problem, by name."""
@@ -295,9 +312,9 @@ class Clerk:
             locked = "" if dry else " FOR UPDATE OF task SKIP LOCKED"
             found = await self._db.fetch(f"{_OLD}{locked}", RECEIPTS, before, *place, BATCH)
             for behind, recent, *columns in found:
-                row = Leaf.restored(columns)
-                last = (row.ended_at or 0.0, row.key)
-                if states and (row.replied or row.state not in states):
+                row = dict(zip(NAMES, columns, strict=True))  # whether or not it can be read
+                last = (row["ended"], row["key"])
+                if states and (row["replied"] or STATES.get(row["state"]) not in states):
                     continue
                 if behind and not force:
                     done = replace(done, pending=done.pending + 1)
@@ -305,9 +322,9 @@ class Clerk:
                 if recent and not force:
                     done = replace(done, recent=done.recent + 1)
                     continue
-                keys.append(row.key)
-                done = replace(done, tasks=done.tasks + 1, size=done.size + row.size)
-                heavy += row.size
+                keys.append(row["key"])
+                done = replace(done, tasks=done.tasks + 1, size=done.size + row["size"])
+                heavy += row["size"]
                 if heavy >= HEAVY:
                     break
             if keys and not dry:
@@ -345,6 +362,15 @@ class Clerk:
             return before, VERSION
         finally:
             self._close()
+
+
+def _entries(row: Stored, found: Sequence[Any]) -> Iterator[Entry]:
+    """The entries of these columns; Unreadable."""
+    for columns in found:
+        try:
+            yield entry(*columns)
+        except DECODING as error:
+            raise Unreadable("log", row.id, f"entry {columns[0]}: {error}") from None
 
 
 def latest(choice: Choice) -> tuple[str, list[Any]]:

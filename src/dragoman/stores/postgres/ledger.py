@@ -13,17 +13,25 @@ from typing import Any
 from dragoman.caller import Scope
 from dragoman.errors import LimitExceeded, TaskNotFound
 from dragoman.events import Entry
-from dragoman.store import Draft, Receipt, Webhook
+from dragoman.store import Draft, Receipt, Unreadable, Webhook
 from dragoman.stores.codec import STATES, body, decode_canceled, digested, encode
+from dragoman.stores.damage import DECODING, agrees
 from dragoman.stores.postgres.schema import BLOCK
 from dragoman.stores.recent import Commit
 from dragoman.stores.row import Stored
 
+MOST = 2**31 - 1
+"""The largest number that a column takes."""
 KEPT = 4096
 """The most rows that are remembered between writes."""
 NOW = "extract(epoch FROM clock_timestamp())::float8"
 ASKED = "extract(epoch FROM statement_timestamp())::float8"
 """When the statement came: unlike `NOW`, which goes on meanwhile, an index can be asked for it."""
+
+NEXT = "CASE WHEN {0} ~ '^[0-9]{{1,9}}(,|$)' THEN split_part({0}, ',', 1)::int ELSE 0 END"
+"""The first number of an inbox; 0 if there is none. A damaged one does not fail the statement."""
+MORE = f"least({{0}}, {MOST - 1}) + 1"
+"""A number that has grown by 1. One that is too large does not fail the statement, either."""
 
 NAMES = (
     *("key", "id", "agent", "tenant", "owner", "context", "skill", "state", "changed", "last"),
@@ -96,7 +104,14 @@ class Leaf(Stored):
 
     @staticmethod
     def restored(columns: Sequence[Any]) -> Leaf:
-        """The row of `COLUMNS`."""
+        """The row of `COLUMNS`; Unreadable."""
+        try:
+            return Leaf._restored(columns)
+        except DECODING as error:
+            raise Unreadable("head", columns[1], error) from None
+
+    @staticmethod
+    def _restored(columns: Sequence[Any]) -> Leaf:
         row = Leaf.__new__(Leaf)
         (
             row.key, row.id, agent, tenant, owner, row.context, row.skill, state, row.changed,
@@ -105,12 +120,17 @@ class Leaf(Stored):
             row.size, row.offered, row.ended_at,
         ) = columns  # fmt: skip
         row.scope = Scope(agent, tenant, owner)
-        row.state = STATES[state]
+        row.state = STATES.get(state)
+        if row.state is None:
+            raise ValueError(f"there is no state {state}")
+        if max(row.last, row.version, row.epoch, row.attempt) >= MOST:
+            raise ValueError("a number is too large to be counted on")
         row.inbox = tuple(map(int, inbox.split(","))) if inbox else ()
         row.canceled = None if canceled is None else decode_canceled(canceled)
         row.told = row.state if row.born else None
         row.before, row.leased = row.version, row.lease
         row.entries = []
+        agrees(row)
         return row
 
     def columns(self) -> tuple[Any, ...]:
@@ -137,6 +157,8 @@ class Ledger:
         self.now = 0.0
         """The database's clock."""
         self._rows: dict[str, Leaf] = {}
+        self._broken: dict[str, tuple[Scope, Unreadable]] = {}
+        """Rows that were read for these jobs, and cannot be."""
         self._known: dict[tuple[Scope, str], tuple[bytes, str, int]] = {}
         self._touched: dict[str, Leaf] = {}
         self._receipts: list[tuple[Leaf, Receipt, int]] = []
@@ -152,6 +174,7 @@ class Ledger:
         """Have these rows and receipts at hand, as they are now."""
         wanted = set(tasks)
         self._known.clear()
+        self._broken.clear()
         if receipts:
             named = list(receipts)
             found = await db.fetch(
@@ -169,7 +192,10 @@ class Ledger:
             self._rows.pop(task, None)
         if wanted:
             for columns in await db.fetch(FETCH, [task for task in wanted if "\0" not in task]):
-                self._rows[columns[1]] = Leaf.restored(columns)
+                try:
+                    self._rows[columns[1]] = Leaf.restored(columns)
+                except Unreadable as error:  # it is for those who ask for it
+                    self._broken[columns[1]] = Scope(*columns[2:5]), error
 
     def missing(self, tasks: Iterable[str]) -> list[str]:
         """Those that would have to be read."""
@@ -184,11 +210,15 @@ class Ledger:
     # -- for jobs
 
     def row(self, task: str) -> Leaf | None:
-        """The row of this id."""
+        """The row of this id; Unreadable."""
+        if task in self._broken:
+            raise self._broken[task][1]
         return self._rows.get(task)
 
     def mine(self, scope: Scope, task: str) -> Leaf:
-        """A born row of this scope; TaskNotFound."""
+        """A born row of this scope; TaskNotFound, Unreadable."""
+        if task in self._broken and self._broken[task][0] == scope:
+            raise self._broken[task][1]
         row = self._rows.get(task)
         if row is None or row.scope != scope or not row.born:
             raise TaskNotFound

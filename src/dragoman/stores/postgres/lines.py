@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from dragoman.caller import Scope
-from dragoman.store import Line
-from dragoman.stores.codec import decode_webhook
+from dragoman.store import Line, Unreadable, Webhook
+from dragoman.stores.codec import stub, webhook_of
+from dragoman.stores.damage import DECODING, Damage
 from dragoman.stores.postgres.ledger import ASKED, NOW
 from dragoman.stores.postgres.link import Link, Source
 
 LINE = (
-    "task.agent, task.tenant, task.owner, task.id, line.webhook, line.cursor, line.attempts, "
-    "line.due, line.parked, line.reason, line.ticket"
+    "line.task, line.id, task.agent, task.tenant, task.owner, task.id, line.webhook, "
+    "line.cursor, line.attempts, line.due, line.parked, line.reason, line.ticket"
 )
 
 TAKE = f"""
@@ -37,13 +40,39 @@ FROM head WHERE line.task = head.key AND line.id = $2 AND line.ticket = $3 RETUR
 """
 
 
+PARK = "UPDATE line SET parked = true, reason = $3, ticket = ticket + 1 WHERE task = $1 AND id = $2"
+
+
 def line(columns: Any) -> Line:
-    """The line of these columns; its secrets as they are stored."""
-    agent, tenant, owner, task, webhook, cursor, attempts, due, parked, reason, ticket = columns
+    """The line of these columns, its secrets as they are stored; Unreadable."""
+    _, id, _, _, _, task, webhook, *_ = columns
+    try:
+        return _line(columns, webhook_of(webhook, named(id), task))
+    except DECODING as error:
+        raise Unreadable("webhook", task, f"{id!r}: {error}") from None
+
+
+def shown(columns: Any) -> Line:
+    """The line for an operator: one that cannot be read has no address."""
+    try:
+        return line(columns)
+    except Unreadable as error:
+        id, task = columns[1], columns[5]
+        name = id.decode("utf-8", "backslashreplace")
+        return replace(_line(columns, stub(name, task)), reason=str(error))
+
+
+def named(id: bytes) -> str:
+    """The id of a webhook, as its caller chose it."""
+    return id.decode("utf-8", "surrogatepass")
+
+
+def _line(columns: Any, webhook: Webhook) -> Line:
+    _, _, agent, tenant, owner, task, _, cursor, attempts, due, parked, reason, ticket = columns
     return Line(
         scope=Scope(agent, tenant, owner),
         task=task,
-        webhook=decode_webhook(webhook),
+        webhook=webhook,
         cursor=cursor,
         attempts=attempts,
         due=due,
@@ -53,10 +82,22 @@ def line(columns: Any) -> Line:
     )
 
 
-async def take(link: Link, agents: Collection[str], limit: int, lease: float) -> Sequence[Line]:
-    """Take those that are due, the longest first."""
-    found = await link.fetch(TAKE, list(agents), limit, lease)
-    return sorted(map(line, found), key=lambda item: item.due)
+async def take(
+    link: Link, agents: Collection[str], limit: int, lease: float, damage: Damage
+) -> Sequence[Line]:
+    """Take those that are due, the longest first. Those that cannot be read are parked."""
+    found: list[Line] = []
+    more = True
+    while more and len(found) < limit:
+        more = False
+        for columns in await link.fetch(TAKE, list(agents), limit - len(found), lease):
+            try:
+                found.append(line(columns))
+            except Unreadable as error:
+                more = True
+                damage.found(error, "the webhook is parked")
+                await link.fetch(PARK, *columns[:2], f"it cannot be read: {error.why}")
+    return sorted(found, key=lambda item: item.due)
 
 
 async def record(
@@ -78,7 +119,7 @@ async def waiting(link: Link, limit: int, parked: bool | None) -> Sequence[Line]
         "JOIN task ON task.key = line.task ORDER BY line.due LIMIT $1",
         limit,
     )
-    return [line(columns) for columns in found]
+    return [shown(columns) for columns in found]
 
 
 async def redrive(link: Source, task: str, webhook: str) -> int:

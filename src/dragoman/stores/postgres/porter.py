@@ -6,12 +6,13 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import msgspec
 from msgspec import Raw
 
 from dragoman.caller import Scope
+from dragoman.store import Unreadable
 from dragoman.stores import dump
 from dragoman.stores.clerk import HEAVY, Differs, Fate
+from dragoman.stores.damage import ASIDE
 from dragoman.stores.dump import Dump, Hook, Item, Stub
 from dragoman.stores.postgres.ledger import COLUMNS, NAMES, NOW, Leaf
 from dragoman.stores.postgres.lines import key as webhook_key
@@ -63,8 +64,8 @@ async def page(
             key = columns[0]
             try:
                 rows.append(Leaf.restored(columns))
-            except (KeyError, ValueError, msgspec.DecodeError) as error:
-                broken(_broken(columns[1], error))
+            except Unreadable as error:
+                broken(_broken(columns[1], error.why))
                 continue
             heavy += rows[-1].size
             if heavy >= HEAVY:
@@ -105,7 +106,7 @@ async def take(db: Any, rows: Sequence[Leaf], broken: Callable[[str], None]) -> 
     return found
 
 
-def _broken(task: str, error: Exception) -> str:
+def _broken(task: str, error: object) -> str:
     return f"task {task} cannot be read: {error}; see `dragoman db check`"
 
 
@@ -145,7 +146,7 @@ class Tray:
         for columns in await self.db.fetch(
             f"SELECT {COLUMNS} FROM task WHERE id = ANY($1::text[]) ORDER BY key FOR UPDATE", ids
         ):
-            row = Leaf.restored(columns)
+            row = _there(columns)
             self._rows[row.id] = row
         for task in await take(self.db, list(self._rows.values()), lambda _: None):
             self._there[task.id] = task
@@ -171,7 +172,7 @@ class Tray:
                 return "same"
             if not self.replace:
                 raise Differs(f"task {given.id} is there already, and is not the same")
-            if row.holder and row.lease > self._now:
+            if row.holder not in ("", ASIDE) and row.lease > self._now:
                 raise Differs(f"task {given.id} is in work; it can be replaced when that is over")
         for stub in given.receipts:
             other = self._taken.get((given.scope, dump.unveiled(stub.key)), given.id)
@@ -240,6 +241,19 @@ class Tray:
                 *(key, id, given.scope.agent, bytes(hook.webhook), hook.cursor, hook.attempts),
                 *(hook.due, hook.cursor < last, hook.parked, hook.reason, tickets.get(id, 0)),
             )
+
+
+def _there(columns: Any) -> Leaf:
+    """What has to be known of a task that is replaced, whether or not it can be read."""
+    try:
+        return Leaf.restored(columns)
+    except Unreadable:
+        found = dict(zip(NAMES, columns, strict=True))
+        row = Leaf.__new__(Leaf)
+        row.last = -1  # no log is as long as that: it is not the same as any
+        for name in ("key", "id", "version", "epoch", "holder", "lease"):
+            setattr(row, name, found[name])
+        return row
 
 
 def _entries(key: int, given: Dump) -> Iterable[tuple[Any, ...]]:

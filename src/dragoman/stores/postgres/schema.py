@@ -144,9 +144,15 @@ async def version(db: Any) -> int:
     ):
         return 0
     try:
-        found = int(await db.fetchval("SELECT version FROM about"))
+        rows = await db.fetch("SELECT id, version FROM about")
     except asyncpg.UndefinedColumnError:
         raise Unusable(OTHERS) from None
+    if len(rows) != 1 or not rows[0][0]:
+        raise Unusable(
+            f"the store is damaged: its table about must have one row with an id, and has "
+            f"{len(rows)}; see `dragoman db check`"
+        )
+    found = int(rows[0][1])
     if found > VERSION:
         raise Unusable(
             f"the database was written by a newer dragoman (schema {found}, this one knows "

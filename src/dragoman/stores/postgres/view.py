@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
+
+from msgspec.structs import replace
 
 from dragoman.caller import Scope
 from dragoman.events import Entry, Received
 from dragoman.lifecycle import fold
-from dragoman.store import LARGE, Census, Head, Page, Query, Record
-from dragoman.stores.codec import ARTIFACT, STATES, decode_task, encode, entry
-from dragoman.stores.postgres.ledger import ASKED, COLUMNS, NAMES, Leaf
+from dragoman.store import LARGE, Census, Head, Page, Query, Record, Unreadable
+from dragoman.stores import codec
+from dragoman.stores.codec import ARTIFACT, STATES, encode, entry
+from dragoman.stores.damage import ASIDE, DECODING, Damage
+from dragoman.stores.postgres.ledger import ASKED, COLUMNS, NAMES, NEXT, Leaf
 from dragoman.stores.postgres.link import Link
 from dragoman.stores.row import age
 from dragoman.types import Task, TaskState
@@ -19,6 +24,8 @@ from dragoman.types import Task, TaskState
 Q = TypeVar("Q")
 A = TypeVar("A")
 
+FIRST = 8
+"""Of so many tasks at the head of the queue, the first that can be read says how long it waits."""
 SMALL = 64 * 1024
 """A log of fewer bytes is folded from its beginning; a larger one gets snapshots."""
 MOST = 128
@@ -38,10 +45,12 @@ _LOG = """
     AND kind <> {without}
   ) AS log
 """
-_FOLDED = "snapshot.body, log.turns, log.kinds, log.bodies"
+_FOLDED = "snapshot.number, snapshot.body, log.turns, log.kinds, log.bodies"
 LOAD = f"SELECT u.place, {COLUMNS}, {_FOLDED} FROM {_ASKED} " + _LOG.format(
     snapshots="true", without=0
 )
+WHOLE = f"SELECT {COLUMNS}, {_FOLDED} FROM task " + _LOG.format(snapshots="false", without=0)
+"""A log from its beginning."""
 READ = f"""
 SELECT u.place, e.number, e.turn, e.kind, e.body FROM unnest($1::int[], $2::text[], $3::text[],
   $4::text[], $5::text[], $6::int[], $7::int[])
@@ -62,7 +71,7 @@ class Gather(Generic[Q, A]):
     """Asks for all that is wanted in the same moment at once, and for the same thing once: when a
     log moves on, all who follow it ask the same."""
 
-    def __init__(self, ask: Callable[[Sequence[Q]], Awaitable[Sequence[A]]]) -> None:
+    def __init__(self, ask: Callable[[Sequence[Q]], Awaitable[Sequence[A | Unreadable]]]) -> None:
         self._ask = ask
         self._waiting: dict[Q, list[asyncio.Future[A]]] = {}
         self._asking: set[asyncio.Task[None]] = set()
@@ -96,7 +105,11 @@ class Gather(Generic[Q, A]):
             return
         for (_, futures), answer in zip(wanted, answers, strict=True):
             for future in futures:
-                if not future.done():
+                if future.done():
+                    continue
+                if isinstance(answer, Unreadable):  # the others have their answers
+                    future.set_exception(answer)
+                else:
                     future.set_result(answer)
 
 
@@ -108,40 +121,73 @@ class Folded(Record, frozen=True, gc=False):
     """The bytes of the snapshot that it began with."""
     tail: int = 0
     """The bytes that were folded onto it."""
+    broken: bool = False
+    """Its snapshot cannot be read."""
 
     @property
     def grown(self) -> bool:
         """The tail has grown as large as the snapshot: time for another."""
-        return self.tail >= max(SMALL, self.snapshot)
+        return self.broken or self.tail >= max(SMALL, self.snapshot)
 
 
 class View:
     """The readers."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, damage: Damage) -> None:
         self._link = link
+        self._damage = damage
         self.head: Gather[tuple[Scope, str], Head | None] = Gather(self._heads)
         self.load: Gather[tuple[Scope, str], Folded | None] = Gather(self._loads)
         self.read: Gather[tuple[Scope, str, int, int], list[Entry] | None] = Gather(self._reads)
 
-    async def _heads(self, asked: Sequence[tuple[Scope, str]]) -> Sequence[Head | None]:
-        found: list[Head | None] = [None] * len(asked)
+    async def _heads(
+        self, asked: Sequence[tuple[Scope, str]]
+    ) -> Sequence[Head | Unreadable | None]:
+        found: list[Head | Unreadable | None] = [None] * len(asked)
         for place, *columns in await self._link.fetch(HEAD, *_named(asked)):
-            found[place] = Leaf.restored(columns).head()
+            try:
+                found[place] = Leaf.restored(columns).head()
+            except Unreadable as error:
+                found[place] = self._told(error)
         return found
 
-    async def _loads(self, asked: Sequence[tuple[Scope, str]]) -> Sequence[Folded | None]:
-        found: list[Folded | None] = [None] * len(asked)
-        width = len(NAMES) + 1
-        for columns in await self._link.fetch(LOAD, *_named(asked)):
-            row = Leaf.restored(columns[1:width])
-            found[columns[0]] = _folded(row, *columns[width:]) if row.born else None
+    async def _loads(
+        self, asked: Sequence[tuple[Scope, str]]
+    ) -> Sequence[Folded | Unreadable | None]:
+        found: list[Folded | Unreadable | None] = [None] * len(asked)
+        for place, *columns in await self._link.fetch(LOAD, *_named(asked)):
+            try:
+                found[place] = await self._folded(columns)
+            except Unreadable as error:
+                found[place] = self._told(error)
         return found
+
+    async def _folded(self, columns: Sequence[Any]) -> Folded | None:
+        """The task of a row and its log, if it is born; Unreadable. A snapshot that cannot be read
+        is done without: the log says the same."""
+        row = Leaf.restored(columns[: len(NAMES)])
+        if not row.born:
+            return None
+        try:
+            return _folded(row, *columns[len(NAMES) :])
+        except Unreadable as error:
+            if error.kind != "snapshot":
+                raise
+            self._damage.found(error, "the log is read from its beginning")
+        whole = await self._link.fetch(f"{WHOLE} WHERE task.key = $1", row.key)
+        if not whole:
+            return None
+        row = Leaf.restored(whole[0][: len(NAMES)])
+        return replace(_folded(row, *whole[0][len(NAMES) :]), broken=True)
+
+    def _told(self, error: Unreadable) -> Unreadable:
+        self._damage.found(error)
+        return error
 
     async def _reads(
         self, asked: Sequence[tuple[Scope, str, int, int]]
-    ) -> Sequence[list[Entry] | None]:
-        found: list[list[Entry] | None] = [None] * len(asked)
+    ) -> Sequence[list[Entry] | Unreadable | None]:
+        found: list[list[Entry] | Unreadable | None] = [None] * len(asked)
         named = _named([(scope, task) for scope, task, _, _ in asked])
         after = [min(after, 2**31 - 1) for _, _, after, _ in asked]
         most = [most for _, _, _, most in asked]
@@ -149,8 +195,13 @@ class View:
             entries = found[place]
             if entries is None:
                 entries = found[place] = []
-            if number is not None:
+            if number is None or isinstance(entries, Unreadable):
+                continue
+            try:
                 entries.append(entry(number, turn, kind, body))
+            except DECODING as error:
+                why = f"entry {number}: {error}"
+                found[place] = self._told(Unreadable("log", asked[place][1], why))
         return found
 
     async def page(self, scope: Scope, query: Query) -> Page:
@@ -176,14 +227,20 @@ class View:
         )
         found = await self._link.fetch(sql, *values)
         total = int(found[0][0])
-        width = len(NAMES) + 1
         rows = [columns for columns in found if columns[1] is not None]
         cursor = None
         if len(rows) > query.size:
             rows.pop()
-            last = Leaf.restored(rows[-1][1:width])
-            cursor = (last.changed, last.id)
-        tasks = [_folded(Leaf.restored(c[1:width]), *c[width:]).task for c in rows]
+            cursor = (rows[-1][1 + NAMES.index("changed")], rows[-1][1 + NAMES.index("id")])
+        tasks = []
+        for columns in rows:
+            try:
+                record = await self._folded(columns[1:])
+            except Unreadable as error:  # the others are listed
+                self._told(error)
+                continue
+            if record is not None:
+                tasks.append(record.task)
         return Page(tasks, cursor, total)
 
     async def tally(self, scope: Scope) -> Mapping[TaskState, int]:
@@ -193,7 +250,17 @@ class View:
             "GROUP BY state",
             *_scope(scope),
         )
-        return {STATES[state]: int(number) for state, number in found}
+        return self._counts(found)
+
+    def _counts(self, found: Iterable[Any]) -> dict[TaskState, int]:
+        """Counts by state. One of a state that there is not cannot be told."""
+        counts = {}
+        for state, number in found:
+            if state in STATES:
+                counts[STATES[state]] = int(number)
+            else:
+                self._told(Unreadable("count", "", f"there is no state {state}"))
+        return counts
 
     async def owner(self, scope: Scope, task: str) -> str | None:
         """Whose task this is."""
@@ -213,22 +280,23 @@ class View:
         )
         return [task for task, version in places.items() if found.get(task) != version]
 
-    async def expired(self, agents: Collection[str], limit: int) -> Sequence[Head]:
-        """Rows whose lease, or grace, has run out."""
+    async def expired(
+        self, agents: Collection[str], limit: int
+    ) -> tuple[list[Head], list[tuple[int, Unreadable]]]:
+        """Rows whose lease, or grace, has run out; and those of them that cannot be read."""
         found = await self._link.fetch(
             f"{_HELD} AND lease < {ASKED} UNION ALL {_HELD} AND cancel_at > 0 "
-            f"AND cancel_at <= {ASKED} AND lease >= {ASKED} LIMIT $2",
-            list(agents),
-            limit,
+            f"AND cancel_at <= {ASKED} AND lease >= {ASKED} AND holder <> $3 LIMIT $2",
+            *(list(agents), limit, ASIDE),
         )
-        return [Leaf.restored(columns).head() for columns in found]
+        return _readable(found)
 
     async def held(self, worker: str) -> Sequence[Head]:
-        """Rows that a worker has claimed."""
+        """Rows that a worker has claimed, as far as they can be read."""
         found = await self._link.fetch(
             f"SELECT {COLUMNS} FROM task WHERE holder <> '' AND holder = $1", worker
         )
-        return [Leaf.restored(columns).head() for columns in found]
+        return _readable(found)[0]
 
     async def census(self, agents: Collection[str]) -> Mapping[str, Census]:
         """What there is of each of these agents."""
@@ -237,24 +305,25 @@ class View:
             tasks = await self._link.fetch(
                 "SELECT state, sum(number) FROM tally WHERE agent = $1 GROUP BY state", agent
             )
-            ((ready, behind, parked),) = await self._link.fetch(
+            ((ready, behind, parked, aside),) = await self._link.fetch(
                 "SELECT (SELECT count(*) FROM task WHERE agent = $1 AND ready IS NOT NULL), "
                 "(SELECT count(*) FROM line WHERE agent = $1 AND behind AND NOT parked), "
-                "(SELECT count(*) FROM line WHERE agent = $1 AND behind AND parked)",
-                agent,
+                "(SELECT count(*) FROM line WHERE agent = $1 AND behind AND parked), "
+                "(SELECT count(*) FROM task WHERE agent = $1 AND holder <> '' AND holder = $2)",
+                *(agent, ASIDE),
             )
             first = await self._link.fetch(
                 "SELECT entry.number, entry.turn, entry.kind, entry.body FROM (SELECT key, inbox "
-                "FROM task WHERE agent = $1 AND ready IS NOT NULL ORDER BY ready, key LIMIT 1) "
-                "AS task JOIN entry ON entry.task = task.key "
-                "AND entry.number = split_part(task.inbox, ',', 1)::int",
+                "FROM task WHERE agent = $1 AND ready IS NOT NULL ORDER BY ready, key "
+                f"LIMIT {FIRST}) AS task JOIN entry ON entry.task = task.key "
+                f"AND entry.number = {NEXT.format('task.inbox')}",
                 agent,
             )
-            event = entry(*first[0]).event if first else None
             found[agent] = Census(
-                tasks={STATES[state]: int(number) for state, number in tasks},
+                tasks=self._counts(tasks),
+                aside=aside,
                 ready=ready,
-                oldest=age(event) if isinstance(event, Received) else 0.0,
+                oldest=_oldest(first),
                 behind=behind,
                 parked=parked,
             )
@@ -262,6 +331,8 @@ class View:
 
     async def keep(self, folded: Folded) -> None:
         """Keep what was folded."""
+        if folded.broken:
+            await self._link.fetch("DELETE FROM snapshot WHERE task = $1", folded.key)
         await self._link.fetch(
             "INSERT INTO snapshot SELECT $1, $2, $3 WHERE EXISTS (SELECT 1 FROM task WHERE "
             "key = $1) ON CONFLICT (task) DO UPDATE SET number = excluded.number, "
@@ -270,15 +341,46 @@ class View:
         )
 
 
-def _folded(row: Leaf, snapshot: bytes | None, turns: Any, kinds: Any, bodies: Any) -> Folded:
-    start: Task | None = None if snapshot is None else decode_task(snapshot)
+def _folded(
+    row: Leaf, number: int, snapshot: bytes | None, turns: Any, kinds: Any, bodies: Any
+) -> Folded:
+    start: Task | None = None
+    try:
+        if snapshot is not None:
+            start = codec.snapshot(snapshot, row.id, number, row.last)
+    except DECODING as error:
+        raise Unreadable("snapshot", row.id, error) from None
     events = (
         entry(0, turn, kind, body).event
         for turn, kind, body in zip(turns or (), kinds or (), bodies or (), strict=True)
     )
-    task = fold(start, events)  # type: ignore[arg-type]
+    try:
+        task = fold(start, events)  # type: ignore[arg-type]
+    except DECODING as error:
+        raise Unreadable("log", row.id, error) from None
     tail = sum(map(len, bodies or ()))
     return Folded(task, row.head(), key=row.key, snapshot=len(snapshot or b""), tail=tail)
+
+
+def _readable(found: Iterable[Any]) -> tuple[list[Head], list[tuple[int, Unreadable]]]:
+    heads: list[Head] = []
+    broken: list[tuple[int, Unreadable]] = []
+    for columns in found:
+        try:
+            heads.append(Leaf.restored(columns).head())
+        except Unreadable as error:
+            broken.append((columns[0], error))
+    return heads, broken
+
+
+def _oldest(found: Iterable[Any]) -> float:
+    """How long the first message of these that can be read has waited."""
+    for columns in found:
+        with suppress(*DECODING):
+            event = entry(*columns).event
+            assert isinstance(event, Received)
+            return age(event)
+    return 0.0
 
 
 def _named(asked: Sequence[tuple[Scope, str]]) -> tuple[list[Any], ...]:

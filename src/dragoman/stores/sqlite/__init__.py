@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
 from msgspec.structs import replace
 
 from dragoman.caller import Scope
@@ -39,16 +38,18 @@ from dragoman.store import (
     Record,
     Renewal,
     Stale,
+    Unreadable,
     Webhook,
 )
 from dragoman.stores.codec import encode, secrets
+from dragoman.stores.damage import Damage
 from dragoman.stores.recent import Recent
 from dragoman.stores.sealed import unsealed
 from dragoman.stores.sqlite import lines
 from dragoman.stores.sqlite.driver import STANDARD, Driver, prepare, unavailable
 from dragoman.stores.sqlite.ledger import Leaf, Ledger
 from dragoman.stores.sqlite.lock import Lock
-from dragoman.stores.sqlite.schema import Unusable, migrate, version
+from dragoman.stores.sqlite.schema import Unusable, identity, migrate, version
 from dragoman.stores.sqlite.view import Folded, View
 from dragoman.stores.sqlite.writer import Writer
 from dragoman.telemetry import logger
@@ -88,6 +89,8 @@ class SqliteStore:
         self.max_task = max_task
         self.driver = driver
         self._seal = seal or Seal(())
+        self._damage = Damage()
+        self.unreadable: Mapping[str, int] = self._damage.counts
         self._open: list[Any] = []
         self._folding: set[asyncio.Future[None]] = set()
         self._floors: dict[str, float] = {}
@@ -130,7 +133,7 @@ class SqliteStore:
             version(db)  # a file that is not ours stays as it is
             prepare(db, synchronous=self.synchronous)
             migrate(db)
-            (self.id,) = db.execute("SELECT id FROM about").fetchone()
+            self.id = identity(db)
         except Unusable as error:
             raise Unusable(f"{self.path}: {error.message}") from None
         # Nobody else has the file: whoever held a claim is dead.
@@ -138,7 +141,7 @@ class SqliteStore:
         db.execute(
             "UPDATE line SET due = 0, taken = 0 WHERE behind = 1 AND parked = 0 AND taken = 1"
         )
-        return Ledger(db, max_task=self.max_task)
+        return Ledger(db, max_task=self.max_task, damage=self._damage)
 
     async def close(self) -> None:
         """Finish what was begun, and let go of the file."""
@@ -221,7 +224,7 @@ class SqliteStore:
             if len(self._keys) >= KNOWN:
                 self._keys.clear()
             known = self._keys[task] = (row.key, row.scope)
-        return self._now(lambda view: view.read(known[0], after, limit))
+        return self._now(lambda view: view.read(task, known[0], after, limit))
 
     async def list(self, scope: Scope, query: Query) -> Page:
         """See `Store.list`."""
@@ -270,7 +273,7 @@ class SqliteStore:
         row = self._row(scope, task)
         if row is None or not row.born:
             raise TaskNotFound
-        found = self._now(lambda view: view.webhooks(row.key))
+        found = self._now(lambda view: view.webhooks(row))
         try:
             return [self._opened(webhook) for webhook in found]
         except Unsealable as error:
@@ -309,8 +312,8 @@ class SqliteStore:
                         row = queue[place]
                         try:
                             received = ledger.received(row, row.inbox[0])
-                        except msgspec.MsgspecError as error:  # it must not hold up the others
-                            logger.error("a message cannot be read: %s", error)
+                        except Unreadable as error:  # it must not hold up the others
+                            self._damage.found(error, "the task is failed")
                             row.revoke(row.epoch, row.head().ending(TaskState.FAILED, UNREADABLE))
                         else:
                             row.take(worker, until)
@@ -349,7 +352,8 @@ class SqliteStore:
             try:
                 whole.append(replace(claim, task=await self._folded_task(claim)))
             except Exception as error:  # noqa: BLE001 - whatever it is, it is this task's alone
-                logger.error("a task cannot be read: %s", error, extra={"task": claim.head.id})
+                if not isinstance(error, Unreadable):  # which has been logged
+                    logger.error("a task cannot be read: %s", error, extra={"task": claim.head.id})
                 away = isinstance(error, Unavailable)
                 event = None if away else claim.head.ending(TaskState.FAILED, UNREADABLE)
                 try:
@@ -375,7 +379,7 @@ class SqliteStore:
         """See `Store.append`."""
 
         def work(ledger: Ledger) -> bool:
-            row = ledger.row(claim.head.id)
+            row = self._still(ledger, claim.head.id)
             if row is None or row.epoch != claim.epoch:
                 raise Stale(claim.head.id)
             ledger.room(row, entries)
@@ -393,7 +397,7 @@ class SqliteStore:
             now = time.monotonic()
             lost, canceling = [], []
             for claim in claims:
-                row = ledger.row(claim.head.id)
+                row = self._still(ledger, claim.head.id)
                 if row is None or row.epoch != claim.epoch:
                     lost.append(claim.head.id)
                     continue
@@ -414,7 +418,15 @@ class SqliteStore:
 
     async def expired(self, agents: Collection[str], limit: int) -> Sequence[Head]:
         """See `Store.expired`."""
-        return await self._read(lambda view: view.expired(agents, limit))
+        found, broken = await self._read(lambda view: view.expired(agents, limit))
+        if broken:
+
+            def work(ledger: Ledger) -> None:
+                for key, error in broken:
+                    ledger.set_aside(key, error)
+
+            await self._writer.submit(work)
+        return found
 
     async def revoke(
         self,
@@ -427,7 +439,7 @@ class SqliteStore:
         """See `Store.revoke`."""
 
         def work(ledger: Ledger) -> Head | None:
-            row = ledger.row(head.id)
+            row = self._still(ledger, head.id)
             now = time.monotonic() if expired else None
             if row is None or not row.revoke(head.epoch, event, now, begun=begun):
                 return None
@@ -465,7 +477,7 @@ class SqliteStore:
             count = 0
             for which, age in ages.items():
                 floor = self._floors.get(which, 0.0)
-                old = list(ledger.old(which, floor, now - age, now - RECEIPTS, PRUNED))
+                old = ledger.old(which, floor, now - age, now - RECEIPTS, PRUNED)
                 for row in old:
                     ledger.drop(row)
                 if len(old) < PRUNED:  # those that were passed over are looked at much later
@@ -518,7 +530,8 @@ class SqliteStore:
     def _new_view(self) -> View:
         db = self.driver.connect(self.path)
         self._open.append(db)
-        return View(prepare(db, synchronous=self.synchronous, query_only=True))
+        prepare(db, synchronous=self.synchronous, query_only=True)
+        return View(db, self._damage)
 
     def _now(self, look: Callable[[View], T]) -> T:
         """Look at once: a few pages, most likely in memory, cost less than a change of threads."""
@@ -546,6 +559,15 @@ class SqliteStore:
     def _row(self, scope: Scope, task: str) -> Leaf | None:
         return self._now(lambda view: view.row(task, scope))
 
+    def _still(self, ledger: Ledger, task: str) -> Leaf | None:
+        """The row of a claim. One that cannot be read any more is set aside, and the claim is
+        lost."""
+        try:
+            return ledger.row(task)
+        except Unreadable as error:
+            ledger.set_aside(task, error)
+            return None
+
     def _keep(self, folded: Folded) -> None:
         """Keep what was folded, when that has become worth it."""
         if not folded.grown:
@@ -554,6 +576,8 @@ class SqliteStore:
 
         def work(ledger: Ledger) -> None:
             if ledger.row(row.id) is not None:
+                if folded.broken:
+                    ledger.db.execute("DELETE FROM snapshot WHERE task = ?", (row.key,))
                 ledger.db.execute(
                     "INSERT OR REPLACE INTO snapshot (task, number, body) "
                     "SELECT ?, ?, ? WHERE NOT EXISTS (SELECT 1 FROM snapshot WHERE task = ? "

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 
-from dragoman.stores.audit import BATCH, HANGING, UNREADABLE, Progress, counted, log
+from dragoman.store import Unreadable
+from dragoman.stores.audit import BATCH, HANGING, Progress, counted, log
 from dragoman.stores.sqlite.ledger import FOUND, Leaf
 from dragoman.stores.sqlite.schema import BITS
 
@@ -79,8 +80,8 @@ def _strays(db: sqlite3.Connection, key: int, until: int) -> Iterator[str]:
 def _log(db: sqlite3.Connection, columns: tuple[object, ...]) -> Iterator[str]:
     try:
         row = Leaf.restored(columns)
-    except UNREADABLE as error:
-        yield f"task {columns[1]}: its head cannot be read: {error}"
+    except Unreadable as error:
+        yield str(error)
         return
     base = row.key << BITS
     yield from log(

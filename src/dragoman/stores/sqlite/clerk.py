@@ -19,15 +19,17 @@ from typing import Any
 from msgspec.structs import replace
 
 from dragoman.events import Entry
+from dragoman.store import Unreadable
 from dragoman.stores.audit import Progress
 from dragoman.stores.clerk import BATCH, HEAVY, Choice, Differs, Fate, Missing, Pruned, Waiting
+from dragoman.stores.codec import STATES
 from dragoman.stores.dump import Dump
 from dragoman.stores.row import Stored
 from dragoman.stores.sqlite import RECEIPTS, porter, schema
 from dragoman.stores.sqlite.audit import audit
-from dragoman.stores.sqlite.driver import BUSY, prepare
-from dragoman.stores.sqlite.ledger import FOUND, Leaf, Ledger, entries
-from dragoman.stores.sqlite.lines import LINE, line
+from dragoman.stores.sqlite.driver import BUSY, fetch, prepare
+from dragoman.stores.sqlite.ledger import OLD, Leaf, Ledger, Old, named
+from dragoman.stores.sqlite.lines import LINE, shown
 from dragoman.stores.sqlite.lock import Lock
 from dragoman.stores.sqlite.schema import APPLICATION, VERSION, Unusable
 from dragoman.stores.sqlite.view import View
@@ -116,7 +118,8 @@ class Clerk:
 
     def read(self, row: Stored, after: int = 0) -> Iterator[Entry]:
         """The entries after a place."""
-        while found := entries(self.db, row.key, after, BATCH):
+        view = View(self.db)
+        while found := view.read(row.id, row.key, after, BATCH):
             yield from found
             after = found[-1].number
 
@@ -128,17 +131,23 @@ class Clerk:
         best: list[tuple[str, str]] = []
         for (scope,) in db.execute(*scopes(choice)).fetchall():
             floor = best[0] if len(best) == choice.limit else (choice.since, "")
-            found = db.execute(
+            found = fetch(
+                db,
                 f"SELECT changed, id FROM task WHERE {where} AND (changed, id) > (?, ?) "
                 "ORDER BY changed DESC, id DESC LIMIT ?",
                 (scope, *values, *floor, choice.limit),
             )
-            for place in found.fetchall():
+            for changed, id in found:
+                place = (named(changed), named(id))
                 if len(best) < choice.limit:
                     heapq.heappush(best, place)
                 else:
                     heapq.heappushpop(best, place)
-        rows = (View(db).row(id) for _, id in sorted(best, reverse=True))
+        view = View(db)
+        rows = []
+        for _, id in sorted(best, reverse=True):
+            with suppress(Unreadable):  # it is logged, and the others are listed
+                rows.append(view.row(id))
         return [row for row in rows if row is not None]
 
     def follow(self, task: str, after: int, pause: float) -> Iterator[Entry]:
@@ -171,7 +180,8 @@ class Clerk:
         return self._lines(f"{_WAITING} WHERE line.task = ? ORDER BY line.id", row.key)
 
     def _lines(self, sql: str, value: int) -> list[Waiting]:
-        return [Waiting(line(columns), last) for last, *columns in self.db.execute(sql, (value,))]
+        found = fetch(self.db, sql, (value,))
+        return [Waiting(shown(columns), last) for last, *columns in found]
 
     # -- changing
 
@@ -224,9 +234,9 @@ class Clerk:
             began = time.monotonic()
             heavy, more = 0, False
             with nullcontext() if dry else _ledger(ledger):
-                for behind, recent, row in self._old(before, place):
-                    place, more = (row.ended_at or 0.0, row.key), True
-                    if states and (row.replied or row.state not in states):
+                for behind, recent, ended, replied, size, row in self._old(before, place):
+                    place, more = (ended, row.key), True
+                    if states and (replied or STATES.get(row.state) not in states):
                         continue
                     if behind and not force:
                         done = replace(done, pending=done.pending + 1)
@@ -236,20 +246,23 @@ class Clerk:
                         continue
                     if not dry:
                         ledger.drop(row)
-                    done = replace(done, tasks=done.tasks + 1, size=done.size + row.size)
-                    heavy += row.size
+                    done = replace(done, tasks=done.tasks + 1, size=done.size + size)
+                    heavy += size
                     if heavy >= HEAVY:
                         break
             yield done
             if more and not dry:  # as much time for the server as we had
                 time.sleep(min(time.monotonic() - began, 0.5))
 
-    def _old(self, before: float, place: tuple[float, int]) -> Iterator[tuple[bool, bool, Leaf]]:
+    def _old(
+        self, before: float, place: tuple[float, int]
+    ) -> Iterator[tuple[bool, bool, float, bool, int, Old]]:
         """Tasks in the order of their ends, after a place: whether a webhook waits, whether a
-        send may come again, and the row."""
-        found = self.db.execute(_OLD, (time.time() - RECEIPTS, before, *place, BATCH))
-        for behind, recent, *columns in found.fetchall():
-            yield bool(behind), bool(recent), Leaf.restored(tuple(columns))
+        send may come again, when it ended, whether it was a reply, its bytes, and the task."""
+        values = (time.time() - RECEIPTS, before, *place, BATCH)
+        for *facts, key, id, scope, state, born in fetch(self.db, _OLD, values):
+            behind, recent, ended, replied, size = facts
+            yield behind, recent, ended, replied, size, Old(key, id, scope, state, born)
 
     def migrate(self, *, row_security: bool | None = None) -> tuple[int, int]:
         """See `migrate`."""
@@ -399,7 +412,7 @@ def _ledger(ledger: Ledger) -> Iterator[None]:
 _OLD = (
     "SELECT EXISTS (SELECT 1 FROM line WHERE line.task = task.key AND behind = 1 AND parked = 0), "
     "task.ended > ? AND EXISTS (SELECT 1 FROM receipt WHERE receipt.task = task.key), "
-    f"{FOUND.removeprefix('SELECT ')} WHERE task.ended < ? AND (task.ended, task.key) > (?, ?) "
-    "ORDER BY task.ended, task.key LIMIT ?"
+    f"task.ended, task.replied, task.size, {OLD} FROM task WHERE task.ended < ? "
+    "AND (task.ended, task.key) > (?, ?) ORDER BY task.ended, task.key LIMIT ?"
 )
 _WAITING = f"SELECT task.last, {LINE.removeprefix('SELECT ')}"

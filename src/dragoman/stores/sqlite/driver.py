@@ -65,6 +65,29 @@ STANDARD = Driver(_connect, sqlite3.Error)
 """What Python brings."""
 
 
+def fetch(db: Any, sql: str, values: Any = ()) -> list[Any]:
+    """All rows of a statement. A text that is not UTF-8 is given as its bytes: it is for those who
+    need that row, and the others are read."""
+    try:
+        found: list[Any] = db.execute(sql, values).fetchall()
+    except Exception as error:
+        if "Could not decode" not in str(error):
+            raise
+        factory, db.text_factory = db.text_factory, _text
+        try:
+            found = db.execute(sql, values).fetchall()
+        finally:
+            db.text_factory = factory
+    return found
+
+
+def _text(data: bytes) -> str | bytes:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
 def prepare(db: Connection, *, synchronous: str, query_only: bool = False) -> Connection:
     """Set a connection up."""
     db.execute("PRAGMA journal_mode = WAL").fetchone()

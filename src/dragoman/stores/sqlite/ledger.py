@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from dragoman.caller import Scope
 from dragoman.errors import LimitExceeded, TaskNotFound
 from dragoman.events import Entry, Event, Received
-from dragoman.store import LARGE, PROBE, Draft
+from dragoman.store import LARGE, PROBE, Draft, Unreadable
 from dragoman.stores.codec import ARTIFACT, STATES, body, decode_canceled, encode, entry
+from dragoman.stores.damage import ASIDE, DECODING, PAUSE, Damage, agrees
 from dragoman.stores.dump import veiled
 from dragoman.stores.recent import Commit
 from dragoman.stores.row import Stored
-from dragoman.stores.sqlite.driver import Connection
+from dragoman.stores.sqlite.driver import Connection, fetch
 from dragoman.stores.sqlite.schema import BITS
 
 KEPT = 4096
@@ -43,7 +44,14 @@ class Leaf(Stored):
 
     @staticmethod
     def restored(columns: tuple[Any, ...]) -> Leaf:
-        """The row of the columns that `FOUND` selects."""
+        """The row of the columns that `FOUND` selects; Unreadable."""
+        try:
+            return Leaf._restored(columns)
+        except DECODING as error:
+            raise Unreadable("head", named(columns[1]), error) from None
+
+    @staticmethod
+    def _restored(columns: tuple[Any, ...]) -> Leaf:
         row = Leaf.__new__(Leaf)
         (
             row.key, row.id, _, agent, row.context, row.skill, state, row.changed, row.last,
@@ -51,13 +59,19 @@ class Leaf(Stored):
             row.attempt, inbox, row.cancel_at, canceled, hooked, row.size, row.ended_at,
             row.offered, tenant, owner,
         ) = columns  # fmt: skip
+        texts = (row.id, row.context, row.skill, row.changed, row.holder, agent, tenant, owner)
+        if any(type(text) is not str for text in texts):
+            raise ValueError("a text is not UTF-8")
         row.scope = Scope(agent, tenant, owner)
-        row.state = STATES[state]
+        row.state = STATES.get(state)
+        if row.state is None:
+            raise ValueError(f"there is no state {state}")
         row.born, row.replied, row.hooked = bool(born), bool(replied), bool(hooked)
         row.inbox = tuple(map(int, inbox.split(","))) if inbox else ()
         row.canceled = None if canceled is None else decode_canceled(canceled)
         row.told = row.state if born else None
         row.entries = []
+        agrees(row)
         return row
 
     def values(self) -> tuple[Any, ...]:
@@ -69,6 +83,11 @@ class Leaf(Stored):
             None if self.canceled is None else encode(self.canceled), self.hooked, self.size,
             self.ended_at, self.offered,
         )  # fmt: skip
+
+
+def named(task: object) -> str:
+    """An id as people are told it, though it may not be UTF-8."""
+    return task if isinstance(task, str) else repr(task)
 
 
 def entries(db: Connection, key: int, after: int, limit: int) -> list[Entry]:
@@ -101,11 +120,25 @@ def events(
         yield len(data), entry(0, turn, kind, data).event  # type: ignore[misc]
 
 
+class Old(NamedTuple):
+    """What has to be known of a task to forget it."""
+
+    key: int
+    id: str
+    scope: int
+    state: int
+    born: bool
+
+
+OLD = ", ".join(f"task.{name}" for name in Old._fields)
+
+
 class Ledger:
     """One transaction after the other. Work finds rows, changes them and touches them."""
 
-    def __init__(self, db: Connection, *, max_task: int) -> None:
+    def __init__(self, db: Connection, *, max_task: int, damage: Damage | None = None) -> None:
         self.db = db
+        self.damage = damage or Damage()
         self.max_task = max_task
         self._rows: dict[str, Leaf] = {}
         self._touched: dict[str, Leaf] = {}
@@ -200,24 +233,52 @@ class Ledger:
         return row
 
     def rows(self, where: str, values: Iterable[Any]) -> Iterator[Leaf]:
-        """Rows that are stored; those in use as they are now."""
-        for columns in self.db.execute(f"{FOUND} {where}", tuple(values)).fetchall():
+        """Rows that are stored; those in use as they are now. Unreadable."""
+        for columns in fetch(self.db, f"{FOUND} {where}", tuple(values)):
             row = self._rows.get(columns[1])
             if row is None:
                 row = self._rows[columns[1]] = Leaf.restored(columns)
             yield row
 
+    def set_aside(self, task: str | int, error: Unreadable) -> None:
+        """Take a task whose head cannot be read, by its id or its key, out of everybody's way."""
+        self.flush()
+        which = "key" if isinstance(task, int) else "id"
+        self.db.execute(
+            "UPDATE task SET ready = NULL, holder = ?, lease = ?, epoch = epoch + 1, "
+            f"version = version + 1 WHERE {which} = ?",
+            (ASIDE, time.monotonic() + PAUSE, task),
+        )
+        self._rows.pop(error.task, None)
+        self._changes[error.task] = []
+        self.damage.found(error, "the task is set aside")
+
     def ready(self, agent: str, limit: int) -> list[Leaf]:
         """Rows of an agent that wait for a worker, the longest first."""
         # One row more for each that this transaction has taken already.
         where = "WHERE task.agent = ? AND task.ready NOTNULL ORDER BY task.ready LIMIT ?"
-        stored = self.rows(where, (agent, limit + len(self._touched)))
-        found = [row for row in stored if row.ready]
+        found: list[Leaf] | None = None
+        while found is None:
+            found = self._readable(where, (agent, limit + len(self._touched)))
+        found = [row for row in found if row.ready]
         known = {row.id for row in found}
         for row in self._touched.values():
             if row.ready and row.scope.agent == agent and row.id not in known:
                 found.append(row)
         return found[:limit]
+
+    def _readable(self, where: str, values: Iterable[Any]) -> list[Leaf] | None:
+        """Rows that are stored; or None, when some could not be read and were set aside."""
+        try:
+            return list(self.rows(where, values))
+        except Unreadable:
+            for columns in fetch(self.db, f"{FOUND} {where}", tuple(values)):
+                if columns[1] not in self._rows:
+                    try:
+                        Leaf.restored(columns)
+                    except Unreadable as error:
+                        self.set_aside(columns[0], error)
+            return None
 
     def mine(self, scope: Scope, task: str) -> Leaf:
         """A born row of this scope; TaskNotFound."""
@@ -241,26 +302,30 @@ class Ledger:
         return found
 
     def received(self, row: Leaf, number: int) -> Received:
-        """The message of this number."""
+        """The message of this number; Unreadable."""
         if row.mail is not None and row.mail[0] == number:
             return row.mail[1]
         self.flush()
-        event = entries(self.db, row.key, number - 1, 1)[0].event
-        assert isinstance(event, Received)
+        try:
+            event = entries(self.db, row.key, number - 1, 1)[0].event
+            assert isinstance(event, Received)
+        except DECODING as error:
+            raise Unreadable("log", row.id, error) from None
         return event
 
-    def old(
-        self, which: str, floor: float, ended: float, receipts: float, limit: int
-    ) -> Iterator[Leaf]:
-        """Rows that ended in between, with nothing to deliver and without a young receipt."""
+    def old(self, which: str, floor: float, ended: float, receipts: float, limit: int) -> list[Old]:
+        """Tasks that ended in between, with nothing to deliver and without a young receipt. Not
+        more of them is read than it takes to forget them."""
         self.flush()
-        return self.rows(
-            f"WHERE task.{which} AND task.ended >= ? AND task.ended < ? "
+        found = fetch(
+            self.db,
+            f"SELECT {OLD} FROM task WHERE task.{which} AND task.ended >= ? AND task.ended < ? "
             "AND NOT EXISTS (SELECT 1 FROM line WHERE line.task = task.key AND behind = 1 "
             "AND parked = 0) AND (task.ended < ? "
             "OR NOT EXISTS (SELECT 1 FROM receipt WHERE receipt.task = task.key)) LIMIT ?",
             (floor, ended, receipts, limit),
         )
+        return [Old(*columns) for columns in found]
 
     def room(self, row: Leaf, fresh: Iterable[Entry]) -> None:
         """Refuse what would make a task larger than one may be."""
@@ -272,8 +337,8 @@ class Ledger:
         """This row was changed."""
         self._touched[row.id] = row
 
-    def drop(self, row: Leaf) -> None:
-        """Forget a row and all that hangs on it."""
+    def drop(self, row: Old) -> None:
+        """Forget a task and all that hangs on it."""
         db, key = self.db, row.key
         base = key << BITS
         db.execute("DELETE FROM entry WHERE place > ? AND place < ?", (base, base + (1 << BITS)))
@@ -283,8 +348,8 @@ class Ledger:
         self._rows.pop(row.id, None)
         self._touched.pop(row.id, None)
         self._changes[row.id] = []
-        if row.told is not None:
-            self._count(self.scope(row.scope), row.told.number, -1)
+        if row.born:
+            self._count(row.scope, row.state, -1)
 
     def probe(self) -> None:
         """Write PROBE bytes, and remove them in the same transaction."""

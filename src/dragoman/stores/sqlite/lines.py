@@ -9,24 +9,53 @@ from typing import Any
 from msgspec.structs import replace
 
 from dragoman.caller import Scope
-from dragoman.store import Line, Webhook
-from dragoman.stores.codec import decode_webhook, encode
-from dragoman.stores.sqlite.ledger import Leaf, Ledger
+from dragoman.store import Line, Unreadable, Webhook
+from dragoman.stores.codec import encode, stub, webhook_of
+from dragoman.stores.damage import DECODING
+from dragoman.stores.sqlite.driver import fetch
+from dragoman.stores.sqlite.ledger import Leaf, Ledger, named
 
 LINE = (
-    "SELECT scope.agent, scope.tenant, scope.owner, task.id, line.webhook, line.cursor, "
-    "line.attempts, line.due, line.parked, line.reason, line.ticket "
+    "SELECT line.task, line.id, scope.agent, scope.tenant, scope.owner, task.id, line.webhook, "
+    "line.cursor, line.attempts, line.due, line.parked, line.reason, line.ticket "
     "FROM line JOIN task ON task.key = line.task JOIN scope ON scope.key = task.scope"
 )
 
 
+DUE = (
+    f"{LINE} WHERE line.agent = ? AND line.due <= ? AND line.behind = 1 AND line.parked = 0 "
+    "ORDER BY line.due LIMIT ?"
+)
+
+
 def line(columns: Any) -> Line:
-    """The line of the columns that `LINE` selects; its secrets as they are stored."""
-    agent, tenant, owner, task, webhook, cursor, attempts, due, parked, reason, ticket = columns
+    """The line of the columns that `LINE` selects, its secrets as they are stored; Unreadable."""
+    _, id, agent, tenant, owner, task, webhook, *_ = columns
+    try:
+        if any(type(text) is not str for text in (id, agent, tenant, owner, task, columns[11])):
+            raise ValueError("a text is not UTF-8")
+        return _line(columns, webhook_of(webhook, id, task))
+    except DECODING as error:
+        raise Unreadable("webhook", named(task), f"{named(id)}: {error}") from None
+
+
+def shown(columns: Any) -> Line:
+    """The line for an operator: one that cannot be read has no address."""
+    try:
+        return line(columns)
+    except Unreadable as error:
+        _, id, agent, tenant, owner, task, *rest = columns
+        texts = map(named, (id, agent, tenant, owner, task))
+        rest[-2] = str(error)
+        return _line((0, *texts, *rest), stub(named(id), named(task)))
+
+
+def _line(columns: Any, webhook: Webhook) -> Line:
+    _, _, agent, tenant, owner, task, _, cursor, attempts, due, parked, reason, ticket = columns
     return Line(
         scope=Scope(agent, tenant, owner),
         task=task,
-        webhook=decode_webhook(webhook),
+        webhook=webhook,
         cursor=cursor,
         attempts=attempts,
         due=due,
@@ -65,12 +94,10 @@ def take(ledger: Ledger, agents: Collection[str], limit: int, lease: float) -> l
     now = time.time()
     found: list[Line] = []
     for agent in agents:
-        columns = ledger.db.execute(
-            f"{LINE} WHERE line.agent = ? AND line.due <= ? AND line.behind = 1 "
-            "AND line.parked = 0 ORDER BY line.due LIMIT ?",
-            (agent, now, limit),
-        ).fetchall()
-        found.extend(map(line, columns))
+        due: list[Line] | None = None
+        while due is None:
+            due = _readable(ledger, (agent, now, limit))
+        found += due
     taken = sorted(found, key=lambda item: item.due)[:limit]
     ledger.db.executemany(
         "UPDATE line SET ticket = ticket + 1, taken = 1, due = ? "
@@ -78,6 +105,24 @@ def take(ledger: Ledger, agents: Collection[str], limit: int, lease: float) -> l
         [(now + lease, item.webhook.config.id, item.task) for item in taken],
     )
     return [replace(item, ticket=item.ticket + 1, due=now + lease) for item in taken]
+
+
+def _readable(ledger: Ledger, values: tuple[Any, ...]) -> list[Line] | None:
+    """Lines that are due; or None, when some could not be read and were parked."""
+    found: list[Line] = []
+    parked = False
+    for columns in fetch(ledger.db, DUE, values):
+        try:
+            found.append(line(columns))
+        except Unreadable as error:
+            ledger.damage.found(error, "the webhook is parked")
+            parked = True
+            ledger.db.execute(
+                "UPDATE line SET parked = 1, taken = 0, reason = ?, ticket = ticket + 1 "
+                "WHERE task = ? AND CAST(id AS BLOB) = CAST(? AS BLOB)",
+                (f"it cannot be read: {error.why}", *columns[:2]),
+            )
+    return None if parked else found
 
 
 def record(

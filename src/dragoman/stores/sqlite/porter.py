@@ -10,11 +10,13 @@ from typing import Any
 from msgspec import Raw
 
 from dragoman.caller import Scope
+from dragoman.store import Unreadable
 from dragoman.stores import dump
 from dragoman.stores.clerk import Differs, Fate
+from dragoman.stores.damage import ASIDE, DECODING
 from dragoman.stores.dump import Dump, Hook, Item, Stub
-from dragoman.stores.sqlite.driver import Connection
-from dragoman.stores.sqlite.ledger import COLUMNS, FOUND, Leaf
+from dragoman.stores.sqlite.driver import Connection, fetch
+from dragoman.stores.sqlite.ledger import COLUMNS, FOUND, Leaf, named
 from dragoman.stores.sqlite.schema import BITS
 from dragoman.stores.sqlite.view import View
 
@@ -31,18 +33,20 @@ def tasks(
     while True:
         db.execute("BEGIN")
         try:
-            found = db.execute(
+            found = fetch(
+                db,
                 f"{FOUND} WHERE task.key > ? AND (? = '' OR task.agent = ?) "
                 "AND (? = '' OR task.changed >= ?) ORDER BY task.key LIMIT 1",
                 (key, agent, agent, since, since),
-            ).fetchone()
-            if found is None:
+            )
+            if not found:
                 return
-            key = found[0]
+            ((key, id, *_),) = found
             try:
-                one = take(db, Leaf.restored(found))
-            except (sqlite3.DatabaseError, KeyError, ValueError) as error:
-                broken(f"task {found[1]} cannot be read: {error}; see `dragoman db check`")
+                one = take(db, Leaf.restored(found[0]))
+            except (sqlite3.DatabaseError, KeyError, ValueError, Unreadable) as error:
+                why = error.why if isinstance(error, Unreadable) else error
+                broken(f"task {named(id)} cannot be read: {why}; see `dragoman db check`")
                 continue
         finally:
             db.execute("COMMIT")
@@ -85,35 +89,38 @@ def take(db: Connection, row: Leaf) -> Dump:
 
 def put(db: Connection, given: Dump, *, replace: bool) -> Fate:
     """Write a task in the transaction that is open; Differs, and then nothing was written."""
-    row = View(db).row(given.id)
+    there = db.execute(
+        "SELECT key, epoch, CAST(holder AS BLOB), lease FROM task WHERE id = ?", (given.id,)
+    ).fetchone()
     epoch, tickets = given.epoch, {}
-    if row is not None:
-        if _same(db, row, given):
+    if there is not None:
+        key, before, holder, lease = there
+        if _same(db, given):
             return "same"
         if not replace:
             raise Differs(f"task {given.id} is there already, and is not the same")
-        if row.holder and row.lease > time.monotonic():
+        if holder not in (b"", ASIDE.encode()) and lease > time.monotonic():
             raise Differs(f"task {given.id} is in work; it can be replaced when that is over")
-        if row.holder:  # whoever held it and wakes up late must not write here
-            epoch = max(row.epoch, given.epoch) + 1
+        if holder:  # whoever held it and wakes up late must not write here
+            epoch = max(before, given.epoch) + 1
     for stub in given.receipts:
         _unclaimed(db, given, stub)
-    if row is not None:
+    if there is None:
+        key = _next(db, "SELECT max(key) FROM task")
+    else:  # a running server may remember the key of the one that is replaced
         # a delivery that is under way must find that the line is not its own any more
-        tickets = dict(
-            db.execute("SELECT id, ticket + 1 FROM line WHERE task = ?", (row.key,)).fetchall()
-        )
-        _clear(db, row)
-    # a running server may remember the key of the one that is replaced
-    key = row.key if row else _next(db, "SELECT max(key) FROM task")
+        tickets = dict(fetch(db, "SELECT id, ticket + 1 FROM line WHERE task = ?", (key,)))
+        _clear(db, key)
     _write(db, given, key, epoch, tickets)
-    return "new" if row is None else "replaced"
+    return "new" if there is None else "replaced"
 
 
-def _same(db: Connection, row: Leaf, given: Dump) -> bool:
+def _same(db: Connection, given: Dump) -> bool:
+    """Whether the task is there as it is given; one that cannot be read is not."""
     try:
-        return dump.same(take(db, row), given)
-    except dump.Broken:
+        row = View(db).row(given.id)
+        return row is not None and dump.same(take(db, row), given)
+    except (*DECODING, Unreadable):
         return False
 
 
@@ -151,14 +158,16 @@ def _write(db: Connection, given: Dump, key: int, epoch: int, tickets: dict[str,
         _count(db, scope, given.state.number, 1)
 
 
-def _clear(db: Connection, row: Leaf) -> None:
-    base = row.key << BITS
+def _clear(db: Connection, key: int) -> None:
+    base = key << BITS
     db.execute("DELETE FROM entry WHERE place > ? AND place < ?", (base, base + (1 << BITS)))
     for table in ("snapshot", "receipt", "line"):
-        db.execute(f"DELETE FROM {table} WHERE task = ?", (row.key,))
-    db.execute("DELETE FROM task WHERE key = ?", (row.key,))
-    if row.told is not None:
-        _count(db, _scope(db, row.scope), row.told.number, -1)
+        db.execute(f"DELETE FROM {table} WHERE task = ?", (key,))
+    for scope, state in db.execute(
+        "SELECT scope, state FROM task WHERE key = ? AND born = 1", (key,)
+    ).fetchall():
+        _count(db, scope, state, -1)
+    db.execute("DELETE FROM task WHERE key = ?", (key,))
 
 
 def _unclaimed(db: Connection, given: Dump, stub: Stub) -> None:

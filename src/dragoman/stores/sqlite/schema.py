@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dragoman.errors import Unavailable
-from dragoman.stores.sqlite.driver import Connection
+from dragoman.stores.sqlite.driver import Connection, fetch
 
 APPLICATION = 0x64726167
 """What `PRAGMA application_id` says of a file that is ours."""
@@ -139,6 +139,17 @@ def version(db: Connection) -> int:
             "upgrade dragoman, or give another file"
         )
     return int(found)
+
+
+def identity(db: Connection) -> str:
+    """The id of the store; Unusable if the file does not say it."""
+    found = fetch(db, "SELECT id FROM about")
+    if len(found) != 1 or not isinstance(found[0][0], str) or not found[0][0]:
+        raise Unusable(
+            f"it is damaged: its table about must have one row with an id, and has {len(found)}; "
+            "see `dragoman db check`"
+        )
+    return found[0][0]
 
 
 def migrate(db: Connection) -> int:

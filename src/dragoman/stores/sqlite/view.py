@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -12,14 +13,17 @@ import msgspec
 from dragoman.caller import Scope
 from dragoman.events import Entry, Received
 from dragoman.lifecycle import fold
-from dragoman.store import Census, Head, Line, Page, Query, Webhook
-from dragoman.stores.codec import STATES, decode_task, decode_webhook
+from dragoman.store import Census, Head, Line, Page, Query, Unreadable, Webhook
+from dragoman.stores.codec import STATES, snapshot, webhook_of
+from dragoman.stores.damage import ASIDE, DECODING, Damage
 from dragoman.stores.row import age
-from dragoman.stores.sqlite.driver import Connection
-from dragoman.stores.sqlite.ledger import FOUND, MINE, Leaf, entries, events
-from dragoman.stores.sqlite.lines import LINE, line
+from dragoman.stores.sqlite.driver import Connection, fetch
+from dragoman.stores.sqlite.ledger import FOUND, MINE, Leaf, entries, events, named
+from dragoman.stores.sqlite.lines import LINE, shown
 from dragoman.types import Task, TaskState
 
+FIRST = 8
+"""Of so many tasks at the head of the queue, the first that can be read says how long it waits."""
 SMALL = 64 * 1024
 """A log of fewer bytes is folded from its beginning; a larger one gets snapshots."""
 
@@ -33,31 +37,49 @@ class Folded(msgspec.Struct, frozen=True):
     """The bytes of the snapshot that it began with."""
     tail: int
     """The bytes that were folded onto it."""
+    broken: bool = False
+    """Its snapshot cannot be read."""
 
     @property
     def grown(self) -> bool:
         """The tail has grown as large as the snapshot: time for another."""
-        return self.tail >= max(SMALL, self.snapshot)
+        return self.broken or self.tail >= max(SMALL, self.snapshot)
 
 
 class View:
     """A reader's connection. Not to be used by two threads at once."""
 
-    def __init__(self, db: Connection) -> None:
+    def __init__(self, db: Connection, damage: Damage | None = None) -> None:
         self.db = db
+        self.damage = damage or Damage()
 
     def row(self, task: str, scope: Scope | None = None) -> Leaf | None:
-        """The row of this id, of whomever; or that of this scope."""
+        """The row of this id, of whomever; or that of this scope. Unreadable."""
         if scope is None:
-            found = self.db.execute(f"{FOUND} WHERE task.id = ?", (task,)).fetchone()
+            found = fetch(self.db, f"{FOUND} WHERE task.id = ?", (task,))
         else:
             whose = (task, scope.agent, scope.tenant, scope.owner)
-            found = self.db.execute(f"{FOUND} {MINE}", whose).fetchone()
-        return None if found is None else Leaf.restored(found)
+            found = fetch(self.db, f"{FOUND} {MINE}", whose)
+        if not found:
+            return None
+        try:
+            return Leaf.restored(found[0])
+        except Unreadable as error:
+            self.damage.found(error)
+            raise
 
-    def read(self, key: int, after: int, limit: int) -> Sequence[Entry]:
-        """Entries after a place."""
-        return entries(self.db, key, after, limit)
+    def read(self, task: str, key: int, after: int, limit: int) -> Sequence[Entry]:
+        """Entries after a place; Unreadable."""
+        try:
+            return entries(self.db, key, after, limit)
+        except DECODING as error:
+            raise self._unreadable("log", task, error) from None
+
+    def _unreadable(self, kind: str, task: str, why: object) -> Unreadable:
+        """What is to be raised; it is logged and counted."""
+        error = Unreadable(kind, task, why)
+        self.damage.found(error)
+        return error
 
     def load(self, task: str, scope: Scope | None = None) -> Folded | None:
         """The task of this id, folded."""
@@ -79,6 +101,7 @@ class View:
 
     def _fold(self, row: Leaf, *, artifacts: bool = True) -> Folded:
         start: Task | None = None
+        found = None
         number, size = 0, 0
         if artifacts and row.size >= SMALL:
             found = self.db.execute(
@@ -86,7 +109,9 @@ class View:
             ).fetchone()
             if found is not None:
                 number, data = found
-                start, size = decode_task(data), len(data)
+                start, size = self._snapshot(row, number, data), len(data)
+            if found is not None and start is None:
+                number = size = 0
         tail = 0
 
         def counted() -> Any:
@@ -95,8 +120,20 @@ class View:
                 tail += length
                 yield event
 
-        task = fold(start, counted())
-        return Folded(row, task, size, tail)
+        try:
+            task = fold(start, counted())
+        except DECODING as error:
+            raise self._unreadable("log", row.id, error) from None
+        return Folded(row, task, size, tail, broken=found is not None and start is None)
+
+    def _snapshot(self, row: Leaf, number: int, data: bytes) -> Task | None:
+        """The task of a snapshot; None if it cannot be read: the log says the same."""
+        try:
+            return snapshot(data, row.id, number, row.last)
+        except DECODING as error:
+            damage = Unreadable("snapshot", row.id, error)
+            self.damage.found(damage, "the log is read from its beginning")
+            return None
 
     def page(self, scope: Scope, query: Query) -> Page:
         """A page of tasks, folded."""
@@ -114,24 +151,28 @@ class View:
             if query.cursor is not None:
                 where += " AND (changed, id) < (?, ?)"
                 values += query.cursor
-            chosen = db.execute(
+            chosen = fetch(
+                db,
                 f"SELECT changed, id FROM task WHERE {where} "
                 "ORDER BY changed DESC, id DESC LIMIT ?",
                 (*values, query.size + 1),
-            ).fetchall()
+            )
             cursor = None
             if len(chosen) > query.size:
                 chosen.pop()
-                cursor = (chosen[-1][0], chosen[-1][1])
-            tasks = [self._task(id, query.artifacts) for _, id in chosen]
-            return Page(tasks, cursor, total)
+                cursor = (named(chosen[-1][0]), named(chosen[-1][1]))
+            found = (self._task(id, query.artifacts) for _, id in chosen)
+            return Page([task for task in found if task is not None], cursor, total)
         finally:
             db.execute("COMMIT")
 
-    def _task(self, id: str, artifacts: bool) -> Task:
-        row = self.row(id)
-        assert row is not None  # it is one state of the file
-        return self._fold(row, artifacts=artifacts).task
+    def _task(self, id: str, artifacts: bool) -> Task | None:
+        """The task; None if it cannot be read, so that the others are listed."""
+        try:
+            row = self.row(id)
+            return None if row is None else self._fold(row, artifacts=artifacts).task
+        except Unreadable:
+            return None
 
     def _total(self, scope: int, query: Query, where: str, values: tuple[Any, ...]) -> int:
         """Counted while writing; a context or a time makes it a count of index entries."""
@@ -151,7 +192,17 @@ class View:
             "WHERE agent = ? AND tenant = ? AND owner = ?",
             (scope.agent, scope.tenant, scope.owner),
         )
-        return {STATES[state]: number for state, number in found.fetchall()}
+        return self._counts(found.fetchall())
+
+    def _counts(self, found: Iterable[tuple[int, int]]) -> dict[TaskState, int]:
+        """Counts by state. One of a state that there is not cannot be told."""
+        counts = {}
+        for state, number in found:
+            if state in STATES:
+                counts[STATES[state]] = number
+            else:
+                self.damage.found(Unreadable("count", "", f"there is no state {state}"))
+        return counts
 
     def census(self, agents: Collection[str]) -> dict[str, Census]:
         """What there is of each of these agents."""
@@ -170,18 +221,25 @@ class View:
         ).fetchall()
         queue = "FROM task WHERE agent = ? AND ready NOTNULL"
         (ready,) = db.execute(f"SELECT count(*) {queue}", (agent,)).fetchone()
-        first = db.execute(f"SELECT key, inbox {queue} ORDER BY ready LIMIT 1", (agent,)).fetchone()
+        # one that cannot be read is set aside by whoever claims it; until then, the next will do
         oldest = 0.0
-        if first is not None:
-            number = int(first[1].partition(",")[0])
-            (entry,) = entries(db, first[0], number - 1, 1)
-            assert isinstance(entry.event, Received)
-            oldest = age(entry.event)
+        for key, inbox in fetch(
+            db, f"SELECT key, inbox {queue} ORDER BY ready LIMIT {FIRST}", (agent,)
+        ):
+            with suppress(*DECODING):
+                (entry,) = entries(db, key, int(inbox.partition(",")[0]) - 1, 1)
+                assert isinstance(entry.event, Received)
+                oldest = age(entry.event)
+                break
         lines = "SELECT count(*) FROM line WHERE agent = ? AND behind = 1 AND parked ="
         (behind,) = db.execute(f"{lines} 0", (agent,)).fetchone()
         (parked,) = db.execute(f"{lines} 1", (agent,)).fetchone()
+        (aside,) = db.execute(
+            "SELECT count(*) FROM task WHERE lease > 0 AND holder = ? AND agent = ?", (ASIDE, agent)
+        ).fetchone()
         return Census(
-            tasks={STATES[state]: number for state, number in tasks},
+            aside=aside,
+            tasks=self._counts(tasks),
             ready=ready,
             oldest=oldest,
             behind=behind,
@@ -198,25 +256,42 @@ class View:
         )
         return [task for task, version in places.items() if found.get(task) != version]
 
-    def expired(self, agents: Collection[str], limit: int) -> Sequence[Head]:
-        """Rows whose lease, or grace, has run out."""
+    def expired(
+        self, agents: Collection[str], limit: int
+    ) -> tuple[list[Head], list[tuple[int, Unreadable]]]:
+        """Rows whose lease, or grace, has run out; and those of them that cannot be read."""
         now = time.monotonic()
-        found = self.db.execute(
-            f"{FOUND} WHERE task.lease > 0 AND (task.lease < ? OR task.cancel_at BETWEEN 1e-9 "
-            "AND ?) AND task.agent IN (SELECT value FROM json_each(?)) LIMIT ?",
-            (now, now, json.dumps(list(agents)), limit),
+        return self._heads(
+            "task.lease > 0 AND (task.lease < ? OR task.cancel_at BETWEEN 1e-9 AND ? "
+            "AND task.holder <> ?) AND task.agent IN (SELECT value FROM json_each(?)) LIMIT ?",
+            (now, now, ASIDE, json.dumps(list(agents)), limit),
         )
-        return [Leaf.restored(columns).head() for columns in found.fetchall()]
 
     def held(self, worker: str) -> Sequence[Head]:
-        """Rows that a worker has claimed."""
-        found = self.db.execute(f"{FOUND} WHERE task.lease > 0 AND task.holder = ?", (worker,))
-        return [Leaf.restored(columns).head() for columns in found.fetchall()]
+        """Rows that a worker has claimed, as far as they can be read."""
+        return self._heads("task.lease > 0 AND task.holder = ?", (worker,))[0]
 
-    def webhooks(self, key: int) -> list[Webhook]:
-        """The webhooks of a task, in order of id, their secrets as they are stored."""
-        found = self.db.execute("SELECT webhook FROM line WHERE task = ? ORDER BY id", (key,))
-        return [decode_webhook(row[0]) for row in found.fetchall()]
+    def _heads(
+        self, where: str, values: tuple[Any, ...]
+    ) -> tuple[list[Head], list[tuple[int, Unreadable]]]:
+        heads: list[Head] = []
+        broken: list[tuple[int, Unreadable]] = []
+        for columns in fetch(self.db, f"{FOUND} WHERE {where}", values):
+            try:
+                heads.append(Leaf.restored(columns).head())
+            except Unreadable as error:
+                broken.append((columns[0], error))
+        return heads, broken
+
+    def webhooks(self, row: Leaf) -> list[Webhook]:
+        """The webhooks of a task, in order of id, their secrets as they are stored; Unreadable."""
+        found = fetch(
+            self.db, "SELECT webhook, id FROM line WHERE task = ? ORDER BY id", (row.key,)
+        )
+        try:
+            return [webhook_of(data, id, row.id) for data, id in found]
+        except DECODING as error:
+            raise self._unreadable("webhook", row.id, error) from None
 
     def due(self, agents: Collection[str]) -> bool:
         """Whether any line is due."""
@@ -230,10 +305,10 @@ class View:
     def lines(self, limit: int, parked: bool | None) -> list[Line]:
         """Lines with something to deliver."""
         which = {None: "", True: " AND line.parked = 1", False: " AND line.parked = 0"}[parked]
-        found = self.db.execute(
-            f"{LINE} WHERE line.behind = 1{which} ORDER BY line.due LIMIT ?", (limit,)
+        found = fetch(
+            self.db, f"{LINE} WHERE line.behind = 1{which} ORDER BY line.due LIMIT ?", (limit,)
         )
-        return [line(columns) for columns in found.fetchall()]
+        return [shown(columns) for columns in found]
 
 
 def _where(scope: int, query: Query) -> tuple[str, tuple[Any, ...]]:
