@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import sqlite3
 import time
@@ -24,6 +25,7 @@ from dragoman.types import TaskState
 from tests.cli.test_cli import Serving
 
 DAY = 86400.0
+DIGEST = base64.b64encode(bytes(32)).decode()
 QUICK = ("--set", "poll=0.1")
 BOTH = pytest.mark.usefixtures("backend")
 COMMANDS: list[list[str]] = [
@@ -78,14 +80,14 @@ def line(
         "epoch": 2,
         "holder": "",
         "turn": 1 if state != "SUBMITTED" else 0,
-        "settled": 0,
+        "settled": int(TaskState[state].interrupted),
         "attempt": 0,
         "inbox": [] if state != "SUBMITTED" else [1],
         "canceling": False,
         "canceled": None,
         "ended": time.time() - age if ended else None,
         "entries": entries,
-        "receipts": [{"key": key, "digest": "AAAA", "number": 1} for key in receipts],
+        "receipts": [{"key": key, "digest": DIGEST, "number": 1} for key in receipts],
         "webhooks": webhooks or [],
         **more,
     }

@@ -23,7 +23,7 @@ from dragoman.types import (
 )
 
 RECEIVED, STATUS, ARTIFACT, REPLY, CANCEL = range(1, 6)
-_KINDS: dict[type, int] = {
+KINDS: dict[type, int] = {
     Received: RECEIVED,
     TaskStatusUpdateEvent: STATUS,
     TaskArtifactUpdateEvent: ARTIFACT,
@@ -44,7 +44,7 @@ decode_webhook = msgspec.json.Decoder(Webhook).decode
 def body(entry: Entry) -> tuple[int, bytes]:
     """An entry's kind and its bytes: what is streamed is kept as it is streamed."""
     event = entry.event
-    kind = _KINDS[type(event)]
+    kind = KINDS[type(event)]
     if kind in (RECEIVED, CANCEL):
         return kind, encode(event)
     return kind, v1_0.streamed(entry)

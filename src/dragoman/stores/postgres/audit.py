@@ -6,9 +6,10 @@ from typing import Any
 
 from dragoman.store import Unreadable
 from dragoman.stores import audit
-from dragoman.stores.audit import BATCH
+from dragoman.stores.audit import BATCH, Beside, Line, Stub
 from dragoman.stores.clerk import HEAVY
 from dragoman.stores.postgres.ledger import COLUMNS, Leaf
+from dragoman.stores.postgres.schema import BLOCK
 
 HANGING = (
     (
@@ -26,6 +27,15 @@ HANGING = (
         "JOIN task ON task.key = receipt.task WHERE (receipt.agent, receipt.tenant, receipt.owner) "
         "<> (task.agent, task.tenant, task.owner)",
         "task {0}: its receipt {1} is another's",
+    ),
+    (
+        f"SELECT encode(name, 'hex'), task FROM receipt WHERE length(name) <> {audit.DIGEST}",
+        "receipt {0}: its name is not a digest",
+    ),
+    (
+        f"SELECT max(task.key), task_key.last_value + {BLOCK} FROM task, task_key "
+        f"GROUP BY task_key.last_value HAVING max(task.key) >= task_key.last_value + {BLOCK}",
+        "the sequence task_key is at {1}, and there is a task with key {0}",
     ),
     *audit.HANGING,
 )
@@ -66,9 +76,29 @@ async def logs(db: Any, key: int) -> tuple[int, int, list[str]] | None:
             list(entries),
         ):
             entries[task].append(columns)
+        beside = await _beside(db, list(entries))
     for row in rows:
-        problems += audit.log(row, entries[row.key])
+        problems += audit.log(row, entries[row.key], beside[row.key])
     return key, seen, problems
+
+
+async def _beside(db: Any, keys: list[int]) -> dict[int, Beside]:
+    """What is kept beside the logs of these keys."""
+    found = await db.fetch("SELECT task, number, body FROM snapshot WHERE task = ANY($1)", keys)
+    snapshots = {task: (number, body) for task, number, body in found}
+    lines: dict[int, list[Line]] = {key: [] for key in keys}
+    for task, id, *columns in await db.fetch(
+        "SELECT task, id, webhook, attempts, due, reason, ticket FROM line WHERE task = ANY($1) "
+        "ORDER BY id",
+        keys,
+    ):
+        lines[task].append(Line(id.decode("utf-8", "backslashreplace"), *columns))
+    stubs: dict[int, list[Stub]] = {key: [] for key in keys}
+    for task, digest, number in await db.fetch(
+        "SELECT task, digest, number FROM receipt WHERE task = ANY($1)", keys
+    ):
+        stubs[task].append(Stub("", digest, number))
+    return {key: Beside(snapshots.get(key), lines[key], stubs[key]) for key in keys}
 
 
 async def hanging(db: Any) -> list[str]:

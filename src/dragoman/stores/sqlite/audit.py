@@ -6,9 +6,19 @@ import sqlite3
 from collections.abc import Iterator
 
 from dragoman.store import Unreadable
-from dragoman.stores.audit import BATCH, HANGING, Progress, counted, log
-from dragoman.stores.sqlite.ledger import FOUND, Leaf
-from dragoman.stores.sqlite.schema import BITS
+from dragoman.stores.audit import (
+    BATCH,
+    HANGING,
+    Beside,
+    Line,
+    Progress,
+    Stub,
+    counted,
+    log,
+)
+from dragoman.stores.sqlite.driver import fetch
+from dragoman.stores.sqlite.ledger import FOUND, Leaf, named
+from dragoman.stores.sqlite.schema import BITS, Unusable, identity
 
 SHOWN = 100
 """The most problems that SQLite names."""
@@ -19,11 +29,19 @@ def audit(db: sqlite3.Connection, progress: Progress) -> Iterator[str]:
     half of a change."""
     try:
         yield from _pages(db, progress)
+        yield from _about(db)
         yield from _logs(db, progress)
         yield from _hanging(db)
         yield from _counts(db)
     except sqlite3.DatabaseError as error:
         yield f"the file cannot be read on: {error}"
+
+
+def _about(db: sqlite3.Connection) -> Iterator[str]:
+    try:
+        identity(db)
+    except Unusable as error:
+        yield error.message
 
 
 def _pages(db: sqlite3.Connection, progress: Progress) -> Iterator[str]:
@@ -51,9 +69,7 @@ def _logs(db: sqlite3.Connection, progress: Progress) -> Iterator[str]:
     while True:
         db.execute("BEGIN")
         try:
-            found = db.execute(
-                f"{FOUND} WHERE task.key > ? ORDER BY task.key LIMIT ?", (key, BATCH)
-            ).fetchall()
+            found = fetch(db, f"{FOUND} WHERE task.key > ? ORDER BY task.key LIMIT ?", (key, BATCH))
             for columns in found:
                 yield from _strays(db, key, columns[0])
                 key = columns[0]
@@ -91,10 +107,41 @@ def _log(db: sqlite3.Connection, columns: tuple[object, ...]) -> Iterator[str]:
             "ORDER BY place",
             (base, base, base + (1 << BITS)),
         ),
+        _beside(db, row.key),
+    )
+
+
+def _beside(db: sqlite3.Connection, key: int) -> Beside:
+    snapshots = fetch(db, "SELECT number, body FROM snapshot WHERE task = ?", (key,))
+    lines = fetch(
+        db,
+        "SELECT id, webhook, attempts, due, reason, ticket FROM line WHERE task = ? ORDER BY id",
+        (key,),
+    )
+    stubs = fetch(db, "SELECT name, digest, number FROM receipt WHERE task = ?", (key,))
+    return Beside(
+        snapshots[0] if snapshots else None,
+        [Line(named(id), *rest) for id, *rest in lines],
+        [Stub(named(name), *rest) for name, *rest in stubs],
     )
 
 
 _HANGING = (
+    (
+        "SELECT key, id FROM task WHERE born NOT IN (0, 1) OR replied NOT IN (0, 1) "
+        "OR hooked NOT IN (0, 1)",
+        "task {1}: born, replied and hooked in its head must be 0 or 1",
+    ),
+    (
+        "SELECT task.id, line.id FROM line JOIN task ON task.key = line.task "
+        "WHERE taken NOT IN (0, 1) OR behind NOT IN (0, 1) OR parked NOT IN (0, 1)",
+        "task {0}: webhook {1}: taken, behind and parked must be 0 or 1",
+    ),
+    (
+        "SELECT task.id, scope.agent FROM task JOIN scope ON scope.key = task.scope "
+        "WHERE scope.agent <> task.agent",
+        "task {0}: its scope is that of another agent, {1}",
+    ),
     (
         "SELECT key, id FROM task WHERE NOT EXISTS (SELECT 1 FROM scope WHERE key = task.scope)",
         "task {1}: it has no scope",
@@ -116,18 +163,21 @@ _HANGING = (
 def _hanging(db: sqlite3.Connection) -> Iterator[str]:
     """What hangs on a task has one."""
     for sql, words in _HANGING:
-        for found in db.execute(sql):
-            yield words.format(*found)
+        for found in fetch(db, sql):
+            yield words.format(
+                *(named(item) if isinstance(item, bytes) else item for item in found)
+            )
 
 
 def _counts(db: sqlite3.Connection) -> Iterator[str]:
     """The counts that lists tell are those of the tasks."""
-    for agent, state, said, number in db.execute(
+    for agent, state, said, number in fetch(
+        db,
         "WITH real AS (SELECT scope, state, count(*) AS number FROM task WHERE born = 1 "
         "GROUP BY scope, state), both AS (SELECT scope, state, number AS said, 0 AS number "
         "FROM tally UNION ALL SELECT scope, state, 0, number FROM real) "
         "SELECT scope.agent || ' ' || scope.tenant || ' ' || scope.owner, both.state, "
         "sum(said), sum(both.number) FROM both LEFT JOIN scope ON scope.key = both.scope "
-        "GROUP BY both.scope, both.state HAVING sum(said) <> sum(both.number)"
+        "GROUP BY both.scope, both.state HAVING sum(said) <> sum(both.number)",
     ):
         yield counted(agent, state, said, number)

@@ -1,0 +1,344 @@
+"""`dragoman db check` reads every column: whatever is damaged is named, in both databases."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from dragoman.caller import Caller
+from dragoman.events import CancelRequested, Received
+from dragoman.lifecycle import birth
+from dragoman.stores.codec import encode
+from dragoman.types import Message, Part, Role
+from tests.cli.stock import BOTH, execute, hook, ids, line, seed, sound, url
+
+FILE, DATABASE = "sqlite", "postgres"
+OTHER = "{" + '"config":{"id":"v","taskId":"t","url":"https://hook.example/"}' + "}"
+UNKNOWN = OTHER.replace('"v"', '"w"')[:-1] + ',"version":"7"}'
+UNSEALED = OTHER.replace('"v"', '"w"').replace('/"}', '/","token":"sealed:v1:x"}')
+GARBLED = "CAST(x'ff' AS TEXT)"
+"""A text that is not UTF-8, which PostgreSQL refuses."""
+T = "WHERE id = 't'"
+ITS = "WHERE task = (SELECT key FROM task WHERE id = 't')"
+
+
+class Damage(NamedTuple):
+    """What is done to a store, to which column, and what the check says of it."""
+
+    column: str
+    sql: str
+    words: str
+    only: str = ""
+    """The one kind of store that has this column, or takes this value."""
+
+
+def head(name: str, value: str, only: str = "", words: str = "") -> Damage:
+    """A value in the head of task t that its log does not agree with."""
+    said = words or f"task t: {name} in its head does not agree with its log"
+    return Damage(f"task.{name}", f"UPDATE task SET {name} = {value} {T}", said, only)
+
+
+def beside(table: str, name: str, value: str, words: str, only: str = "") -> Damage:
+    """A value beside the log of task t."""
+    return Damage(f"{table}.{name}", f"UPDATE {table} SET {name} = {value} {ITS}", words, only)
+
+
+UNREADABLE = "task t: its head cannot be read: "
+PLACE = "task t: webhook w is at a place that does not agree with its log"
+FLAGS = "task t: born, replied and hooked in its head must be 0 or 1"
+MARKS = "task t: webhook w: taken, behind and parked must be 0 or 1"
+
+DAMAGES = [
+    # -- about
+    Damage("about.id", "DELETE FROM about", "table about must have one row with an id, and has 0"),
+    Damage("about.id", "UPDATE about SET id = ''", "table about must have one row with an id"),
+    Damage("about.id", f"UPDATE about SET id = {GARBLED}", "table about must have", FILE),
+    Damage("about.version", "UPDATE about SET version = 0", "has no tables of ours", DATABASE),
+    Damage("about.version", "UPDATE about SET version = 99", "newer dragoman", DATABASE),
+    # -- the head
+    head("key", "9999", words="task t: its log has 0 entries"),
+    head("id", "'u'", words="task u: entry 1 is of task t in context c"),
+    head("scope", "77", FILE, "task t: it has no scope"),
+    head("agent", "'other'", FILE, "task t: its scope is that of another agent"),
+    head("agent", "'other'", DATABASE, "the count of other"),
+    head("tenant", "'other'", DATABASE, "task t: its receipt"),
+    head("owner", "'eve'", DATABASE, "is another's"),
+    head("context", "'d'", words="entry 1 is of task t in context c, and its head says d"),
+    head("context", GARBLED, FILE, UNREADABLE),
+    head("skill", "'other'"),
+    head("skill", GARBLED, FILE, UNREADABLE),
+    head("state", "2", words="task t: its log ends input_required, and its head says working"),
+    head("state", "99", words=UNREADABLE + "there is no state 99"),
+    head("changed", "'2026-01-01T00:00:00.000Z'"),
+    head("last", "0", words=UNREADABLE + "last is 0"),
+    head("last", "9", words="task t: its log has 3 entries, and its head says 9"),
+    head("version", "1"),
+    head("born", "7", FILE, FLAGS),
+    head("born", "false", DATABASE),
+    head("replied", "7", FILE, FLAGS),
+    head("replied", "true", DATABASE, UNREADABLE + "it has ended, and a message waits"),
+    head("epoch", "-1"),
+    head("epoch", "2147483647", DATABASE, UNREADABLE + "a number is too large"),
+    head("holder", "'w'", words="task t: lease in its head"),
+    head("lease", "5"),
+    head("lease", "9e999", FILE),
+    head("lease", "'NaN'", DATABASE),
+    head("turn", "2"),
+    head("turn", "0", words="task t: entry 2 is of turn 1, which there was not"),
+    head("settled", "0"),
+    head("attempt", "-1"),
+    head("inbox", "''"),
+    head("inbox", "'1'"),
+    head("inbox", "'x'", words=UNREADABLE),
+    head("inbox", "'9'", words=UNREADABLE + "inbox names messages that are not in its log"),
+    head("cancel_at", "5"),
+    head("cancel_at", "9e999", FILE),
+    head("cancel_at", "'Infinity'", DATABASE),
+    head("canceled", "x'78'", words=UNREADABLE),
+    head("canceled", "(SELECT canceled FROM task WHERE id = 'k')"),
+    head("hooked", "7", FILE, FLAGS),
+    head("hooked", "false", DATABASE, "task t: it has webhooks, and its head does not say so"),
+    head("size", "5", words="bytes, and its head says 5"),
+    head("ready", "NULL", words="task t: it is not in the queue"),
+    head("ready", "'NaN'", DATABASE),
+    Damage("task.ready", "UPDATE task SET ready = 5 WHERE id = 'e'", "in the queue, and nothing"),
+    Damage("task.ready", "UPDATE task SET ready = -5 WHERE id = 't'", "task t: ready in its head"),
+    head("ended", "5", words="task t: its head does not agree with itself on whether it has"),
+    Damage("task.ended", "UPDATE task SET ended = -5 WHERE id = 'e'", "task e: ended in its head"),
+    # -- scopes of a file
+    Damage("scope.key", "UPDATE scope SET key = 99", "task t: it has no scope", FILE),
+    Damage("scope.agent", "UPDATE scope SET agent = 'x'", "scope is that of another agent", FILE),
+    Damage("scope.tenant", f"UPDATE scope SET tenant = {GARBLED}", UNREADABLE, FILE),
+    Damage("scope.owner", f"UPDATE scope SET owner = {GARBLED}", UNREADABLE, FILE),
+    # -- entries
+    Damage("entry.place", "UPDATE entry SET place = place + 50 WHERE kind = 2", "missing", FILE),
+    Damage("entry.place", "DELETE FROM entry WHERE kind = 2", "task t: entry 2 is missing", FILE),
+    Damage("entry.place", "INSERT INTO entry VALUES (99 << 24, 0, 1, x'78')", "no task", FILE),
+    beside("entry", "number", "number + 50", "task t: entry 1 is missing", DATABASE),
+    beside("entry", "task", "9999", "entries have no task", DATABASE),
+    Damage("entry.turn", "UPDATE entry SET turn = 2 WHERE kind = 2", "which there was not"),
+    Damage("entry.kind", "UPDATE entry SET kind = 3 WHERE kind = 2", "entry 2 is not of kind 3"),
+    Damage("entry.kind", "UPDATE entry SET kind = 5 WHERE kind = 1", "entry 1 cannot be read"),
+    Damage("entry.body", "UPDATE entry SET body = x'78' WHERE kind = 2", "entry 2 cannot be read"),
+    Damage(
+        "entry.body",
+        "UPDATE entry SET body = (SELECT body FROM snapshot) WHERE kind = 1",
+        "entry 1 cannot be read",
+    ),
+    # -- snapshots
+    beside("snapshot", "task", "9999", "the snapshot of key 9999 has no task"),
+    beside("snapshot", "number", "9", "task t: its snapshot is of entry 9"),
+    beside("snapshot", "number", "2", "task t: its snapshot is not what its log says at entry 2"),
+    beside("snapshot", "body", "x'78'", "task t: its snapshot cannot be read"),
+    # -- receipts
+    Damage("receipt.scope", "UPDATE receipt SET scope = 77", "is another's", FILE),
+    Damage("receipt.agent", "UPDATE receipt SET agent = 'x'", "is another's", DATABASE),
+    Damage("receipt.tenant", "UPDATE receipt SET tenant = 'x'", "is another's", DATABASE),
+    Damage("receipt.owner", "UPDATE receipt SET owner = 'x'", "is another's", DATABASE),
+    Damage(
+        "receipt.name",
+        "UPDATE receipt SET name = 'message:m:abc'",
+        "task t: the digest of the receipt for entry 1",
+        FILE,
+    ),
+    Damage("receipt.name", "UPDATE receipt SET name = x'78'", "name is not a digest", DATABASE),
+    Damage("receipt.digest", "UPDATE receipt SET digest = x'78'", "digest of the receipt for"),
+    Damage("receipt.task", "UPDATE receipt SET task = 9999", "has no task"),
+    Damage("receipt.number", "UPDATE receipt SET number = 9", "a receipt is for entry 9"),
+    Damage("receipt.number", "UPDATE receipt SET number = 2", "entry 2, which is no message"),
+    # -- webhooks
+    beside("line", "task", "9999", "webhook w has no task"),
+    beside("line", "id", "'x'", "webhook x: it cannot be read: its configuration is that of"),
+    beside("line", "agent", "'x'", "task t: webhook w is in the queue of another agent"),
+    beside("line", "webhook", "x'78'", "task t: webhook w: it cannot be read"),
+    beside("line", "webhook", f"x'{OTHER.encode().hex()}'", "webhook w: it cannot be read"),
+    beside("line", "webhook", f"x'{UNKNOWN.encode().hex()}'", "it is of version '7'"),
+    beside("line", "webhook", f"x'{UNSEALED.encode().hex()}'", "its sealed secret is damaged"),
+    beside("line", "cursor", "9", PLACE),
+    beside("line", "cursor", "-1", PLACE),
+    beside("line", "attempts", "-1", "task t: webhook w: its attempts cannot be: -1"),
+    beside("line", "due", "-1", "task t: webhook w: its due cannot be: -1"),
+    beside("line", "due", "'Infinity'", "its due cannot be: inf", DATABASE),
+    beside("line", "taken", "7", MARKS, FILE),
+    beside("line", "behind", "7", MARKS, FILE),
+    beside("line", "behind", "false", PLACE),
+    beside("line", "parked", "7", MARKS, FILE),
+    beside("line", "reason", GARBLED, "task t: webhook w: its reason cannot be", FILE),
+    beside("line", "ticket", "-1", "task t: webhook w: its ticket cannot be: -1"),
+    # -- counts
+    Damage("tally.scope", "UPDATE tally SET scope = 77 WHERE state = 3", "the count of", FILE),
+    Damage("tally.agent", "UPDATE tally SET agent = 'x'", "the count of x", DATABASE),
+    Damage("tally.tenant", "UPDATE tally SET tenant = 'x'", "the count of echo x", DATABASE),
+    Damage("tally.owner", "UPDATE tally SET owner = 'x'", "the count of echo  x", DATABASE),
+    Damage("tally.state", "UPDATE tally SET state = 99 WHERE state = 3", "tasks state 99"),
+    Damage("tally.number", "UPDATE tally SET number = 7", "the count of echo"),
+    # -- what is no column of a table, and is read
+    Damage("task_key", f"UPDATE task SET key = 9999 {T}", "the sequence task_key is at", DATABASE),
+]
+
+NOTHING_TO_CHECK = {
+    "line.parked": "in PostgreSQL: any webhook may be parked or not",
+    "line.reason": "in PostgreSQL: any text may be the reason",
+    "tally.shard": "a count is the sum of its parts, whatever their numbers",
+}
+"""Columns without a value that could be told to be wrong, and why."""
+
+
+def filled(here: Path) -> None:
+    """A store with something in every column. Task t waits, e has ended, k was to be canceled."""
+    message = {"messageId": "m2", "contextId": "c", "taskId": "t", "role": "ROLE_USER"}
+    at = "2026-01-31T12:00:00.000Z"
+    second = {"message": {**message, "parts": [{"text": "x"}]}, "caller": {}, "at": at}
+    task = line(
+        "t",
+        "INPUT_REQUIRED",
+        webhooks=[hook("t", cursor=2)],
+        receipts=("key",),
+        inbox=[3],
+        version=9,
+    )
+    task["entries"].append({"turn": 0, "kind": "received", "body": {"type": "received", **second}})
+    canceled = line("k", "CANCELED", canceling=True)
+    canceled["canceled"] = canceled["entries"][1]["body"]["statusUpdate"]
+    asked = json.loads(encode(CancelRequested(caller=Caller(), at=at)))
+    canceled["entries"].insert(1, {"turn": 0, "kind": "cancel", "body": asked})
+    seed(here, line("e"), task, canceled)
+    first = Received(
+        message=Message(
+            message_id="m",
+            context_id="c",
+            task_id="t",
+            role=Role.USER,
+            parts=(Part(text="hello"),),
+        ),
+        caller=Caller(),
+        at=task["entries"][0]["body"]["at"],
+    )
+    body = encode(birth(first)).hex()
+    key = "(SELECT key FROM task WHERE id = 't')"
+    change(here, f"INSERT INTO snapshot VALUES ({key}, 1, x'{body}')")
+    sound(here)
+
+
+def change(here: Path, sql: str) -> None:
+    """Change the store by hand; `x'…'` is bytes, and entries of kinds are those of task t."""
+    if not url(here):
+        with closing(sqlite3.connect(here / "echo.db")) as file, file:
+            (key,) = file.execute("SELECT key FROM task WHERE id = 't'").fetchone()
+            its = f"place > {key} << 24 AND place < ({key} + 1) << 24 AND kind ="
+            file.execute(sql.replace("WHERE kind =", f"WHERE {its}"))
+        return
+    sql = re.sub(r"\bx'([0-9a-f]*)'", r"'\\x\1'", sql)
+    sql = sql.replace("WHERE kind =", f"{ITS} AND kind =")
+    execute(here, sql)
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: f"{damage.column}: {damage.sql}")
+@BOTH
+def test_each_damage_is_named(here: Path, db: Any, backend: str, damage: Damage) -> None:
+    if damage.only not in ("", backend):
+        pytest.skip("it is not for this store")
+    filled(here)
+    change(here, damage.sql)
+    done = db("check")
+    assert done.status == 1, done.out
+    assert damage.words in done.out + done.err, done.out + done.err
+    assert "sound" not in done.out and "Traceback" not in done.err
+
+
+@BOTH
+def test_every_column_has_a_damage(here: Path, backend: str) -> None:
+    """A column that is added needs a line above, or a reason why there is nothing to check."""
+    seed(here)
+    if backend == FILE:
+        found = execute(
+            here,
+            "SELECT t.name, c.name FROM sqlite_schema AS t, pragma_table_info(t.name) AS c "
+            "WHERE t.type = 'table'",
+        )
+    else:
+        found = execute(
+            here,
+            "SELECT table_name::text, column_name::text FROM information_schema.columns "
+            "WHERE table_schema = current_schema()",
+        )
+    columns = {f"{table}.{column}" for table, column in found}
+    damaged = {item.column for item in DAMAGES if item.only in ("", backend)}
+    assert len(columns) > 40
+    assert columns - damaged - set(NOTHING_TO_CHECK) == set()
+    assert damaged - columns <= {"task_key"}
+
+
+# ---- what else is done with damaged stores ------------------------------------------------------
+
+
+@BOTH
+def test_a_store_without_an_id_is_not_served(here: Path, db: Any, backend: str) -> None:
+    seed(here, line("t"))
+    change(here, "DELETE FROM about")
+    command = [sys.executable, "-m", "dragoman", "serve", "booking:agent", "--port", "0"]
+    if backend == FILE:
+        command += ["--store", f"sqlite:///{here}/echo.db"]
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr and "TypeError" not in done.stderr
+    (said,) = [text for text in done.stderr.splitlines() if "about" in text]
+    assert "table about must have one row with an id, and has 0; see `dragoman db check`" in said
+
+
+@BOTH
+def test_a_damaged_task_is_shown_as_far_as_it_can_be(here: Path, db: Any, caplog: Any) -> None:
+    seed(here, line("t", webhooks=[hook("t")]), line("u", webhooks=[hook("u")]))
+    change(here, "UPDATE task SET inbox = 'x' WHERE id = 't'")
+    change(here, f"UPDATE line SET webhook = x'78' {ITS}")
+    assert ids(db("list", "--json")) == ["u"]
+    assert any("task t: its head cannot be read" in text for text in caplog.messages)
+    for command in (["show", "t"], ["follow", "t"]):
+        done = db(*command)
+        assert done.status == 1
+        assert done.err == "dragoman: task t: its head cannot be read: " + UNPARSED, done.err
+    found = {item["task"]: item for item in db("webhooks", "--json").json()}
+    assert "cannot be read" in found["t"]["reason"] and found["u"]["reason"] == "answered 500"
+    done = db("export", "all.jsonl")
+    assert done.status == 1 and "task t cannot be read" in done.err
+    assert [json.loads(text)["id"] for text in Path("all.jsonl").read_text().splitlines()] == ["u"]
+
+
+UNPARSED = "invalid literal for int() with base 10: 'x'\n"
+
+
+@BOTH
+def test_a_damaged_task_is_taken_from_a_backup(here: Path, db: Any) -> None:
+    seed(here, line("t", "SUBMITTED", webhooks=[hook("t", cursor=0)]), line("u"))
+    assert db("export", "backup.jsonl").status == 0
+    for sql in (
+        "UPDATE task SET inbox = 'x' WHERE id = 't'",
+        "UPDATE task SET inbox = 'x', holder = 'unreadable', lease = 9e15 WHERE id = 't'",
+        "UPDATE task SET holder = 'unreadable', lease = 9e15, ready = NULL WHERE id = 't'",
+        "UPDATE entry SET body = x'78' WHERE kind = 1",
+        f"UPDATE line SET webhook = x'78' {ITS}",
+    ):
+        change(here, sql)
+        refused = db("import", "backup.jsonl")
+        assert refused.status == 1 and "task t is there already, and is not the same" in refused.err
+        assert db("import", "backup.jsonl", "--replace").out.startswith(
+            "0 tasks imported, 1 replaced, 1 already there"
+        )
+        sound(here)
+    assert set(ids(db("list", "--json"))) == {"t", "u"}
+
+
+@BOTH
+def test_a_damaged_task_is_pruned(here: Path, db: Any) -> None:
+    seed(here, line("t", age=9e6), line("u", age=9e6))
+    change(here, "UPDATE task SET canceled = x'78' WHERE id = 't'")
+    assert db("prune", "--older", "30d").out.startswith("2 tasks forgotten")
+    sound(here)
