@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import sqlite3
@@ -11,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import asyncpg
 import pytest
 
 from dragoman.caller import Caller
@@ -19,6 +21,7 @@ from dragoman.lifecycle import birth
 from dragoman.stores.codec import encode
 from dragoman.types import Message, Part, Role
 from tests.cli.stock import BOTH, execute, hook, ids, line, seed, sound, url
+from tests.unit.stores import database
 
 FILE, DATABASE = "sqlite", "postgres"
 OTHER = "{" + '"config":{"id":"v","taskId":"t","url":"https://hook.example/"}' + "}"
@@ -241,12 +244,51 @@ def change(here: Path, sql: str) -> None:
     execute(here, sql)
 
 
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: f"{damage.column}: {damage.sql}")
-@BOTH
-def test_each_damage_is_named(here: Path, db: Any, backend: str, damage: Damage) -> None:
-    if damage.only not in ("", backend):
-        pytest.skip("it is not for this store")
-    filled(here)
+TABLES = ("about", "task", "entry", "snapshot", "receipt", "line", "tally")
+_files: list[bytes] = []
+_databases: list[str] = []
+
+
+def ready_made(here: Path, kind: str) -> None:
+    """The same store, made once: a copy of a file, or tables whose rows are put back."""
+    if kind == FILE:
+        if not _files:
+            filled(here)
+            _files.append((here / "echo.db").read_bytes())
+        (here / "echo.db").write_bytes(_files[0])
+        return
+    made = bool(_databases)
+    if not made:
+        _databases.append(database())
+    (here / "dragoman.toml").write_text(f'store = "{_databases[0]}"\n')
+    kept = f"kept_{_databases[0].rpartition('=')[2]}"
+    if not made:
+        filled(here)
+        copies = (f"CREATE TABLE {kept}.{name} AS TABLE {name}" for name in TABLES)
+        statements = [f"CREATE SCHEMA {kept}", *copies]
+    else:
+        statements = [f"DELETE FROM {name}" for name in TABLES]
+        statements += [f"INSERT INTO {name} SELECT * FROM {kept}.{name}" for name in TABLES]
+    asyncio.run(done(_databases[0], *statements))
+
+
+async def done(where: str, *statements: str) -> None:
+    """Do all of them in PostgreSQL."""
+    connection = await asyncpg.connect(where)
+    try:
+        await connection.execute("; ".join(statements))
+    finally:
+        await connection.close()
+
+
+CASES = [(kind, item) for kind in (FILE, DATABASE) for item in DAMAGES if item.only in ("", kind)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "damage"), CASES, ids=[f"{kind}-{item.sql}"[:80] for kind, item in CASES]
+)
+def test_each_damage_is_named(here: Path, db: Any, kind: str, damage: Damage) -> None:
+    ready_made(here, kind)
     change(here, damage.sql)
     done = db("check")
     assert done.status == 1, done.out
