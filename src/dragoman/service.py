@@ -106,7 +106,10 @@ class Service:
         """Accept a message and wait for its answer, unless told not to."""
         scope = await self._reach(request.tenant, call, "SendMessage", request.message.task_id)
         accepted = await self._accept(request, scope, call)
-        number, configuration = accepted.number, request.configuration
+        number, configuration, head = accepted.number, request.configuration, accepted.head
+        # claimed in the write that accepted it: nothing can have been said of it yet
+        claimed = accepted.fresh and number == 1 and head.holder
+        del request, accepted  # a large message is held by nobody while its answer is waited for
 
         def ready(head: Head) -> bool:
             return head.answers(number)
@@ -115,14 +118,12 @@ class Service:
             return head.born or head.replied
 
         immediately = configuration is not None and configuration.return_immediately
-        # claimed in the write that accepted it: nothing can have been said of it yet
-        claimed = accepted.fresh and number == 1 and accepted.head.holder
         head = await self.reader.until(
             begun if immediately else ready,
             scope,
-            accepted.head.id,
+            head.id,
             self.settings.blocking_timeout,
-            accepted.head if claimed else None,
+            head if claimed else None,
         )
         if head.replied:
             return SendMessageResponse(message=await self._reply(scope, head.id))

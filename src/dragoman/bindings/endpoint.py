@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman import dialects
+from dragoman.bindings.body import Bodies
 from dragoman.bindings.exchange import Exchange, Inquiry, named
 from dragoman.bindings.observer import Observer, Run
 from dragoman.bindings.signer import EXAMPLE, Signer
@@ -70,6 +71,7 @@ class Endpoint:
         service: Service,
         settings: Settings,
         streams: Streams,
+        bodies: Bodies,
         *,
         identify: Identify | None = None,
         gate: Gate | None = None,
@@ -79,6 +81,7 @@ class Endpoint:
         self.service = service
         self.settings = settings
         self.streams = streams
+        self.bodies = bodies
         self.identify = identify
         self.gate = gate
         self.prefix = prefix
@@ -218,7 +221,9 @@ class Endpoint:
             event = "create_webhook"  # also when it comes with a message
         result, told = "interrupted", event in AUDITED
         try:
-            answer = await self._operate(operation, request, call, exchange)
+            answering = self._operate(operation, request, call, exchange)
+            del request  # it may be large, and is of no more use here
+            answer = await answering
             result = "ok"
             return answer
         except Exception as error:

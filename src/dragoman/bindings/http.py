@@ -81,9 +81,12 @@ async def serve(endpoint: Endpoint, exchange: Exchange, path: str) -> None:
         request = await _request(found, exchange)
         if found.operation.streams:
             endpoint.streams.check(call.caller.owner)
-        answer = await endpoint.operate(found.operation, request, call, exchange)
+        answering = endpoint.operate(found.operation, request, call, exchange)
+        del request  # it may be large, and is of no more use here
+        answer = await answering
         streaming = isinstance(answer, Stream)
         body = b"{}" if answer is None or streaming else _form(version, exchange).encode(answer)
+        exchange.reserve(len(body))
     except A2AError as error:
         endpoint.refused(error, exchange)
         return await fail(exchange, error, version)

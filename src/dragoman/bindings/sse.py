@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from dragoman import clock
-from dragoman.bindings.exchange import Exchange, Headers
+from dragoman.bindings.body import Headers
+from dragoman.bindings.exchange import Exchange
 from dragoman.dialects import Form, v1_0
 from dragoman.errors import A2AError, InternalError, LimitExceeded
 from dragoman.events import Entry, placed
@@ -255,11 +256,15 @@ class Pour:
 
     async def _send(self, body: bytes) -> None:
         limit = self.exchange.settings.stream_buffer
-        for start in range(0, len(body), limit):  # in pieces: a slow reader takes them steadily
-            piece = body if len(body) <= limit else body[start : start + limit]
-            self.sending = time.monotonic()
-            message = {"type": "http.response.body", "body": piece, "more_body": True}
-            await self.exchange.send(message)
+        self.exchange.reserve(len(body))  # a slow reader of a large event holds a copy of it
+        try:
+            for start in range(0, len(body), limit):  # in pieces: it takes them steadily
+                piece = body if len(body) <= limit else body[start : start + limit]
+                self.sending = time.monotonic()
+                message = {"type": "http.response.body", "body": piece, "more_body": True}
+                await self.exchange.send(message)
+        finally:
+            self.exchange.release()
         self.sent = self.sending
         self.sending = 0.0
         self._idle = False
