@@ -140,7 +140,7 @@ class Endpoint:
         SHOWN.set((request.headers, request.query))
         found = self.identify(request)
         caller = await found if inspect.isawaitable(found) else found
-        for name in ("identity", "tenant"):
+        for name in ("identity", "realm", "tenant"):
             if why := fault(getattr(caller, name)):
                 raise Unauthenticated(f"The caller's {name} {why}")
         # It is stored with the message: what cannot be read back must not get there.
@@ -165,7 +165,7 @@ class Endpoint:
 
     def scope(self, call: Call) -> Scope:
         """Whose tasks the caller's are."""
-        return Scope(self.service.agent.key, call.caller.tenant, call.caller.identity)
+        return Scope(self.service.agent.key, call.caller.tenant, call.caller.qualified)
 
     def operate(
         self, operation: Operation, request: Wire, call: Call, exchange: Inquiry
@@ -240,6 +240,7 @@ class Endpoint:
             result=result,
             agent=self.service.agent.key,
             who=who.identity,
+            realm=who.realm,
             tenant=who.tenant,
             client=client,
             path=exchange.request().path,
