@@ -16,7 +16,7 @@ from dragoman import dialects
 from dragoman.bindings.exchange import Exchange, Inquiry, named
 from dragoman.bindings.observer import Observer, Run
 from dragoman.bindings.signer import EXAMPLE, Signer
-from dragoman.bindings.sse import Streams
+from dragoman.bindings.sse import Streams, current
 from dragoman.caller import Call, Caller, Request, Scope, fault
 from dragoman.errors import A2AError, Forbidden, InvalidParams, Unauthenticated
 from dragoman.metrics import Metrics
@@ -166,6 +166,16 @@ class Endpoint:
     def scope(self, call: Call) -> Scope:
         """Whose tasks the caller's are."""
         return Scope(self.service.agent.key, call.caller.tenant, call.caller.qualified)
+
+    def may_stream(self, call: Call, exchange: Inquiry) -> None:
+        """LimitExceeded if the caller may open no more streams, Unauthenticated if its credential
+        has expired: for a single request it may have a leeway, a stream would end at once."""
+        try:
+            current(call.caller.expires)
+        except Unauthenticated as error:
+            self._challenge(error, exchange)
+            raise
+        self.streams.check(call.caller.owner)
 
     def operate(
         self, operation: Operation, request: Wire, call: Call, exchange: Inquiry

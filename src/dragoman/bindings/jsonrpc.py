@@ -115,7 +115,7 @@ async def serve(endpoint: Endpoint, exchange: Exchange) -> None:
         version = _version(exchange, method, params)
         call = ANONYMOUS[version] if plain else endpoint.call(exchange, caller, version)
         if method.operation.streams:
-            endpoint.streams.check(call.caller.owner)
+            endpoint.may_stream(call, exchange)
         try:
             answer = await _operate(endpoint, exchange, method, asked, params, call)
         except TaskNotFound:
@@ -236,6 +236,7 @@ async def _stream(
         after=b"}",
         places=RESUME in call.caller.extensions,
         owner=call.caller.owner,
+        expires=call.caller.expires,
     )
     await pour.run(
         endpoint.streams,
