@@ -21,7 +21,8 @@ from msgspec.structs import replace
 
 from dragoman.caller import Caller, Request
 from dragoman.errors import Unauthenticated
-from dragoman.security.schemes import Found, Tenants
+from dragoman.security.realms import Tenants
+from dragoman.security.schemes import Found
 from dragoman.types import MutualTlsSecurityScheme, SecurityScheme
 
 if TYPE_CHECKING:

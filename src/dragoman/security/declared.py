@@ -8,7 +8,8 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.caller import Request
-from dragoman.security.schemes import Found, Scheme, Tenants
+from dragoman.security.realms import Tenants
+from dragoman.security.schemes import Found, Scheme
 from dragoman.types import (
     AuthorizationCodeOAuthFlow,
     ClientCredentialsOAuthFlow,

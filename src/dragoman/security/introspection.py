@@ -15,7 +15,8 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from dragoman.caller import Request
 from dragoman.errors import Unauthenticated, Unavailable
-from dragoman.security.schemes import Found, Tenants
+from dragoman.security.realms import Tenants
+from dragoman.security.schemes import Found
 from dragoman.security.tokens import Book, Terms, Verdict, challenge
 from dragoman.types import HTTPAuthSecurityScheme, SecurityScheme
 

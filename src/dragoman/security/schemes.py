@@ -19,8 +19,9 @@ from urllib.parse import parse_qsl
 
 from msgspec.structs import replace
 
-from dragoman.caller import Caller, Request, fault
+from dragoman.caller import Caller, Request
 from dragoman.errors import A2AError, Forbidden, Unauthenticated, Unavailable
+from dragoman.security.realms import Mark, Tenants, check
 from dragoman.types import (
     AgentCard,
     APIKeySecurityScheme,
@@ -37,9 +38,6 @@ Keys = Mapping[str, str | Sequence[str] | Caller] | Iterable[str]
 them. Each is the secret itself or `sha256:` and the hexadecimal digest of it. Where the value is a
 `Caller`, the key is the secret."""
 
-
-Tenants = Mapping[str, str | Sequence[str]] | Sequence[str]
-"""The tenants that callers may name, `*` for any: a list for all of them, or by identity."""
 
 _PLAIN = re.compile(r"[!#-\[\]-~]+")
 """What may stand between the quotes of a challenge."""
@@ -297,6 +295,8 @@ class Gate:
             raise ValueError("auth: there is no way in; Anonymous() lets anybody in")
         self._named = self._names()
         self._marks = _marks(self._ways)
+        self._mark = self._marks.get(id(self._ways[0][0]))
+        """That of the first scheme, which is the only one as a rule."""
         self._realm = realm
         found = [scheme for way in self._ways for scheme in way]
         self.tokens = [scheme for scheme in found if getattr(scheme, "scopes", None) is not None]
@@ -370,8 +370,7 @@ class Gate:
                 raise self._refusal("Say who you are", {})
             if inspect.isawaitable(found):
                 return self._later(scheme, found)
-            mark = self._marks.get(id(scheme))
-            return found if mark is None else mark.on(found)
+            return found if self._mark is None else self._mark.on(found)
         except Unauthenticated as error:
             raise self._refused(error, scheme) from None
 
@@ -380,8 +379,7 @@ class Gate:
             caller = await found
             if caller is None:
                 raise self._refusal("Say who you are", {})
-            mark = self._marks.get(id(scheme))
-            return caller if mark is None else mark.on(caller)
+            return caller if self._mark is None else self._mark.on(caller)
         except Unauthenticated as error:
             raise self._refused(error, scheme) from None
 
@@ -470,42 +468,6 @@ class Gate:
         return f'{word}, error="{bad}"' if bad and word.startswith(_TOKENS) else word
 
 
-class Mark:
-    """What a gate adds to the callers of a scheme: their realm, and the tenants they may name."""
-
-    def __init__(self, scheme: Scheme) -> None:
-        title = type(scheme).__name__
-        self.realm: str = getattr(scheme, "realm", None) or ""
-        if why := fault(self.realm):
-            raise ValueError(f"auth: {title}: realm {why}")
-        told: Tenants = getattr(scheme, "tenants", ())
-        if isinstance(told, str):
-            raise ValueError(f"auth: {title}: tenants is a list, such as [{told!r}]")
-        self._for_all = frozenset[str]()
-        self._by_identity: dict[str, frozenset[str]] = {}
-        if isinstance(told, Mapping):
-            self._by_identity = {
-                identity: frozenset((some,) if isinstance(some, str) else some)
-                for identity, some in told.items()
-            }
-        else:
-            self._for_all = frozenset(told)
-        for tenant in self._for_all.union(*self._by_identity.values()):
-            if not tenant or (why := fault(tenant)):
-                what = why if tenant else "is empty"
-                raise ValueError(f"auth: {title}: tenants: a tenant {what}")
-
-    def __bool__(self) -> bool:
-        return bool(self.realm or self._for_all or self._by_identity)
-
-    def on(self, caller: Caller) -> Caller:
-        """The caller with it. A realm that it has already stays."""
-        if self.realm and caller.identity and not caller.realm:
-            caller = replace(caller, realm=self.realm)
-        tenants = self._by_identity.get(caller.identity, self._for_all)
-        return replace(caller, tenants=caller.tenants | tenants) if tenants else caller
-
-
 def _marks(ways: Sequence[Sequence[Scheme]]) -> dict[int, Mark]:
     """What is added by which scheme; ValueError if one scheme's callers could be taken for those
     of another."""
@@ -514,17 +476,7 @@ def _marks(ways: Sequence[Sequence[Scheme]]) -> dict[int, Mark]:
         if not isinstance(first, Anonymous):
             judge = _judge(first)
             naming.setdefault(getattr(judge, "space", None) or id(judge), []).append(first)
-    if len(naming) > 1:
-        for scheme in (scheme for same in naming.values() for scheme in same):
-            if getattr(scheme, "realm", None) is None:
-                names = ", ".join(repr(some[0].name) for some in naming.values())
-                raise ValueError(
-                    f"auth: {names} each say who calls, so that one's 'ann' would be the other's; "
-                    f"give {scheme.name!r} a realm, as in {type(scheme).__name__}(…, "
-                    f"realm={scheme.name!r}), and each of the others one. The same realm twice "
-                    "means the same people, and realm='' means the owners of tasks that are "
-                    "stored without a realm"
-                )
+    check(list(naming.values()))
     found = {id(scheme): Mark(scheme) for way in ways for scheme in way}
     return {key: mark for key, mark in found.items() if mark}
 

@@ -20,7 +20,8 @@ from msgspec import Struct
 
 from dragoman.caller import Caller, Request, fault
 from dragoman.errors import Forbidden, Unauthenticated, Unavailable
-from dragoman.security.schemes import Found, Tenants
+from dragoman.security.realms import Tenants
+from dragoman.security.schemes import Found
 from dragoman.types import HTTPAuthSecurityScheme, OpenIdConnectSecurityScheme, SecurityScheme
 
 if TYPE_CHECKING:
