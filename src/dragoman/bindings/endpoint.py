@@ -17,7 +17,7 @@ from dragoman.bindings.body import Bodies
 from dragoman.bindings.exchange import Exchange, Inquiry, named
 from dragoman.bindings.observer import Observer, Run
 from dragoman.bindings.signer import EXAMPLE, Signer
-from dragoman.bindings.sse import Streams
+from dragoman.bindings.sse import Streams, current
 from dragoman.caller import Call, Caller, Request, Scope, fault
 from dragoman.errors import A2AError, Forbidden, InvalidParams, Unauthenticated
 from dragoman.metrics import Metrics
@@ -143,7 +143,7 @@ class Endpoint:
         SHOWN.set((request.headers, request.query))
         found = self.identify(request)
         caller = await found if inspect.isawaitable(found) else found
-        for name in ("identity", "tenant"):
+        for name in ("identity", "realm", "tenant"):
             if why := fault(getattr(caller, name)):
                 raise Unauthenticated(f"The caller's {name} {why}")
         # It is stored with the message: what cannot be read back must not get there.
@@ -168,7 +168,17 @@ class Endpoint:
 
     def scope(self, call: Call) -> Scope:
         """Whose tasks the caller's are."""
-        return Scope(self.service.agent.key, call.caller.tenant, call.caller.identity)
+        return Scope(self.service.agent.key, call.caller.tenant, call.caller.qualified)
+
+    def may_stream(self, call: Call, exchange: Inquiry) -> None:
+        """LimitExceeded if the caller may open no more streams, Unauthenticated if its credential
+        has expired: for a single request it may have a leeway, a stream would end at once."""
+        try:
+            current(call.caller.expires)
+        except Unauthenticated as error:
+            self._challenge(error, exchange)
+            raise
+        self.streams.check(call.caller.owner)
 
     def operate(
         self, operation: Operation, request: Wire, call: Call, exchange: Inquiry
@@ -245,6 +255,7 @@ class Endpoint:
             result=result,
             agent=self.service.agent.key,
             who=who.identity,
+            realm=who.realm,
             tenant=who.tenant,
             client=client,
             path=exchange.request().path,

@@ -18,7 +18,7 @@ from grpc_reflection.v1alpha import reflection
 from dragoman import dialects
 from dragoman.bindings.body import Bodies
 from dragoman.bindings.endpoint import ANONYMOUS, Endpoint
-from dragoman.bindings.sse import asking, formed, wrote
+from dragoman.bindings.sse import asking, current, formed, wrote
 from dragoman.caller import Call, Caller, Request
 from dragoman.dialects import protobuf, v1_0
 from dragoman.dialects.protobuf.speech import BARE, OLDER, SPEECHES, Speech
@@ -264,7 +264,7 @@ def _handler(endpoint: Endpoint, speech: Speech, operation: Operation) -> grpc.R
             call = endpoint.call(inquiry, await endpoint.caller(inquiry), version)
         request = await heard(inquiry)
         if operation.streams:
-            endpoint.streams.check(call.caller.owner)
+            endpoint.may_stream(call, inquiry)
         if call.caller.extensions:
             active = ", ".join(call.caller.extensions)
             name = "a2a-extensions" if version == "1.0" else "x-a2a-extensions"
@@ -386,6 +386,7 @@ class Flow:
         """Since when the reader has not taken what it was sent; 0 if it has."""
         self.sent = time.monotonic()
         self.owner = caller.owner
+        self.expires = caller.expires
         self._places = RESUME in caller.extensions
         self._cut = False
         self._metrics: Metrics | None = None
@@ -397,6 +398,10 @@ class Flow:
     def beat(self) -> None:
         """gRPC has pings of its own."""
         self.sent = time.monotonic()
+
+    def expire(self) -> None:
+        """End it with UNAUTHENTICATED."""
+        self.stream.nudge()
 
     def cut(self) -> None:
         """End a reader that takes nothing; it can come back and resume."""
@@ -424,6 +429,7 @@ class Flow:
         write = self.context.write
         asked: Entry | None = None
         while (entries := await self.stream.next()) is not None:
+            current(self.expires)
             final = entries[-1] if self.stream.over and entries else None
             if self.speech.version != "1.0" and entries:
                 asked = asking(entries[-1], final)

@@ -80,7 +80,7 @@ async def serve(endpoint: Endpoint, exchange: Exchange, path: str) -> None:
         call = endpoint.call(exchange, caller, version)
         request = await _request(found, exchange)
         if found.operation.streams:
-            endpoint.streams.check(call.caller.owner)
+            endpoint.may_stream(call, exchange)
         answering = endpoint.operate(found.operation, request, call, exchange)
         del request  # it may be large, and is of no more use here
         answer = await answering
@@ -202,6 +202,7 @@ async def _stream(endpoint: Endpoint, exchange: Exchange, stream: Stream, call: 
         dialect=_form(version, exchange),
         places=RESUME in call.caller.extensions,
         owner=call.caller.owner,
+        expires=call.caller.expires,
     )
     await pour.run(
         endpoint.streams,

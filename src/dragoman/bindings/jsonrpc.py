@@ -117,7 +117,7 @@ async def serve(endpoint: Endpoint, exchange: Exchange) -> None:
         version = _version(exchange, method, params)
         call = ANONYMOUS[version] if plain else endpoint.call(exchange, caller, version)
         if method.operation.streams:
-            endpoint.streams.check(call.caller.owner)
+            endpoint.may_stream(call, exchange)
         answering = _operate(endpoint, exchange, method, asked, params, call)
         if "0.1" not in method.versions[1:]:
             params = b""
@@ -249,6 +249,7 @@ async def _stream(
         after=b"}",
         places=RESUME in call.caller.extensions,
         owner=call.caller.owner,
+        expires=call.caller.expires,
     )
     await pour.run(
         endpoint.streams,
