@@ -30,6 +30,9 @@ from dragoman.types import (
 LARGE = 1024 * 1024
 """The bytes after which a read of entries is long enough."""
 
+PAGE_BYTES = 8 * 1024 * 1024
+"""The bytes of logs after which a page of a listing is long enough."""
+
 
 class Stale(Exception):
     """The claim is no longer the writer's: another epoch has begun."""
@@ -253,7 +256,8 @@ class Store(Protocol):
         all that there are, unless they are LARGE together."""
 
     async def list(self, scope: Scope, query: Query) -> Page:
-        """A page of born tasks."""
+        """A page of born tasks: fewer than were asked for, but at least one, where they are
+        PAGE_BYTES together."""
 
     async def tally(self, scope: Scope) -> Mapping[TaskState, int]:
         """How many born tasks there are in each state."""

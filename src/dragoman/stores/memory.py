@@ -19,6 +19,7 @@ from dragoman.errors import A2AError, LimitExceeded, TaskNotFound
 from dragoman.events import CancelRequested, Entry
 from dragoman.lifecycle import IllegalEvent
 from dragoman.store import (
+    PAGE_BYTES,
     Accepted,
     Census,
     Claim,
@@ -124,11 +125,14 @@ class MemoryStore:
         shelf = self._shelves.get(scope)
         if shelf is None:
             return Page((), None, 0)
-        logs = list(islice(shelf.matching(query, query.cursor), query.size + 1))
-        cursor = None
-        if len(logs) > query.size:
-            logs.pop()
-            cursor = (logs[-1].changed, logs[-1].id)
+        logs: list[Log] = []
+        cursor, size = None, 0
+        for log in shelf.matching(query, query.cursor):
+            if len(logs) == query.size or size >= PAGE_BYTES:
+                cursor = (logs[-1].changed, logs[-1].id)
+                break
+            logs.append(log)
+            size += log.size(query.artifacts)
         return Page([log.task() for log in logs], cursor, shelf.total(query))
 
     async def tally(self, scope: Scope) -> Mapping[TaskState, int]:

@@ -12,7 +12,7 @@ import msgspec
 from dragoman.caller import Scope
 from dragoman.events import Entry, Received
 from dragoman.lifecycle import fold
-from dragoman.store import Census, Head, Line, Page, Query, Webhook
+from dragoman.store import PAGE_BYTES, Census, Head, Line, Page, Query, Webhook
 from dragoman.stores.codec import STATES, decode_task, decode_webhook
 from dragoman.stores.row import age
 from dragoman.stores.sqlite.driver import Connection
@@ -123,15 +123,20 @@ class View:
             if len(chosen) > query.size:
                 chosen.pop()
                 cursor = (chosen[-1][0], chosen[-1][1])
-            tasks = [self._task(id, query.artifacts) for _, id in chosen]
+            tasks: list[Task] = []
+            size = 0
+            for place in chosen:
+                row = self.row(place[1])
+                assert row is not None  # it is one state of the file
+                folded = self._fold(row, artifacts=query.artifacts)
+                tasks.append(folded.task)
+                size += folded.snapshot + folded.tail
+                if size >= PAGE_BYTES and place is not chosen[-1]:
+                    cursor = (place[0], place[1])
+                    break
             return Page(tasks, cursor, total)
         finally:
             db.execute("COMMIT")
-
-    def _task(self, id: str, artifacts: bool) -> Task:
-        row = self.row(id)
-        assert row is not None  # it is one state of the file
-        return self._fold(row, artifacts=artifacts).task
 
     def _total(self, scope: int, query: Query, where: str, values: tuple[Any, ...]) -> int:
         """Counted while writing; a context or a time makes it a count of index entries."""
