@@ -27,6 +27,14 @@ ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
 BAD_REQUEST = "type.googleapis.com/google.rpc.BadRequest"
 
 
+LONGEST = 1024
+"""The most characters of an error's message: some repeat what the caller has sent."""
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
 class A2AError(Exception):
     """What a caller is told. The class decides the codes, the instance the words."""
 
@@ -48,8 +56,8 @@ class A2AError(Exception):
         metadata: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        self.message = message or self.text
-        self.violations = tuple(violations)
+        self.message = _short(message) or self.text
+        self.violations = tuple((_short(field), _short(what)) for field, what in violations)
         self.metadata = dict(metadata or {})
         self.headers = dict(headers or {})
         super().__init__(self.message)
