@@ -1076,13 +1076,11 @@ class Broken(MemoryStore):
         self.failures[name] = self.failures.get(name, 0) - 1
         return self.failures[name] >= 0
 
-    def claim(
-        self, agents: Collection[str], worker: str, lease: float, limit: int
-    ) -> asyncio.Future[Sequence[Claim]]:
+    def claim(self, *arguments: Any) -> asyncio.Future[Sequence[Claim]]:
         """Perhaps fails."""
         if self.broken("claim"):
             return _failed()
-        return super().claim(agents, worker, lease, limit)
+        return super().claim(*arguments)
 
     def append(
         self, claim: Claim, entries: Sequence[Entry], *, release: bool = False

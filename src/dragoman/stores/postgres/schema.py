@@ -10,6 +10,8 @@ from dragoman.errors import Unavailable
 
 LOCK = 0x64726167
 """The advisory lock of whoever changes the tables."""
+LONG = 3600.0
+"""How long a change of the tables may take."""
 BLOCK = 256
 """So many keys of tasks a process takes at once."""
 
@@ -114,7 +116,12 @@ CREATE TABLE tally (
 ) WITH (fillfactor = 50);
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST,)
+# For the highest rank of an owner, and the owners of whom something waits.
+_WAITING = """
+CREATE INDEX task_waiting ON task (agent, tenant, owner, ready) WHERE ready IS NOT NULL;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _WAITING)
 """Each leads from the version that is its index to the next one."""
 
 VERSION = len(MIGRATIONS)
@@ -179,8 +186,9 @@ async def migrate(db: Any) -> int:
         async with db.transaction():
             await db.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
             before = await version(db)  # another process may have been quicker
+            await db.execute("SET LOCAL statement_timeout = 0")  # a large table takes its time
             for script in MIGRATIONS[before:]:
-                await db.execute(script)
+                await db.execute(script, timeout=LONG)
             await db.execute("UPDATE about SET version = $1", VERSION)
     except asyncpg.DuplicateTableError:
         raise Unusable(OTHERS) from None

@@ -12,6 +12,7 @@ from dragoman.lifecycle import IllegalEvent
 from dragoman.stores.job import Job
 from dragoman.stores.postgres.ledger import Ledger
 from dragoman.stores.postgres.link import Link, gone, refused
+from dragoman.stores.postgres.queue import probe
 from dragoman.stores.recent import Commit
 from dragoman.telemetry import logger
 
@@ -180,6 +181,8 @@ class Writer:
             job.attempt(ledger)
         if ledger.idle:
             return set()
+        if waiting := ledger.waiting():
+            ledger.offer(await probe(db, waiting))
         sql, values, rows = ledger.statement()
         found = await db.fetch(sql, *values)
         lost, commits = ledger.settle(rows, {key for (key,) in found})

@@ -116,7 +116,12 @@ CREATE TABLE about (
 INSERT INTO about (id) VALUES (lower(hex(randomblob(16))));
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _ABOUT)
+# For the highest rank of an owner, and the owners of whom something waits.
+_WAITING = """
+CREATE INDEX task_waiting ON task (agent, scope, ready) WHERE ready IS NOT NULL;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _ABOUT, _WAITING)
 """Each leads from the version that is its index to the next one."""
 
 VERSION = len(MIGRATIONS)
