@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
@@ -9,7 +10,10 @@ from typing import TypeAlias
 from msgspec import Struct
 
 LONGEST = 1024
-"""The most characters of an identity, and of a tenant."""
+"""The most characters of an identity."""
+INDEXED = 512
+"""The most bytes of an agent's key, a tenant, an owner, and of the id of a task or a webhook: so
+that they fit a row of an index together (PostgreSQL has 2,704 bytes for that)."""
 _ODD = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -83,6 +87,24 @@ class Request(Struct, frozen=True):
     """The certificate that the caller has shown below HTTP, PEM or DER; empty if none."""
     url: str = ""
     """The URL that was called, without its query, where a proof must name it; of gRPC its path."""
+
+
+def long(name: str) -> str:
+    """Why this is too long for an index; empty if it is not."""
+    if len(name) * 4 > INDEXED and len(name.encode("utf-8", "surrogatepass")) > INDEXED:
+        return f"is longer than {INDEXED} bytes"
+    return ""
+
+
+_DIGEST = re.compile("sha256:[0-9a-f]{64}")
+
+
+def owner_key(owner: str) -> str:
+    """What stands for an owner in the store: itself, or its digest if it is too long. One that
+    looks like a digest is digested, too, so that no two owners have the same."""
+    if not long(owner) and not _DIGEST.fullmatch(owner):
+        return owner
+    return f"sha256:{hashlib.sha256(owner.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 def fault(name: str) -> str:

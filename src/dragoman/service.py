@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from dragoman import clock
 from dragoman.agent import Agent
 from dragoman.bell import Bell
-from dragoman.caller import Access, Call, Caller, Policy, Scope, fault
+from dragoman.caller import Access, Call, Caller, Policy, Scope, fault, long, owner_key
 from dragoman.errors import (
     ExtendedAgentCardNotConfigured,
     ExtensionSupportRequired,
@@ -339,6 +339,8 @@ class Service:
         if task:
             head = await self.store.head(scope, task)
             new = head is None and task == call.name
+            if new and (why := long(task)):
+                raise InvalidParams.at("id", f"{why}, as it is stored")
             if not new:
                 if head is None or not head.born:
                     raise TaskNotFound
@@ -429,7 +431,8 @@ class Service:
         if chosen:  # two that begin it at the same time are one
             return Receipt(f"task:{chosen}", digest)
         # the keys of those with whom a task is shared are not its owner's
-        guest = "" if scope.owner == call.caller.identity else f"of:{call.caller.identity}:"
+        name = call.caller.identity
+        guest = "" if scope.owner == owner_key(name) else f"of:{name}:"
         if call.key:
             return Receipt(f"{guest}key:{call.key}", digest)
         # Clients reuse message ids: only the same id with the same body is the same send.
@@ -464,9 +467,9 @@ class Service:
             return self._anybody
         if caller.tenant and tenant and tenant != caller.tenant:
             raise Forbidden("The caller belongs to another tenant")
-        if tenant and (why := fault(tenant)):
+        if tenant and (why := fault(tenant) or long(tenant)):
             raise InvalidParams.at("tenant", why)
-        return Scope(self.agent.key, caller.tenant or tenant, caller.identity)
+        return Scope(self.agent.key, caller.tenant or tenant, owner_key(caller.identity))
 
     async def _reach(self, tenant: str, call: Call, operation: str, task: str) -> Scope:
         """Whose tasks this operation is on: the caller's own, unless the policy shares this one."""
@@ -509,6 +512,8 @@ class Service:
     async def _webhook(
         self, config: TaskPushNotificationConfig, task: str, field: str, caller: Caller
     ) -> Webhook:
+        if why := long(config.id):
+            raise InvalidParams.at(f"{field}id", why)
         secrets = config.authentication
         for name, text in (
             ("token", config.token),

@@ -17,7 +17,7 @@ from dragoman.bindings.exchange import Exchange, Inquiry, named
 from dragoman.bindings.observer import Observer, Run
 from dragoman.bindings.signer import EXAMPLE, Signer
 from dragoman.bindings.sse import Streams
-from dragoman.caller import Call, Caller, Request, Scope, fault
+from dragoman.caller import Call, Caller, Request, Scope, fault, long, owner_key
 from dragoman.errors import A2AError, Forbidden, InvalidParams, Unauthenticated
 from dragoman.metrics import Metrics
 from dragoman.operations import Operation
@@ -143,6 +143,8 @@ class Endpoint:
         for name in ("identity", "tenant"):
             if why := fault(getattr(caller, name)):
                 raise Unauthenticated(f"The caller's {name} {why}")
+        if why := long(caller.tenant):
+            raise Unauthenticated(f"The caller's tenant {why}")
         # It is stored with the message: what cannot be read back must not get there.
         return msgspec.json.decode(msgspec.json.encode(caller), type=Caller)
 
@@ -165,7 +167,7 @@ class Endpoint:
 
     def scope(self, call: Call) -> Scope:
         """Whose tasks the caller's are."""
-        return Scope(self.service.agent.key, call.caller.tenant, call.caller.identity)
+        return Scope(self.service.agent.key, call.caller.tenant, owner_key(call.caller.identity))
 
     def operate(
         self, operation: Operation, request: Wire, call: Call, exchange: Inquiry

@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from dragoman.caller import long, owner_key
 from dragoman.cli import UsageError, sheet
 from dragoman.cli.table import Meter, count, size
 from dragoman.stores import dump
@@ -36,10 +37,11 @@ def fail(words: str) -> int:
 
 def list_(arguments: Namespace, make: Make) -> int:
     """Print tasks."""
+    owner = arguments.owner
     choice = Choice(
         agent=arguments.agent,
         tenant=arguments.tenant,
-        owner=arguments.owner,
+        owner=owner_key(owner) if owner and long(owner) else owner,
         context=arguments.context,
         state=_state(arguments.state) if arguments.state else None,
         since=arguments.since or "",

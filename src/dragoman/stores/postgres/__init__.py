@@ -189,7 +189,7 @@ class PostgresStore:
         receipt = None if draft.receipt is None else (scope, draft.receipt.key)
         tasks = () if draft.new else (draft.task,)
         future: asyncio.Future[Any] = self._writer.submit(
-            work, *tasks, receipt=receipt, new=draft.new
+            work, *tasks, receipt=receipt, new=draft.new, owner=scope
         )
         if receipt is None:
             return future
@@ -266,7 +266,7 @@ class PostgresStore:
             ledger.touch(row)
             return row.head()
 
-        return await self._writer.submit(work, task)
+        return await self._writer.submit(work, task, owner=scope)
 
     async def put_webhook(self, scope: Scope, webhook: Webhook) -> None:
         """See `Store.put_webhook`."""
@@ -276,7 +276,7 @@ class PostgresStore:
             ledger.hook(row, self._sealed(webhook), row.last)
             ledger.touch(row)
 
-        await self._writer.submit(work, webhook.config.task_id)
+        await self._writer.submit(work, webhook.config.task_id, owner=scope)
 
     async def webhooks(self, scope: Scope, task: str) -> Sequence[Webhook]:
         """See `Store.webhooks`."""

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from dragoman.caller import Scope
+from dragoman.caller import Scope, long
 from dragoman.stores import dump
 from dragoman.stores.clerk import HEAVY, Differs, Fate
 from dragoman.stores.dump import Dump, Hook, Item, Stub
@@ -269,6 +269,10 @@ def _able(given: Dump) -> str | None:
     texts += [scope.agent, scope.tenant, scope.owner, *(hook.reason for hook in given.webhooks)]
     if any("\0" in text for text in texts):
         return "PostgreSQL keeps no text with a NUL in it"
+    keys = [given.id, scope.agent, scope.tenant, scope.owner]
+    for text in (*keys, *(dump.webhook(hook).config.id for hook in given.webhooks)):
+        if why := long(text):
+            return f"{text[:40]!r}… {why}"
     numbers = [given.version, given.epoch, given.turn, given.settled, given.attempt]
     numbers += [hook.attempts for hook in given.webhooks]
     if max(numbers) >= MOST:

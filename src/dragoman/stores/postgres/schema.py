@@ -6,6 +6,7 @@ from typing import Any
 
 import asyncpg
 
+from dragoman.caller import INDEXED
 from dragoman.errors import Unavailable
 
 LOCK = 0x64726167
@@ -120,6 +121,12 @@ CREATE TABLE tally (
 _WAITING = """
 CREATE INDEX task_waiting ON task (agent, tenant, owner, ready) WHERE ready IS NOT NULL;
 """
+# What is longer than an index can bear beside the others is known by its digest from now on.
+_WAITING += "".join(
+    f"UPDATE {table} SET owner = 'sha256:' || encode(sha256(convert_to(owner, 'UTF8')), 'hex') "
+    f"WHERE octet_length(owner) > {INDEXED};"
+    for table in ("task", "receipt", "tally")
+)
 
 MIGRATIONS: tuple[str, ...] = (_FIRST, _WAITING)
 """Each leads from the version that is its index to the next one."""

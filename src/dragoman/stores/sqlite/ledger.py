@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
-from dragoman.caller import Scope
+from dragoman.caller import Scope, long
 from dragoman.errors import LimitExceeded, TaskNotFound
 from dragoman.events import Entry, Event, Received
 from dragoman.store import LARGE, Draft, Party, Receipt, party
@@ -434,7 +434,13 @@ class Ledger:
             db.executemany(
                 "INSERT INTO receipt (scope, name, digest, task, number) VALUES (?, ?, ?, ?, ?)",
                 [
-                    (self.scope(scope), name, digest, row.key, number)
+                    (
+                        self.scope(scope),
+                        veiled(name) if long(name) else name,
+                        digest,
+                        row.key,
+                        number,
+                    )
                     for (scope, name), (row, digest, number) in self._receipts.items()
                 ],
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dragoman.caller import INDEXED, owner_key
 from dragoman.errors import Unavailable
 from dragoman.stores.sqlite.driver import Connection
 
@@ -158,6 +159,8 @@ def migrate(db: Connection) -> int:
             for statement in script.split(";"):
                 if statement.strip():
                     db.execute(statement)
+        if 0 < before < 3:
+            _shorten(db)
         db.execute(f"PRAGMA application_id = {APPLICATION}")
         db.execute(f"PRAGMA user_version = {VERSION}")
     except BaseException:
@@ -165,3 +168,10 @@ def migrate(db: Connection) -> int:
         raise
     db.execute("COMMIT")
     return before
+
+
+def _shorten(db: Connection) -> None:
+    """Know owners by their digests that are longer than other stores can bear."""
+    found = "SELECT key, owner FROM scope WHERE length(CAST(owner AS BLOB)) > ?"
+    for key, owner in db.execute(found, (INDEXED,)).fetchall():
+        db.execute("UPDATE scope SET owner = ? WHERE key = ?", (owner_key(owner), key))
