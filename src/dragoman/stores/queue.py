@@ -39,9 +39,12 @@ class Queue:
         """A log has become ready."""
         scope, heap = log.scope, self._heap
         self._came += 1
+        if not heap:
+            self._owners[scope] = deque(((0, self._came, log),))
+            heap.append((0, self._came, scope))
+            return
         places = self._owners.get(scope)
-        lowest = heap[0][0] if heap else None
-        rank = self._ranks.give(scope, lowest, places[-1][0] if places else None)
+        rank = self._ranks.give(scope, heap[0][0], places[-1][0] if places else None)
         if places is None:
             self._owners[scope] = deque(((rank, self._came, log),))
             heappush(heap, (rank, self._came, scope))
@@ -51,8 +54,10 @@ class Queue:
     def pop(self, passing: Collection[Party]) -> Log | None:
         """Whose turn it is, but for those who are passed over."""
         heap = self._heap
+        if not passing:
+            return self._pop() if heap else None
         passed = []
-        while heap and passing and party(heap[0][2]) in passing:
+        while heap and party(heap[0][2]) in passing:
             passed.append(heappop(heap))
         found = self._pop() if heap else None
         for place in passed:
