@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 
 import asyncpg
 import pytest
@@ -14,9 +15,11 @@ import pytest
 from dragoman.caller import Scope
 from dragoman.store import Claim, Draft, Receipt, Store
 from dragoman.stores.postgres import PostgresStore
+from dragoman.stores.postgres.clerk import Clerk as PostgresClerk
 from dragoman.stores.postgres.queue import CLAIM
 from dragoman.stores.ranks import AHEAD
 from dragoman.stores.sqlite import SqliteStore
+from dragoman.stores.sqlite.clerk import Clerk as FileClerk
 from tests.unit.stores import LONG, I, accept, database, received, say
 
 MANY = 10_000
@@ -196,7 +199,7 @@ async def steps(store: SqliteStore, *passing: Scope) -> int:
     return count
 
 
-async def test_a_claim_costs_the_same_whatever_waits_in_a_file(tmp_path: object) -> None:
+async def test_a_claim_costs_the_same_whatever_waits_in_a_file(tmp_path: Path) -> None:
     cost = {}
     for number in (100, MANY):
         store = SqliteStore(f"{tmp_path}/{number}.db")
@@ -249,3 +252,31 @@ async def buffers(db: asyncpg.Connection, sql: str, values: Sequence[object]) ->
     await transaction.rollback()
     plan = json.loads(text)[0]["Plan"]
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+# ---- what is imported ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_what_is_imported_takes_turns_too(kind: str, tmp_path: Path) -> None:
+    source, target = tmp_path / "source.db", tmp_path / "target.db"
+    store: Store = SqliteStore(source)
+    await store.open()
+    await flood(store, 50, "a")
+    await store.close()
+    url = "" if kind == "sqlite" else database()
+    store = PostgresStore(url) if url else SqliteStore(target)
+    await store.open()
+    await send(store, "b0", "b1", "b2")
+    await store.close()
+
+    def move() -> None:
+        with FileClerk(source) as given:
+            tasks = list(given.export(pytest.fail))
+        with PostgresClerk(url, write=True) if url else FileClerk(target, write=True) as taker:
+            assert set(taker.put(tasks, replace=False)) == {"new"}
+
+    await asyncio.to_thread(move)
+    await store.open()
+    assert [name[0] for name in await claim(store, 6)] == ["b", "a", "b", "a", "b", "a"]
+    await store.close()
