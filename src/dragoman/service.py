@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from dragoman import clock
 from dragoman.agent import Agent
 from dragoman.bell import Bell
-from dragoman.caller import Access, Call, Caller, Policy, Scope, fault, unqualified
+from dragoman.caller import Access, Call, Caller, Policy, Scope, fault, long, unqualified
 from dragoman.errors import (
     ExtendedAgentCardNotConfigured,
     ExtensionSupportRequired,
@@ -346,6 +346,8 @@ class Service:
         if task:
             head = await self.store.head(scope, task)
             new = head is None and task == call.name
+            if new and (why := long(task)):
+                raise InvalidParams.at("id", f"{why}, as it is stored")
             if not new:
                 if head is None or not head.born:
                     raise TaskNotFound
@@ -472,7 +474,7 @@ class Service:
         if not tenant and not caller.tenant and not caller.identity:
             return self._anybody
         if tenant and tenant != caller.tenant:
-            if why := fault(tenant):
+            if why := fault(tenant) or long(tenant):
                 raise InvalidParams.at("tenant", why)
             # a tenant on the card is for those whose credential does not say another
             if not caller.may_name(tenant) and (caller.tenant or tenant != self.agent.tenant):
@@ -521,6 +523,8 @@ class Service:
     async def _webhook(
         self, config: TaskPushNotificationConfig, task: str, field: str, caller: Caller
     ) -> Webhook:
+        if why := long(config.id):
+            raise InvalidParams.at(f"{field}id", why)
         secrets = config.authentication
         for name, text in (
             ("token", config.token),

@@ -18,7 +18,7 @@ from dragoman.bindings.exchange import Exchange, Inquiry, named
 from dragoman.bindings.observer import Observer, Run
 from dragoman.bindings.signer import EXAMPLE, Signer
 from dragoman.bindings.sse import Streams, current
-from dragoman.caller import Call, Caller, Request, Scope, fault
+from dragoman.caller import Call, Caller, Request, Scope, fault, long
 from dragoman.errors import A2AError, Forbidden, InvalidParams, Unauthenticated
 from dragoman.metrics import Metrics
 from dragoman.operations import Operation
@@ -146,6 +146,8 @@ class Endpoint:
         for name in ("identity", "realm", "tenant"):
             if why := fault(getattr(caller, name)):
                 raise Unauthenticated(f"The caller's {name} {why}")
+        if why := long(caller.tenant):
+            raise Unauthenticated(f"The caller's tenant {why}")
         # It is stored with the message: what cannot be read back must not get there.
         return msgspec.json.decode(msgspec.json.encode(caller), type=Caller)
 

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from dragoman.caller import fault, qualified
+from dragoman.caller import fault, long, owner_key, qualified
 from dragoman.cli import UsageError, sheet
 from dragoman.cli.table import Meter, count, size
 from dragoman.stores import dump
@@ -45,7 +45,7 @@ def list_(arguments: Namespace, make: Make) -> int:
     choice = Choice(
         agent=arguments.agent,
         tenant=arguments.tenant,
-        owner=owner,
+        owner=owner_key(owner) if owner and long(owner) else owner,
         context=arguments.context,
         state=_state(arguments.state) if arguments.state else None,
         since=arguments.since or "",

@@ -252,24 +252,29 @@ class View:
             tasks = await self._link.fetch(
                 "SELECT state, sum(number) FROM tally WHERE agent = $1 GROUP BY state", agent
             )
-            ((ready, behind, parked),) = await self._link.fetch(
-                "SELECT (SELECT count(*) FROM task WHERE agent = $1 AND ready IS NOT NULL), "
-                "(SELECT count(*) FROM line WHERE agent = $1 AND behind AND NOT parked), "
+            ((ready, oldest),) = await self._link.fetch(
+                "SELECT count(*), min(key) FROM task WHERE agent = $1 AND ready IS NOT NULL", agent
+            )
+            ((behind, parked),) = await self._link.fetch(
+                "SELECT (SELECT count(*) FROM line WHERE agent = $1 AND behind AND NOT parked), "
                 "(SELECT count(*) FROM line WHERE agent = $1 AND behind AND parked)",
                 agent,
             )
-            first = await self._link.fetch(
-                "SELECT entry.number, entry.turn, entry.kind, entry.body FROM (SELECT key, inbox "
-                "FROM task WHERE agent = $1 AND ready IS NOT NULL ORDER BY ready, key LIMIT 1) "
-                "AS task JOIN entry ON entry.task = task.key "
-                "AND entry.number = split_part(task.inbox, ',', 1)::int",
-                agent,
+            # the first in order of age may have a new message, and the next may be a new task
+            waiting = await self._link.fetch(
+                "SELECT entry.number, entry.turn, entry.kind, entry.body FROM task "
+                "JOIN entry ON entry.task = task.key "
+                "AND entry.number = split_part(task.inbox, ',', 1)::int WHERE task.key IN ($2, "
+                "(SELECT key FROM task WHERE agent = $1 AND ready IS NOT NULL "
+                "ORDER BY ready, key LIMIT 1))",
+                *(agent, oldest),
             )
-            event = entry(*first[0]).event if first else None
+            events = (entry(*columns).event for columns in waiting)
+            ages = [age(event) for event in events if isinstance(event, Received)]
             found[agent] = Census(
                 tasks={STATES[state]: int(number) for state, number in tasks},
                 ready=ready,
-                oldest=age(event) if isinstance(event, Received) else 0.0,
+                oldest=max(ages, default=0.0),
                 behind=behind,
                 parked=parked,
             )

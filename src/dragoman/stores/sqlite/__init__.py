@@ -26,6 +26,7 @@ from dragoman.events import CancelRequested, Entry, Received
 from dragoman.lifecycle import birth
 from dragoman.security.seal import Seal, Unsealable
 from dragoman.store import (
+    NOBODY,
     Accepted,
     Census,
     Claim,
@@ -34,6 +35,7 @@ from dragoman.store import (
     Head,
     Line,
     Page,
+    Party,
     Query,
     Record,
     Renewal,
@@ -176,12 +178,7 @@ class SqliteStore:
             if draft.webhook is not None:
                 lines.put(ledger, row, self._sealed(draft.webhook), number)
             if receipt is not None:
-                ledger.flush()  # it gives a new row its key
-                ledger.db.execute(
-                    "INSERT INTO receipt (scope, name, digest, task, number) "
-                    "VALUES (?, ?, ?, ?, ?)",
-                    (ledger.scope(scope), receipt.key, receipt.digest, row.key, number),
-                )
+                ledger.keep(row, receipt, number)
             return Accepted(row.head(), number, draft.received, True)
 
         return self._writer.submit(work)
@@ -289,7 +286,12 @@ class SqliteStore:
     # -- for workers
 
     def claim(
-        self, agents: Collection[str], worker: str, lease: float, limit: int
+        self,
+        agents: Collection[str],
+        worker: str,
+        lease: float,
+        limit: int,
+        passing: Collection[Party] = NOBODY,
     ) -> asyncio.Future[Sequence[Claim]]:
         """See `Store.claim`."""
         names = list(agents)
@@ -298,24 +300,18 @@ class SqliteStore:
         names = names[first:] + names[:first]
 
         def work(ledger: Ledger) -> Sequence[tuple[Head, Received]]:
-            until = time.monotonic() + lease
-            queues = [ledger.ready(agent, limit) for agent in names]
             taken: list[tuple[Head, Received]] = []
-            # one of each in turn, so that a busy agent does not starve the others
-            for place in range(max(map(len, queues), default=0)):
-                for queue in queues:
-                    if place < len(queue) and len(taken) < limit:
-                        row = queue[place]
-                        try:
-                            received = ledger.received(row, row.inbox[0])
-                        except msgspec.MsgspecError as error:  # it must not hold up the others
-                            logger.error("a message cannot be read: %s", error)
-                            row.revoke(row.epoch, row.head().ending(TaskState.FAILED, UNREADABLE))
-                        else:
-                            row.take(worker, until)
-                            row.mail = None
-                            taken.append((row.head(), received))
-                        ledger.touch(row)
+            until, left = time.monotonic() + lease, limit
+            if passing:
+                queues = [ledger.others(agent, left, passing) for agent in names]
+                taken += _take(ledger, queues, worker, until, left)
+                left -= len(taken)
+            if left:
+                queues = [ledger.ready(agent, left) for agent in names]
+                taken += _take(ledger, queues, worker, until, left)
+                for agent, queue in zip(names, queues, strict=True):
+                    if len(queue) < left and not any(row.ready for row in queue):
+                        ledger.taken(agent)
             return taken
 
         claims: asyncio.Future[Sequence[Claim]] = self._loop.create_future()
@@ -560,3 +556,25 @@ class SqliteStore:
 
     def _opened(self, webhook: Webhook) -> Webhook:
         return secrets(webhook, self._seal.open)
+
+
+def _take(
+    ledger: Ledger, queues: Sequence[Sequence[Leaf]], worker: str, until: float, limit: int
+) -> list[tuple[Head, Received]]:
+    """Claim rows: one of each queue in turn, so that a busy agent does not starve the others."""
+    taken: list[tuple[Head, Received]] = []
+    for place in range(max(map(len, queues), default=0)):
+        for queue in queues:
+            if place < len(queue) and len(taken) < limit:
+                row = queue[place]
+                try:
+                    received = ledger.received(row, row.inbox[0])
+                except msgspec.MsgspecError as error:  # it must not hold up the others
+                    logger.error("a message cannot be read: %s", error)
+                    row.revoke(row.epoch, row.head().ending(TaskState.FAILED, UNREADABLE))
+                else:
+                    row.take(worker, until)
+                    row.mail = None
+                    taken.append((row.head(), received))
+                ledger.touch(row)
+    return taken

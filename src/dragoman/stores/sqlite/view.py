@@ -174,21 +174,25 @@ class View:
             (agent,),
         ).fetchall()
         queue = "FROM task WHERE agent = ? AND ready NOTNULL"
-        (ready,) = db.execute(f"SELECT count(*) {queue}", (agent,)).fetchone()
-        first = db.execute(f"SELECT key, inbox {queue} ORDER BY ready LIMIT 1", (agent,)).fetchone()
-        oldest = 0.0
-        if first is not None:
-            number = int(first[1].partition(",")[0])
-            (entry,) = entries(db, first[0], number - 1, 1)
+        ready, oldest = db.execute(f"SELECT count(*), min(key) {queue}", (agent,)).fetchone()
+        # the first in order of age may have a new message, and the next one may be a new task
+        waiting = db.execute(
+            f"SELECT key, inbox FROM task WHERE key IN (?, (SELECT key {queue} "
+            "ORDER BY ready, key LIMIT 1))",
+            (oldest, agent),
+        ).fetchall()
+        ages = []
+        for key, inbox in waiting:
+            (entry,) = entries(db, key, int(inbox.partition(",")[0]) - 1, 1)
             assert isinstance(entry.event, Received)
-            oldest = age(entry.event)
+            ages.append(age(entry.event))
         lines = "SELECT count(*) FROM line WHERE agent = ? AND behind = 1 AND parked ="
         (behind,) = db.execute(f"{lines} 0", (agent,)).fetchone()
         (parked,) = db.execute(f"{lines} 1", (agent,)).fetchone()
         return Census(
             tasks={STATES[state]: number for state, number in tasks},
             ready=ready,
-            oldest=oldest,
+            oldest=max(ages, default=0.0),
             behind=behind,
             parked=parked,
         )
