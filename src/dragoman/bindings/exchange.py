@@ -187,11 +187,15 @@ class Exchange:
 
     def request(self) -> Request:
         """What `identify` is shown."""
+        headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in self.scope["headers"]}
+        if b"cookie" in self.headers:  # HTTP/2 may split it
+            lines = [v for k, v in self.scope["headers"] if k == b"cookie"]
+            headers["cookie"] = b"; ".join(lines).decode("latin-1")
         return Request(
             method=self.method,
             path=self.scope["path"],
             query=self.scope.get("query_string", b"").decode("latin-1"),
-            headers={k.decode("latin-1"): v.decode("latin-1") for k, v in self.scope["headers"]},
+            headers=headers,
             client=self.peer,
             certificate=self._certificate(),
         )
