@@ -214,8 +214,8 @@ class Exchange:
     async def body(self) -> bytes:
         """The whole body: bounded in size and time, declared as JSON, and not nested too deeply."""
         kind = self.headers.get(b"content-type")
-        if kind is not None and kind != JSON:
-            _check_type(kind)
+        if kind != JSON:
+            self._check_type(kind or b"")
         settings = self.settings
         if self._declared() > settings.max_body:
             raise _too_large(settings.max_body)
@@ -223,6 +223,17 @@ class Exchange:
         if deeper(found, settings.max_depth):
             raise InvalidRequest(f"JSON is nested deeper than {settings.max_depth} levels")
         return found
+
+    def _check_type(self, kind: bytes) -> None:
+        # A browser may send other types, or none, across sites without asking first.
+        bare = kind.partition(b";")[0].strip().lower()
+        if bare in (JSON, A2A) or bare.endswith(b"+json"):
+            return
+        if kind.strip():
+            text = bare.decode("latin-1")[:64]
+            raise MediaTypeNotAccepted(f"Content-Type must be application/json, not {text!r}")
+        if b"origin" in self.headers or self.header(b"sec-fetch-site") == "cross-site":
+            raise MediaTypeNotAccepted("Content-Type must be application/json, and is missing")
 
     async def _read(self, limit: int) -> bytes:
         chunks: list[bytes] = []
@@ -316,11 +327,3 @@ def deeper(body: bytes, limit: int) -> bool:
         if max(steps) > limit:
             return True
     return False
-
-
-def _check_type(kind: bytes) -> None:
-    # A browser may send other types across sites without asking first.
-    bare = kind.partition(b";")[0].strip().lower()
-    if bare not in (JSON, A2A, b"") and not bare.endswith(b"+json"):
-        text = bare.decode("latin-1")[:64]
-        raise MediaTypeNotAccepted(f"Content-Type must be application/json, not {text!r}")
