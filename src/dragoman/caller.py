@@ -117,7 +117,8 @@ class Request(Struct, frozen=True):
     certificate: str | bytes = ""
     """The certificate that the caller has shown below HTTP, PEM or DER; empty if none."""
     url: str = ""
-    """The URL that was called, without its query, where a proof must name it; of gRPC its path."""
+    """The URL that was called, without its query, where a proof must name it; of gRPC its path,
+    behind `//` and the host if that is set. Empty if the server does not know its own address."""
 
 
 def qualified(realm: str, identity: str) -> str:

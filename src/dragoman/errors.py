@@ -3,13 +3,14 @@
 A2AError
 ├── TaskNotFound                      ├── ParseError
 ├── TaskNotCancelable                 ├── InvalidRequest
-├── PushNotificationNotSupported      ├── MethodNotFound
-├── UnsupportedOperation              │   └── MethodNotAllowed
-├── ContentTypeNotSupported           ├── InvalidParams
-├── InvalidAgentResponse              ├── InternalError
-├── ExtendedAgentCardNotConfigured    ├── Unauthenticated
-├── ExtensionSupportRequired          ├── Forbidden
-└── VersionNotSupported               ├── Unavailable
+├── PushNotificationNotSupported      │   └── AmbiguousRequest
+├── UnsupportedOperation              ├── MethodNotFound
+├── ContentTypeNotSupported           │   └── MethodNotAllowed
+├── InvalidAgentResponse              ├── InvalidParams
+├── ExtendedAgentCardNotConfigured    ├── InternalError
+├── ExtensionSupportRequired          ├── Unauthenticated
+└── VersionNotSupported               ├── Forbidden
+                                      ├── Unavailable
                                       ├── MediaTypeNotAccepted
                                       ├── Misdirected
                                       └── LimitExceeded
@@ -173,6 +174,12 @@ class InvalidRequest(A2AError):
     rpc, http, grpc = -32600, 400, "INVALID_ARGUMENT"
     reason, text = "INVALID_REQUEST", "Invalid request"
     former = "InvalidRequestError"
+
+
+class AmbiguousRequest(InvalidRequest):
+    """What may stand only once in a request stands there again, so that readers could differ."""
+
+    text, transport = "A header is repeated", True
 
 
 class MethodNotFound(A2AError):
