@@ -17,10 +17,10 @@ from tests.faults.raw import connect, request
 from tests.serving import served, serving
 
 AUTH = [
-    Token({"ann": "one", "bob": "two"}),
-    ApiKey(header="X-Key", keys={"ann": "one", "bob": "two"}),
-    Certificate(header="X-Client-Cert", proxies=["127.0.0.0/8"]),
-    Basic({"ann": "pw"}),
+    Token({"ann": "one", "bob": "two"}, realm="staff"),
+    ApiKey(header="X-Key", keys={"ann": "one", "bob": "two"}, realm="staff"),
+    Certificate(header="X-Client-Cert", proxies=["127.0.0.0/8"], realm="staff"),
+    Basic({"ann": "pw"}, realm="staff"),
 ]
 BODY = json.dumps(
     {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hello"}]}}
