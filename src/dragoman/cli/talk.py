@@ -189,7 +189,7 @@ async def say(agent: Client, arguments: argparse.Namespace) -> int:
         async with _meter("waiting for the answer"):
             result = await agent.send(parts, wait=not arguments.no_wait, **where, **saying)
         return screen.result(result)
-    async with agent.stream(parts, **where, **saying) as stream:
+    async with agent.stream(parts, keep=False, **where, **saying) as stream:
         async for event in stream:
             screen.event(event)
     screen.rest()
@@ -214,7 +214,7 @@ async def watch(agent: Client, arguments: argparse.Namespace) -> int:
     screen = Screen(as_json=arguments.json, folder=arguments.output)
     if task.status.state.terminal:
         return screen.result(Result(task))
-    async with agent.task(arguments.task).subscribe() as stream:
+    async with agent.task(arguments.task).subscribe(keep=False) as stream:
         async for event in stream:
             screen.event(event)
     screen.rest()

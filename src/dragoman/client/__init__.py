@@ -14,6 +14,7 @@ from dragoman.client.discovery import Shelf
 from dragoman.client.download import fetch
 from dragoman.client.engine import Body, Engine, Request, Response, Sockets, Unreachable
 from dragoman.client.inbox import Inbox
+from dragoman.client.limits import Limits, TooLarge
 from dragoman.client.oauth import Invitation, OAuth
 from dragoman.client.pins import Origins, Pins
 from dragoman.client.remote import Remote
@@ -31,6 +32,7 @@ __all__ = (
     "File",
     "Inbox",
     "Invitation",
+    "Limits",
     "Login",
     "Need",
     "OAuth",
@@ -47,6 +49,7 @@ __all__ = (
     "Sockets",
     "Stream",
     "TokenProvider",
+    "TooLarge",
     "Trust",
     "Unreachable",
     "Unverified",

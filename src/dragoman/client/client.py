@@ -23,6 +23,7 @@ from dragoman.client.credentials import ANYWHERE, LIMIT, Auth, Guard, wanted
 from dragoman.client.discovery import INSTALL, SPOKEN, Cards, Shelf, address, interfaces
 from dragoman.client.engine import Broken, Engine, Inside, Sockets, Unreachable
 from dragoman.client.inbox import Inbox
+from dragoman.client.limits import DEFAULT, Limits, TooLarge
 from dragoman.client.pins import judge
 from dragoman.client.remote import Remote
 from dragoman.client.result import Result
@@ -87,6 +88,8 @@ class Options(TypedDict, total=False):
     """How long a stream may bring nothing at all before it is taken up again; 60 s."""
     attempts: int
     """How often to try what fails; 8, which takes about ten seconds."""
+    limits: Limits
+    """How much is taken of the agent: bytes of an answer and of a task, events of a stream."""
     signed_by: Judge | Keys | None
     """Whose signature the card must have: keys, `Trust`, `Pins`, `Origins`; by default nobody's."""
     shelf: Shelf | None
@@ -155,6 +158,7 @@ class Client:
         self.attempts = options.get("attempts", 8)
         if self.timeout <= 0 or self.patience <= 0 or self.attempts < 1:
             raise ValueError("timeout, patience and attempts must be more than nothing")
+        self.limits = options.get("limits", DEFAULT)
         self.inbox = options.get("inbox")
         self._behalf = options.get("behalf")
         self._open: set[str] = set()
@@ -246,7 +250,9 @@ class Client:
 
     def _use(self, interface: AgentInterface) -> None:
         self.interface = interface
-        self.binding = BINDINGS[interface.protocol_binding.upper()](self._guard, interface)
+        self.binding = BINDINGS[interface.protocol_binding.upper()](
+            self._guard, interface, self.limits
+        )
 
     def rotate(self, asked: AgentInterface, error: BaseException) -> None:
         """Use the next interface if this one does not answer; unless another call, which failed at
@@ -264,6 +270,8 @@ class Client:
         """Whether it is this interface that is wrong, and not what was asked: another one is good,
         and this one has never been; or its version was only guessed."""
         if "interface" not in vars(self) or self.interface in self._good:
+            return False
+        if isinstance(error, TooLarge):
             return False
         wrong = isinstance(error, InvalidAgentResponse | MethodNotFound | InternalError)
         return (wrong and bool(self._good)) or (

@@ -14,11 +14,11 @@ from msgspec.structs import replace
 
 from dragoman.client.credentials import private
 from dragoman.client.engine import Engine, Request, Response, origin, whole
+from dragoman.client.limits import CARD, TooLarge
 from dragoman.dialects import v1_0
 from dragoman.dialects.v0_3 import card as v0_3
 from dragoman.dialects.v0_3 import card_proto
 from dragoman.errors import A2AError, InvalidAgentResponse, VersionNotSupported, restored
-from dragoman.security.canonical import LARGEST
 from dragoman.security.signing import PATIENCE, SET_SIZE, Judge, Unverified
 from dragoman.types import AgentCard, AgentInterface
 
@@ -144,11 +144,11 @@ class Cards:
         if tag:
             headers["if-none-match"] = tag
         response = await self._engine.send(Request("GET", url, headers))
-        if self._judge is None:
-            return response, await whole(response)
         try:
-            return response, await whole(response, LARGEST)
-        except InvalidAgentResponse as error:
+            return response, await whole(response, CARD)
+        except TooLarge as error:
+            if self._judge is None:
+                raise TooLarge(f"the card at {url}: {error}", value=CARD) from None
             raise Unverified(f"{url}: {error}") from None
 
 

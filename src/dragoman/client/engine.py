@@ -17,15 +17,13 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from dragoman.errors import InvalidAgentResponse
+from dragoman.client.limits import DEFAULT, TooLarge
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
 
     from dragoman.client.grpc import Calls
 
-LONGEST = 64 * 1024 * 1024
-"""The longest answer that is read as a whole."""
 CONNECT = 10.0
 """How long a connection may take to be made."""
 
@@ -64,6 +62,8 @@ class Request(Struct, frozen=True):
     body: bytes | Body = b""
     patience: float | None = None
     """How long the answer may bring no byte at all before it counts as broken."""
+    longest: int = DEFAULT.answer
+    """The most bytes of one message of the answer, where the transport must know that (gRPC)."""
     tls: SSLContext | None = None
     """What to show the server of oneself, where that is not what the engine shows everybody."""
 
@@ -114,14 +114,16 @@ def loopback(host: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
-async def whole(response: Response, most: int = 0) -> bytes:
-    """The body of an answer, which is closed then; InvalidAgentResponse if it is too long."""
-    found, most = bytearray(), most or LONGEST
+async def whole(response: Response, most: int, limit: str = "") -> bytes:
+    """The body of an answer, which is closed then; TooLarge if it has more bytes than that.
+    `limit` is the field of `Limits` that says so."""
+    found = bytearray()
     try:
         async for chunk in response.chunks():
             found += chunk
             if len(found) > most:
-                raise InvalidAgentResponse(f"the answer is longer than {most} bytes")
+                words = f"the answer is longer than {most} bytes"
+                raise TooLarge.of(words, limit, most) if limit else TooLarge(words, value=most)
     finally:
         await response.close()
     return bytes(found)

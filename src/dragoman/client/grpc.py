@@ -16,7 +16,6 @@ import grpc
 
 from dragoman.client import pem
 from dragoman.client.engine import (
-    LONGEST,
     Broken,
     Request,
     Response,
@@ -38,7 +37,6 @@ STATUSES = {
     "UNAVAILABLE": 503,
 }
 OPTIONS = (
-    ("grpc.max_receive_message_length", LONGEST),
     ("grpc.max_send_message_length", -1),
     ("grpc.enable_retries", 0),  # what may be done twice is known above
     ("grpc.primary_user_agent", "dragoman"),
@@ -55,13 +53,13 @@ class Calls:
     def __init__(self, context: ssl.SSLContext | None = None, tap: Tap | None = None) -> None:
         self._context = context
         self._tap = tap
-        self._channels: dict[tuple[str, ssl.SSLContext | None], Any] = {}
+        self._channels: dict[tuple[str, ssl.SSLContext | None, int], Any] = {}
 
     async def send(self, request: Request) -> Response:
         """See `Engine.send`. A stream's answer is here with its first message."""
         assert isinstance(request.body, bytes)
         parts = urlsplit(request.url)
-        channel = self._channel(parts.scheme, parts.netloc, request.tls)
+        channel = self._channel(parts.scheme, parts.netloc, request.tls, request.longest)
         metadata = [(name.lower(), value) for name, value in request.headers.items()]
         if self._tap is not None:
             lines = [f"gRPC {parts.path} ({len(request.body)} bytes)"]
@@ -74,16 +72,17 @@ class Calls:
             self._tap(False, f"gRPC {answer.name}\r\n\r\n".encode())
         return answer
 
-    def _channel(self, scheme: str, netloc: str, tls: ssl.SSLContext | None) -> Any:
+    def _channel(self, scheme: str, netloc: str, tls: ssl.SSLContext | None, longest: int) -> Any:
         context = tls or self._context
-        key = netloc, context if scheme == "grpcs" else None
+        key = netloc, context if scheme == "grpcs" else None, longest
         channel = self._channels.get(key)
         if channel is None:
+            options = (*OPTIONS, ("grpc.max_receive_message_length", longest))
             if scheme == "grpcs":
                 credentials = _credentials(context)
-                channel = grpc.aio.secure_channel(netloc, credentials, OPTIONS)
+                channel = grpc.aio.secure_channel(netloc, credentials, options)
             else:
-                channel = grpc.aio.insecure_channel(netloc, OPTIONS)
+                channel = grpc.aio.insecure_channel(netloc, options)
             self._channels[key] = channel
         return channel
 

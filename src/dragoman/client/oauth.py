@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from dragoman.client.credentials import Need, Withheld, private
 from dragoman.client.engine import Engine, Request, Unreachable, origin, whole
+from dragoman.client.limits import CARD
 from dragoman.errors import Unauthenticated
 
 Flow = Literal["", "client", "code", "device"]
@@ -189,7 +190,7 @@ class OAuth:
     async def _discover(self, need: Need, url: str) -> Endpoints:
         self._check(url, need)
         response = await need.engine.send(Request("GET", url, {"accept": "application/json"}))
-        document = _object(await whole(response), response.status, url)
+        document = _object(await whole(response, CARD), response.status, url)
         issuer = str(document.get("issuer", ""))
         if url != f"{issuer.rstrip('/')}/.well-known/openid-configuration":
             raise Unauthenticated(f"{url} speaks for another issuer: {issuer or 'none'}")
@@ -309,7 +310,7 @@ class OAuth:
         body = urlencode(sent).encode()
         async with asyncio.timeout(30):
             response = await engine.send(Request("POST", url, headers, body))
-            return _object(await whole(response), response.status, url)
+            return _object(await whole(response, CARD), response.status, url)
 
     # -- between runs
 

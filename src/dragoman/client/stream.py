@@ -13,6 +13,7 @@ from dragoman import otel
 from dragoman.client.binding import Order
 from dragoman.client.engine import Silent, Unreachable
 from dragoman.client.folding import Event, Folding
+from dragoman.client.limits import TooLarge
 from dragoman.client.result import Result
 from dragoman.client.retry import PASSING, Pauses
 from dragoman.client.upload import File
@@ -25,7 +26,9 @@ from dragoman.errors import (
 )
 from dragoman.events import RESUME
 from dragoman.operations import BY_CALL
+from dragoman.telemetry import logger
 from dragoman.types import (
+    Message,
     SendMessageRequest,
     StreamResponse,
     SubscribeToTaskRequest,
@@ -66,6 +69,11 @@ class Stream:
         self._key = key
         self._files = files or {}
         self._folding = Folding(keep=keep)
+        self._keep = keep
+        self._count = 0
+        """How many events have come."""
+        self._strays = 0
+        """How many of them were of other tasks."""
         self._number = 0
         """The last place that the agent told."""
         self._fresh = True
@@ -130,6 +138,8 @@ class Stream:
                 if not self._over():
                     raise Unreachable("the stream ended before the task did")
                 break
+            except TooLarge as error:
+                raise self._much(error) from None
             except (A2AError, Unreachable) as error:
                 passing = isinstance(error, PASSING) and not (self._deaf or self._once(error))
                 if passing and self._final():
@@ -184,7 +194,7 @@ class Stream:
     async def _looked(self) -> AsyncIterator[Event]:
         """Of an agent that is not listened to: what it answers, and what becomes of the task."""
         if isinstance(self._request, SubscribeToTaskRequest):
-            task = await self._client.task(self._request.id).get()
+            task = await self._get(self._request.id)
             self._take(task)
             yield task
         else:
@@ -224,17 +234,16 @@ class Stream:
         """Subscribe anew, and tell what the task has gained meanwhile."""
         first = self._patched = True
         try:
-            async for item in self._listen("subscribe", self._subscription()):
-                event = _event(item)
+            async for event in self._told("subscribe", self._subscription()):
                 if first and isinstance(event, Task):
-                    gained = self._folding.catch_up(event)
+                    gained = self._catch_up(event)
                 else:
                     self._take(event)
                     gained = [event]
                 first = False
-                for event in gained:
-                    self._last = event
-                    yield event
+                for news in gained:
+                    self._last = news
+                    yield news
                 if self._final() or self._stands():
                     return
         except (UnsupportedOperation, TaskNotFound, MethodNotFound):
@@ -258,9 +267,15 @@ class Stream:
     async def _correct(self) -> list[Event]:
         """What the task itself has over what was told. Without places, an event may be told by
         the task and again by the stream; the task is right."""
-        task = await self._client.task(self._folding.id).get()
+        task = await self._get(self._folding.id)
         self._patched = False
-        return self._folding.catch_up(task)
+        return self._catch_up(task)
+
+    async def _get(self, id: str) -> Task:
+        task = await self._client.task(id).get()
+        if task.id != id:
+            raise InvalidAgentResponse(f"the agent was asked for task {id} and told {task.id}")
+        return task
 
     # -- inside
 
@@ -272,23 +287,70 @@ class Stream:
     ) -> AsyncIterator[Event]:
         """What one connection tells, and was not told before."""
         self._last = None
-        async for item in self._listen(call, request, headers):
-            event = _event(item)
+        async for event in self._told(call, request, headers):
             metadata = event.metadata
             if metadata and RESUME in metadata:  # our own business
                 mark = metadata.pop(RESUME)
                 number = mark.get("place") if type(mark) is dict else None
                 if type(number) is int:
-                    if number <= self._number and not mark.get("reset") and self._of(event):
+                    if (
+                        number <= self._number
+                        and not mark.get("reset")
+                        and _of(event) == self._folding.id
+                    ):
                         continue  # it was told before: a fresh start may lie further back
                     self._number = number
                 event = replace(event, metadata=metadata or None)
             if self._fresh:
                 self._take(event)
             else:
-                self._folding.take(event)
+                self._fold(event)
             self._last = event
             yield event
+
+    async def _told(
+        self,
+        call: str,
+        request: SendMessageRequest | SubscribeToTaskRequest,
+        headers: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[Event]:
+        """What one connection tells of the task that is followed."""
+        async for item in self._listen(call, request, headers):
+            event = _event(item)
+            self._count += 1
+            most = self._client.limits.events
+            if self._keep and self._count > most:
+                words = f"the stream has more than {most} events"
+                raise TooLarge.of(words, "events", most, also=", or stream with keep=False")
+            if self._stray(event):
+                self._strays += 1
+                if self._strays == 1:  # an agent that does so may do so often
+                    logger.warning(
+                        "the agent sent an event of another task on the stream of task %s; "
+                        "such events are skipped",
+                        self._id,
+                    )
+                continue
+            yield event
+
+    @property
+    def _id(self) -> str:
+        """The task that is followed; empty while that is not known."""
+        if self._folding.id:
+            return self._folding.id
+        request = self._request
+        if isinstance(request, SubscribeToTaskRequest):
+            return request.id
+        return request.message.task_id
+
+    def _stray(self, event: Event) -> bool:
+        """Whether it is of another task. What a message begins says the first event: a message to
+        a task may be answered with another one."""
+        id, known = _of(event), self._id
+        if not id or not known or id == known:
+            return False
+        sending = isinstance(self._request, SendMessageRequest)
+        return not (sending and not self._folding.id and isinstance(event, Task | Message))
 
     def _listen(
         self,
@@ -312,17 +374,36 @@ class Stream:
         self._items = items if spans is None or span is None else spans.around(span, items)
         return self._items
 
-    def _take(self, event: Event) -> None:
+    def _fold(self, event: Event) -> None:
         self._folding.take(event)
+        self._bound()
+
+    def _catch_up(self, task: Task) -> list[Event]:
+        gained = self._folding.catch_up(task)
+        self._bound()
+        return gained
+
+    def _bound(self) -> None:
+        most = self._client.limits.task
+        if self._folding.size > most:
+            words = f"the stream's task takes more than {most} bytes"
+            raise TooLarge.of(words, "task", most, also=", or stream with keep=False")
+
+    def _much(self, error: TooLarge) -> TooLarge:
+        """The same error, with the id of the task."""
+        if self._id and not error.task:
+            error.task = self._id
+            error.message = f"task {error.task}: {error.message}"
+            error.args = (error.message,)
+        return error
+
+    def _take(self, event: Event) -> None:
+        self._fold(event)
         if self._fresh:
             self._fresh = False
             self._client.answered()
             if isinstance(self._request, SendMessageRequest):
                 self._client.begun(self._folding.id)
-
-    def _of(self, event: Event) -> bool:
-        """Whether it is of the task that is followed."""
-        return (event.id if isinstance(event, Task) else event.task_id) == self._folding.id
 
     @property
     def _follows(self) -> bool:
@@ -395,3 +476,8 @@ def _event(item: StreamResponse) -> Event:
     if found is None:
         raise InvalidAgentResponse("an event has neither a task, a message nor an update")
     return found
+
+
+def _of(event: Event) -> str:
+    """The task that an event is of; empty if it says none."""
+    return event.id if isinstance(event, Task) else event.task_id
