@@ -15,7 +15,7 @@ from typing import BinaryIO
 import msgspec
 
 from dragoman.cli import UsageError, sheet
-from dragoman.cli.table import Meter, count, size
+from dragoman.cli.table import Meter, count, json_text, size
 from dragoman.stores import dump
 from dragoman.stores.clerk import BATCH, HEAVY, Choice, Clerk, Differs, Make, Pruned
 from dragoman.stores.dump import Dump
@@ -48,7 +48,7 @@ def list_(arguments: Namespace, make: Make) -> int:
     with make() as clerk:
         rows = clerk.tasks(choice)
     if arguments.json:
-        print(json.dumps([sheet.head(row) for row in rows], indent=2))
+        print(json_text(json.dumps([sheet.head(row) for row in rows], indent=2)))
     elif rows:
         print(sheet.heads(rows))
     else:
@@ -70,7 +70,7 @@ def show(arguments: Namespace, make: Make) -> int:
             }
             if arguments.events:
                 found["events"] = [sheet.event(entry) for entry in events]
-            print(json.dumps(found, indent=2))
+            print(json_text(json.dumps(found, indent=2)))
             return 0
         for line in sheet.text(row, task, lines):
             print(line)
@@ -86,7 +86,10 @@ def follow(arguments: Namespace, make: Make) -> int:
     # an interrupt is how one leaves
     with suppress(KeyboardInterrupt), make() as clerk:
         for entry in clerk.follow(arguments.task, arguments.after, PAUSE):
-            shown = json.dumps(sheet.event(entry)) if arguments.json else sheet.entry(entry)
+            if arguments.json:
+                shown = json_text(json.dumps(sheet.event(entry)))
+            else:
+                shown = sheet.entry(entry)
             print(shown, flush=True)
     return 0
 
@@ -96,7 +99,7 @@ def webhooks(arguments: Namespace, make: Make) -> int:
     with make() as clerk:
         found = clerk.lines(arguments.limit, parked=arguments.parked)
     if arguments.json:
-        print(json.dumps([sheet.webhook(waiting) for waiting in found], indent=2))
+        print(json_text(json.dumps([sheet.webhook(waiting) for waiting in found], indent=2)))
     elif found:
         print(sheet.webhooks(found))
     else:
