@@ -170,7 +170,9 @@ def _auth(arguments: argparse.Namespace) -> Auth:
 def _hidden(arguments: argparse.Namespace) -> list[str]:
     """The secrets of the options, which a trace must not show whatever they are sent as."""
     given = (arguments.bearer, arguments.api_key, arguments.user, arguments.client_secret)
-    return [_secret(text) for text in given]
+    found = [_secret(text) for text in given]
+    password = _secret(arguments.user).partition(":")[2]
+    return [*found, password]
 
 
 def _secret(text: str) -> str:

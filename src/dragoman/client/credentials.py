@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from ssl import SSLContext
 from typing import Protocol
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote_plus, urlsplit, urlunsplit
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -30,8 +30,9 @@ FIELDS = (
     "|token|credentials"
 )
 """What holds a secret in bodies, as a pattern."""
-_JSON = re.compile(rf'("(?:{FIELDS})"\s*:\s*)"(?:[^"\\]|\\.)*"')
-_FORM = re.compile(rf"((?:^|&)(?:{FIELDS})=)[^&\s]+")
+# a piece of a body may end in the middle of a value
+_JSON = re.compile(rf'("(?:{FIELDS})"\s*:\s*)"((?:[^"\\]|\\.)*)(?:"|$)')
+_FORM = re.compile(rf"((?:^|&)(?:{FIELDS})=)([^&\s]+)")
 
 
 ANYWHERE = "*"
@@ -372,6 +373,13 @@ def place(request: Request, scheme: SecurityScheme, token: str) -> Request:
 def masked(body: str) -> str:
     """A body, or a piece of one, without the secrets that are known by their names."""
     return _FORM.sub(rf"\1{MASK}", _JSON.sub(rf'\1"{MASK}"', body))
+
+
+def secrets(body: str) -> Iterator[str]:
+    """The secrets in a body, or in a piece of one, that are known by their names."""
+    for match in (*_JSON.finditer(body), *_FORM.finditer(body)):
+        yield match[2]
+        yield unquote_plus(match[2])
 
 
 def private(url: str) -> bool:
