@@ -55,6 +55,11 @@ def add(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
     group.add_argument(
         "--issuer", default="", metavar="URL", help="the OAuth server, if it is not the agent's own"
     )
+    group.add_argument(
+        "--resource",
+        metavar="URL",
+        help="what the OAuth token is for; by default the agent's address; '' leaves it out",
+    )
     group.add_argument("--cert", default="", metavar="FILE", help="a client certificate and key")
     group.add_argument("--ca", default="", metavar="FILE", help="whose certificates to trust")
     group.add_argument(
@@ -157,6 +162,7 @@ def _auth(arguments: argparse.Namespace) -> Auth:
                 arguments.client_id,
                 _secret(arguments.client_secret),
                 issuer=arguments.issuer,
+                resource=arguments.resource,
                 file=state() / TOKENS,
             )
         )

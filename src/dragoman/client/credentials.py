@@ -77,6 +77,9 @@ class Need(Struct, frozen=True):
     """A way out, for those who must ask somebody else for a token."""
     refused: str = ""
     """The token that was answered with 401; empty at first."""
+    agent: str = ""
+    """The agent's own URL, in one form: of the interface that is called, without a slash at the
+    end, a query or a fragment."""
 
 
 class TokenProvider(Protocol):
@@ -249,6 +252,8 @@ class Guard:
         several = given if isinstance(given, Iterable) else (given,)
         self._certificate = next((one for one in several if isinstance(one, Certificate)), None)
         self._plan: list[tuple[Need, TokenProvider]] = []
+        self._agents: list[str] = []
+        """The URLs of the card's interfaces."""
 
     @property
     def carries(self) -> bool:
@@ -267,6 +272,7 @@ class Guard:
 
     def read(self, card: AgentCard) -> None:
         """Take the credentials that this card wants."""
+        self._agents = [interface.url for interface in card.supported_interfaces]
         self._plan = [
             (
                 Need(
@@ -306,7 +312,8 @@ class Guard:
             return await self.engine.send(request)
         self._check(request.url)
         request = replace(request, headers={**self._headers, **request.headers})
-        plan = [(replace(need, url=request.url), provider) for need, provider in self._plan]
+        about = {"url": request.url, "agent": canonical(self._called(request.url))}
+        plan = [(replace(need, **about), provider) for need, provider in self._plan]
         with unhurried():
             tokens = [await provider.token(need) for need, provider in plan]
         response = await self.engine.send(self._placed(request, tokens))
@@ -341,6 +348,14 @@ class Guard:
                 "use https, or insecure=True (--insecure-http) where the network is safe"
             )
 
+    def _called(self, url: str) -> str:
+        """The URL of the interface that a request is for: what it is for decides what its token
+        is for, whatever else the card says."""
+        scheme, where = url.partition("://")[0], origin(url)
+        ways = [f"{scheme}://{_rest(way)}" for way in self._agents]
+        ways = [way for way in ways if origin(way) == where and url.startswith(way)]
+        return max(ways, key=len, default=where)
+
     def _placed(self, request: Request, tokens: Sequence[str]) -> Request:
         for (need, provider), token in zip(self._plan, tokens, strict=True):
             if isinstance(provider, Certificate):
@@ -368,6 +383,19 @@ def place(request: Request, scheme: SecurityScheme, token: str) -> Request:
     else:
         headers[key.name.lower()] = token
     return replace(request, headers=headers)
+
+
+def canonical(url: str) -> str:
+    """An agent's URL in the form that names it to an authorization server (RFC 8707)."""
+    scheme = {"grpc": "http", "grpcs": "https"}.get(url.partition("://")[0], "")
+    where = origin(f"{scheme}://{_rest(url)}" if scheme else url)
+    return where + urlsplit(url).path.rstrip("/") if where else ""
+
+
+def _rest(url: str) -> str:
+    """A URL without its scheme, which cards leave out for gRPC."""
+    first, slashes, last = url.partition("://")
+    return last if slashes else first
 
 
 def masked(body: str) -> str:
