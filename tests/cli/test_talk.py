@@ -208,6 +208,12 @@ async def test_the_bytes_on_the_wire_without_the_secrets(url: str) -> None:
     assert "sesame" not in err
 
 
+async def test_what_a_card_may_lead_to_is_checked(url: str) -> None:
+    assert (await run("send", url, "hi", "--allow", "10.0.0.0/8", "--allow", "*.a.example"))[0] == 0
+    status, _, err = await run("send", url, "hi", "--allow", "10.0.0.0/99")
+    assert (status, "--allow: '10.0.0.0/99' cannot be allowed" in err) == (2, True)
+
+
 async def test_a_secret_from_a_file(url: str, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("ann\n")
     assert (await run("send", url, "who", "--bearer", f"@{tmp_path}/token"))[1] == "ann\n"

@@ -48,11 +48,18 @@ class Stranger:
 
 
 @contextlib.asynccontextmanager
-async def telling(binding: str, events: Events) -> AsyncIterator[Stranger]:
-    """An agent that answers any request with these events."""
+async def telling(
+    binding: str, events: Events, *, host: str = "127.0.0.1", pem: bytes = b""
+) -> AsyncIterator[Stranger]:
+    """An agent that answers any request with these events. With `pem` (a key and its certificate)
+    gRPC has TLS."""
     if binding == "GRPC":
         server = grpc.aio.server()
-        port = server.add_insecure_port("127.0.0.1:0")
+        if pem:
+            papers = grpc.ssl_server_credentials([(pem, pem)])
+            port = server.add_secure_port(f"{host}:0", papers)
+        else:
+            port = server.add_insecure_port(f"{host}:0")
         found = Stranger(card(interface(f"http://127.0.0.1:{port}", binding)))
         server.add_generic_rpc_handlers((_Any(events, found),))
         await server.start()

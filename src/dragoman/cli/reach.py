@@ -70,6 +70,13 @@ def add(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
         help="credentials may go there, too, if the card says so",
     )
     group.add_argument(
+        "--allow",
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="a card from a public address may lead to this host or network, if it is not public",
+    )
+    group.add_argument(
         "--pin",
         action="store_true",
         help="take only a card that is signed by the keys of the agent's first one",
@@ -93,6 +100,7 @@ def client(arguments: argparse.Namespace) -> Client:
     from dragoman.client import Client  # other commands do without it
     from dragoman.client.binding import BINDINGS, spoken
     from dragoman.client.engine import origin
+    from dragoman.security.egress import Rule
 
     if not arguments.url:
         raise UsageError("URL: it is empty")
@@ -101,6 +109,11 @@ def client(arguments: argparse.Namespace) -> Client:
     for where in arguments.trust:
         if not origin(where):
             raise UsageError(f"--trust {where}: expected an origin, such as https://agent.example")
+    for entry in arguments.allow:
+        try:
+            Rule.parse(entry)
+        except ValueError as error:
+            raise UsageError(f"--allow: {error}") from None
     # what is followed may last
     follows = getattr(arguments, "follows", False) or getattr(arguments, "stream", False)
     if arguments.binding and arguments.binding.upper() not in BINDINGS:
@@ -113,6 +126,7 @@ def client(arguments: argparse.Namespace) -> Client:
         headers=headers(arguments),
         auth=_auth(arguments),
         trust=arguments.trust,
+        allow=arguments.allow,
         insecure=arguments.insecure_http,
         timeout=arguments.timeout,
         deadline=None if follows else arguments.timeout,

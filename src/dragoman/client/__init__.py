@@ -10,6 +10,7 @@ from dragoman.client.credentials import (
     TokenProvider,
     Withheld,
 )
+from dragoman.client.dialling import NotAllowed
 from dragoman.client.discovery import Shelf
 from dragoman.client.download import fetch
 from dragoman.client.engine import Body, Engine, Request, Response, Sockets, Unreachable
@@ -35,6 +36,7 @@ __all__ = (
     "Limits",
     "Login",
     "Need",
+    "NotAllowed",
     "OAuth",
     "Options",
     "Origins",

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from dragoman.client import pem
 from dragoman.client.engine import Engine, Request, Response, loopback, origin
+from dragoman.security.egress import Rule
 from dragoman.telemetry import MASK, secretive
 from dragoman.types import AgentCard, AgentInterface, SecurityScheme
 
@@ -242,8 +243,11 @@ class Guard:
         auth: Auth = (),
         trust: Iterable[str] = (),
         insecure: bool = False,
+        allow: Sequence[str] = (),
     ) -> None:
         self.engine = engine
+        self._allow = tuple(map(Rule.parse, allow))
+        self._confined = False
         self._headers = {name.lower(): value for name, value in (headers or {}).items()}
         self._auth = auth
         self._origins = {origin(url) or url for url in trust}
@@ -264,6 +268,16 @@ class Guard:
         """What is secret may go there."""
         self._origins.update(found for url in urls if (found := origin(url)))
 
+    def confine(self) -> None:
+        """The card is from a public address: go to no other ones from now on, unless allowed."""
+        self._confined = True
+
+    def bounded(self, request: Request, vouched: str = "") -> Request:
+        """The request, as far as it may go. `vouched` is an origin that the caller named."""
+        if not self._confined or (vouched and origin(request.url) == vouched):
+            return request
+        return replace(request, allow=self._allow)
+
     def enter(self, url: str) -> None:
         """Begin at this address; Withheld if the network there is not to be trusted."""
         self.trust([url])
@@ -281,7 +295,7 @@ class Guard:
                     scopes=scopes,
                     url=card.supported_interfaces[0].url,
                     origins=frozenset(self._origins),
-                    engine=self.engine,
+                    engine=Errand(self, getattr(provider, "issuer", "")),
                 ),
                 provider,
             )
@@ -305,6 +319,7 @@ class Guard:
 
     async def send(self, request: Request) -> Response:
         """See `Engine.send`."""
+        request = self.bounded(request)
         if self._certificate and not self._plan and origin(request.url) in self._origins:
             # a server that demands it does so before it shows its card
             request = replace(request, tls=self._certificate.context())
@@ -363,6 +378,22 @@ class Guard:
             else:
                 request = place(request, need.scheme, token)
         return request
+
+
+class Errand:
+    """The way to others than the agent, such as an OAuth server: nothing secret is added, and it
+    leads no further than the guard's. An `issuer` that the caller named may be anywhere."""
+
+    def __init__(self, guard: Guard, issuer: str) -> None:
+        self._guard = guard
+        self._issuer = issuer
+
+    async def send(self, request: Request) -> Response:
+        """See `Engine.send`."""
+        return await self._guard.engine.send(self._guard.bounded(request, self._issuer))
+
+    async def close(self) -> None:
+        """It is the guard's to close."""
 
 
 def place(request: Request, scheme: SecurityScheme, token: str) -> Request:

@@ -109,7 +109,7 @@ class OAuth:
     ) -> None:
         self._id = client_id
         self._secret = client_secret
-        self._issuer = origin(issuer) if issuer else ""
+        self.issuer = origin(issuer) if issuer else ""
         if resource and (not urlsplit(resource).scheme or "#" in resource):
             raise ValueError(f"OAuth: resource={resource!r} is not a URI without a fragment")
         self._resource = resource
@@ -130,7 +130,7 @@ class OAuth:
         """See `TokenProvider.token`."""
         # for one agent only: another that names the same server must not be handed this token
         wanted = need.agent if self._resource is None else self._resource
-        names = (origin(need.url), need.name, self._issuer, self._id, *self._wishes(need))
+        names = (origin(need.url), need.name, self.issuer, self._id, *self._wishes(need))
         key = " ".join((*names, *([f"resource={wanted}"] if wanted else [])))
         if self._grants is None:
             self._grants = self._load()
@@ -252,7 +252,7 @@ class OAuth:
 
     def _check(self, url: str, need: Need) -> None:
         where = origin(url)
-        if where not in need.origins and where != self._issuer:
+        if where not in need.origins and where != self.issuer:
             raise Withheld(
                 f"the card sends OAuth requests to {where or url}; "
                 f"if that is right, say OAuth(…, issuer={where!r})"

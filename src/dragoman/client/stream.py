@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from dragoman import otel
 from dragoman.client.binding import Order
+from dragoman.client.dialling import NotAllowed
 from dragoman.client.engine import Silent, Unreachable
 from dragoman.client.folding import Event, Folding
 from dragoman.client.limits import TooLarge
@@ -140,6 +141,10 @@ class Stream:
                 break
             except TooLarge as error:
                 raise self._much(error) from None
+            except NotAllowed as error:
+                if not self._client.doubtful(error):
+                    raise
+                self._client.rotate(asked, error)
             except (A2AError, Unreachable) as error:
                 passing = isinstance(error, PASSING) and not (self._deaf or self._once(error))
                 if passing and self._final():
