@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from dragoman.client import discovery, sse, upload
 from dragoman.client.engine import Engine, Request, Response, Sockets, whole
-from dragoman.client.limits import DEFAULT, Limits, TooLarge
+from dragoman.client.limits import DEFAULT, Limits, Meter, TooLarge
 from dragoman.client.speech import HTTP, RPC, Speech
 from dragoman.client.upload import File
 from dragoman.dialects import v1_0
@@ -48,6 +48,8 @@ class Order(Struct, frozen=True, kw_only=True):
     """What the signs in the request stand for."""
     patience: float | None = None
     """How long a stream may bring nothing at all."""
+    meter: Meter | None = None
+    """Is told how much a stream brings."""
 
     @property
     def operation(self) -> Operation:
@@ -106,7 +108,7 @@ class JsonRpc:
             )
             raise InvalidAgentResponse("the agent answered a stream with something else")
         try:
-            async for event in sse.events(response, self.limits.answer):
+            async for event in sse.events(response, self.limits.answer, order.meter):
                 yield self._read(operation, event.data, response)
         finally:
             await response.close()
@@ -190,7 +192,7 @@ class HttpJson:
                 _document(await whole(response, self.limits.answer, "answer"), response), response
             )
         try:
-            async for event in sse.events(response, self.limits.answer):
+            async for event in sse.events(response, self.limits.answer, order.meter):
                 if event.name == "error":
                     raise self._error(_document(event.data, response), response)
                 yield self._read(operation, event.data, response)
@@ -311,6 +313,8 @@ class Grpc:
             raise self._error(response.headers, await whole(response, self.limits.answer, "answer"))
         try:
             async for message in response.chunks():
+                if order.meter is not None:
+                    order.meter.bytes += len(message)
                 yield self._read(order.operation, message)
         except Failed as error:
             told = {"grpc-status": error.name, "grpc-message": error.words}

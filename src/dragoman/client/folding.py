@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import zlib
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -30,10 +31,12 @@ ITEM = 160
 class Folding:
     """Takes events one by one, at the same cost each. Unlike a server's log it forgives: what an
     agent appends to nothing is taken for a beginning. If the content of artifacts is not to be
-    kept, their parts are only counted and summed up. `size` is about what is kept, in bytes."""
+    kept, their parts are only counted and summed up."""
 
     def __init__(self, *, keep: bool = True) -> None:
         self.message: Message | None = None
+        self.id = ""
+        """The task's id, once it is known."""
         self._keep = keep
         self._task: Task | None = None
         """Without what the following hold."""
@@ -42,27 +45,11 @@ class Folding:
         self._parts: dict[str, list[Part]] = {}
         self._counts: dict[str, int] = {}
         self._sums: dict[str, int] = {}
-        self._sizes: dict[str, int] = {}
-        """What is kept of each artifact."""
-        self._about: dict[str, int] = {}
-        """What is kept of each key of the metadata."""
-        self._beside = 0
-        """What is kept beside artifacts and the status: history and metadata."""
-        self._said = 0
-        """What is kept of the status."""
-        self._made = 0
-        """The sum of `_sizes`."""
+        self._weighed: dict[str, tuple[int, int]] = {}
+        """How many parts of each artifact were weighed, and what it weighs with them."""
+        self._recalled = (0, 0)
+        """The same of the messages of the history."""
         self._built: Task | None = None
-
-    @property
-    def size(self) -> int:
-        """How many bytes of memory are kept, about."""
-        return self._beside + self._said + self._made
-
-    @property
-    def id(self) -> str:
-        """The task's id, once it is known."""
-        return self._task.id if self._task else ""
 
     @property
     def status(self) -> TaskStatus | None:
@@ -93,6 +80,7 @@ class Folding:
                     context_id=event.context_id,
                     status=TaskStatus(state=TaskState.WORKING),
                 )
+                self.id = event.task_id
             self._chunk(event.artifact, event.append)
         elif isinstance(event, TaskStatusUpdateEvent):
             task = self._task or Task(
@@ -100,44 +88,23 @@ class Folding:
             )
             if self._task is not None and task.status.message is not None:
                 self._history.append(task.status.message)
-                self._beside += self._said
-            self._said = _status(event.status)
             metadata = {**(task.metadata or {}), **(event.metadata or {})} or None
-            self._note(event.metadata)
             self._task = replace(task, status=event.status, metadata=metadata)
+            self.id = task.id
         elif isinstance(event, Task):
             self._task = replace(event, artifacts=(), history=())
+            self.id = event.id
             self._history = list(event.history)
             self._artifacts, self._parts, self._counts, self._sums = {}, {}, {}, {}
-            self._sizes, self._made = {}, 0
-            self._said = _status(event.status)
-            self._beside = sum(map(_message, event.history))
-            self._about = {}
-            self._note(event.metadata)
+            self._weighed, self._recalled = {}, (0, 0)
             for artifact in event.artifacts:
                 self._chunk(artifact, append=False)
         else:
             self.message = event
 
-    def _note(self, metadata: dict[str, Any] | None) -> None:
-        for key, value in (metadata or {}).items():
-            size = _text(key) + _data(value)
-            self._beside += size - self._about.get(key, 0)
-            self._about[key] = size
-
     def _chunk(self, piece: Artifact, append: bool) -> None:
         key = piece.artifact_id
-        goes_on = append and key in self._counts
-        grown = _parts(piece.parts) if self._keep else 0
-        if not goes_on:  # a new one takes the place of the old one
-            grown += ITEM + _text(key)
-            if self._keep:
-                grown += _text(piece.name) + _text(piece.description)
-                grown += _data(piece.metadata) if piece.metadata else 0
-            grown -= self._sizes.get(key, 0)
-        self._sizes[key] = self._sizes.get(key, 0) + grown
-        self._made += grown
-        if goes_on:
+        if append and key in self._counts:
             self._counts[key] += len(piece.parts)
             if self._keep:
                 self._parts[key].extend(piece.parts)
@@ -145,11 +112,41 @@ class Folding:
                 self._sums[key] = _sum(piece.parts, self._sums[key])
             return
         self._counts[key] = len(piece.parts)
+        self._weighed.pop(key, None)
         if self._keep:
             self._artifacts[key] = piece
             self._parts[key] = list(piece.parts)
         else:
             self._sums[key] = _sum(piece.parts)
+
+    def weigh(self) -> int:
+        """About how many bytes of memory are kept. Parts that were weighed before are not weighed
+        again."""
+        count, size = self._recalled
+        size += sum(map(_message, islice(self._history, count, None)))
+        self._recalled = len(self._history), size
+        if self._task is not None:
+            said, metadata = self._task.status.message, self._task.metadata
+            size += _message(said) if said is not None else 0
+            size += _data(metadata) if metadata else 0
+        for key in self._counts:
+            size += self._artifact(key)
+        return size
+
+    def _artifact(self, key: str) -> int:
+        done, size = self._weighed.get(key, (0, 0))
+        parts = self._parts.get(key, ())
+        if not size:
+            size = ITEM + _text(key)
+            if self._keep:
+                made = self._artifacts[key]
+                size += _text(made.name) + _text(made.description)
+                size += _data(made.metadata) if made.metadata else 0
+        elif len(parts) == done:
+            return size
+        size += _parts(islice(parts, done, None))
+        self._weighed[key] = len(parts), size
+        return size
 
     def catch_up(self, task: Task) -> list[Event]:
         """Take the task as it is now; the events that lead there, as far as can be told."""
@@ -195,8 +192,11 @@ def _sum(parts: Sequence[Part], before: int = 0) -> int:
 # ---- how much it is ------------------------------------------------------------------------
 
 
-def _text(text: str | bytes | None) -> int:
-    return sys.getsizeof(text) if text else 0
+_size = sys.getsizeof
+
+
+def _text(text: str) -> int:
+    return _size(text) if text else 0
 
 
 def _data(value: Any) -> int:
@@ -208,19 +208,22 @@ def _data(value: Any) -> int:
 def _parts(parts: Iterable[Part]) -> int:
     size = 0
     for part in parts:
-        size += ITEM + _text(part.text) + _text(part.raw) + _text(part.url)
-        size += _text(part.filename) + _text(part.media_type)
-        if part.data is not msgspec.UNSET:
-            size += _data(part.data)
-        if part.metadata:
-            size += _data(part.metadata)
+        text = part.text
+        if text is None or part.metadata is not None or part.filename or part.media_type:
+            size += _part(part)
+        else:  # nearly all are such
+            size += ITEM + _size(text)
     return size
+
+
+def _part(part: Part) -> int:
+    size = ITEM + _text(part.filename) + _text(part.media_type)
+    size += _data(part.metadata) if part.metadata else 0
+    if part.data is not msgspec.UNSET:
+        return size + _data(part.data)
+    return size + _size(part.text or part.raw or part.url)
 
 
 def _message(message: Message) -> int:
     size = ITEM + _text(message.message_id) + _parts(message.parts)
     return size + (_data(message.metadata) if message.metadata else 0)
-
-
-def _status(status: TaskStatus) -> int:
-    return _message(status.message) if status.message is not None else 0

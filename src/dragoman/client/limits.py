@@ -30,6 +30,13 @@ class Limits(Struct, frozen=True, kw_only=True):
 DEFAULT = Limits()
 
 
+class Meter:
+    """How many bytes a stream has brought."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
 class TooLarge(InvalidAgentResponse):
     """The agent sent more than the client takes. The connection is closed."""
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from msgspec import Struct
 
 from dragoman.client.engine import Response
-from dragoman.client.limits import DEFAULT, TooLarge
+from dragoman.client.limits import DEFAULT, Meter, TooLarge
 
 
 class Event(Struct, frozen=True, gc=False):
@@ -17,36 +17,39 @@ class Event(Struct, frozen=True, gc=False):
     name: str = ""
 
 
-async def events(response: Response, most: int = DEFAULT.answer) -> AsyncIterator[Event]:
+async def events(
+    response: Response, most: int = DEFAULT.answer, meter: Meter | None = None
+) -> AsyncIterator[Event]:
     """The events of an answer, each of so many bytes at most (TooLarge). One that was cut off is
     not an event."""
+    meter = meter or Meter()
     pieces: list[bytes] = []  # of a line that has not ended
-    held = 0  # the bytes of these
-    size = 0  # the bytes of the event's lines
+    size = 0  # of the event that has not ended, up to what else its last piece holds
     data: list[bytes] = []
     name = ""
     async for chunk in response.chunks():
         pieces.append(chunk)
-        held += len(chunk)
+        size += len(chunk)
+        meter.bytes += len(chunk)
         if b"\n" in chunk:
             text = b"".join(pieces) if len(pieces) > 1 else chunk
             if b"\r" in text:
                 text = text.replace(b"\r\n", b"\n")
             *lines, rest = text.split(b"\n")
-            pieces, held = ([rest], len(rest)) if rest else ([], 0)
+            pieces = [rest] if rest else []
             for line in lines:
-                size += len(line) + 1
-                if size > most:
-                    break
                 if line[:5] == b"data:":
                     data.append(line[6:] if line[5:6] == b" " else line[5:])
                 elif not line:
                     if data:
-                        yield Event(data[0] if len(data) == 1 else b"\n".join(data), name)
+                        whole = data[0] if len(data) == 1 else b"\n".join(data)
+                        if len(whole) > most:
+                            break
+                        yield Event(whole, name)
                         data = []
                     name = ""
-                    size = 0
+                    size = len(rest)
                 elif line[:6] == b"event:":
                     name = line[6:].decode("utf-8", "replace").strip()
-        if size + held > most:
+        if size > most:
             raise TooLarge.of(f"an event is longer than {most} bytes", "answer", most)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from dragoman.client.binding import Order
 from dragoman.client.dialling import NotAllowed
 from dragoman.client.engine import Silent, Unreachable
 from dragoman.client.folding import Event, Folding
-from dragoman.client.limits import TooLarge
+from dragoman.client.limits import Meter, TooLarge
 from dragoman.client.result import Result
 from dragoman.client.retry import PASSING, Pauses
 from dragoman.client.upload import File
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from dragoman.client.client import Client
 
 POLL, LONGEST_POLL = 0.5, 5.0
+EXPANSION = 32
+"""A byte on the wire takes at most about so many in memory: `[],` takes 64."""
 LASTING = 5.0
 """A connection that held so long was no failure, even if it brought nothing."""
 
@@ -70,9 +73,12 @@ class Stream:
         self._key = key
         self._files = files or {}
         self._folding = Folding(keep=keep)
-        self._keep = keep
         self._count = 0
         """How many events have come."""
+        self._most = client.limits.events if keep else math.inf
+        self._meter = Meter()
+        self._weigh_at = client.limits.task // EXPANSION
+        """The bytes that must have come before it is worth while to weigh the task."""
         self._strays = 0
         """How many of them were of other tasks."""
         self._number = 0
@@ -239,7 +245,11 @@ class Stream:
         """Subscribe anew, and tell what the task has gained meanwhile."""
         first = self._patched = True
         try:
-            async for event in self._told("subscribe", self._subscription()):
+            async for item in self._listen("subscribe", self._subscription()):
+                event = _event(item)
+                self._count += 1
+                if self._skips(event):
+                    continue
                 if first and isinstance(event, Task):
                     gained = self._catch_up(event)
                 else:
@@ -292,7 +302,14 @@ class Stream:
     ) -> AsyncIterator[Event]:
         """What one connection tells, and was not told before."""
         self._last = None
-        async for event in self._told(call, request, headers):
+        folding, meter = self._folding, self._meter
+        async for item in self._listen(call, request, headers):
+            event = _event(item)
+            self._count += 1
+            # by hand, since it is done for each event
+            id = event.id if type(event) is Task else event.task_id  # type: ignore[union-attr]
+            if (id != folding.id or self._count > self._most) and self._skips(event):
+                continue
             metadata = event.metadata
             if metadata and RESUME in metadata:  # our own business
                 mark = metadata.pop(RESUME)
@@ -309,34 +326,29 @@ class Stream:
             if self._fresh:
                 self._take(event)
             else:
-                self._fold(event)
+                folding.take(event)
+                if meter.bytes > self._weigh_at:
+                    self._bound()
             self._last = event
             yield event
 
-    async def _told(
-        self,
-        call: str,
-        request: SendMessageRequest | SubscribeToTaskRequest,
-        headers: Mapping[str, str] | None = None,
-    ) -> AsyncIterator[Event]:
-        """What one connection tells of the task that is followed."""
-        async for item in self._listen(call, request, headers):
-            event = _event(item)
-            self._count += 1
-            most = self._client.limits.events
-            if self._keep and self._count > most:
-                words = f"the stream has more than {most} events"
-                raise TooLarge.of(words, "events", most, also=", or stream with keep=False")
-            if self._stray(event):
-                self._strays += 1
-                if self._strays == 1:  # an agent that does so may do so often
-                    logger.warning(
-                        "the agent sent an event of another task on the stream of task %s; "
-                        "such events are skipped",
-                        self._id,
-                    )
-                continue
-            yield event
+    def _skips(self, event: Event) -> bool:
+        """Whether it is of another task than the one that is followed; TooLarge if there have been
+        too many."""
+        if self._count > self._most:
+            words = f"the stream has more than {self._most} events"
+            also = ", or stream with keep=False"
+            raise TooLarge.of(words, "events", int(self._most), also)
+        if not self._stray(event):
+            return False
+        self._strays += 1
+        if self._strays == 1:  # an agent that does so may do so often
+            logger.warning(
+                "the agent sent an event of another task on the stream of task %s; "
+                "such events are skipped",
+                self._id,
+            )
+        return True
 
     @property
     def _id(self) -> str:
@@ -374,14 +386,11 @@ class Stream:
             headers=found,
             files=self._files if call == "stream" else {},
             patience=self._client.patience,
+            meter=self._meter,
         )
         items = self._client.binding.stream(order)
         self._items = items if spans is None or span is None else spans.around(span, items)
         return self._items
-
-    def _fold(self, event: Event) -> None:
-        self._folding.take(event)
-        self._bound()
 
     def _catch_up(self, task: Task) -> list[Event]:
         gained = self._folding.catch_up(task)
@@ -389,10 +398,12 @@ class Stream:
         return gained
 
     def _bound(self) -> None:
-        most = self._client.limits.task
-        if self._folding.size > most:
+        """Weigh the task. To do so at each event would cost more than to take it."""
+        most, size = self._client.limits.task, self._folding.weigh()
+        if size > most:
             words = f"the stream's task takes more than {most} bytes"
-            raise TooLarge.of(words, "task", most, also=", or stream with keep=False")
+            raise TooLarge.of(words, "task", most, ", or stream with keep=False")
+        self._weigh_at = self._meter.bytes + max((most - size) // EXPANSION, 4096)
 
     def _much(self, error: TooLarge) -> TooLarge:
         """The same error, with the id of the task."""
@@ -403,7 +414,9 @@ class Stream:
         return error
 
     def _take(self, event: Event) -> None:
-        self._fold(event)
+        self._folding.take(event)
+        if self._meter.bytes > self._weigh_at:
+            self._bound()
         if self._fresh:
             self._fresh = False
             self._client.answered()
