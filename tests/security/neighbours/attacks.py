@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import urlsplit
 
 import grpc
@@ -287,7 +286,7 @@ def lists(number: int) -> bytes:
     """A send over gRPC with so many empty lists in its data."""
     data = framed(b"\x32", b"\x0a\x02\x32\x00" * number)
     inner = framed(b"\x0a", b"m") + b"\x20\x01" + framed(b"\x2a", framed(b"\x22", data))
-    return framed(b"\x12", framed(b"\x0a", b"")[:0]) [:0] + framed(b"\x12", inner)
+    return framed(b"\x12", framed(b"\x0a", b"")[:0])[:0] + framed(b"\x12", inner)
 
 
 Attack = Callable[[Target], Awaitable[None]]
@@ -310,9 +309,13 @@ ATTACKS: dict[str, Attack] = {
     ),
     "large protobuf": calling("SendMessage", lists(BODY // 4), 8),
     "many elements, gRPC": calling("SendMessage", lists(30_000), 8),
-    "large files": posting("/message:send", lambda: message(b'{"raw":"%b"}' % (b"QUJD" * 10**6)), 8),
+    "large files": posting(
+        "/message:send", lambda: message(b'{"raw":"%b"}' % (b"QUJD" * 10**6)), 8
+    ),
     "escapes": posting("/message:send", lambda: message(b'{"text":"%b"}' % (b"\\n" * 10**6)), 8),
-    "unfinished bodies": holding(lambda at: at.head("/message:send", BODY) + b" " * (BODY - 1), 100),
+    "unfinished bodies": holding(
+        lambda at: at.head("/message:send", BODY) + b" " * (BODY - 1), 100
+    ),
     "unfinished heads": holding(lambda at: at.head("/message:send", 9)[:-2], 400),
     "unfinished gRPC messages": unfinished_over_grpc,
     "pages of large tasks": listing,
@@ -329,7 +332,9 @@ ATTACKS: dict[str, Attack] = {
         "/", lambda: rpc("SendStreamingMessage", b"{}").replace(b"1", b'"%b"' % (b"i" * 10**6)), 8
     ),
     "tenants without end": posting(
-        "/message:send", lambda: b'{"tenant":"%d",' % random.getrandbits(60) + message(b'{"text":"a"}')[1:], 8
+        "/message:send",
+        lambda: b'{"tenant":"%d",' % random.getrandbits(60) + message(b'{"text":"a"}')[1:],
+        8,
     ),
     "cookies": posting("/message:send", lambda: message(b'{"text":"a"}'), 8, COOKIES),
     "walking through ids": walking,

@@ -101,9 +101,7 @@ def server(here: Path, store: str, port: int) -> Iterator[Serving]:
     agent = "tests.security.neighbours.agent:agent"
     root = str(Path(__file__).parents[3])
     path = os.pathsep.join((root, str(Path(root, "src"))))
-    with serving(
-        here, agent, "--grpc-port", str(port), "--store", store, PYTHONPATH=path
-    ) as found:
+    with serving(here, agent, "--grpc-port", str(port), "--store", store, PYTHONPATH=path) as found:
         yield found
 
 
