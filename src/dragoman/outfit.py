@@ -37,19 +37,32 @@ def _check_auth(tables: Sequence[Mapping[str, Any]]) -> None:
     """ValueError if they are no schemes; it begins with which of them."""
     if tables:
         from dragoman.security.configured import build
+        from dragoman.security.schemes import Gate
 
-        build(tables)
+        schemes = build(tables).schemes
+        try:
+            Gate(schemes)
+        except ValueError as error:  # of all of them together
+            raise ValueError(str(error).removeprefix("auth")) from None
 
 
 CHECKS = {"auth": _check_auth}
 """What must be so of settings, beyond their types."""
 
 
-def gate(auth: Auth) -> Gate:
-    """Whoever asks callers who they are."""
+def gate(auth: Auth, settings: Settings) -> Gate:
+    """Whoever asks callers who they are. SettingsError if it needs what is not set."""
     from dragoman.security.schemes import Gate
 
-    return Gate(auth)
+    found = Gate(auth)
+    if not (settings.url or settings.hosts):
+        for scheme in found.tokens:
+            if getattr(scheme, "dpop", False):
+                raise SettingsError(
+                    f"auth: {scheme.name!r} needs the setting url, or hosts: a DPoP proof is for"
+                    " one URL, and a caller can name any host"
+                )
+    return found
 
 
 def limits(settings: Settings) -> Limits | None:

@@ -81,10 +81,12 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     )
     forwarded: bool = setting(False, "trust X-Forwarded-Proto, -Host and -Prefix for the card")
     hosts: tuple[str, ...] = setting(
-        (), "the hosts that requests may name, also as *.example; others get 421. Empty is any"
+        (),
+        "the hosts that requests may name, also as *.example; others get 421. Empty is any; of a "
+        "server on loopback, the names of this machine and the host of `url`",
     )
     cors: tuple[str, ...] = setting(
-        (), "origins whose pages may call the agents from a browser; * is any"
+        (), "origins whose pages may call the agents from a browser, beside its own; * is any"
     )
     hsts: float = setting(
         0.0, "tell browsers that come over https to do so for so many seconds; 0 is not"
@@ -148,6 +150,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     )
     max_body: int = setting(16 * 1024 * 1024, "the largest request body")
     max_depth: int = setting(100, "the deepest nesting of JSON")
+    max_elements: int = setting(100_000, "the most elements of JSON in one request")
+    max_in_flight: int = setting(
+        256 * 1024 * 1024,
+        "the most bytes of large bodies and answers at once; one address has half of them",
+    )
     max_parts: int = setting(1000, "the most parts in a message")
     workers: Literal[0, 1] = setting(
         1, "0 only serves: turns are run by other processes, such as `dragoman worker`"
@@ -208,7 +215,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     access_log: bool = setting(False, "log every request")
     audit: bool = setting(
         False,
-        "tell dragoman.audit who was refused, canceled, set webhooks or saw the extended card",
+        "tell dragoman.audit who was refused, named another's task, canceled, set webhooks or saw "
+        "the extended card",
     )
 
     def secrets(self) -> list[str]:

@@ -104,7 +104,8 @@ async def test_below_another_application() -> None:
 
 async def test_behind_a_proxy_that_is_told() -> None:
     """Both addresses are known, whichever the proxy hands on; the request's host is not."""
-    app = App(doorman(), auth=bearer(), url="https://agents.example/doorman", drain=0.0)
+    where = "https://agents.example/doorman"
+    app = App(doorman(), auth=bearer(), url=where, forwarded=True, drain=0.0)
     async with serving(app) as url:
         refused = await send(url, host="evil.example")
         assert named(refused) == f"https://agents.example/doorman{PATH}"
@@ -112,6 +113,25 @@ async def test_behind_a_proxy_that_is_told() -> None:
             found = await get(url + path, host="evil.example")
             assert found.json()["resource"] == "https://agents.example/doorman"
             assert "evil" not in found.text
+
+
+@pytest.mark.parametrize("settings", [{}, {"forwarded": True}, {"hosts": ["agent.example"]}])
+async def test_a_host_that_a_caller_made_up_is_not_told(settings: dict[str, Any]) -> None:
+    app = App(doorman(), auth=bearer(), drain=0.0, **settings)
+
+    async def public(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, "server": ("192.0.2.1", 443)}, receive, send)
+
+    transport = httpx.ASGITransport(public)
+    async with app, httpx.AsyncClient(transport=transport) as http:
+        for host, good in (("evil.example", False), ("agent.example", "hosts" in settings)):
+            for told in ({}, {"x-forwarded-host": host}):
+                refused = await http.post(f"https://{host}/message:send", headers=told)
+                challenge = refused.headers.get("www-authenticate", "")
+                assert ("resource_metadata" in challenge, host in challenge) == (good, good)
+                found = await http.get(f"https://{host}{PATH}", headers=told)
+                assert found.status_code == (200 if good else 421)
+                assert (host in found.text) is good
 
 
 async def test_over_grpc_only_a_url_that_is_set_is_told() -> None:
@@ -128,7 +148,7 @@ async def test_over_grpc_only_a_url_that_is_set_is_told() -> None:
 async def test_a_host_that_would_break_out_of_its_quotes() -> None:
     async with serving(App(doorman(), auth=bearer(), drain=0.0)) as url:
         refused = await send(url, host='x", error="y')
-    assert refused.status_code in (400, 401)
+    assert refused.status_code in (400, 401, 421)
     assert 'error="y' not in refused.headers.get("www-authenticate", "")
 
 
@@ -153,13 +173,17 @@ async def test_there_is_nothing_to_tell_without_an_issuer(auth: Any) -> None:
 
 async def test_several_issuers() -> None:
     other = Introspection(
-        url=f"{ISSUER}/ask", client_id="a", client_secret="b", issuer="https://other.example"
+        url=f"{ISSUER}/ask",
+        client_id="a",
+        client_secret="b",
+        issuer="https://other.example",
+        realm="other",
     )
     flow = ClientCredentialsOAuthFlow(token_url=f"{ISSUER}/token", scopes={"read": ""})
     auth = [
-        OAuth2(verify=bearer(), flow=flow),
+        OAuth2(verify=bearer(realm="id"), flow=flow),
         AllOf(other, ApiKey(header="X-Key", keys={"a": "b"})),
-        ApiKey(header="X-Other", keys={"a": "b"}, name="other"),
+        ApiKey(header="X-Other", keys={"a": "b"}, name="other", realm="keys"),
     ]
     async with serving(App(doorman(), auth=auth, drain=0.0)) as url:
         found = (await get(url + PATH)).json()
@@ -171,7 +195,7 @@ async def test_several_issuers() -> None:
 
 
 async def test_a_bad_token_is_told_from_none() -> None:
-    auth = [bearer(), Basic({"ann": "pw"})]
+    auth = [bearer(realm="id"), Basic({"ann": "pw"}, realm="people")]
     async with serving(App(doorman(), auth=auth, drain=0.0)) as url:
         none, bad = await send(url), await send(url, token(aud="hotels"))
         other = await send(url, authorization="Basic eDp5")
@@ -220,7 +244,7 @@ async def test_a_scope_that_a_skill_needs() -> None:
 async def test_a_scope_that_every_token_needs() -> None:
     for auth in (
         bearer(scopes=["talk"]),
-        [ApiKey(header="X", keys={"a": "b"}), bearer(scopes=["talk"])],
+        [ApiKey(header="X", keys={"a": "b"}, realm="keys"), bearer(scopes=["talk"], realm="id")],
     ):
         async with serving(App(doorman(), auth=auth, drain=0.0)) as url:
             answer = await send(url, token(scope="listen"))
@@ -232,9 +256,10 @@ async def test_a_scope_that_every_token_needs() -> None:
 
 async def test_a_good_token_that_lacks_a_scope_is_not_called_bad() -> None:
     """Although it is bad for the other issuer."""
+    other = bearer(issuer="https://other.example", name="other", realm="other")
     for auth in (
-        [bearer(issuer="https://other.example", name="other"), bearer(scopes=["talk"])],
-        [bearer(scopes=["talk"]), bearer(issuer="https://other.example", name="other")],
+        [other, bearer(scopes=["talk"], realm="id")],
+        [bearer(scopes=["talk"], realm="id"), other],
     ):
         async with serving(App(doorman(), auth=auth, drain=0.0)) as url:
             assert (await send(url, token())).status_code == 403

@@ -19,6 +19,7 @@ from joserfc.jws import JWSRegistry
 from dragoman.caller import Caller, Request
 from dragoman.errors import Unauthenticated, Unavailable
 from dragoman.security import AllOf, Anonymous, ApiKey, Basic, Bearer, Token
+from dragoman.security.issuers import FIRST_PAUSE
 from dragoman.security.schemes import Gate
 from dragoman.security.tokens import AGE, FRESH, OUTAGE, REMEMBERED
 
@@ -75,7 +76,9 @@ async def test_a_good_token(key: Any) -> None:
     alg = "RS256" if key is KEY else "ES256"
     token = signed(key, alg, tenant="blue")
     found = await identified(bearer(), request(token))
-    assert found == Caller(identity="ann", tenant="blue", scopes=frozenset({"book", "read"}))
+    told = Caller(identity="ann", tenant="blue", scopes=frozenset({"book", "read"}))
+    assert found.stored == told
+    assert 0 < found.expires - time.time() <= 3600
     assert await identified(bearer(), request()) is None
     assert await identified(bearer(audience=["other", AUDIENCE]), request(token)) == found
     listed = signed(key, alg, aud=["x", AUDIENCE], scope=None, scp=["book"])
@@ -273,12 +276,16 @@ async def test_a_flood_of_unknown_keys_asks_once(monkeypatch: pytest.MonkeyPatch
         await identified(scheme, request(signed(jti="after")))  # the old one is gone
 
 
-async def test_an_issuer_that_is_away_is_no_reason_to_let_anybody_in() -> None:
+async def test_an_issuer_that_is_away_is_no_reason_to_let_anybody_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     issuer = Issuer()
     scheme = bearer(jwks="", fetch=issuer)
     with pytest.raises(Unavailable):
         await identified(scheme, request(signed()))
     issuer.keys = [KEY]
+    clock = time.monotonic
+    monkeypatch.setattr("time.monotonic", lambda: clock() + FIRST_PAUSE)
     assert (await identified(scheme, request(signed()))).identity == "ann"
 
 
@@ -299,7 +306,8 @@ def basic(user: str, password: str) -> dict[str, str]:
 
 
 async def test_any_of() -> None:
-    gate = Gate([bearer(), ApiKey(header="X-Key", keys={"bob": "k"}), Basic({"cy": "pw"})])
+    key, login = ApiKey(header="X-Key", keys={"bob": "k"}, realm="k"), Basic({"cy": "pw"}, realm="")
+    gate = Gate([bearer(realm="b"), key, login])
     assert (await identified(gate, request(signed()))).identity == "ann"
     assert (await identified(gate, request(**{"x-key": "k"}))).identity == "bob"
     assert (await identified(gate, request(**basic("cy", "pw")))).identity == "cy"

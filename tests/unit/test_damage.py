@@ -8,12 +8,14 @@ import re
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 
+from dragoman.caller import Scope
 from dragoman.errors import TaskNotFound
 from dragoman.store import Query, Receipt, Stale, Store, Unreadable
 from dragoman.stores import damage
@@ -37,6 +39,7 @@ from tests.unit.stores import (
     pause,
     said,
     say,
+    stamp,
     take,
     task,
     waiting,
@@ -44,6 +47,7 @@ from tests.unit.stores import (
 )
 
 Damaged = Callable[..., Awaitable[Any]]
+BOB, CID = (Scope("agent", "tenant", name) for name in ("bob", "cid"))
 
 
 class Shelter:
@@ -53,6 +57,11 @@ class Shelter:
         self.kind = kind
         self.where = str(folder / "a.db") if kind == "sqlite" else database()
         self.store: Any = None
+
+    @property
+    def entry(self) -> str:
+        """The key of an entry's task, in SQL."""
+        return "place >> 24" if self.kind == "sqlite" else "task"
 
     async def open(self, **options: Any) -> Any:
         """The store, opened anew: it remembers nothing."""
@@ -178,6 +187,61 @@ async def test_many_heads_in_front(shelter: Shelter) -> None:
     assert (await store.census(["agent"]))["agent"].aside == 20
 
 
+@pytest.mark.parametrize("what", [*HEADS, "message"])
+async def test_one_of_others_holds_up_no_claim_that_passes_somebody_over(
+    shelter: Shelter, what: str, words: Any
+) -> None:
+    if ONLY.get(what, shelter.kind) != shelter.kind:
+        pytest.skip("this database refuses it")
+    for name in ("bad1", "bad2", "bob"):
+        await accept(shelter.store, name, scope=BOB)
+    await accept(shelter.store, "cid", scope=CID)
+    await accept(shelter.store, "mine")
+    await shelter.close()
+    if what == "message":
+        await shelter.sql(
+            f"UPDATE entry SET body = x'78' WHERE {shelter.entry} IN "
+            "(SELECT key FROM task WHERE id LIKE 'bad%')"
+        )
+    else:
+        await shelter.sql(f"UPDATE task SET {HEADS[what]} WHERE id LIKE 'bad%'")
+    store = await shelter.open()
+    passing = frozenset([(SCOPE.tenant, SCOPE.owner)])
+    taken: list[str] = []
+    for _ in range(4):
+        taken += [item.head.id for item in await store.claim(["agent"], "w", LONG, 2, passing)]
+    assert sorted(taken) == ["bob", "cid", "mine"]
+    assert len(words()) == 2
+    assert (await store.census(["agent"]))["agent"].ready == 0
+
+
+RANKS = {
+    "high": "9200000000000000000",
+    "negative": "-9200000000000000000",
+    "no number": "'NaN'",
+    "infinite": "'Infinity'",
+}
+
+
+@pytest.mark.parametrize("what", RANKS)
+async def test_a_rank_holds_up_nobody(shelter: Shelter, what: str) -> None:
+    """No rank is made of one that cannot be: the same owner's, and those of others, are given."""
+    if shelter.kind == "sqlite" and RANKS[what].startswith("'"):
+        pytest.skip("this database refuses it")
+    for name in ("bad", "good"):
+        await accept(shelter.store, name)
+    await shelter.close()
+    await shelter.sql(f"UPDATE task SET ready = {RANKS[what]} WHERE id = 'bad'")
+    store = await shelter.open()
+    for number in range(3):
+        await accept(store, f"mine{number}")
+        await accept(store, f"bob{number}", scope=BOB)
+    first = await store.claim(["agent"], "w", LONG, 4)
+    assert {"good", "bob0"} < {item.head.id for item in first}
+    rest = await store.claim(["agent"], "w", LONG, 9)
+    assert len({item.head.id for item in (*first, *rest)}) == 8
+
+
 async def test_a_head_holds_up_no_reaper(shelter: Shelter, words: Any) -> None:
     store: Store = shelter.store
     for name in ("bad", "good"):
@@ -242,10 +306,73 @@ async def test_only_its_own_caller_notices(shelter: Shelter) -> None:
     ):
         assert isinstance(found[0], Unreadable), found
         assert not isinstance(found[1], Exception), found
+    assert await store.owner(SCOPE, "bad") == SCOPE.owner
     for scope in STRANGERS:
         assert await store.head(scope, "bad") is None
         with pytest.raises(TaskNotFound):
             await accept(store, "bad", "m3", new=False, scope=scope)
+
+
+async def test_it_shares_a_write_with_one_that_cannot_be_stored(shelter: Shelter) -> None:
+    await waiting(shelter.store, "bad")
+    await waiting(shelter.store, "good")
+    await shelter.close()
+    await shelter.sql("UPDATE task SET state = 99 WHERE id = 'bad'")
+    store = await shelter.open()
+    sending = [accept(store, f"t{number}") for number in range(9)]
+    sending += [accept(store, name, "m2", new=False) for name in ("bad", "good")]
+    # in a file a lone surrogate cannot be encoded, in PostgreSQL a NUL
+    poison = "x\0" if shelter.kind == "postgres" else "x\ud800"
+    sending += [accept(store, "poison", context=poison, scope=BOB), accept(store, "last")]
+    *others, bad, good, poisoned, last = await asyncio.gather(*sending, return_exceptions=True)
+    assert isinstance(bad, Unreadable) and isinstance(poisoned, Exception)
+    assert not isinstance(poisoned, Unreadable)
+    for accepted in (*others, good, last):
+        assert not isinstance(accepted, BaseException), accepted
+    await store.probe()
+    assert (await store.census(["agent"]))["agent"].ready == 11
+
+
+async def pages(store: Store, size: int) -> list[list[str]]:
+    """The ids of all pages; there are less than 20."""
+    found: list[list[str]] = []
+    cursor = None
+    for _ in range(20):
+        page = await store.list(SCOPE, Query(size=size, cursor=cursor, artifacts=True))
+        found.append([item.id for item in page.tasks])
+        if (cursor := page.cursor) is None:
+            return found
+    pytest.fail(f"there is no end of it: {found}")
+
+
+TASKS = {
+    "head": "UPDATE task SET state = 99 WHERE id LIKE 'bad%'",
+    "size": "UPDATE task SET size = -9000000000000000000 WHERE id LIKE 'bad%'",
+    "text": "UPDATE task SET changed = CAST(x'32ff' AS TEXT) WHERE id LIKE 'bad%'",
+    "log": "UPDATE entry SET body = x'78' WHERE {} IN (SELECT key FROM task WHERE id LIKE 'bad%')",
+}
+
+
+@pytest.mark.parametrize("what", TASKS)
+async def test_a_page_of_few_bytes_goes_past_it(
+    shelter: Shelter, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if ONLY.get(what, shelter.kind) != shelter.kind:
+        pytest.skip("this database refuses it")
+    names = ["bad1", "good1", "bad2", "bad3", "good2", "bad4"]
+    for number, name in enumerate(names):
+        await accept(shelter.store, name, at=stamp(number))
+    await shelter.close()
+    await shelter.sql(TASKS[what].format(shelter.entry))
+    store = await shelter.open()
+    shown = ["good2", "good1"] if what != "size" else names[::-1]
+    for size in (1, 2, 50):
+        assert list(chain.from_iterable(await pages(store, size))) == shown
+    for kind in ("sqlite", "postgres"):
+        monkeypatch.setattr(f"dragoman.stores.{kind}.view.PAGE_BYTES", 1)
+    found = await pages(store, 50)
+    assert list(chain.from_iterable(found)) == shown
+    assert len(found) > 1
 
 
 async def test_a_log_is_not_read_by_others(shelter: Shelter, words: Any) -> None:

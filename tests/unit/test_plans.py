@@ -114,6 +114,7 @@ async def everything(store: PostgresStore) -> None:
     await accept(store, "fresh", scope=scope, receipt=Receipt("key", b"x"))
     await accept(store, "hooked", scope=scope, webhook=hook(task="hooked"))
     (claim, *_) = await store.claim(["agent"], "w", 600, 10)
+    await store.claim(["agent"], "v", 600, 4, {("tenant", "owner-1")})
     await store.append(claim, [Entry(0, status(claim.head.id, W), 1)])
     await store.append(claim, [Entry(0, artifact(claim.head.id, "x"), 1)], release=True)
     await store.renew([claim], 900)

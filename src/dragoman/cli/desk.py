@@ -14,8 +14,9 @@ from typing import BinaryIO
 
 import msgspec
 
+from dragoman.caller import fault, long, owner_key, qualified
 from dragoman.cli import UsageError, sheet
-from dragoman.cli.table import Meter, count, size
+from dragoman.cli.table import Meter, count, json_text, size
 from dragoman.stores import dump
 from dragoman.stores.clerk import BATCH, HEAVY, Choice, Clerk, Differs, Make, Pruned
 from dragoman.stores.dump import Dump
@@ -36,10 +37,15 @@ def fail(words: str) -> int:
 
 def list_(arguments: Namespace, make: Make) -> int:
     """Print tasks."""
+    owner = arguments.owner
+    if arguments.realm is not None:
+        if owner is None:
+            raise UsageError("list: --realm needs --owner")
+        owner = qualified(arguments.realm, owner)
     choice = Choice(
         agent=arguments.agent,
         tenant=arguments.tenant,
-        owner=arguments.owner,
+        owner=owner_key(owner) if owner and long(owner) else owner,
         context=arguments.context,
         state=_state(arguments.state) if arguments.state else None,
         since=arguments.since or "",
@@ -48,7 +54,7 @@ def list_(arguments: Namespace, make: Make) -> int:
     with make() as clerk:
         rows = clerk.tasks(choice)
     if arguments.json:
-        print(json.dumps([sheet.head(row) for row in rows], indent=2))
+        print(json_text(json.dumps([sheet.head(row) for row in rows], indent=2)))
     elif rows:
         print(sheet.heads(rows))
     else:
@@ -70,7 +76,7 @@ def show(arguments: Namespace, make: Make) -> int:
             }
             if arguments.events:
                 found["events"] = [sheet.event(entry) for entry in events]
-            print(json.dumps(found, indent=2))
+            print(json_text(json.dumps(found, indent=2)))
             return 0
         for line in sheet.text(row, task, lines):
             print(line)
@@ -86,7 +92,10 @@ def follow(arguments: Namespace, make: Make) -> int:
     # an interrupt is how one leaves
     with suppress(KeyboardInterrupt), make() as clerk:
         for entry in clerk.follow(arguments.task, arguments.after, PAUSE):
-            shown = json.dumps(sheet.event(entry)) if arguments.json else sheet.entry(entry)
+            if arguments.json:
+                shown = json_text(json.dumps(sheet.event(entry)))
+            else:
+                shown = sheet.entry(entry)
             print(shown, flush=True)
     return 0
 
@@ -96,7 +105,7 @@ def webhooks(arguments: Namespace, make: Make) -> int:
     with make() as clerk:
         found = clerk.lines(arguments.limit, parked=arguments.parked)
     if arguments.json:
-        print(json.dumps([sheet.webhook(waiting) for waiting in found], indent=2))
+        print(json_text(json.dumps([sheet.webhook(waiting) for waiting in found], indent=2)))
     elif found:
         print(sheet.webhooks(found))
     else:
@@ -155,6 +164,34 @@ def redrive(arguments: Namespace, make: Make) -> int:
     if not number and some:
         return fail(f"no such webhook is parked in {clerk.name}")
     print(f"{count(number, 'webhook')} redriven")
+    return 0
+
+
+def rename_owner(arguments: Namespace, make: Make) -> int:
+    """Give tasks to another owner."""
+    realm = arguments.realm if arguments.to_realm is None else arguments.to_realm
+    for name, value in (("new", arguments.new), ("--to-realm", realm)):
+        if why := fault(value):
+            raise UsageError(f"rename-owner: {name}: {why}")
+    if not arguments.new:
+        raise UsageError("rename-owner: new: is empty; every anonymous caller would see the tasks")
+    old, new = qualified(arguments.realm, arguments.old), qualified(realm, arguments.new)
+    if old == new:
+        raise UsageError("rename-owner: old and new are the same owner")
+    with make(write=not arguments.dry_run) as clerk:
+        done = clerk.rename_owner(
+            old, new, agent=arguments.agent, tenant=arguments.tenant, dry=arguments.dry_run
+        )
+    if not done.tasks:
+        return fail(f"that owner has no tasks in {clerk.name}")
+    verb = "would be renamed" if arguments.dry_run else "renamed"
+    print(f"{count(done.tasks, 'task')} {verb}, {count(done.receipts, 'receipt')}")
+    if done.dropped:
+        print(f"{count(done.dropped, 'receipt')} dropped: the new owner has sent the same before")
+    if done.named:
+        print(
+            f"{count(done.named, 'task')} with an id of a client of 0.1, which no longer finds it"
+        )
     return 0
 
 
@@ -314,6 +351,7 @@ COMMANDS: dict[str, Callable[[Namespace, Make], int]] = {
     "prune": prune,
     "webhooks": webhooks,
     "redrive": redrive,
+    "rename-owner": rename_owner,
     "backup": backup,
     "check": check,
     "export": export,

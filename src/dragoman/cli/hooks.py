@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dragoman.cli import UsageError, reach
 from dragoman.cli.paint import DIM, GREEN, RED, paint
 from dragoman.cli.screen import Screen, complaint
-from dragoman.cli.table import plain, table
+from dragoman.cli.table import json_text, plain, table
 from dragoman.dialects import v1_0
 from dragoman.errors import A2AError, MethodNotAllowed
 from dragoman.types import AuthenticationInfo, TaskPushNotificationConfig
@@ -93,7 +93,7 @@ async def _list(agent: Client, arguments: argparse.Namespace) -> int:
     found = [config async for config in agent.task(arguments.task).webhooks()]
     if arguments.json:
         for config in found:
-            print(v1_0.encode(config).decode())
+            print(json_text(v1_0.encode(config)))
     else:
         rows = [(config.id, config.url, _how(config)) for config in found]
         print(table(("id", "url", "proves itself by"), rows) if rows else "no webhooks")
@@ -113,7 +113,7 @@ async def _delete(agent: Client, arguments: argparse.Namespace) -> int:
 
 def _show(config: TaskPushNotificationConfig, as_json: bool) -> int:
     if as_json:
-        print(v1_0.encode(config).decode())
+        print(json_text(v1_0.encode(config)))
     else:
         print(f"{plain(config.id)}  {plain(config.url)}  {_how(config)}".rstrip())
     return 0
@@ -198,7 +198,7 @@ class Hook:
             return
         await _answer(send, 200, b"{}")
         if self._json:
-            print(body.decode("utf-8", "replace").strip(), flush=True)
+            print(json_text(body.strip()).replace("\n", " "), flush=True)
         else:
             again = "" if notification.fresh else ", which had come before"
             told = f"task {plain(notification.task_id)}{again}" if notification.task_id else again

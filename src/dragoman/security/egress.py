@@ -59,6 +59,7 @@ DENIED: dict[str, tuple[str, ...]] = {
 }
 _DENIED = [(ip_network(text), what) for what, texts in DENIED.items() for text in texts]
 _GLOBAL = IPv6Network("2000::/3")  # no other part of IPv6 has been given to anybody
+_NAT64 = IPv6Network("64:ff9b::/96")
 LOCAL = (".localhost", ".localdomain", ".local", ".internal", ".home.arpa")
 
 PORTS = {"https": 443, "http": 80}
@@ -445,6 +446,14 @@ def denied(address: Address) -> str:
     if isinstance(address, IPv6Address) and (address not in _GLOBAL or address.scope_id):
         return "reserved"
     return ""
+
+
+def public(address: Address) -> bool:
+    """Whether an address is one of the internet's. Where NAT64 translates all of IPv4, the address
+    inside counts."""
+    if isinstance(address, IPv6Address) and address in _NAT64 and not address.scope_id:
+        address = IPv4Address(int(address) & 0xFFFFFFFF)
+    return not denied(address)
 
 
 def parse(url: str) -> Target:

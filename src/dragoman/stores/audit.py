@@ -13,6 +13,8 @@ from dragoman.lifecycle import IllegalEvent, fold
 from dragoman.security.seal import PLAIN, SEALED
 from dragoman.stores.codec import KINDS, STATES, entry, secrets, snapshot, webhook_of
 from dragoman.stores.damage import ASIDE, DECODING
+from dragoman.stores.dump import VEIL, VEILED
+from dragoman.stores.ranks import HIGHEST
 from dragoman.stores.row import Stored
 from dragoman.types import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 
@@ -199,7 +201,7 @@ def _head(row: Stored, found: Sequence[Entry]) -> Iterator[str]:
         ("lease", not _time(row.lease) or (row.lease > 0) != bool(row.holder)),
         ("cancel_at", not _time(row.cancel_at) or (row.cancel_at > 0) != canceling),
         ("canceled", not _cancels(row, canceling)),
-        ("ready", row.offered is not None and not _time(row.offered)),
+        ("ready", row.offered is not None and not 0 <= row.offered <= HIGHEST),
         ("ended", row.ended_at is not None and not _time(row.ended_at)),
     )
     for name, problem in wrong:
@@ -235,6 +237,8 @@ def _stubs(stubs: Sequence[Stub], found: Sequence[Entry]) -> Iterator[str]:
     for stub in stubs:
         if 0 < stub.number <= len(found) and not isinstance(found[stub.number - 1].event, Received):
             yield f"a receipt is for entry {stub.number}, which is no message"
+        if stub.name.startswith(VEIL) and not VEILED.fullmatch(stub.name):
+            yield f"the name of the receipt for entry {stub.number} is not a digest"
         message = stub.name.startswith("message:")
         if len(stub.digest) != DIGEST or (
             message and not stub.name.endswith(f":{stub.digest.hex()}")

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, Raw, Struct, structs
 
-from dragoman.caller import Scope
+from dragoman.caller import Scope, long, owner_key
 from dragoman.events import CancelRequested, Event, Received, Reply
 from dragoman.lifecycle import IllegalEvent, fold
 from dragoman.store import Webhook
@@ -30,8 +30,9 @@ from dragoman.types import (
 FORMAT = 1
 """Told by every line, so that files can be joined."""
 
-_VEIL = "sha256:"
-_VEILED = re.compile(f"{_VEIL}[0-9a-f]{{64}}")
+VEIL = "sha256:"
+"""How the key of a receipt begins of which only the digest is known."""
+VEILED = re.compile(f"{VEIL}[0-9a-f]{{64}}")
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
 Kind: TypeAlias = Literal["received", "status", "artifact", "reply", "cancel"]
 
@@ -142,17 +143,17 @@ def webhook(hook: Hook) -> Webhook:
 
 def veil(digest: bytes) -> str:
     """The key of a receipt of which only the digest is known."""
-    return _VEIL + digest.hex()
+    return VEIL + digest.hex()
 
 
 def veiled(key: str) -> str:
     """The key of a receipt in the form that every store can tell."""
-    return key if key.startswith(_VEIL) else veil(digested(key))
+    return key if key.startswith(VEIL) else veil(digested(key))
 
 
 def unveiled(key: str) -> bytes:
     """The digest that is in it."""
-    return bytes.fromhex(veiled(key).removeprefix(_VEIL))
+    return bytes.fromhex(veiled(key).removeprefix(VEIL))
 
 
 def same(one: Dump, other: Dump) -> bool:
@@ -243,6 +244,9 @@ def decode(line: bytes) -> Dump:
         if format != FORMAT:
             raise Broken(f"it is of format {format}; this dragoman knows {FORMAT}")
         dump = _dump(line)
+        if long(dump.scope.owner):  # it was written by a version that kept such
+            scope = structs.replace(dump.scope, owner=owner_key(dump.scope.owner))
+            dump = structs.replace(dump, scope=scope)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Broken(str(error)) from None
     try:
@@ -274,7 +278,7 @@ def _check(dump: Dump) -> None:
         (dump.settled > last, "settled"),
         (any(stub.number not in messages for stub in dump.receipts), "receipts"),
         (_repeated([veiled(stub.key) for stub in dump.receipts]), "receipts"),
-        (not all(_VEILED.fullmatch(veiled(stub.key)) for stub in dump.receipts), "receipts"),
+        (not all(VEILED.fullmatch(veiled(stub.key)) for stub in dump.receipts), "receipts"),
     )
     for wrong, what in refusals:
         if wrong:

@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 import uuid
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from heapq import heappop, heappush, nsmallest
 from itertools import islice
@@ -16,9 +16,11 @@ from msgspec.structs import replace
 
 from dragoman.caller import Scope
 from dragoman.errors import A2AError, LimitExceeded, TaskNotFound
-from dragoman.events import CancelRequested, Entry
+from dragoman.events import CancelRequested, Entry, Received
 from dragoman.lifecycle import IllegalEvent
 from dragoman.store import (
+    NOBODY,
+    PAGE_BYTES,
     Accepted,
     Census,
     Claim,
@@ -27,6 +29,7 @@ from dragoman.store import (
     Head,
     Line,
     Page,
+    Party,
     Query,
     Record,
     Renewal,
@@ -35,6 +38,8 @@ from dragoman.store import (
 )
 from dragoman.stores.damage import KINDS
 from dragoman.stores.log import Log, Shelf
+from dragoman.stores.queue import Queue
+from dragoman.stores.ranks import Ranks
 from dragoman.stores.row import age
 from dragoman.types import TaskState, TaskStatusUpdateEvent
 
@@ -49,7 +54,8 @@ class MemoryStore:
         self.task_age = task_age
         self._logs: dict[str, Log] = {}
         self._shelves: dict[Scope, Shelf] = {}
-        self._queues: dict[str, deque[Log]] = {}
+        self._queues: dict[str, Queue] = {}
+        self._ranks = Ranks()
         self._next = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._held: dict[str, Log] = {}
@@ -126,11 +132,14 @@ class MemoryStore:
         shelf = self._shelves.get(scope)
         if shelf is None:
             return Page((), None, 0)
-        logs = list(islice(shelf.matching(query, query.cursor), query.size + 1))
-        cursor = None
-        if len(logs) > query.size:
-            logs.pop()
-            cursor = (logs[-1].changed, logs[-1].id)
+        logs: list[Log] = []
+        cursor, size = None, 0
+        for log in shelf.matching(query, query.cursor):
+            if len(logs) == query.size or size >= PAGE_BYTES:
+                cursor = (logs[-1].changed, logs[-1].id)
+                break
+            logs.append(log)
+            size += log.size(query.artifacts)
         return Page([log.task() for log in logs], cursor, shelf.total(query))
 
     async def tally(self, scope: Scope) -> Mapping[TaskState, int]:
@@ -175,25 +184,33 @@ class MemoryStore:
     # -- for workers
 
     def claim(
-        self, agents: Collection[str], worker: str, lease: float, limit: int
+        self,
+        agents: Collection[str],
+        worker: str,
+        lease: float,
+        limit: int,
+        passing: Collection[Party] = NOBODY,
     ) -> asyncio.Future[Sequence[Claim]]:
         """See `Store.claim`. Here they are taken when the call returns."""
         future: asyncio.Future[Sequence[Claim]] = self._future()
         claims: list[Claim] = []
-        queues = [queue for agent in agents if (queue := self._queues.get(agent))]
-        while queues and len(claims) < limit:
-            # one of each in turn, so that a busy agent does not starve the others
-            queue = queues[self._next % len(queues)]
-            self._next += 1
-            log = queue.popleft()
-            if not queue:
-                queues.remove(queue)
-            log.queued = False
-            if log.holder or not log.inbox or self._logs.get(log.id) is not log:
-                continue
-            number = log.take(worker, time.monotonic() + lease)
-            claims.append(log.claim(log.task(), log.received(number)))
-            self._held[log.id] = log
+        for passed in (passing, NOBODY) if passing else (NOBODY,):
+            queues = [queue for agent in agents if (queue := self._queues.get(agent))]
+            while queues and len(claims) < limit:
+                # one of each in turn, so that a busy agent does not starve the others
+                queue = queues[self._next % len(queues)]
+                self._next += 1
+                log = queue.pop(passed)
+                if log is None or not queue:
+                    queues.remove(queue)
+                if log is None:
+                    continue
+                log.queued = False
+                if log.holder or not log.inbox or self._logs.get(log.id) is not log:
+                    continue
+                number = log.take(worker, time.monotonic() + lease)
+                claims.append(log.claim(log.task(), log.received(number)))
+                self._held[log.id] = log
         future.set_result(claims)
         return future
 
@@ -277,8 +294,8 @@ class MemoryStore:
         for scope, shelf in self._shelves.items():
             if scope.agent == agent:
                 tasks.update(shelf.tally())
-        queue = (log for log in self._queues.get(agent, ()) if log.ready)
-        first = next((log for log in queue if self._logs.get(log.id) is log), None)
+        queue = [log for log in self._queues.get(agent, ()) if self._waits(log)]
+        first = min((log.received(log.inbox[0]) for log in queue), key=_at, default=None)
         lines = [
             line.parked
             for log in self._logs.values()
@@ -288,8 +305,8 @@ class MemoryStore:
         ]
         return Census(
             tasks=tasks,
-            ready=sum(1 for log in queue if self._logs.get(log.id) is log) + (first is not None),
-            oldest=age(first.received(first.inbox[0])) if first else 0.0,
+            ready=len(queue),
+            oldest=age(first) if first else 0.0,
             behind=lines.count(False),
             parked=lines.count(True),
         )
@@ -440,10 +457,16 @@ class MemoryStore:
             log.rests = due
             heappush(self._resting, (due, log.id))
 
+    def _waits(self, log: Log) -> bool:
+        return log.ready and self._logs.get(log.id) is log
+
     def _offer(self, log: Log) -> None:
         if not log.holder and not log.queued:
             log.queued = True
-            self._queues.setdefault(log.scope.agent, deque()).append(log)
+            queue = self._queues.get(log.scope.agent)
+            if queue is None:
+                queue = self._queues[log.scope.agent] = Queue(self._ranks)
+            queue.add(log)
 
     def _shelve(self, log: Log) -> None:
         shelf = self._shelves.get(log.scope)
@@ -473,3 +496,7 @@ class MemoryStore:
             log.shelf.remove(log)
             if not log.shelf.live:
                 del self._shelves[log.scope]
+
+
+def _at(received: Received) -> str:
+    return received.at

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dragoman.caller import INDEXED
 from dragoman.store import Unreadable
 from dragoman.stores import audit
 from dragoman.stores.audit import BATCH, Beside, Line, Stub
@@ -36,6 +37,10 @@ HANGING = (
         f"SELECT max(task.key), task_key.last_value + {BLOCK} FROM task, task_key "
         f"GROUP BY task_key.last_value HAVING max(task.key) >= task_key.last_value + {BLOCK}",
         "the sequence task_key is at {1}, and there is a task with key {0}",
+    ),
+    (
+        f"SELECT key, id FROM task WHERE octet_length(owner) > {INDEXED}",
+        f"task {{1}}: its owner is longer than {INDEXED} bytes, and is not known by its digest",
     ),
     *audit.HANGING,
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from dragoman.caller import Scope
+from dragoman.caller import Scope, long
 from dragoman.store import Unreadable
 from dragoman.stores import dump
 from dragoman.stores.clerk import HEAVY, Differs, Fate
@@ -17,7 +17,9 @@ from dragoman.stores.dump import Dump, Hook, Item, Stub
 from dragoman.stores.postgres.ledger import COLUMNS, NAMES, NOW, Leaf
 from dragoman.stores.postgres.lines import key as webhook_key
 from dragoman.stores.postgres.prune import SHARDS, THESE
+from dragoman.stores.postgres.queue import probe
 from dragoman.stores.postgres.schema import BLOCK
+from dragoman.stores.ranks import Ranks, Waiting
 
 BATCH = 64
 """How many tasks are read in one state of the database."""
@@ -124,6 +126,8 @@ class Tray:
         self._tickets: dict[int, dict[bytes, int]] = {}
         self._taken: dict[tuple[Scope, bytes], str] = {}
         self._now = 0.0
+        self._ranks = Ranks()
+        self._queues: dict[str, Waiting] = {}
         self._old: list[int] = []
         self._new: list[tuple[Dump, Leaf | None]] = []
 
@@ -190,6 +194,8 @@ class Tray:
             await self.db.fetch(THESE, self._old, random.randrange(SHARDS))
         if not self._new:
             return
+        ready = [given.scope for given, _ in self._new if given.ready]
+        self._queues = await probe(self.db, ready) if ready else {}
         keys = await self._keys(len(self._new))
         tasks = [(key, *item) for key, item in zip(keys, self._new, strict=True)]
         await self._copy("task", (self._head(*item) for item in tasks))
@@ -222,8 +228,11 @@ class Tray:
             "key": key,
             "tenant": given.scope.tenant,
             "owner": given.scope.owner,
-            "ready": self._now if given.ready else None,
+            "ready": None,
         }
+        if given.ready:
+            queue = self._queues[given.scope.agent]
+            values["ready"] = float(queue.add(self._ranks, given.scope, int(self._now)))
         if before is not None:
             # readers notice by the version; whoever held it and wakes up late must not write here
             values["version"] = max(before.version, given.version) + 1
@@ -274,6 +283,10 @@ def _able(given: Dump) -> str | None:
     texts += [scope.agent, scope.tenant, scope.owner, *(hook.reason for hook in given.webhooks)]
     if any("\0" in text for text in texts):
         return "PostgreSQL keeps no text with a NUL in it"
+    keys = [given.id, scope.agent, scope.tenant, scope.owner]
+    for text in (*keys, *(dump.webhook(hook).config.id for hook in given.webhooks)):
+        if why := long(text):
+            return f"{text[:40]!r}… {why}"
     numbers = [given.version, given.epoch, given.turn, given.settled, given.attempt]
     numbers += [hook.attempts for hook in given.webhooks]
     if max(numbers) >= MOST:

@@ -6,10 +6,13 @@ from typing import Any
 
 import asyncpg
 
+from dragoman.caller import INDEXED
 from dragoman.errors import Unavailable
 
 LOCK = 0x64726167
 """The advisory lock of whoever changes the tables."""
+LONG = 3600.0
+"""How long a change of the tables may take."""
 BLOCK = 256
 """So many keys of tasks a process takes at once."""
 
@@ -114,7 +117,18 @@ CREATE TABLE tally (
 ) WITH (fillfactor = 50);
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST,)
+# For the highest rank of an owner, and the owners of whom something waits.
+_WAITING = """
+CREATE INDEX task_waiting ON task (agent, tenant, owner, ready) WHERE ready IS NOT NULL;
+"""
+# What is longer than an index can bear beside the others is known by its digest from now on.
+_WAITING += "".join(
+    f"UPDATE {table} SET owner = 'sha256:' || encode(sha256(convert_to(owner, 'UTF8')), 'hex') "
+    f"WHERE octet_length(owner) > {INDEXED};"
+    for table in ("task", "receipt", "tally")
+)
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _WAITING)
 """Each leads from the version that is its index to the next one."""
 
 VERSION = len(MIGRATIONS)
@@ -185,8 +199,9 @@ async def migrate(db: Any) -> int:
         async with db.transaction():
             await db.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
             before = await version(db)  # another process may have been quicker
+            await db.execute("SET LOCAL statement_timeout = 0")  # a large table takes its time
             for script in MIGRATIONS[before:]:
-                await db.execute(script)
+                await db.execute(script, timeout=LONG)
             await db.execute("UPDATE about SET version = $1", VERSION)
     except asyncpg.DuplicateTableError:
         raise Unusable(OTHERS) from None

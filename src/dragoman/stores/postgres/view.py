@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from dragoman.caller import Scope
 from dragoman.events import Entry, Received
 from dragoman.lifecycle import fold
-from dragoman.store import LARGE, Census, Head, Page, Query, Record, Unreadable
+from dragoman.store import LARGE, PAGE_BYTES, Census, Head, Page, Query, Record, Unreadable
 from dragoman.stores import codec
 from dragoman.stores.codec import ARTIFACT, STATES, encode, entry
 from dragoman.stores.damage import ASIDE, DECODING, Damage
@@ -25,7 +25,7 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 FIRST = 8
-"""Of so many tasks at the head of the queue, the first that can be read says how long it waits."""
+"""So many tasks at the head of the queue are asked how long they wait: some may be unreadable."""
 SMALL = 64 * 1024
 """A log of fewer bytes is folded from its beginning; a larger one gets snapshots."""
 MOST = 128
@@ -45,6 +45,13 @@ _LOG = """
     AND kind <> {without}
   ) AS log
 """
+_WITHOUT_ARTIFACTS = f"""
+  CASE WHEN size < {SMALL} THEN size ELSE (
+    SELECT coalesce(sum(length(body)), 0) FROM entry
+    WHERE entry.task = task.key AND kind <> {ARTIFACT}
+  ) END
+"""
+"""What of a task's bytes is read where artifacts are not asked for."""
 _FOLDED = "snapshot.number, snapshot.body, log.turns, log.kinds, log.bodies"
 LOAD = f"SELECT u.place, {COLUMNS}, {_FOLDED} FROM {_ASKED} " + _LOG.format(
     snapshots="true", without=0
@@ -156,29 +163,24 @@ class View:
     ) -> Sequence[Folded | Unreadable | None]:
         found: list[Folded | Unreadable | None] = [None] * len(asked)
         for place, *columns in await self._link.fetch(LOAD, *_named(asked)):
-            try:
-                found[place] = await self._folded(columns)
-            except Unreadable as error:
-                found[place] = self._told(error)
+            found[place] = await self._whole(_tried(columns), columns[0])
         return found
 
-    async def _folded(self, columns: Sequence[Any]) -> Folded | None:
-        """The task of a row and its log, if it is born; Unreadable. A snapshot that cannot be read
-        is done without: the log says the same."""
-        row = Leaf.restored(columns[: len(NAMES)])
-        if not row.born:
-            return None
-        try:
-            return _folded(row, *columns[len(NAMES) :])
-        except Unreadable as error:
-            if error.kind != "snapshot":
-                raise
-            self._damage.found(error, "the log is read from its beginning")
-        whole = await self._link.fetch(f"{WHOLE} WHERE task.key = $1", row.key)
-        if not whole:
-            return None
-        row = Leaf.restored(whole[0][: len(NAMES)])
-        return replace(_folded(row, *whole[0][len(NAMES) :]), broken=True)
+    async def _whole(
+        self, tried: Folded | Unreadable | None, key: int
+    ) -> Folded | Unreadable | None:
+        """What came of reading a task. A snapshot that cannot be read is done without: the log
+        says the same."""
+        if not isinstance(tried, Unreadable):
+            return tried
+        if tried.kind != "snapshot":
+            return self._told(tried)
+        self._damage.found(tried, "the log is read from its beginning")
+        found = await self._link.fetch(f"{WHOLE} WHERE task.key = $1", key)
+        whole = _tried(found[0]) if found else None
+        if isinstance(whole, Unreadable):
+            return self._told(whole)
+        return None if whole is None else replace(whole, broken=True)
 
     def _told(self, error: Unreadable) -> Unreadable:
         self._damage.found(error)
@@ -217,29 +219,33 @@ class View:
             further = f" AND (changed, id) < (${len(values) + 1}, ${len(values) + 2})"
             values += _clean(query.cursor)
         snapshots, without = ("true", 0) if query.artifacts else ("false", ARTIFACT)
+        size = "size" if query.artifacts else _WITHOUT_ARTIFACTS
+        size = f"greatest({size}, 0)"  # a damaged one must not make room for others
         sql = (
-            f"WITH page AS MATERIALIZED (SELECT * FROM task WHERE {where}{further} "
-            f"ORDER BY changed DESC, id DESC LIMIT {query.size + 1}), "
-            f"total AS (SELECT {counted} AS number) "
-            f"SELECT total.number, {COLUMNS}, {_FOLDED} FROM total "
-            f"LEFT JOIN (page AS task {_LOG.format(snapshots=snapshots, without=without)}) "
+            f"WITH chosen AS MATERIALIZED (SELECT *, {size} AS bytes FROM task "
+            f"WHERE {where}{further} ORDER BY changed DESC, id DESC LIMIT {query.size + 1}), "
+            "page AS MATERIALIZED (SELECT *, sum(bytes) OVER (ORDER BY changed DESC, id DESC) "
+            "- bytes AS before FROM chosen), "
+            f"total AS (SELECT {counted} AS number, (SELECT count(*) FROM chosen) AS chosen) "
+            f"SELECT total.number, total.chosen, {COLUMNS}, {_FOLDED} FROM total LEFT JOIN ("
+            f"(SELECT * FROM page WHERE before < {PAGE_BYTES}) AS task "
+            f"{_LOG.format(snapshots=snapshots, without=without)}) "
             "ON true ORDER BY task.changed DESC, task.id DESC"
         )
         found = await self._link.fetch(sql, *values)
-        total = int(found[0][0])
-        rows = [columns for columns in found if columns[1] is not None]
+        total, chosen = int(found[0][0]), int(found[0][1])
+        rows = [columns[2:] for columns in found if columns[2] is not None][: query.size]
         cursor = None
-        if len(rows) > query.size:
-            rows.pop()
-            cursor = (rows[-1][1 + NAMES.index("changed")], rows[-1][1 + NAMES.index("id")])
+        if rows and len(rows) < chosen:  # also past one that cannot be read
+            cursor = (rows[-1][NAMES.index("changed")], rows[-1][NAMES.index("id")])
+        if sum(sum(map(len, columns[-1] or ())) for columns in rows) > LARGE:  # it takes long
+            tried = await asyncio.to_thread(lambda: [_tried(columns) for columns in rows])
+        else:
+            tried = [_tried(columns) for columns in rows]
         tasks = []
-        for columns in rows:
-            try:
-                record = await self._folded(columns[1:])
-            except Unreadable as error:  # the others are listed
-                self._told(error)
-                continue
-            if record is not None:
+        for columns, one in zip(rows, tried, strict=True):
+            record = await self._whole(one, columns[0])
+            if isinstance(record, Folded):  # the others are listed
                 tasks.append(record.task)
         return Page(tasks, cursor, total)
 
@@ -305,25 +311,29 @@ class View:
             tasks = await self._link.fetch(
                 "SELECT state, sum(number) FROM tally WHERE agent = $1 GROUP BY state", agent
             )
-            ((ready, behind, parked, aside),) = await self._link.fetch(
-                "SELECT (SELECT count(*) FROM task WHERE agent = $1 AND ready IS NOT NULL), "
-                "(SELECT count(*) FROM line WHERE agent = $1 AND behind AND NOT parked), "
+            ((ready, oldest),) = await self._link.fetch(
+                "SELECT count(*), min(key) FROM task WHERE agent = $1 AND ready IS NOT NULL", agent
+            )
+            ((behind, parked, aside),) = await self._link.fetch(
+                "SELECT (SELECT count(*) FROM line WHERE agent = $1 AND behind AND NOT parked), "
                 "(SELECT count(*) FROM line WHERE agent = $1 AND behind AND parked), "
                 "(SELECT count(*) FROM task WHERE agent = $1 AND holder <> '' AND holder = $2)",
                 *(agent, ASIDE),
             )
-            first = await self._link.fetch(
-                "SELECT entry.number, entry.turn, entry.kind, entry.body FROM (SELECT key, inbox "
-                "FROM task WHERE agent = $1 AND ready IS NOT NULL ORDER BY ready, key "
-                f"LIMIT {FIRST}) AS task JOIN entry ON entry.task = task.key "
+            # the first in order of age may have a new message, and the next may be a new task
+            waiting = await self._link.fetch(
+                "SELECT entry.number, entry.turn, entry.kind, entry.body FROM ("
+                "SELECT key, inbox FROM task WHERE key = $2 UNION (SELECT key, inbox FROM task "
+                f"WHERE agent = $1 AND ready IS NOT NULL ORDER BY ready, key LIMIT {FIRST})"
+                ") AS task JOIN entry ON entry.task = task.key "
                 f"AND entry.number = {NEXT.format('task.inbox')}",
-                agent,
+                *(agent, oldest),
             )
             found[agent] = Census(
                 tasks=self._counts(tasks),
                 aside=aside,
                 ready=ready,
-                oldest=_oldest(first),
+                oldest=_oldest(waiting),
                 behind=behind,
                 parked=parked,
             )
@@ -339,6 +349,15 @@ class View:
             "body = excluded.body WHERE snapshot.number < excluded.number",
             *(folded.key, folded.head.last, encode(folded.task)),
         )
+
+
+def _tried(columns: Sequence[Any]) -> Folded | Unreadable | None:
+    """The task of a row and its log, if it is born; or what cannot be read of it."""
+    try:
+        row = Leaf.restored(columns[: len(NAMES)])
+        return _folded(row, *columns[len(NAMES) :]) if row.born else None
+    except Unreadable as error:
+        return error
 
 
 def _folded(
@@ -374,13 +393,14 @@ def _readable(found: Iterable[Any]) -> tuple[list[Head], list[tuple[int, Unreada
 
 
 def _oldest(found: Iterable[Any]) -> float:
-    """How long the first message of these that can be read has waited."""
+    """How long the oldest message of these that can be read has waited."""
+    ages = []
     for columns in found:
         with suppress(*DECODING):
             event = entry(*columns).event
             assert isinstance(event, Received)
-            return age(event)
-    return 0.0
+            ages.append(age(event))
+    return max(ages, default=0.0)
 
 
 def _named(asked: Sequence[tuple[Scope, str]]) -> tuple[list[Any], ...]:

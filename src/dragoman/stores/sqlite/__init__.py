@@ -25,6 +25,7 @@ from dragoman.events import CancelRequested, Entry, Received
 from dragoman.lifecycle import birth
 from dragoman.security.seal import Seal, Unsealable
 from dragoman.store import (
+    NOBODY,
     WRITTEN,
     Accepted,
     Census,
@@ -34,6 +35,7 @@ from dragoman.store import (
     Head,
     Line,
     Page,
+    Party,
     Query,
     Record,
     Renewal,
@@ -180,12 +182,7 @@ class SqliteStore:
             if draft.webhook is not None:
                 lines.put(ledger, row, self._sealed(draft.webhook), number)
             if receipt is not None:
-                ledger.flush()  # it gives a new row its key
-                ledger.db.execute(
-                    "INSERT INTO receipt (scope, name, digest, task, number) "
-                    "VALUES (?, ?, ?, ?, ?)",
-                    (ledger.scope(scope), receipt.key, receipt.digest, row.key, number),
-                )
+                ledger.keep(row, receipt, number)
             return Accepted(row.head(), number, draft.received, True)
 
         return self._writer.submit(work)
@@ -236,10 +233,7 @@ class SqliteStore:
 
     async def owner(self, scope: Scope, task: str) -> str | None:
         """See `Store.owner`."""
-        row = self._now(lambda view: view.row(task))
-        if row is None or not row.born or replace(row.scope, owner=scope.owner) != scope:
-            return None
-        return row.scope.owner
+        return self._now(lambda view: view.owner(scope, task))
 
     async def cancel(
         self,
@@ -293,7 +287,12 @@ class SqliteStore:
     # -- for workers
 
     def claim(
-        self, agents: Collection[str], worker: str, lease: float, limit: int
+        self,
+        agents: Collection[str],
+        worker: str,
+        lease: float,
+        limit: int,
+        passing: Collection[Party] = NOBODY,
     ) -> asyncio.Future[Sequence[Claim]]:
         """See `Store.claim`."""
         names = list(agents)
@@ -302,24 +301,18 @@ class SqliteStore:
         names = names[first:] + names[:first]
 
         def work(ledger: Ledger) -> Sequence[tuple[Head, Received]]:
-            until = time.monotonic() + lease
-            queues = [ledger.ready(agent, limit) for agent in names]
             taken: list[tuple[Head, Received]] = []
-            # one of each in turn, so that a busy agent does not starve the others
-            for place in range(max(map(len, queues), default=0)):
-                for queue in queues:
-                    if place < len(queue) and len(taken) < limit:
-                        row = queue[place]
-                        try:
-                            received = ledger.received(row, row.inbox[0])
-                        except Unreadable as error:  # it must not hold up the others
-                            self._damage.found(error, "the task is failed")
-                            row.revoke(row.epoch, row.head().ending(TaskState.FAILED, UNREADABLE))
-                        else:
-                            row.take(worker, until)
-                            row.mail = None
-                            taken.append((row.head(), received))
-                        ledger.touch(row)
+            until, left = time.monotonic() + lease, limit
+            if passing:
+                queues = [ledger.others(agent, left, passing) for agent in names]
+                taken += _take(ledger, queues, worker, until, left)
+                left -= len(taken)
+            if left:
+                queues = [ledger.ready(agent, left) for agent in names]
+                taken += _take(ledger, queues, worker, until, left)
+                for agent, queue in zip(names, queues, strict=True):
+                    if len(queue) < left and not any(row.ready for row in queue):
+                        ledger.taken(agent)
             return taken
 
         claims: asyncio.Future[Sequence[Claim]] = self._loop.create_future()
@@ -592,3 +585,25 @@ class SqliteStore:
 
     def _opened(self, webhook: Webhook) -> Webhook:
         return secrets(webhook, self._seal.open)
+
+
+def _take(
+    ledger: Ledger, queues: Sequence[Sequence[Leaf]], worker: str, until: float, limit: int
+) -> list[tuple[Head, Received]]:
+    """Claim rows: one of each queue in turn, so that a busy agent does not starve the others."""
+    taken: list[tuple[Head, Received]] = []
+    for place in range(max(map(len, queues), default=0)):
+        for queue in queues:
+            if place < len(queue) and len(taken) < limit:
+                row = queue[place]
+                try:
+                    received = ledger.received(row, row.inbox[0])
+                except Unreadable as error:  # it must not hold up the others
+                    ledger.damage.found(error, "the task is failed")
+                    row.revoke(row.epoch, row.head().ending(TaskState.FAILED, UNREADABLE))
+                else:
+                    row.take(worker, until)
+                    row.mail = None
+                    taken.append((row.head(), received))
+                ledger.touch(row)
+    return taken

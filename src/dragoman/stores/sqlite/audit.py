@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 
+from dragoman.caller import INDEXED
 from dragoman.store import Unreadable
 from dragoman.stores.audit import (
     BATCH,
@@ -141,6 +142,10 @@ _HANGING = (
         "SELECT task.id, scope.agent FROM task JOIN scope ON scope.key = task.scope "
         "WHERE scope.agent <> task.agent",
         "task {0}: its scope is that of another agent, {1}",
+    ),
+    (
+        f"SELECT key, agent FROM scope WHERE length(CAST(owner AS BLOB)) > {INDEXED}",
+        f"the owner of scope {{0}} is longer than {INDEXED} bytes, and is not known by its digest",
     ),
     (
         "SELECT key, id FROM task WHERE NOT EXISTS (SELECT 1 FROM scope WHERE key = task.scope)",

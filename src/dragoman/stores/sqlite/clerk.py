@@ -21,11 +21,21 @@ from msgspec.structs import replace
 from dragoman.events import Entry
 from dragoman.store import Unreadable
 from dragoman.stores.audit import Progress
-from dragoman.stores.clerk import BATCH, HEAVY, Choice, Differs, Fate, Missing, Pruned, Waiting
+from dragoman.stores.clerk import (
+    BATCH,
+    HEAVY,
+    Choice,
+    Differs,
+    Fate,
+    Missing,
+    Pruned,
+    Renamed,
+    Waiting,
+)
 from dragoman.stores.codec import STATES
 from dragoman.stores.dump import Dump
 from dragoman.stores.row import Stored
-from dragoman.stores.sqlite import RECEIPTS, porter, schema
+from dragoman.stores.sqlite import RECEIPTS, porter, rename, schema
 from dragoman.stores.sqlite.audit import audit
 from dragoman.stores.sqlite.driver import BUSY, fetch, prepare
 from dragoman.stores.sqlite.ledger import OLD, Leaf, Ledger, Old, named
@@ -263,6 +273,19 @@ class Clerk:
         for *facts, key, id, scope, state, born in fetch(self.db, _OLD, values):
             behind, recent, ended, replied, size = facts
             yield behind, recent, ended, replied, size, Old(key, id, scope, state, born)
+
+    def rename_owner(
+        self,
+        old: str,
+        new: str,
+        *,
+        agent: str | None = None,
+        tenant: str | None = None,
+        dry: bool = False,
+    ) -> Renamed:
+        """See `Clerk.rename_owner`."""
+        with nullcontext() if dry else self.writing():
+            return rename.rename(self.db, old, new, agent=agent, tenant=tenant, dry=dry)
 
     def migrate(self, *, row_security: bool | None = None) -> tuple[int, int]:
         """See `migrate`."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from dragoman.caller import Scope
+from dragoman.caller import Scope, long
 from dragoman.errors import LimitExceeded, TaskNotFound
 from dragoman.events import Entry, Event, Received
-from dragoman.store import LARGE, PROBE, Draft, Unreadable
+from dragoman.store import LARGE, PROBE, Draft, Party, Receipt, Unreadable, party
 from dragoman.stores.codec import ARTIFACT, STATES, body, decode_canceled, encode, entry
 from dragoman.stores.damage import ASIDE, DECODING, PAUSE, Damage, agrees
 from dragoman.stores.dump import veiled
+from dragoman.stores.ranks import RANKED, Ranks, Waiting, fair, owners
 from dragoman.stores.recent import Commit
 from dragoman.stores.row import Stored
 from dragoman.stores.sqlite.driver import Connection, fetch
@@ -149,7 +150,14 @@ class Ledger:
         self._version = -1
         self._sound = False
         self._key = 0
-        self._offer = 0
+        self._receipts: dict[tuple[Scope, str], tuple[Leaf, bytes, int]] = {}
+        self._ranks = Ranks()
+        self._empty: set[str] = set()
+        """Agents for whom nothing waits that has a rank."""
+        self._queues: dict[str, Waiting] = {}
+        """What this transaction knows of the others."""
+        self._after = 0
+        """Where the look for owners who are not passed over goes on."""
 
     # -- the transaction
 
@@ -168,9 +176,8 @@ class Ledger:
             (key,) = db.execute("SELECT coalesce(max(key), 0) FROM task").fetchone()
             # a key is never given twice: readers may remember whose it was
             self._key = max(self._key, key)
-            (offer,) = db.execute("SELECT max(ready) FROM task WHERE ready NOTNULL").fetchone()
-            self._offer = offer or 0
             self._version, self._sound = version, True
+        self._queues.clear()
         return foreign
 
     def commit(self) -> list[Commit]:
@@ -201,6 +208,9 @@ class Ledger:
         self._changes, self._sizes = {}, {}
         self._scopes.clear()
         self._tally.clear()
+        self._receipts.clear()
+        self._empty.clear()
+        self._queues.clear()
 
     # -- rows
 
@@ -254,31 +264,122 @@ class Ledger:
         self.damage.found(error, "the task is set aside")
 
     def ready(self, agent: str, limit: int) -> list[Leaf]:
-        """Rows of an agent that wait for a worker, the longest first."""
+        """Rows of an agent that wait for a worker, those with the lowest rank first."""
+        fresh = self._fresh(agent)
+        if agent in self._empty and len(fresh) <= limit:
+            return fresh
+        for row in fresh:
+            self._offer(row)
         # One row more for each that this transaction has taken already.
-        where = "WHERE task.agent = ? AND task.ready NOTNULL ORDER BY task.ready LIMIT ?"
-        found: list[Leaf] | None = None
-        while found is None:
-            found = self._readable(where, (agent, limit + len(self._touched)))
-        found = [row for row in found if row.ready]
-        known = {row.id for row in found}
-        for row in self._touched.values():
-            if row.ready and row.scope.agent == agent and row.id not in known:
-                found.append(row)
-        return found[:limit]
+        where = "WHERE task.agent = ? AND task.ready NOTNULL ORDER BY task.ready, task.key LIMIT ?"
+        stored = self._readable(where, (agent, limit + len(self._touched)))
+        known = {row.id: row for row in stored if row.ready}
+        if fresh:
+            known |= {row.id: row for row in fresh}
+            return sorted(known.values(), key=_order)[:limit]
+        return list(known.values())[:limit]
 
-    def _readable(self, where: str, values: Iterable[Any]) -> list[Leaf] | None:
-        """Rows that are stored; or None, when some could not be read and were set aside."""
-        try:
-            return list(self.rows(where, values))
-        except Unreadable:
-            for columns in fetch(self.db, f"{FOUND} {where}", tuple(values)):
-                if columns[1] not in self._rows:
-                    try:
-                        Leaf.restored(columns)
-                    except Unreadable as error:
-                        self.set_aside(columns[0], error)
-            return None
+    def others(self, agent: str, limit: int, passing: Collection[Party]) -> list[Leaf]:
+        """The same, without those of these owners. However many of theirs wait, they are not
+        read: it goes from owner to owner."""
+        fresh = [row for row in self._fresh(agent) if party(row.scope) not in passing]
+        if agent in self._empty and len(fresh) <= limit:
+            return fresh
+        self.flush()
+        passed = {key for each in passing if (key := self._scope(agent, each))}
+        window = owners(limit)
+        found: list[Leaf] = []
+        after = began = self._after
+        while True:
+            keys = self._owners(agent, after, window)
+            for key in keys:
+                if key not in passed:
+                    found += self._readable(
+                        "WHERE task.agent = ? AND task.scope = ? AND task.ready NOTNULL "
+                        "ORDER BY task.ready, task.key LIMIT ?",
+                        (agent, key, limit),
+                    )
+            more = len(keys) == window
+            if len(found) >= limit or not (more or began):
+                break
+            if not more:  # from the beginning to where it began
+                began = 0
+            after = keys[-1] if more else 0
+        self._after = keys[-1] if more else 0
+        return sorted(dict.fromkeys(found), key=_order)[:limit]
+
+    def taken(self, agent: str) -> None:
+        """Nothing of this agent's waits any more."""
+        self._empty.add(agent)
+        self._queues.pop(agent, None)
+
+    def _fresh(self, agent: str) -> list[Leaf]:
+        """Rows that wait since this transaction began, owners in turn."""
+        rows = [row for row in self._touched.values() if row.ready and row.scope.agent == agent]
+        return rows if len(rows) < 2 else fair(rows)
+
+    def _owners(self, agent: str, after: int, limit: int) -> list[int]:
+        """The keys of scopes of which something waits."""
+        found: list[int] = []
+        while len(found) < limit:
+            next_ = self.db.execute(
+                "SELECT scope FROM task WHERE agent = ? AND ready NOTNULL AND scope > ? "
+                "ORDER BY scope LIMIT 1",
+                (agent, found[-1] if found else after),
+            ).fetchone()
+            if next_ is None:
+                break
+            found += next_
+        return found
+
+    def _scope(self, agent: str, owner: Party) -> int | None:
+        """The key of a scope that may not be there."""
+        scope = Scope(agent, *owner)
+        if (known := self._scopes.get(scope)) is None:
+            known = self.db.execute(
+                "SELECT max(key) FROM scope WHERE agent = ? AND tenant = ? AND owner = ?",
+                (agent, *owner),
+            ).fetchone()[0]
+        return known
+
+    def _offer(self, row: Leaf) -> None:
+        """Give a row that waits its rank."""
+        if row.offered is not None:
+            return
+        agent = row.scope.agent
+        queue = self._queues.get(agent)
+        if queue is None:
+            queue = self._queues[agent] = Waiting()
+            if agent in self._empty:
+                self._empty.discard(agent)
+            else:
+                queue.lowest = self._probe("agent = ?", (agent,), "ASC")
+        if queue.lowest is not None and row.scope not in queue.highest:
+            found = self._probe("agent = ? AND scope = ?", (agent, self.scope(row.scope)), "DESC")
+            queue.highest[row.scope] = found
+        row.offered = queue.add(self._ranks, row.scope)
+
+    def _probe(self, where: str, values: tuple[Any, ...], order: str) -> int | None:
+        """One end of the ranks that are given."""
+        found = self.db.execute(
+            f"SELECT ready FROM task WHERE {where} AND {RANKED} ORDER BY ready {order} LIMIT 1",
+            values,
+        ).fetchone()
+        return found[0] if found else None
+
+    def _readable(self, where: str, values: tuple[Any, ...]) -> list[Leaf]:
+        """Rows that are stored and ready. Those that cannot be read are set aside, and the next
+        ones take their places."""
+        while True:
+            try:
+                return list(self.rows(where, values))
+            except Unreadable:
+                for columns in fetch(self.db, f"{FOUND} {where}", values):
+                    if columns[1] not in self._rows:
+                        try:
+                            Leaf.restored(columns)
+                        except Unreadable as error:
+                            self.set_aside(columns[0], error)
 
     def mine(self, scope: Scope, task: str) -> Leaf:
         """A born row of this scope; TaskNotFound."""
@@ -292,6 +393,9 @@ class Ledger:
 
     def receipt(self, scope: Scope, name: str) -> tuple[bytes, str, int] | None:
         """The digest, the task and the number of a send that came before."""
+        if fresh := self._receipts.get((scope, name)):
+            row, digest, number = fresh
+            return digest, row.id, number
         found: tuple[bytes, str, int] | None = self.db.execute(
             "SELECT receipt.digest, task.id, receipt.number FROM receipt "
             "JOIN task ON task.key = receipt.task "
@@ -300,6 +404,10 @@ class Ledger:
             (self.scope(scope), name, veiled(name)),
         ).fetchone()
         return found
+
+    def keep(self, row: Leaf, receipt: Receipt, number: int) -> None:
+        """Remember a send."""
+        self._receipts[row.scope, receipt.key] = (row, receipt.digest, number)
 
     def received(self, row: Leaf, number: int) -> Received:
         """The message of this number; Unreadable."""
@@ -393,6 +501,21 @@ class Ledger:
             db.executemany(_UPDATE, [(*row.values(), row.key) for row in known])
         if fresh:
             db.executemany("INSERT INTO entry (place, turn, kind, body) VALUES (?, ?, ?, ?)", fresh)
+        if self._receipts:
+            db.executemany(
+                "INSERT INTO receipt (scope, name, digest, task, number) VALUES (?, ?, ?, ?, ?)",
+                [
+                    (
+                        self.scope(scope),
+                        veiled(name) if long(name) else name,
+                        digest,
+                        row.key,
+                        number,
+                    )
+                    for (scope, name), (row, digest, number) in self._receipts.items()
+                ],
+            )
+            self._receipts.clear()
         if hooked:
             db.executemany("UPDATE line SET behind = 1 WHERE task = ?", hooked)
         if self._tally:
@@ -417,12 +540,11 @@ class Ledger:
             yield base + item.number, item.turn, kind, data
 
     def _views(self, row: Leaf) -> None:
-        """What is derived from the row: its place in the queue, its end, its count."""
+        """What is derived from the row: its rank, its end, its count."""
         if not row.ready:
             row.offered = None
-        elif row.offered is None:
-            self._offer += 1
-            row.offered = self._offer
+        else:
+            self._offer(row)
         if row.ended and row.ended_at is None:
             row.ended_at = time.time()
         if row.born and row.told is not row.state:
@@ -435,3 +557,8 @@ class Ledger:
     def _count(self, scope: int, state: int, number: int) -> None:
         place = (scope, state)
         self._tally[place] = self._tally.get(place, 0) + number
+
+
+def _order(row: Leaf) -> tuple[float, int]:
+    """By rank; a new row, which has no key yet, is the last of its rank."""
+    return row.offered or 0, row.key or 1 << 62

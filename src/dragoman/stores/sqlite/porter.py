@@ -15,6 +15,7 @@ from dragoman.stores import dump
 from dragoman.stores.clerk import Differs, Fate
 from dragoman.stores.damage import ASIDE, DECODING
 from dragoman.stores.dump import Dump, Hook, Item, Stub
+from dragoman.stores.ranks import RANKED, Ranks
 from dragoman.stores.sqlite.driver import Connection, fetch
 from dragoman.stores.sqlite.ledger import COLUMNS, FOUND, Leaf, named
 from dragoman.stores.sqlite.schema import BITS
@@ -127,10 +128,7 @@ def _same(db: Connection, given: Dump) -> bool:
 def _write(db: Connection, given: Dump, key: int, epoch: int, tickets: dict[str, int]) -> None:
     scope = _scope(db, given.scope)
     last, base = len(given.entries), key << BITS
-    offer = None
-    if given.ready:
-        queue = "SELECT max(ready) FROM task WHERE agent = ? AND ready NOTNULL"
-        offer = _next(db, queue, given.scope.agent)
+    offer = _rank(db, given.scope, scope) if given.ready else None
     values = dump.columns(given) | {"key": key, "scope": scope, "epoch": epoch, "ready": offer}
     db.execute(_INSERT, tuple(values[name] for name in COLUMNS.split(", ")))
     db.executemany(
@@ -156,6 +154,18 @@ def _write(db: Connection, given: Dump, key: int, epoch: int, tickets: dict[str,
         )
     if given.born:
         _count(db, scope, given.state.number, 1)
+
+
+def _rank(db: Connection, scope: Scope, key: int) -> int:
+    """The rank of one more that is ready."""
+    (lowest,) = db.execute(
+        f"SELECT min(ready) FROM task WHERE agent = ? AND {RANKED}", (scope.agent,)
+    ).fetchone()
+    (highest,) = db.execute(
+        f"SELECT max(ready) FROM task WHERE agent = ? AND scope = ? AND {RANKED}",
+        (scope.agent, key),
+    ).fetchone()
+    return Ranks().give(scope, lowest, highest)
 
 
 def _clear(db: Connection, key: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dragoman.caller import INDEXED, owner_key
 from dragoman.errors import Unavailable
 from dragoman.stores.sqlite.driver import Connection, fetch
 
@@ -116,7 +117,12 @@ CREATE TABLE about (
 INSERT INTO about (id) VALUES (lower(hex(randomblob(16))));
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _ABOUT)
+# For the highest rank of an owner, and the owners of whom something waits.
+_WAITING = """
+CREATE INDEX task_waiting ON task (agent, scope, ready) WHERE ready IS NOT NULL;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _ABOUT, _WAITING)
 """Each leads from the version that is its index to the next one."""
 
 VERSION = len(MIGRATIONS)
@@ -164,6 +170,8 @@ def migrate(db: Connection) -> int:
             for statement in script.split(";"):
                 if statement.strip():
                     db.execute(statement)
+        if 0 < before < 3:
+            _shorten(db)
         db.execute(f"PRAGMA application_id = {APPLICATION}")
         db.execute(f"PRAGMA user_version = {VERSION}")
     except BaseException:
@@ -171,3 +179,11 @@ def migrate(db: Connection) -> int:
         raise
     db.execute("COMMIT")
     return before
+
+
+def _shorten(db: Connection) -> None:
+    """Know owners by their digests that are longer than other stores can bear."""
+    found = "SELECT key, owner FROM scope WHERE length(CAST(owner AS BLOB)) > ?"
+    for key, owner in fetch(db, found, (INDEXED,)):
+        if isinstance(owner, str):  # `dragoman db check` tells of one that is not UTF-8
+            db.execute("UPDATE scope SET owner = ? WHERE key = ?", (owner_key(owner), key))

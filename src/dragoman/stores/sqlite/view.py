@@ -13,17 +13,17 @@ import msgspec
 from dragoman.caller import Scope
 from dragoman.events import Entry, Received
 from dragoman.lifecycle import fold
-from dragoman.store import Census, Head, Line, Page, Query, Unreadable, Webhook
+from dragoman.store import PAGE_BYTES, Census, Head, Line, Page, Query, Unreadable, Webhook
 from dragoman.stores.codec import STATES, snapshot, webhook_of
 from dragoman.stores.damage import ASIDE, DECODING, Damage
 from dragoman.stores.row import age
 from dragoman.stores.sqlite.driver import Connection, fetch
-from dragoman.stores.sqlite.ledger import FOUND, MINE, Leaf, entries, events, named
+from dragoman.stores.sqlite.ledger import FOUND, MINE, Leaf, entries, events
 from dragoman.stores.sqlite.lines import LINE, shown
 from dragoman.types import Task, TaskState
 
 FIRST = 8
-"""Of so many tasks at the head of the queue, the first that can be read says how long it waits."""
+"""So many tasks at the head of the queue are asked how long they wait: some may be unreadable."""
 SMALL = 64 * 1024
 """A log of fewer bytes is folded from its beginning; a larger one gets snapshots."""
 
@@ -160,19 +160,32 @@ class View:
             cursor = None
             if len(chosen) > query.size:
                 chosen.pop()
-                cursor = (named(chosen[-1][0]), named(chosen[-1][1]))
-            found = (self._task(id, query.artifacts) for _, id in chosen)
-            return Page([task for task in found if task is not None], cursor, total)
+                cursor = _place(*chosen[-1])
+            tasks: list[Task] = []
+            size = 0
+            for number, (changed, id) in enumerate(chosen, start=1):
+                task, read = self._task(id, query.artifacts)
+                if task is not None:
+                    tasks.append(task)
+                size += read
+                if size >= PAGE_BYTES and number < len(chosen):
+                    cursor = _place(changed, id)
+                    break
+            return Page(tasks, cursor, total)
         finally:
             db.execute("COMMIT")
 
-    def _task(self, id: str, artifacts: bool) -> Task | None:
-        """The task; None if it cannot be read, so that the others are listed."""
+    def _task(self, id: str, artifacts: bool) -> tuple[Task | None, int]:
+        """The task, and how many bytes were read for it; None if it cannot be read, so that the
+        others are listed."""
+        row = None
         try:
-            row = self.row(id)
-            return None if row is None else self._fold(row, artifacts=artifacts).task
+            if row := self.row(id):
+                folded = self._fold(row, artifacts=artifacts)
+                return folded.task, folded.snapshot + folded.tail
         except Unreadable:
-            return None
+            pass
+        return None, row.size if row else 0
 
     def _total(self, scope: int, query: Query, where: str, values: tuple[Any, ...]) -> int:
         """Counted while writing; a context or a time makes it a count of index entries."""
@@ -193,6 +206,16 @@ class View:
             (scope.agent, scope.tenant, scope.owner),
         )
         return self._counts(found.fetchall())
+
+    def owner(self, scope: Scope, task: str) -> str | None:
+        """Whose task this is. Strangers need not notice that it cannot be read."""
+        found = fetch(
+            self.db,
+            "SELECT scope.owner FROM task JOIN scope ON scope.key = task.scope "
+            "WHERE task.id = ? AND scope.agent = ? AND scope.tenant = ? AND task.born = 1",
+            (task, scope.agent, scope.tenant),
+        )
+        return found[0][0] if found and isinstance(found[0][0], str) else None
 
     def _counts(self, found: Iterable[tuple[int, int]]) -> dict[TaskState, int]:
         """Counts by state. One of a state that there is not cannot be told."""
@@ -220,17 +243,21 @@ class View:
             (agent,),
         ).fetchall()
         queue = "FROM task WHERE agent = ? AND ready NOTNULL"
-        (ready,) = db.execute(f"SELECT count(*) {queue}", (agent,)).fetchone()
-        # one that cannot be read is set aside by whoever claims it; until then, the next will do
-        oldest = 0.0
-        for key, inbox in fetch(
-            db, f"SELECT key, inbox {queue} ORDER BY ready LIMIT {FIRST}", (agent,)
-        ):
+        ready, oldest = db.execute(f"SELECT count(*), min(key) {queue}", (agent,)).fetchone()
+        # the first in order of age may have a new message, and the next one may be a new task;
+        # one that cannot be read is set aside by whoever claims it
+        waiting = fetch(
+            db,
+            f"SELECT key, inbox FROM task WHERE key = ? OR key IN (SELECT key {queue} "
+            f"ORDER BY ready, key LIMIT {FIRST})",
+            (oldest, agent),
+        )
+        ages = []
+        for key, inbox in waiting:
             with suppress(*DECODING):
                 (entry,) = entries(db, key, int(inbox.partition(",")[0]) - 1, 1)
                 assert isinstance(entry.event, Received)
-                oldest = age(entry.event)
-                break
+                ages.append(age(entry.event))
         lines = "SELECT count(*) FROM line WHERE agent = ? AND behind = 1 AND parked ="
         (behind,) = db.execute(f"{lines} 0", (agent,)).fetchone()
         (parked,) = db.execute(f"{lines} 1", (agent,)).fetchone()
@@ -241,7 +268,7 @@ class View:
             aside=aside,
             tasks=self._counts(tasks),
             ready=ready,
-            oldest=oldest,
+            oldest=max(ages, default=0.0),
             behind=behind,
             parked=parked,
         )
@@ -309,6 +336,21 @@ class View:
             self.db, f"{LINE} WHERE line.behind = 1{which} ORDER BY line.due LIMIT ?", (limit,)
         )
         return [shown(columns) for columns in found]
+
+
+def _place(changed: str | bytes, id: str | bytes) -> tuple[str, str]:
+    """A place in a list, as a cursor."""
+    return _before(changed), _before(id)
+
+
+def _before(text: str | bytes) -> str:
+    """A text; for one that is not UTF-8, a smaller one, so that the list goes on past it."""
+    if isinstance(text, str):
+        return text
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        return text[: error.start].decode() + "\x7f"
 
 
 def _where(scope: int, query: Query) -> tuple[str, tuple[Any, ...]]:
