@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -29,6 +29,15 @@ from dragoman.types import (
 
 LARGE = 1024 * 1024
 """The bytes after which a read of entries is long enough."""
+
+Party: TypeAlias = tuple[str, str]
+"""A tenant and an owner: who takes turns with others."""
+NOBODY: frozenset[Party] = frozenset()
+
+
+def party(scope: Scope) -> Party:
+    """Whose turn a log of this scope is, whichever agent it asks."""
+    return scope.tenant, scope.owner
 
 
 class Stale(Exception):
@@ -333,8 +342,15 @@ class Store(Protocol):
 
     # -- for those who deliver
 
-    async def dispatch(self, agents: Collection[str], limit: int, lease: float) -> Sequence[Line]:
-        """Take lines that are due, for the time of a lease."""
+    async def dispatch(
+        self,
+        agents: Collection[str],
+        limit: int,
+        lease: float,
+        passing: Collection[Party] = NOBODY,
+    ) -> Sequence[Line]:
+        """Take lines that are due, for the time of a lease; none of the owners that are passed
+        over. When more are due than `limit`, owners take turns for at least half of them."""
 
     async def dispatched(
         self, line: Line, cursor: int, *, wait: float = 0.0, failed: str = "", parked: bool = False

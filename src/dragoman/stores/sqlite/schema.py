@@ -116,7 +116,16 @@ CREATE TABLE about (
 INSERT INTO about (id) VALUES (lower(hex(randomblob(16))));
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _ABOUT)
+# For the owners of whom something is due.
+_LANES = """
+ALTER TABLE line ADD COLUMN lane INTEGER NOT NULL DEFAULT 0;
+
+UPDATE line SET lane = coalesce((SELECT scope FROM task WHERE key = line.task), 0);
+
+CREATE INDEX line_lane ON line (agent, lane, due) WHERE behind = 1 AND parked = 0;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _ABOUT, _LANES)
 """Each leads from the version that is its index to the next one."""
 
 VERSION = len(MIGRATIONS)
