@@ -33,6 +33,7 @@ from dragoman.store import (
     Webhook,
 )
 from dragoman.stores.codec import body, decode_webhook, entry, secrets
+from dragoman.stores.lanes import Turns
 from dragoman.stores.postgres import lines
 from dragoman.stores.postgres.ledger import NAMES, NOW, Leaf, Ledger
 from dragoman.stores.postgres.link import Link
@@ -114,6 +115,7 @@ class PostgresStore:
         self._others = Others()
         self._turn = 0
         self._floors: dict[str, float] = {}
+        self._turns = Turns()
         self._swept = 0.0
         self._merged = START
         self._working: set[asyncio.Future[Any]] = set()
@@ -502,9 +504,22 @@ class PostgresStore:
 
     # -- for those who deliver
 
-    async def dispatch(self, agents: Collection[str], limit: int, lease: float) -> Sequence[Line]:
+    async def dispatch(
+        self,
+        agents: Collection[str],
+        limit: int,
+        lease: float,
+        passing: Collection[Party] = NOBODY,
+    ) -> Sequence[Line]:
         """See `Store.dispatch`."""
-        taken = await lines.take(self._link, agents, limit, lease)
+        taken: list[Line] = []
+        first = (limit + 1) // 2
+        if not passing:
+            taken += await lines.take(self._link, agents, first, lease)
+        if passing or (len(taken) == first < limit):
+            rest = limit - len(taken)
+            found = await lines.due_lanes(self._link, self._turns, agents, rest, passing)
+            taken += await lines.take_of(self._link, found, rest, lease) if found else ()
         return [line for item in taken if (line := await unsealed(self, self._seal, item))]
 
     async def dispatched(
