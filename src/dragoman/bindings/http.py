@@ -85,6 +85,7 @@ async def serve(endpoint: Endpoint, exchange: Exchange, path: str) -> None:
         del request  # it may be large, and is of no more use here
         answer = await answering
         streaming = isinstance(answer, Stream)
+        await endpoint.bodies.encode(answer)
         body = b"{}" if answer is None or streaming else _form(version, exchange).encode(answer)
         exchange.reserve(len(body))
     except A2AError as error:
