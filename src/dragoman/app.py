@@ -468,7 +468,7 @@ class App:
             allow=self.settings.egress_allow,
             timeout=self.settings.push_timeout,
             per_host=self.settings.push_per_host,
-            total=self.settings.push_running,
+            total=2 * self.settings.push_running,
         )
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:

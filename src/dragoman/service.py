@@ -34,7 +34,7 @@ from dragoman.events import RESUME, CancelRequested, Entry, Received, Reply
 from dragoman.lifecycle import birth
 from dragoman.lineage import admit, lineage, origin
 from dragoman.reader import Closing, Past, Reader, Stream
-from dragoman.security.egress import Egress, Refused
+from dragoman.security.egress import Egress, Refused, Unreachable
 from dragoman.security.files import Files, Scan
 from dragoman.security.limits import Quota
 from dragoman.settings import Settings
@@ -535,8 +535,8 @@ class Service:
                 raise InvalidParams.at(field + name, "cannot be sent in a header")
         if self.egress is not None:
             try:
-                await self.egress.check(config.url)
-            except Refused as error:
+                await self.egress.check(config.url, owner=(caller.tenant, caller.identity))
+            except (Refused, Unreachable) as error:
                 raise InvalidParams.at(f"{field}url", str(error)) from None
         return Webhook(replace(config, task_id=task), caller.version)
 

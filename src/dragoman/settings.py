@@ -119,7 +119,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "the pauses after which a failed delivery is tried again; then it is parked",
     )
     push_timeout: float = setting(15.0, "how long a webhook may take to answer")
-    push_running: int = setting(64, "the most deliveries at once")
+    push_running: int = setting(
+        64, "the most deliveries at once of one owner; twice as many of all"
+    )
     push_per_host: int = setting(8, "the most deliveries at once to one host")
     egress_allow: tuple[str, ...] = setting(
         (), "hosts and networks that webhooks may reach although they are not public, or not https"

@@ -373,8 +373,15 @@ class Store(Protocol):
 
     # -- for those who deliver
 
-    async def dispatch(self, agents: Collection[str], limit: int, lease: float) -> Sequence[Line]:
-        """Take lines that are due, for the time of a lease."""
+    async def dispatch(
+        self,
+        agents: Collection[str],
+        limit: int,
+        lease: float,
+        passing: Collection[Party] = NOBODY,
+    ) -> Sequence[Line]:
+        """Take lines that are due, for the time of a lease; none of the owners that are passed
+        over. When more are due than `limit`, owners take turns for at least half of them."""
 
     async def dispatched(
         self, line: Line, cursor: int, *, wait: float = 0.0, failed: str = "", parked: bool = False

@@ -180,6 +180,7 @@ DAMAGES = [
     beside("line", "attempts", "-1", "task t: webhook w: its attempts cannot be: -1"),
     beside("line", "due", "-1", "task t: webhook w: its due cannot be: -1"),
     beside("line", "due", "'Infinity'", "its due cannot be: inf", DATABASE),
+    beside("line", "lane", "77", "task t: webhook w is in the lane of another owner"),
     beside("line", "taken", "7", MARKS, FILE),
     beside("line", "behind", "7", MARKS, FILE),
     beside("line", "behind", "false", PLACE),

@@ -454,6 +454,26 @@ async def test_a_webhook_holds_up_no_delivery(shelter: Shelter, what: str, words
         assert (await one(store)).task == "bad", "it was set again"
 
 
+@pytest.mark.parametrize("passing", [True, False])
+async def test_webhooks_hold_up_no_turns_of_owners(
+    shelter: Shelter, passing: bool, words: Any
+) -> None:
+    names = [f"bad{number}" for number in range(6)]
+    for name in (*names, "good"):
+        await followed(shelter.store, name, scope=BOB)
+    await followed(shelter.store, "mine")
+    await shelter.close()
+    await shelter.sql(
+        "UPDATE line SET webhook = x'78' WHERE task IN (SELECT key FROM task WHERE id LIKE 'bad%')"
+    )
+    store = await shelter.open()
+    passed = {(SCOPE.tenant, SCOPE.owner)} if passing else set()
+    found = await store.dispatch(["agent"], 2, LONG, passed)
+    assert [line.task for line in found] == (["good"] if passing else ["good", "mine"])
+    assert len(words()) == 6
+    assert {line.task for line in await store.lines(99, parked=True)} == set(names)
+
+
 @pytest.mark.parametrize("change", ["body = x'78'", "body = x'7b7d'", "number = 99"])
 async def test_a_snapshot_is_done_without(shelter: Shelter, change: str, words: Any) -> None:
     store: Any = shelter.store

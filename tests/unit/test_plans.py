@@ -120,6 +120,7 @@ async def everything(store: PostgresStore) -> None:
     await store.renew([claim], 900)
     await store.held("w")
     await store.dispatch(["agent"], 10, 30)
+    await store.dispatch(["agent"], 10, 30, {("", "another")})
     canceled = status("fresh", TaskState.CANCELED)
     await store.cancel(scope, "fresh", CancelRequested(caller=Caller(), at=AT), canceled, 5)
     await store.delete_webhook(scope, "hooked", "h")

@@ -1,7 +1,8 @@
 """The bodies of requests: read within limits, and looked at before they are decoded.
 
-To decode JSON is one call that nothing can interrupt. So the elements are counted first, in a
-thread where a body is large, and one large body is decoded at a time, with pauses for the others.
+To decode or encode JSON is one call that nothing can interrupt. So the elements are counted first,
+in a thread where a body is large, and one large body or answer is worked on at a time, with pauses
+for the others.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import re
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any, Protocol, TypeVar
 
@@ -18,6 +19,7 @@ from dragoman.errors import InvalidRequest, TooSlow
 from dragoman.security.budget import SMALL, ByteBudget
 from dragoman.security.limits import Proxies, customer
 from dragoman.settings import Settings
+from dragoman.types import ListTasksResponse, Part, SendMessageResponse, Task
 
 R = TypeVar("R")
 Headers = Iterable[tuple[bytes, bytes]]
@@ -82,7 +84,7 @@ class Bodies:
         self.secure: Headers = (*self.always, *strict)
         self.loop: asyncio.AbstractEventLoop | None = None
         self.budget = ByteBudget(settings.max_in_flight)
-        self.decoding = Turns()
+        self.turns = Turns()
         self.proxies = Proxies(settings.proxies)
         self._computing = asyncio.Lock()
         """One at a time: each thread that computes slows the event loop down."""
@@ -142,7 +144,12 @@ class Bodies:
         else:
             seen = await self._count(body, depth, elements)
         if seen > HEAVY or len(body) > LARGE:
-            await self.decoding.next()
+            await self.turns.next()
+
+    async def encode(self, answer: object) -> None:
+        """Wait until a large answer may be encoded, in the step that follows."""
+        if weight(answer) > LARGE:
+            await self.turns.next()
 
     async def aside(self, work: Callable[..., R], *arguments: Any) -> R:
         """Have something done in a thread that takes long, but not in one call."""
@@ -160,6 +167,23 @@ class Bodies:
                 return await self.aside(scan, body, depth, elements)
             await asyncio.sleep(0)
         return opening + commas
+
+
+def weight(answer: object) -> int:
+    """About how many bytes an answer has: those of texts and files."""
+    match answer:
+        case SendMessageResponse():
+            return 0 if answer.task is None else weight(answer.task)
+        case ListTasksResponse():
+            return sum(map(weight, answer.tasks))
+        case Task():
+            said = sum(_size(message.parts) for message in answer.history)
+            return said + sum(_size(artifact.parts) for artifact in answer.artifacts)
+    return 0
+
+
+def _size(parts: Sequence[Part]) -> int:
+    return sum(len(part.text or part.raw or "") for part in parts)
 
 
 class Turns:

@@ -298,12 +298,18 @@ def _handler(endpoint: Endpoint, speech: Speech, operation: Operation) -> grpc.R
     async def heard(inquiry: Inquiry) -> Any:
         """The request. It is read here, and not by gRPC, which would take any number of large ones
         before anything is known of their callers."""
-        body = await _read(inquiry, endpoint.bodies)
+        bodies = endpoint.bodies
+        body = await _read(inquiry, bodies)
         decode = _heard(speech, inquiry).decode
         if len(body) <= SMALL:
             return decode(operation.request, body)
-        most = endpoint.settings.max_elements
-        return await endpoint.bodies.aside(decode, operation.request, body, most)
+        address = bodies.address(inquiry)
+        bodies.budget.take(address, len(body))
+        try:
+            most = endpoint.settings.max_elements
+            return await bodies.aside(decode, operation.request, body, most)
+        finally:
+            bodies.budget.give(address, len(body))
 
     async def unary(_: object, context: Context) -> Any:
         inquiry = Inquiry(context, path, endpoint.settings)
@@ -317,29 +323,39 @@ def _handler(endpoint: Endpoint, speech: Speech, operation: Operation) -> grpc.R
             return body
         except A2AError as error:
             endpoint.refused(error, inquiry)
-            return await _abort(context, speech, error)
+            fault = _alone(error)
         except Exception as error:
             logger.exception("internal error")
             endpoint.refused(error, inquiry)
-            return await _abort(context, speech, InternalError.of(error))
+            fault = InternalError.of(error)
+        return await _abort(context, speech, fault)
 
     async def stream(_: object, context: Context) -> None:
         inquiry = Inquiry(context, path, endpoint.settings)
         try:
             call, answer = await begin(inquiry)
             await Flow(context, answer, _heard(speech, inquiry), call.caller).run(endpoint)
+            return
         except A2AError as error:
             endpoint.refused(error, inquiry)
-            await _abort(context, speech, error)
+            fault = _alone(error)
         except Exception as error:
             logger.exception("internal error in a stream")
             endpoint.refused(error, inquiry)
-            await _abort(context, speech, InternalError.of(error))
+            fault = InternalError.of(error)
+        await _abort(context, speech, fault)
 
     # On the wire a stream of one message is the message.
     if operation.streams:
         return grpc.stream_stream_rpc_method_handler(stream)
     return grpc.stream_unary_rpc_method_handler(unary)
+
+
+def _alone(error: A2AError) -> A2AError:
+    """The error without where it was raised: gRPC keeps what ends a call, and all that hangs on it,
+    such as a large message, until the garbage collector comes by."""
+    error.__traceback__ = error.__context__ = error.__cause__ = None
+    return error
 
 
 async def _read(inquiry: Inquiry, bodies: Bodies) -> bytes:

@@ -85,6 +85,7 @@ async def serve(endpoint: Endpoint, exchange: Exchange, path: str) -> None:
         del request  # it may be large, and is of no more use here
         answer = await answering
         streaming = isinstance(answer, Stream)
+        await endpoint.bodies.encode(answer)
         body = b"{}" if answer is None or streaming else _form(version, exchange).encode(answer)
         exchange.reserve(len(body))
     except A2AError as error:
@@ -98,6 +99,7 @@ async def serve(endpoint: Endpoint, exchange: Exchange, path: str) -> None:
         return await fail(exchange, InternalError.of(error), version)
     if isinstance(answer, Stream):
         return await _stream(endpoint, exchange, answer, call)
+    del answer  # a slow reader holds one copy, and not two
     headers = activated(call)
     if exchange.method == "GET":
         headers.append(PRIVATE)

@@ -130,6 +130,7 @@ async def serve(endpoint: Endpoint, exchange: Exchange) -> None:
             call = endpoint.call(exchange, caller, "0.1")
             answer = await _operate(endpoint, exchange, method, asked, params, call)
         streaming = isinstance(answer, Stream)
+        await endpoint.bodies.encode(answer)
         result = b"null" if answer is None or streaming else asked.dialect.encode(answer)
         exchange.reserve(len(result))
     except A2AError as error:
@@ -148,6 +149,7 @@ async def serve(endpoint: Endpoint, exchange: Exchange) -> None:
     if isinstance(answer, Stream):
         return await _stream(endpoint, exchange, answer, asked, call)
     body = b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (asked.id, result)
+    del answer, result  # a slow reader holds one copy, and not three
     await exchange.respond(200, body, headers=activated(call))
     return None
 

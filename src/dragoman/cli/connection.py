@@ -175,8 +175,9 @@ class Counted(Protocol):
         self._size = 0
         """How much has come since the last that was of any use: the end of a head, or a body."""
         self._most = self.settings.max_head
-        self._rest = b""
-        """What was read and is not parsed yet, because requests wait for those before them."""
+        self._rest, self._place = b"", 0
+        """What was read, and from where on it is not parsed yet: requests wait for those before
+        them."""
         self._body_of: Any = None
         self._body_size = 0
         """How much of the body of that request has come."""
@@ -189,7 +190,8 @@ class Counted(Protocol):
             if self.pipeline:
                 self.transport.stop_reading()
         else:
-            self._rest += data
+            self._rest = self._rest[self._place :] + data
+            self._place = 0
             self._advance()
 
     def on_response_complete(self) -> None:
@@ -204,12 +206,15 @@ class Counted(Protocol):
         super().connection_lost(exc)
 
     def _advance(self) -> None:
-        rest, start = self._rest, 0
+        rest, start = self._rest, self._place
         while start < len(rest) and not self.pipeline and not self.transport.is_closing():
             end = start + self._step()
             self._parse(rest[start:end])
             start = end
-        self._rest = b"" if self.transport.is_closing() else rest[start:]
+        if start >= len(rest) or self.transport.is_closing():
+            self._rest, self._place = b"", 0
+        else:
+            self._place = start
         if self.pipeline:
             self.transport.stop_reading()
         else:

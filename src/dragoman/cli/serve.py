@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib
 import os
@@ -27,6 +28,12 @@ GARBAGE = 10_000
 """How many objects there must be more before the collector looks for those that hold each other:
 requests make many, and leave nearly none."""
 
+MMAP_THRESHOLD = -3
+"""The number of that option in glibc's malloc.h."""
+SWITCH = 0.0005
+"""How many seconds a busy event loop keeps a thread waiting, such as the one that writes to SQLite;
+Python's own five milliseconds, several times for each write, add up to most of an answer's time."""
+
 
 def run(names: Sequence[str], settings: Settings, *, reload: bool) -> int:
     """Serve until interrupted."""
@@ -51,12 +58,24 @@ def run(names: Sequence[str], settings: Settings, *, reload: bool) -> int:
         gc.collect()
         gc.freeze()
         gc.set_threshold(GARBAGE)
+        sys.setswitchinterval(SWITCH)
+        _return_memory()
         server = Server(_config(uvicorn, app, settings))
         server.run(sockets=[listener])
         if not server.started:
             return 1
     logger.info("stopped")
     return 0
+
+
+def _return_memory() -> None:
+    """Have blocks of a megabyte and more given back to the system as soon as they are free. glibc
+    keeps them by default once some have been freed, and a server would stay as large as it ever
+    was."""
+    try:
+        ctypes.CDLL(None).mallopt(MMAP_THRESHOLD, 1 << 20)
+    except (OSError, AttributeError):  # another C library
+        return
 
 
 def build(names: Sequence[str], settings: Settings) -> App:

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from heapq import heappop, heappush, nsmallest
+from heapq import heappop, heappush
 from itertools import islice
 from typing import Any
 
@@ -35,6 +35,7 @@ from dragoman.store import (
     Renewal,
     Stale,
     Webhook,
+    party,
 )
 from dragoman.stores.damage import KINDS
 from dragoman.stores.log import Log, Shelf
@@ -61,7 +62,7 @@ class MemoryStore:
         self._held: dict[str, Log] = {}
         self._ended: dict[str, float] = {}  # in order of their end
         self._waiting: dict[str, Log] = {}  # in order of their question
-        self._pushing: dict[str, Log] = {}  # with lines that may be due
+        self._pushing: dict[Scope, dict[str, Log]] = {}  # with lines that may be due
         self._resting: list[tuple[float, str]] = []  # and when others will be
         self._receipts: dict[tuple[Scope, str], tuple[bytes, str, int]] = {}
 
@@ -329,28 +330,48 @@ class MemoryStore:
 
     # -- for those who deliver
 
-    async def dispatch(self, agents: Collection[str], limit: int, lease: float) -> Sequence[Line]:
+    async def dispatch(
+        self,
+        agents: Collection[str],
+        limit: int,
+        lease: float,
+        passing: Collection[Party] = NOBODY,
+    ) -> Sequence[Line]:
         """See `Store.dispatch`."""
         now = time.time()
         while self._resting and self._resting[0][0] <= now:
             task = heappop(self._resting)[1]
             if (known := self._logs.get(task)) is not None:
-                self._pushing[task] = known
-        found = (
-            (log, line)
-            for log in self._pushing.values()
-            if log.scope.agent in agents
-            for line in log.lines.values()
-            if not line.parked and line.cursor < log.last and line.due <= now
-        )
-        taken = []
-        for log, line in nsmallest(limit, found, key=lambda pair: pair[1].due):
-            line = replace(line, ticket=line.ticket + 1, due=now + lease)
-            log.lines[line.webhook.config.id] = line
-            taken.append(line)
-        for log in list(self._pushing.values()):
-            self._rest(log, now)
+                self._push(known)
+        taken: list[Line] = []
+        scopes = [
+            scope
+            for scope in self._pushing
+            if scope.agent in agents and party(scope) not in passing
+        ]
+        while scopes and len(taken) < limit:
+            # one of each in turn
+            for scope in scopes[: limit - len(taken)]:
+                if (line := self._first(scope, now, lease)) is None:
+                    scopes.remove(scope)
+                    continue
+                taken.append(line)
+                if scope in self._pushing:  # next time the others are first
+                    self._pushing[scope] = self._pushing.pop(scope)
         return taken
+
+    def _first(self, scope: Scope, now: float, lease: float) -> Line | None:
+        """Take the line of a scope that has been due for longest."""
+        while logs := self._pushing.get(scope):
+            log = next(iter(logs.values()))
+            due = min(log.behind, key=lambda line: line.due, default=None)
+            if due is not None and due.due <= now:
+                line = replace(due, ticket=due.ticket + 1, due=now + lease)
+                log.lines[line.webhook.config.id] = line
+                self._rest(log, now)
+                return line
+            self._rest(log, now)
+        return None
 
     async def dispatched(
         self, line: Line, cursor: int, *, wait: float = 0.0, failed: str = "", parked: bool = False
@@ -372,7 +393,7 @@ class MemoryStore:
             parked=parked,
             reason=failed or (known.reason if cursor == known.cursor else ""),
         )
-        self._pushing[log.id] = log
+        self._push(log)
         return True
 
     async def lines(self, limit: int, *, parked: bool | None = None) -> Sequence[Line]:
@@ -392,7 +413,7 @@ class MemoryStore:
             for key, line in log.lines.items():
                 if line.parked and task in ("", log.id) and webhook in ("", key):
                     log.lines[key] = replace(line, parked=False, attempts=0, due=0.0)
-                    self._pushing[log.id] = log
+                    self._push(log)
                     count += 1
         return count
 
@@ -418,7 +439,7 @@ class MemoryStore:
         elif log.born:
             self._shelve(log)
         if log.lines:
-            self._pushing[log.id] = log
+            self._push(log)
         if log.holder:
             return
         self._held.pop(log.id, None)
@@ -443,7 +464,7 @@ class MemoryStore:
             # after a deletion it must not meet a ticket that is still out
             ticket=known.ticket + 1 if known else time.time_ns(),
         )
-        self._pushing[log.id] = log
+        self._push(log)
         log.hooked = True
         log.version += 1
 
@@ -452,13 +473,22 @@ class MemoryStore:
         due = min((line.due for line in log.behind), default=math.inf)
         if due <= now:
             return
-        del self._pushing[log.id]
+        self._unpush(log)
         if due < math.inf and not now < log.rests <= due:  # else it is looked at before
             log.rests = due
             heappush(self._resting, (due, log.id))
 
     def _waits(self, log: Log) -> bool:
         return log.ready and self._logs.get(log.id) is log
+
+    def _push(self, log: Log) -> None:
+        self._pushing.setdefault(log.scope, {})[log.id] = log
+
+    def _unpush(self, log: Log) -> None:
+        logs = self._pushing.get(log.scope, {})
+        logs.pop(log.id, None)
+        if not logs:
+            self._pushing.pop(log.scope, None)
 
     def _offer(self, log: Log) -> None:
         if not log.holder and not log.queued:
@@ -490,7 +520,7 @@ class MemoryStore:
             del self._receipts[log.scope, key]
         self._ended.pop(log.id, None)
         self._waiting.pop(log.id, None)
-        self._pushing.pop(log.id, None)
+        self._unpush(log)
         self._held.pop(log.id, None)
         if log.shelf is not None:
             log.shelf.remove(log)

@@ -286,12 +286,14 @@ def lists(number: int) -> bytes:
     """A send over gRPC with so many empty lists in its data."""
     data = framed(b"\x32", b"\x0a\x02\x32\x00" * number)
     inner = framed(b"\x0a", b"m") + b"\x20\x01" + framed(b"\x2a", framed(b"\x22", data))
-    return framed(b"\x12", framed(b"\x0a", b"")[:0])[:0] + framed(b"\x12", inner)
+    return framed(b"\x12", inner)
 
 
 Attack = Callable[[Target], Awaitable[None]]
 NESTED = b'{"data":[' + b"[]," * (BODY // 3) + b"1]}"
 MOST = b'{"data":[' + b"[]," * 49_000 + b"1]}"
+FILE = b'{"raw":"%b"}' % (b"QUJD" * 10**6)
+ESCAPES = b'{"text":"%b"}' % (b"\\n" * 10**6)
 COOKIES = b"Cookie: " + b'a="\\' * 15_000 + b"\r\n"
 
 ATTACKS: dict[str, Attack] = {

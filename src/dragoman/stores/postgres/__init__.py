@@ -38,6 +38,7 @@ from dragoman.store import (
 )
 from dragoman.stores.codec import body, entry, secrets, webhook_of
 from dragoman.stores.damage import ASIDE, DECODING, PAUSE, Damage
+from dragoman.stores.lanes import Turns
 from dragoman.stores.postgres import lines
 from dragoman.stores.postgres.ledger import MORE, NAMES, NOW, Leaf, Ledger
 from dragoman.stores.postgres.link import Link
@@ -125,6 +126,7 @@ class PostgresStore:
         self._others = Others()
         self._turn = 0
         self._floors: dict[str, float] = {}
+        self._turns = Turns()
         self._swept = 0.0
         self._merged = START
         self._working: set[asyncio.Future[Any]] = set()
@@ -566,9 +568,23 @@ class PostgresStore:
 
     # -- for those who deliver
 
-    async def dispatch(self, agents: Collection[str], limit: int, lease: float) -> Sequence[Line]:
+    async def dispatch(
+        self,
+        agents: Collection[str],
+        limit: int,
+        lease: float,
+        passing: Collection[Party] = NOBODY,
+    ) -> Sequence[Line]:
         """See `Store.dispatch`."""
-        taken = await lines.take(self._link, agents, limit, lease, self._damage)
+        taken: list[Line] = []
+        first = (limit + 1) // 2
+        if not passing:
+            taken += await lines.take(self._link, agents, first, lease, self._damage)
+        if passing or (len(taken) == first < limit):
+            rest = limit - len(taken)
+            found = await lines.due_lanes(self._link, self._turns, agents, rest, passing)
+            if found:
+                taken += await lines.take_of(self._link, found, rest, lease, self._damage)
         return [line for item in taken if (line := await unsealed(self, self._seal, item))]
 
     async def dispatched(

@@ -10,7 +10,7 @@ from dragoman.stores import audit
 from dragoman.stores.audit import BATCH, Beside, Line, Stub
 from dragoman.stores.clerk import HEAVY
 from dragoman.stores.postgres.ledger import COLUMNS, Leaf
-from dragoman.stores.postgres.schema import BLOCK
+from dragoman.stores.postgres.schema import BLOCK, LANE
 
 HANGING = (
     (
@@ -41,6 +41,12 @@ HANGING = (
     (
         f"SELECT key, id FROM task WHERE octet_length(owner) > {INDEXED}",
         f"task {{1}}: its owner is longer than {INDEXED} bytes, and is not known by its digest",
+    ),
+    (
+        # an older process that still runs gives none
+        "SELECT task.id, line.id FROM line JOIN task ON task.key = line.task "
+        f"WHERE line.lane NOT IN (0, {LANE.format('task')})",
+        "task {0}: webhook {1} is in the lane of another owner",
     ),
     *audit.HANGING,
 )

@@ -18,7 +18,7 @@ from dragoman.events import Entry
 from dragoman.store import Draft, Receipt, Unreadable, Webhook
 from dragoman.stores.codec import STATES, body, decode_canceled, digested, encode
 from dragoman.stores.damage import DECODING, agrees
-from dragoman.stores.postgres.schema import BLOCK
+from dragoman.stores.postgres.schema import BLOCK, LANE
 from dragoman.stores.ranks import Ranks, Waiting
 from dragoman.stores.recent import Commit
 from dragoman.stores.row import Stored
@@ -78,15 +78,15 @@ _RECEIVED = """received AS (
 )"""
 # (after a deletion, a line must not meet a ticket that is still out)
 _HOOKED = """hook AS (
-  SELECT h.*, ok.agent FROM unnest({0}::bigint[], {1}::bytea[], {2}::bytea[], {3}::int[],
-  {4}::int[]) AS h(task, id, webhook, cursor, last) JOIN ok ON ok.key = h.task
+  SELECT h.*, ok.agent, LANE AS lane FROM unnest({0}::bigint[], {1}::bytea[], {2}::bytea[],
+  {3}::int[], {4}::int[]) AS h(task, id, webhook, cursor, last) JOIN ok ON ok.key = h.task
 ), hooked AS (
   INSERT INTO line SELECT task, id, agent, webhook, cursor, 0, 0, cursor < last, false, '',
-  (extract(epoch FROM clock_timestamp()) * 1000000)::bigint FROM hook
+  (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, lane FROM hook
   ON CONFLICT (task, id) DO UPDATE SET webhook = excluded.webhook, attempts = 0, due = 0,
   behind = line.cursor < (SELECT last FROM hook WHERE hook.task = line.task AND hook.id = line.id),
   parked = false, reason = '', ticket = line.ticket + 1
-)"""
+)""".replace("LANE", LANE.format("ok"))
 _COUNTED = """counted AS (
   INSERT INTO tally SELECT ok.agent, ok.tenant, ok.owner, c.state, {3}, sum(c.delta)
   FROM unnest({0}::bigint[], {1}::smallint[], {2}::int[]) AS c(task, state, delta)

@@ -2,33 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
 from dragoman.caller import Scope
-from dragoman.store import Line, Unreadable, Webhook
+from dragoman.store import Line, Party, Unreadable, Webhook
 from dragoman.stores.codec import stub, webhook_of
 from dragoman.stores.damage import DECODING, Damage
+from dragoman.stores.lanes import Lane, Turns
 from dragoman.stores.postgres.ledger import ASKED, NOW
 from dragoman.stores.postgres.link import Link, Source
+from dragoman.stores.postgres.schema import LANE
 
 LINE = (
     "line.task, line.id, task.agent, task.tenant, task.owner, task.id, line.webhook, "
     "line.cursor, line.attempts, line.due, line.parked, line.reason, line.ticket"
 )
 
-TAKE = f"""
-WITH due AS (
-  SELECT task, id FROM line WHERE agent = ANY($1::text[]) AND behind AND NOT parked
-  AND due <= {ASKED} ORDER BY due LIMIT $2 FOR UPDATE SKIP LOCKED
-), taken AS (
+_TAKEN = f"""taken AS (
   UPDATE line SET ticket = ticket + 1, due = {NOW} + $3 FROM due
   WHERE line.task = due.task AND line.id = due.id RETURNING line.*
 )
 SELECT {LINE.replace("line.", "taken.")} FROM taken JOIN task ON task.key = taken.task
 """
+TAKE = f"""
+WITH due AS (
+  SELECT task, id FROM line WHERE agent = ANY($1::text[]) AND behind AND NOT parked
+  AND due <= {ASKED} ORDER BY due LIMIT $2 FOR UPDATE SKIP LOCKED
+), {_TAKEN}"""
+TAKE_OF = f"""
+WITH due AS (
+  SELECT found.task, found.id FROM unnest($1::text[], $4::bigint[]) AS asked (agent, lane)
+  CROSS JOIN LATERAL (
+    SELECT task, id FROM line WHERE line.agent = asked.agent AND line.lane = asked.lane
+    AND behind AND NOT parked AND line.due <= {ASKED} ORDER BY line.due LIMIT $2
+    FOR UPDATE SKIP LOCKED
+  ) AS found
+), {_TAKEN}"""
+WALK = f"""
+WITH RECURSIVE walk AS (
+  (SELECT lane, due, 1 AS step FROM line WHERE agent = $1 AND behind AND NOT parked AND lane > $2
+   ORDER BY lane, due LIMIT 1)
+  UNION ALL
+  SELECT next.lane, next.due, walk.step + 1 FROM walk CROSS JOIN LATERAL (
+    SELECT lane, due FROM line WHERE agent = $1 AND behind AND NOT parked AND lane > walk.lane
+    ORDER BY lane, due LIMIT 1
+  ) AS next WHERE walk.step < $3
+)
+SELECT lane, due <= {ASKED} FROM walk
+"""
+PASSED = (
+    f"SELECT {LANE.format('asked')} FROM unnest($1::text[], $2::text[]) AS asked (tenant, owner)"
+)
 # The head is read under its lock: an append that is under way sets `behind` before or after this,
 # never in between.
 RECORD = f"""
@@ -89,15 +116,56 @@ async def take(
     found: list[Line] = []
     more = True
     while more and len(found) < limit:
-        more = False
-        for columns in await link.fetch(TAKE, list(agents), limit - len(found), lease):
-            try:
-                found.append(line(columns))
-            except Unreadable as error:
-                more = True
-                damage.found(error, "the webhook is parked")
-                await link.fetch(PARK, *columns[:2], f"it cannot be read: {error.why}")
+        taken = await link.fetch(TAKE, list(agents), limit - len(found), lease)
+        more = await _read(link, taken, found, damage)
     return sorted(found, key=lambda item: item.due)
+
+
+async def take_of(
+    link: Link, lanes: Sequence[Lane], limit: int, lease: float, damage: Damage
+) -> Sequence[Line]:
+    """Take those that are due in these lanes, as many of each. Those that cannot be read are
+    parked."""
+    found: list[Line] = []
+    more = True
+    while more and (left := limit - len(found)) > 0:
+        each = max(1, left // max(1, len(lanes)))
+        agents, places = [agent for agent, _ in lanes[:left]], [lane for _, lane in lanes[:left]]
+        taken = await link.fetch(TAKE_OF, agents, each, lease, places)
+        more = await _read(link, taken, found, damage)
+    return found
+
+
+async def _read(link: Link, taken: Iterable[Any], found: list[Line], damage: Damage) -> bool:
+    """Read lines that were taken. Whether some cannot be read, and were parked: then there is room
+    for others."""
+    parked = False
+    for columns in taken:
+        try:
+            found.append(line(columns))
+        except Unreadable as error:
+            parked = True
+            damage.found(error, "the webhook is parked")
+            await link.fetch(PARK, *columns[:2], f"it cannot be read: {error.why}")
+    return parked
+
+
+async def due_lanes(
+    link: Link, turns: Turns, agents: Collection[str], limit: int, passing: Collection[Party]
+) -> Sequence[Lane]:
+    """The next lanes in which something is due, but for those of owners that are passed over."""
+    passed = set[int]()
+    if passing:
+        tenants, owners = [tenant for tenant, _ in passing], [owner for _, owner in passing]
+        passed = {row[0] for row in await link.fetch(PASSED, tenants, owners)}
+    found: list[Lane] = []
+    for agent in agents:
+
+        async def walk(after: int, most: int, agent: str = agent) -> Sequence[tuple[int, bool]]:
+            return [tuple(row) for row in await link.fetch(WALK, agent, after, most)]
+
+        found += await turns.due(agent, walk, limit, passed)
+    return found
 
 
 async def record(

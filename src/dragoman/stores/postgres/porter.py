@@ -18,7 +18,7 @@ from dragoman.stores.postgres.ledger import COLUMNS, NAMES, NOW, Leaf
 from dragoman.stores.postgres.lines import key as webhook_key
 from dragoman.stores.postgres.prune import SHARDS, THESE
 from dragoman.stores.postgres.queue import probe
-from dragoman.stores.postgres.schema import BLOCK
+from dragoman.stores.postgres.schema import BLOCK, LANE
 from dragoman.stores.ranks import Ranks, Waiting
 
 BATCH = 64
@@ -40,6 +40,14 @@ _TAKEN = (
     "SELECT u.place, task.id FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], "
     "$5::bytea[]) AS u(place, agent, tenant, owner, name) "
     "JOIN receipt USING (agent, tenant, owner, name) JOIN task ON task.key = receipt.task"
+)
+_LINE = (
+    *("task", "id", "agent", "webhook", "cursor", "attempts"),
+    *("due", "behind", "parked", "reason", "ticket"),
+)
+_LANED = (
+    f"UPDATE line SET lane = {LANE.format('task')} FROM task "
+    "WHERE task.key = line.task AND task.key = ANY($1)"
 )
 _COUNT = (
     "INSERT INTO tally SELECT agent, tenant, owner, state, $5, count(*) FROM unnest($1::text[], "
@@ -201,7 +209,9 @@ class Tray:
         await self._copy("task", (self._head(*item) for item in tasks))
         await self._copy("entry", (row for key, given, _ in tasks for row in _entries(key, given)))
         await self._copy("receipt", (row for key, given, _ in tasks for row in _stubs(key, given)))
-        await self._copy("line", (row for item in tasks for row in self._lines(*item)))
+        lines = [row for item in tasks for row in self._lines(*item)]
+        await self.db.copy_records_to_table("line", records=lines, columns=_LINE)
+        await self.db.execute(_LANED, list({row[0] for row in lines}))
         counts = [
             (given.scope.agent, given.scope.tenant, given.scope.owner, given.state.number)
             for given, _ in self._new

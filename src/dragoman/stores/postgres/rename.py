@@ -7,6 +7,7 @@ from typing import Any
 from dragoman.dialects.v0_1 import PREFIX
 from dragoman.stores.clerk import Renamed
 from dragoman.stores.postgres.ledger import MORE
+from dragoman.stores.postgres.schema import LANE
 
 _WHOSE = (
     "owner = $1 AND ($2::text IS NULL OR agent = $2::text) "
@@ -45,6 +46,10 @@ ORDER BY 1, 2, 3, 4
 ON CONFLICT (agent, tenant, owner, state, shard) DO UPDATE
 SET number = tally.number + excluded.number
 """
+_LANES = (
+    f"UPDATE line SET lane = {LANE.format('task')} FROM task WHERE task.key = line.task "
+    "AND task.owner = $1 AND task.key = ANY($2::bigint[])"
+)
 
 
 async def rename(
@@ -61,4 +66,5 @@ async def rename(
             await db.execute(_DROP, old, new, keys)
             await db.execute(_RECEIPTS, old, new, keys)
             await db.execute(_MOVE, old, new, keys)
+            await db.execute(_LANES, new, keys)
     return Renamed(tasks, receipts - dropped, dropped, named)

@@ -128,7 +128,15 @@ _WAITING += "".join(
     for table in ("task", "receipt", "tally")
 )
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _WAITING)
+# For the owners of whom something is due; a lane is the digest of a tenant and an owner.
+LANE = "hashtextextended({0}.owner, hashtextextended({0}.tenant, 0))"
+_LANES = f"""
+ALTER TABLE line ADD COLUMN lane BIGINT NOT NULL DEFAULT 0;
+UPDATE line SET lane = {LANE.format("task")} FROM task WHERE task.key = line.task;
+CREATE INDEX line_lane ON line (agent, lane, due) WHERE behind AND NOT parked;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _WAITING, _LANES)
 """Each leads from the version that is its index to the next one."""
 
 VERSION = len(MIGRATIONS)

@@ -45,6 +45,7 @@ from dragoman.store import (
 )
 from dragoman.stores.codec import encode, secrets
 from dragoman.stores.damage import Damage
+from dragoman.stores.lanes import Lane, Turns
 from dragoman.stores.recent import Recent
 from dragoman.stores.sealed import unsealed
 from dragoman.stores.sqlite import lines
@@ -96,6 +97,7 @@ class SqliteStore:
         self._open: list[Any] = []
         self._folding: set[asyncio.Future[None]] = set()
         self._floors: dict[str, float] = {}
+        self._turns = Turns()
         self._swept = 0.0
         self._turn = 0
 
@@ -485,14 +487,39 @@ class SqliteStore:
 
     # -- for those who deliver
 
-    async def dispatch(self, agents: Collection[str], limit: int, lease: float) -> Sequence[Line]:
+    async def dispatch(
+        self,
+        agents: Collection[str],
+        limit: int,
+        lease: float,
+        passing: Collection[Party] = NOBODY,
+    ) -> Sequence[Line]:
         """See `Store.dispatch`."""
         if not await self._read(lambda view: view.due(agents)):
             return ()  # looked at often, and mostly in vain
-        taken = await self._writer.submit(
-            partial(lines.take, agents=agents, limit=limit, lease=lease)
-        )
+        taken: list[Line] = []
+        first = (limit + 1) // 2
+        if not passing:
+            work = partial(lines.take, agents=agents, limit=first, lease=lease)
+            taken = await self._writer.submit(work)
+        if passing or (len(taken) == first < limit):
+            rest = limit - len(taken)
+            found = [
+                lane for agent in agents for lane in await self._due_lanes(agent, rest, passing)
+            ]
+            work = partial(lines.take_of, lanes=found, limit=rest, lease=lease)
+            taken += await self._writer.submit(work) if found else ()
         return [line for item in taken if (line := await unsealed(self, self._seal, item))]
+
+    async def _due_lanes(
+        self, agent: str, limit: int, passing: Collection[Party]
+    ) -> Sequence[Lane]:
+        skipped = await self._read(lambda view: view.passed(agent, passing))
+
+        async def walk(after: int, most: int) -> Sequence[tuple[int, bool]]:
+            return await self._read(lambda view: view.walk(agent, after, most))
+
+        return await self._turns.due(agent, walk, limit, skipped)
 
     async def dispatched(
         self, line: Line, cursor: int, *, wait: float = 0.0, failed: str = "", parked: bool = False

@@ -139,6 +139,11 @@ _HANGING = (
         "task {0}: webhook {1}: taken, behind and parked must be 0 or 1",
     ),
     (
+        "SELECT task.id, line.id FROM line JOIN task ON task.key = line.task "
+        "WHERE line.lane <> task.scope",
+        "task {0}: webhook {1} is in the lane of another owner",
+    ),
+    (
         "SELECT task.id, scope.agent FROM task JOIN scope ON scope.key = task.scope "
         "WHERE scope.agent <> task.agent",
         "task {0}: its scope is that of another agent, {1}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -12,6 +12,7 @@ from dragoman.caller import Scope
 from dragoman.store import Line, Unreadable, Webhook
 from dragoman.stores.codec import encode, stub, webhook_of
 from dragoman.stores.damage import DECODING
+from dragoman.stores.lanes import Lane
 from dragoman.stores.sqlite.driver import fetch
 from dragoman.stores.sqlite.ledger import Leaf, Ledger, named
 
@@ -23,7 +24,7 @@ LINE = (
 
 
 DUE = (
-    f"{LINE} WHERE line.agent = ? AND line.due <= ? AND line.behind = 1 AND line.parked = 0 "
+    f"{LINE} WHERE {{}} AND line.due <= ? AND line.behind = 1 AND line.parked = 0 "
     "ORDER BY line.due LIMIT ?"
 )
 
@@ -73,7 +74,8 @@ def put(ledger: Ledger, row: Leaf, webhook: Webhook, cursor: int) -> None:
     ledger.flush()
     ledger.db.execute(
         "INSERT INTO line (task, id, agent, webhook, cursor, attempts, due, taken, behind, "
-        "parked, reason, ticket) VALUES (?, ?, ?, ?, ?, 0, 0, 0, ?, 0, '', ?) "
+        "parked, reason, ticket, lane) VALUES (?1, ?, ?, ?, ?, 0, 0, 0, ?, 0, '', ?, "
+        "(SELECT scope FROM task WHERE key = ?1)) "
         "ON CONFLICT DO UPDATE SET webhook = excluded.webhook, attempts = 0, due = 0, "
         "taken = 0, parked = 0, reason = '', ticket = ticket + 1",
         (
@@ -94,11 +96,22 @@ def take(ledger: Ledger, agents: Collection[str], limit: int, lease: float) -> l
     now = time.time()
     found: list[Line] = []
     for agent in agents:
-        due: list[Line] | None = None
-        while due is None:
-            due = _readable(ledger, (agent, now, limit))
-        found += due
-    taken = sorted(found, key=lambda item: item.due)[:limit]
+        found += _readable(ledger, "line.agent = ?", (agent, now, limit))
+    return _taken(ledger, sorted(found, key=lambda item: item.due)[:limit], now, lease)
+
+
+def take_of(ledger: Ledger, lanes: Sequence[Lane], limit: int, lease: float) -> list[Line]:
+    """Take those that are due in these lanes, as many of each."""
+    ledger.flush()
+    now = time.time()
+    found: list[Line] = []
+    each = max(1, limit // max(1, len(lanes)))
+    for lane in lanes[:limit]:
+        found += _readable(ledger, "line.agent = ? AND line.lane = ?", (*lane, now, each))
+    return _taken(ledger, found, now, lease)
+
+
+def _taken(ledger: Ledger, taken: Sequence[Line], now: float, lease: float) -> list[Line]:
     ledger.db.executemany(
         "UPDATE line SET ticket = ticket + 1, taken = 1, due = ? "
         "WHERE id = ? AND task = (SELECT key FROM task WHERE id = ?)",
@@ -107,22 +120,25 @@ def take(ledger: Ledger, agents: Collection[str], limit: int, lease: float) -> l
     return [replace(item, ticket=item.ticket + 1, due=now + lease) for item in taken]
 
 
-def _readable(ledger: Ledger, values: tuple[Any, ...]) -> list[Line] | None:
-    """Lines that are due; or None, when some could not be read and were parked."""
-    found: list[Line] = []
-    parked = False
-    for columns in fetch(ledger.db, DUE, values):
-        try:
-            found.append(line(columns))
-        except Unreadable as error:
-            ledger.damage.found(error, "the webhook is parked")
-            parked = True
-            ledger.db.execute(
-                "UPDATE line SET parked = 1, taken = 0, reason = ?, ticket = ticket + 1 "
-                "WHERE task = ? AND CAST(id AS BLOB) = CAST(? AS BLOB)",
-                (f"it cannot be read: {error.why}", *columns[:2]),
-            )
-    return None if parked else found
+def _readable(ledger: Ledger, where: str, values: tuple[Any, ...]) -> list[Line]:
+    """Lines that are due. Those that cannot be read are parked, and the next ones take their
+    places."""
+    while True:
+        found: list[Line] = []
+        parked = False
+        for columns in fetch(ledger.db, DUE.format(where), values):
+            try:
+                found.append(line(columns))
+            except Unreadable as error:
+                ledger.damage.found(error, "the webhook is parked")
+                parked = True
+                ledger.db.execute(
+                    "UPDATE line SET parked = 1, taken = 0, reason = ?, ticket = ticket + 1 "
+                    "WHERE task = ? AND CAST(id AS BLOB) = CAST(? AS BLOB)",
+                    (f"it cannot be read: {error.why}", *columns[:2]),
+                )
+        if not parked:
+            return found
 
 
 def record(

@@ -146,10 +146,11 @@ def _write(db: Connection, given: Dump, key: int, epoch: int, tickets: dict[str,
         id = dump.webhook(hook).config.id
         db.execute(
             "INSERT INTO line (task, id, agent, webhook, cursor, attempts, due, taken, behind, "
-            "parked, reason, ticket) VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?)",
+            "parked, reason, ticket, lane) VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?)",
             (
                 *(key, id, given.scope.agent, bytes(hook.webhook), hook.cursor, hook.attempts),
                 *(hook.due, hook.cursor < last, hook.parked, hook.reason, tickets.get(id, 0)),
+                scope,
             ),
         )
     if given.born:

@@ -57,6 +57,10 @@ def _move(db: sqlite3.Connection, source: int, target: int) -> None:
         (target, source),
     )
     db.execute("DELETE FROM tally WHERE scope = ?", (source,))
+    db.execute(
+        "UPDATE line SET lane = ? WHERE task IN (SELECT key FROM task WHERE scope = ?)",
+        (target, source),
+    )
     # a server that remembers the row reads it again
     db.execute("UPDATE task SET scope = ?, version = version + 1 WHERE scope = ?", (target, source))
 

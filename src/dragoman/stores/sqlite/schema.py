@@ -122,7 +122,16 @@ _WAITING = """
 CREATE INDEX task_waiting ON task (agent, scope, ready) WHERE ready IS NOT NULL;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _ABOUT, _WAITING)
+# For the owners of whom something is due.
+_LANES = """
+ALTER TABLE line ADD COLUMN lane INTEGER NOT NULL DEFAULT 0;
+
+UPDATE line SET lane = coalesce((SELECT scope FROM task WHERE key = line.task), 0);
+
+CREATE INDEX line_lane ON line (agent, lane, due) WHERE behind = 1 AND parked = 0;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _ABOUT, _WAITING, _LANES)
 """Each leads from the version that is its index to the next one."""
 
 VERSION = len(MIGRATIONS)

@@ -13,7 +13,17 @@ import msgspec
 from dragoman.caller import Scope
 from dragoman.events import Entry, Received
 from dragoman.lifecycle import fold
-from dragoman.store import PAGE_BYTES, Census, Head, Line, Page, Query, Unreadable, Webhook
+from dragoman.store import (
+    PAGE_BYTES,
+    Census,
+    Head,
+    Line,
+    Page,
+    Party,
+    Query,
+    Unreadable,
+    Webhook,
+)
 from dragoman.stores.codec import STATES, snapshot, webhook_of
 from dragoman.stores.damage import ASIDE, DECODING, Damage
 from dragoman.stores.row import age
@@ -328,6 +338,32 @@ class View:
             (time.time(), json.dumps(list(agents))),
         )
         return found.fetchone() is not None
+
+    def passed(self, agent: str, passing: Collection[Party]) -> set[int]:
+        """The lanes of these owners."""
+        found = (
+            self.db.execute(
+                "SELECT key FROM scope WHERE agent = ? AND tenant = ? AND owner = ?", (agent, *one)
+            ).fetchone()
+            for one in passing
+        )
+        return {row[0] for row in found if row is not None}
+
+    def walk(self, agent: str, after: int, limit: int) -> list[tuple[int, bool]]:
+        """The lanes of an agent from a place on, and whether a line of each is due."""
+        found: list[tuple[int, bool]] = []
+        now = time.time()
+        while len(found) < limit:
+            row = self.db.execute(
+                "SELECT lane, due FROM line WHERE agent = ? AND behind = 1 AND parked = 0 "
+                "AND lane > ? ORDER BY lane, due LIMIT 1",
+                (agent, after),
+            ).fetchone()
+            if row is None:
+                break
+            after = row[0]
+            found.append((after, row[1] <= now))
+        return found
 
     def lines(self, limit: int, parked: bool | None) -> list[Line]:
         """Lines with something to deliver."""
