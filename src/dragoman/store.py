@@ -27,6 +27,8 @@ from dragoman.types import (
     TaskStatusUpdateEvent,
 )
 
+GIVEN_UP = 1e-9
+"""The lease of a claim that nobody can hold any more: its process is known to have ended."""
 LARGE = 1024 * 1024
 """The bytes after which a read of entries is long enough."""
 
@@ -68,6 +70,9 @@ class Head(Struct, frozen=True, kw_only=True, gc=False):
     canceling: bool
     hooked: bool = False
     """A webhook follows it."""
+    lease: float = 0.0
+    """When the claim runs out, by the store's clock. To renew it does not change the version, so
+    only `Store.expired` is sure to tell the current one."""
 
     @property
     def over(self) -> bool:

@@ -235,7 +235,7 @@ class MemoryStore:
         """See `Store.expired`."""
         now = time.monotonic()
         found = (
-            log.head()
+            replace(log.head(), lease=log.lease)
             for log in list(self._held.values())
             if log.scope.agent in agents and (log.lease < now or 0 < log.cancel_at < now)
         )

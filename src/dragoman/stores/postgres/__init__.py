@@ -143,6 +143,8 @@ class PostgresStore:
         self._view = View(self._link)
         self._ledger = Ledger(max_task=self.max_task, shard=self._shard)
         self._recent = Recent()
+        # of its own: claims are renewed while all others are in use
+        self._renewing = self._link.hold()
         self._writer = Writer(self._ledger, self._link, self._recent.publish, self._recent.clear)
 
     async def _check(self, db: Any) -> None:
@@ -161,6 +163,7 @@ class PostgresStore:
             _, hanging = await asyncio.wait(self._working, timeout=CLOSE)
             for work in hanging:
                 work.cancel()
+        await self._renewing.end()
         await self._link.close()
 
     # -- for callers
@@ -431,7 +434,7 @@ class PostgresStore:
     async def renew(self, claims: Collection[Claim], lease: float) -> Renewal:
         """See `Store.renew`."""
         named = {claim.head.id: claim.epoch for claim in claims}
-        found = await self._link.fetch(RENEW, list(named), list(named.values()), float(lease))
+        found = await self._renewing.fetch(RENEW, list(named), list(named.values()), float(lease))
         held = dict(found)
         lost = [task for task in named if task not in held]
         return Renewal(lost, [task for task, canceling in held.items() if canceling])

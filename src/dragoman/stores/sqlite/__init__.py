@@ -26,6 +26,7 @@ from dragoman.events import CancelRequested, Entry, Received
 from dragoman.lifecycle import birth
 from dragoman.security.seal import Seal, Unsealable
 from dragoman.store import (
+    GIVEN_UP,
     Accepted,
     Census,
     Claim,
@@ -133,7 +134,10 @@ class SqliteStore:
         except Unusable as error:
             raise Unusable(f"{self.path}: {error.message}") from None
         # Nobody else has the file: whoever held a claim is dead.
-        db.execute("UPDATE task SET lease = 1e-9, cancel_at = min(cancel_at, 1e-9) WHERE lease > 0")
+        db.execute(
+            "UPDATE task SET lease = ?1, cancel_at = min(cancel_at, ?1) WHERE lease > 0",
+            (GIVEN_UP,),
+        )
         db.execute(
             "UPDATE line SET due = 0, taken = 0 WHERE behind = 1 AND parked = 0 AND taken = 1"
         )
