@@ -98,8 +98,12 @@ class Head(Struct, frozen=True, kw_only=True, gc=False):
         return TaskStatusUpdateEvent(task_id=self.id, context_id=self.context, status=status)
 
 
+CANCEL_RECEIPT = 1
+"""A receipt names a message of its task; that of a cancel names the first."""
+
+
 class Receipt(Struct, frozen=True):
-    """A send that may come again: the same key and digest is the same send."""
+    """A send or cancel that may come again: the same key and digest is the same request."""
 
     key: str
     digest: bytes
@@ -273,9 +277,11 @@ class Store(Protocol):
         request: CancelRequested,
         canceled: TaskStatusUpdateEvent,
         grace: float,
+        receipt: Receipt | None = None,
     ) -> Head:
         """Log the request. An unclaimed task is canceled at once, a claimed one after `grace`.
-        TaskNotFound, TaskNotCancelable."""
+        With a receipt that is known already nothing is done. TaskNotFound, TaskNotCancelable,
+        Conflict."""
 
     async def put_webhook(self, scope: Scope, webhook: Webhook) -> None:
         """Create or replace; TaskNotFound."""

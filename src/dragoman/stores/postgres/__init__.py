@@ -16,6 +16,7 @@ from dragoman.events import CancelRequested, Entry, Received
 from dragoman.lifecycle import birth
 from dragoman.security.seal import Seal, Unsealable
 from dragoman.store import (
+    CANCEL_RECEIPT,
     Accepted,
     Census,
     Claim,
@@ -25,6 +26,7 @@ from dragoman.store import (
     Line,
     Page,
     Query,
+    Receipt,
     Record,
     Renewal,
     Stale,
@@ -268,16 +270,24 @@ class PostgresStore:
         request: CancelRequested,
         canceled: TaskStatusUpdateEvent,
         grace: float,
+        receipt: Receipt | None = None,
     ) -> Head:
         """See `Store.cancel`."""
 
         def work(ledger: Ledger) -> Head:
             row = ledger.mine(scope, task)
+            if receipt is not None and (known := ledger.receipt(scope, receipt.key)):
+                if known[0] != receipt.digest:
+                    raise Conflict(receipt.key)
+                return row.head()
             row.cancel(request, canceled, ledger.now + grace)
             ledger.touch(row)
+            if receipt is not None:
+                ledger.keep(row, receipt, CANCEL_RECEIPT)
             return row.head()
 
-        return await self._writer.submit(work, task)
+        known = None if receipt is None else (scope, receipt.key)
+        return await self._writer.submit(work, task, receipt=known)
 
     async def put_webhook(self, scope: Scope, webhook: Webhook) -> None:
         """See `Store.put_webhook`."""

@@ -205,7 +205,7 @@ class Ledger:
         return self._known.get((scope, name))
 
     def keep(self, row: Leaf, receipt: Receipt, number: int) -> None:
-        """Remember a send."""
+        """Remember a send, or a cancel."""
         self._receipts.append((row, receipt, number))
         self._known[row.scope, receipt.key] = (receipt.digest, row.id, number)
 

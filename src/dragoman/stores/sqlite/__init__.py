@@ -26,6 +26,7 @@ from dragoman.events import CancelRequested, Entry, Received
 from dragoman.lifecycle import birth
 from dragoman.security.seal import Seal, Unsealable
 from dragoman.store import (
+    CANCEL_RECEIPT,
     GIVEN_UP,
     Accepted,
     Census,
@@ -36,6 +37,7 @@ from dragoman.store import (
     Line,
     Page,
     Query,
+    Receipt,
     Record,
     Renewal,
     Stale,
@@ -180,12 +182,7 @@ class SqliteStore:
             if draft.webhook is not None:
                 lines.put(ledger, row, self._sealed(draft.webhook), number)
             if receipt is not None:
-                ledger.flush()  # it gives a new row its key
-                ledger.db.execute(
-                    "INSERT INTO receipt (scope, name, digest, task, number) "
-                    "VALUES (?, ?, ?, ?, ?)",
-                    (ledger.scope(scope), receipt.key, receipt.digest, row.key, number),
-                )
+                ledger.keep(row, receipt, number)
             return Accepted(row.head(), number, draft.received, True)
 
         return self._writer.submit(work)
@@ -248,13 +245,20 @@ class SqliteStore:
         request: CancelRequested,
         canceled: TaskStatusUpdateEvent,
         grace: float,
+        receipt: Receipt | None = None,
     ) -> Head:
         """See `Store.cancel`."""
 
         def work(ledger: Ledger) -> Head:
             row = ledger.mine(scope, task)
+            if receipt is not None and (known := ledger.receipt(scope, receipt.key)):
+                if known[0] != receipt.digest:
+                    raise Conflict(receipt.key)
+                return row.head()
             row.cancel(request, canceled, time.monotonic() + grace)
             ledger.touch(row)
+            if receipt is not None:
+                ledger.keep(row, receipt, CANCEL_RECEIPT)
             return row.head()
 
         return await self._writer.submit(work)

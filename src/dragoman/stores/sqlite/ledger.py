@@ -9,7 +9,7 @@ from typing import Any
 from dragoman.caller import Scope
 from dragoman.errors import LimitExceeded, TaskNotFound
 from dragoman.events import Entry, Event, Received
-from dragoman.store import LARGE, Draft
+from dragoman.store import LARGE, Draft, Receipt
 from dragoman.stores.codec import ARTIFACT, STATES, body, decode_canceled, encode, entry
 from dragoman.stores.dump import veiled
 from dragoman.stores.recent import Commit
@@ -239,6 +239,14 @@ class Ledger:
             (self.scope(scope), name, veiled(name)),
         ).fetchone()
         return found
+
+    def keep(self, row: Leaf, receipt: Receipt, number: int) -> None:
+        """Remember a send, or a cancel."""
+        self.flush()  # it gives a new row its key
+        self.db.execute(
+            "INSERT INTO receipt (scope, name, digest, task, number) VALUES (?, ?, ?, ?, ?)",
+            (self.scope(row.scope), receipt.key, receipt.digest, row.key, number),
+        )
 
     def received(self, row: Leaf, number: int) -> Received:
         """The message of this number."""
