@@ -9,7 +9,7 @@ from typing import Any, TypeVar, overload
 
 from msgspec import Struct
 
-from dragoman.caller import Caller
+from dragoman.caller import Caller, fault
 from dragoman.errors import ContentTypeNotSupported, Forbidden, InvalidParams
 from dragoman.events import RESUME
 from dragoman.handler import Handler
@@ -71,6 +71,7 @@ class Agent:
         streaming: bool = True,
         extended: bool = False,
         retries: int = 0,
+        tenant: str = "",
         lifespan: Lifespan | None = None,
     ) -> None:
         for field, value in (("name", name), ("description", description), ("version", version)):
@@ -94,6 +95,10 @@ class Agent:
         self.streaming = streaming
         self.retries = retries
         """How often a turn is run again when its worker died."""
+        if tenant and (why := fault(tenant)):
+            raise AgentError(f"Agent: tenant {why}")
+        self.tenant = tenant
+        """The tenant that the card names for each interface, and that callers copy from there."""
         self.lifespan = lifespan
         self.skills: dict[str, Skill] = {}
         self.default: Handler | None = None
@@ -257,7 +262,11 @@ class Agent:
             icon_url=self.icon_url,
             supported_interfaces=tuple(
                 AgentInterface(
-                    url=addresses[binding], protocol_binding=binding, protocol_version=version
+                    url=addresses[binding],
+                    protocol_binding=binding,
+                    protocol_version=version,
+                    # before 1.0 nobody could copy it
+                    tenant=self.tenant if version == "1.0" else "",
                 )
                 for version, bindings in INTERFACES.items()
                 for binding in bindings

@@ -13,9 +13,10 @@ from dragoman import settings as settings_module
 from dragoman.agent import Agent, AgentError
 from dragoman.bell import Bell
 from dragoman.bindings import card, http, jsonrpc, resource
+from dragoman.bindings.body import Bodies
 from dragoman.bindings.door import Door
 from dragoman.bindings.endpoint import METADATA, Endpoint, Identify
-from dragoman.bindings.exchange import Bodies, Exchange, Gone, Receive, Scope, Send
+from dragoman.bindings.exchange import Exchange, Gone, Receive, Scope, Send
 from dragoman.bindings.signer import JWKS
 from dragoman.bindings.sse import Streams
 from dragoman.caller import Policy
@@ -122,6 +123,7 @@ class App:
                 ),
                 self.settings,
                 self.streams,
+                self.bodies,
                 identify=identify,
                 gate=gate,
                 limits=limits,
@@ -176,6 +178,9 @@ class App:
                 await self._route(exchange)
         except Gone:
             return None
+        finally:
+            if exchange.reserved:
+                exchange.release()
         return None
 
     async def _route(self, exchange: Exchange) -> None:

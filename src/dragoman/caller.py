@@ -7,29 +7,58 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 LONGEST = 1024
 """The most characters of an identity, and of a tenant."""
 _ODD = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+SEPARATOR = "\x1f"
+"""Stands between realm and identity in the name of an owner. Neither of them can have it, so that
+no identity of the empty realm is the name of an owner in another realm."""
+ANY = "*"
+"""As a tenant that a caller may name: any."""
 
 
 class Caller(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Who asks, and in which manner. It is stored with the message that it sent.
 
-    An empty `identity` is anonymous: all anonymous callers share one owner.
+    An empty `identity` is anonymous: all anonymous callers share one owner. The same identity in
+    two realms is two callers.
     """
 
     identity: str = ""
+    realm: str = ""
+    """Who gave the identity; empty where there is only one who does."""
     tenant: str = ""
+    tenants: frozenset[str] = frozenset()
+    """The tenants that it may name, beside its own; `*` is any. Not stored."""
+    expires: float = 0.0
+    """When its credential expires, as a Unix time; 0 is never. Not stored."""
     scopes: frozenset[str] = frozenset()
     version: str = "1.0"
     extensions: tuple[str, ...] = ()
     """The extensions that are active: asked for, and offered by the agent."""
 
     @property
+    def qualified(self) -> str:
+        """The owner of its tasks, as the store names it; empty if it is anonymous."""
+        return qualified(self.realm, self.identity)
+
+    @property
     def owner(self) -> str:
         """Whom its tasks and streams belong to, within all tenants; empty if it is anonymous."""
-        return f"{self.tenant}\0{self.identity}" if self.identity else ""
+        return f"{self.tenant}\0{self.qualified}" if self.identity else ""
+
+    @property
+    def stored(self) -> Caller:
+        """What is kept of it with a message: nothing of the single request's credential."""
+        if not self.tenants and not self.expires:
+            return self
+        return replace(self, tenants=frozenset(), expires=0.0)
+
+    def may_name(self, tenant: str) -> bool:
+        """Whether its credential is good for this tenant."""
+        return tenant == self.tenant or tenant in self.tenants or ANY in self.tenants
 
 
 class Scope(Struct, frozen=True, gc=False, cache_hash=True):
@@ -49,6 +78,8 @@ class Access(Struct, frozen=True):
     task: str
     owner: str
     """The identity whose task it is, of the same tenant."""
+    realm: str = ""
+    """The realm of that identity."""
 
 
 Policy: TypeAlias = "Callable[[Access], bool | Awaitable[bool]]"
@@ -85,9 +116,20 @@ class Request(Struct, frozen=True):
     """The URL that was called, without its query, where a proof must name it; of gRPC its path."""
 
 
+def qualified(realm: str, identity: str) -> str:
+    """The owner that the store knows for an identity: in the empty realm the identity itself."""
+    return f"{realm}{SEPARATOR}{identity}" if realm and identity else identity
+
+
+def unqualified(owner: str) -> tuple[str, str]:
+    """The realm and the identity of an owner, as `qualified` puts them together."""
+    realm, separator, identity = owner.partition(SEPARATOR)
+    return (realm, identity) if separator else ("", owner)
+
+
 def fault(name: str) -> str:
-    """Why this cannot name an owner or a tenant; empty if it can. Names are compared as they are,
-    character by character."""
+    """Why this cannot name an owner, a realm or a tenant; empty if it can. Names are compared as
+    they are, character by character."""
     if len(name) > LONGEST:
         return f"is longer than {LONGEST} characters"
     return "has a control character, or is no Unicode" if _ODD.search(name) else ""

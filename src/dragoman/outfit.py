@@ -37,8 +37,13 @@ def _check_auth(tables: Sequence[Mapping[str, Any]]) -> None:
     """ValueError if they are no schemes; it begins with which of them."""
     if tables:
         from dragoman.security.configured import build
+        from dragoman.security.schemes import Gate
 
-        build(tables)
+        schemes = build(tables).schemes
+        try:
+            Gate(schemes)
+        except ValueError as error:  # of all of them together
+            raise ValueError(str(error).removeprefix("auth")) from None
 
 
 CHECKS = {"auth": _check_auth}

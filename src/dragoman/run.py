@@ -205,8 +205,9 @@ class Run:
         """Put it down, if that is wanted."""
         if self.worker.settings.audit:
             caller = self.turn.caller
-            whose = {"agent": self.agent.key, "who": caller.identity, "tenant": caller.tenant}
-            audit(event, result=result, **whose, task=self.claim.head.id, **about)
+            whose = {"who": caller.identity, "realm": caller.realm, "tenant": caller.tenant}
+            about = {"task": self.claim.head.id, **about}
+            audit(event, result=result, agent=self.agent.key, **whose, **about)
 
     def _much(self) -> bool:
         """Whether to wait until what was said has landed."""
@@ -495,7 +496,7 @@ class Run:
         """Tasks that the caller may see: those named, or the others of the context."""
         store = self.worker.store
         # one with whom the task is shared does not see what else its owner has
-        scope = replace(self.claim.head.scope, owner=self.turn.caller.identity)
+        scope = replace(self.claim.head.scope, owner=self.turn.caller.qualified)
         if not ids:
             page = await store.list(scope, Query(context=self.claim.head.context, size=RELATED))
             return [task for task in page.tasks if task.id != self.claim.head.id]

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from dragoman import clock
 from dragoman.agent import Agent
 from dragoman.bell import Bell
-from dragoman.caller import Access, Call, Caller, Policy, Scope, fault
+from dragoman.caller import Access, Call, Caller, Policy, Scope, fault, unqualified
 from dragoman.errors import (
     ExtendedAgentCardNotConfigured,
     ExtensionSupportRequired,
@@ -66,6 +66,10 @@ PAGE, LARGEST_PAGE = 50, 100
 WEBHOOKS = 100
 """The most that one task may have."""
 USED = "was used before, with another request"
+FOREIGN = (
+    "The caller may not name this tenant: show a credential of the tenant, leave the tenant out, "
+    "or have the server allow it (tenants= of the scheme)"
+)
 _HEADER = re.compile(r"[\t\x20-\x7e]{1,8192}")
 
 
@@ -107,7 +111,10 @@ class Service:
         """Accept a message and wait for its answer, unless told not to."""
         scope = await self._reach(request.tenant, call, "SendMessage", request.message.task_id)
         accepted = await self._accept(request, scope, call)
-        number, configuration = accepted.number, request.configuration
+        number, configuration, head = accepted.number, request.configuration, accepted.head
+        # claimed in the write that accepted it: nothing can have been said of it yet
+        claimed = accepted.fresh and number == 1 and head.holder
+        del request, accepted  # a large message is held by nobody while its answer is waited for
 
         def ready(head: Head) -> bool:
             return head.answers(number)
@@ -116,14 +123,12 @@ class Service:
             return head.born or head.replied
 
         immediately = configuration is not None and configuration.return_immediately
-        # claimed in the write that accepted it: nothing can have been said of it yet
-        claimed = accepted.fresh and number == 1 and accepted.head.holder
         head = await self.reader.until(
             begun if immediately else ready,
             scope,
-            accepted.head.id,
+            head.id,
             self.settings.blocking_timeout,
-            accepted.head if claimed else None,
+            head if claimed else None,
         )
         if head.replied:
             return SendMessageResponse(message=await self._reply(scope, head.id))
@@ -207,7 +212,9 @@ class Service:
             raise TaskNotFound
         status = TaskStatus(state=TaskState.CANCELED, timestamp=clock.now())
         canceled = TaskStatusUpdateEvent(task_id=head.id, context_id=head.context, status=status)
-        asked = CancelRequested(caller=call.caller, at=clock.now(), metadata=request.metadata)
+        asked = CancelRequested(
+            caller=call.caller.stored, at=clock.now(), metadata=request.metadata
+        )
         grace = self.settings.cancel_grace
         receipt = self._cancel_receipt(request, call, scope)
         try:
@@ -386,7 +393,7 @@ class Service:
             task=task,
             received=Received(
                 message=replace(message, task_id=task, context_id=context or clock.uuid7()),
-                caller=call.caller,
+                caller=call.caller.stored,
                 at=clock.now(),
                 skill=skill,
                 modes=modes,
@@ -471,14 +478,17 @@ class Service:
         return int(number)
 
     def _scope(self, tenant: str, call: Call) -> Scope:
+        """The caller's own tasks in the tenant that it names, or in its own; Forbidden."""
         caller = call.caller
         if not tenant and not caller.tenant and not caller.identity:
             return self._anybody
-        if caller.tenant and tenant and tenant != caller.tenant:
-            raise Forbidden("The caller belongs to another tenant")
-        if tenant and (why := fault(tenant)):
-            raise InvalidParams.at("tenant", why)
-        return Scope(self.agent.key, caller.tenant or tenant, caller.identity)
+        if tenant and tenant != caller.tenant:
+            if why := fault(tenant):
+                raise InvalidParams.at("tenant", why)
+            # a tenant on the card is for those whose credential does not say another
+            if not caller.may_name(tenant) and (caller.tenant or tenant != self.agent.tenant):
+                raise Forbidden(FOREIGN)
+        return Scope(self.agent.key, tenant or caller.tenant, caller.qualified)
 
     async def _reach(self, tenant: str, call: Call, operation: str, task: str) -> Scope:
         """Whose tasks this operation is on: the caller's own, unless the policy shares this one."""
@@ -489,7 +499,8 @@ class Service:
         if owner is None or owner == scope.owner:
             return scope
         try:
-            found = self._policy(Access(call.caller, operation, task, owner))
+            realm, identity = unqualified(owner)
+            found = self._policy(Access(call.caller, operation, task, identity, realm))
             shared = await found if inspect.isawaitable(found) else found
         except Exception:
             logger.exception("the policy failed, and so shares nothing")
@@ -539,7 +550,8 @@ class Service:
 
 def _guest(call: Call, scope: Scope) -> str:
     """The keys of those with whom a task is shared are not its owner's."""
-    return "" if scope.owner == call.caller.identity else f"of:{call.caller.identity}:"
+    name = call.caller.qualified
+    return "" if scope.owner == name else f"of:{name}:"
 
 
 def trimmed(task: Task, history: int | None, artifacts: bool = True) -> Task:

@@ -148,6 +148,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     )
     max_body: int = setting(16 * 1024 * 1024, "the largest request body")
     max_depth: int = setting(100, "the deepest nesting of JSON")
+    max_elements: int = setting(100_000, "the most elements of JSON in one request")
+    max_in_flight: int = setting(
+        256 * 1024 * 1024,
+        "the most bytes of large bodies and answers at once; one address has half of them",
+    )
     max_parts: int = setting(1000, "the most parts in a message")
     workers: Literal[0, 1] = setting(
         1, "0 only serves: turns are run by other processes, such as `dragoman worker`"

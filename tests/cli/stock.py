@@ -33,6 +33,7 @@ COMMANDS: list[list[str]] = [
     ["prune", "--older", "1d"],
     ["webhooks"],
     ["redrive", "--all"],
+    ["rename-owner", "ann", "bob"],
     ["backup", "copy"],
     ["check"],
     ["export"],

@@ -11,6 +11,7 @@ from dragoman import App, TaskState
 from dragoman.client import Client, Engine, Unreachable
 from dragoman.client.engine import Inside
 from dragoman.errors import TaskNotFound, VersionNotSupported
+from dragoman.security import Anonymous
 from dragoman.types import AgentCard
 from tests.client.networks import (
     BINDINGS,
@@ -42,7 +43,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def app() -> AsyncIterator[App]:
     """An agent, running."""
-    async with App(parrot(), drain=0.0, poll=0.02) as app:
+    async with App(parrot(), auth=Anonymous(tenants=["north"]), drain=0.0, poll=0.02) as app:
         yield app
 
 

@@ -68,11 +68,13 @@ class World:
 
 
 def identify(request: Request) -> Caller:
-    """A caller is who it says it is; nobody in particular without a word."""
+    """A caller is who it says it is; nobody in particular without a word. One that says no tenant
+    may name any."""
     name = request.headers.get("x-user", "")
     if name == "nobody":
         raise Unauthenticated(headers={"www-authenticate": "Bearer"})
-    return Caller(identity=name, tenant=request.headers.get("x-tenant", ""))
+    tenant = request.headers.get("x-tenant", "")
+    return Caller(identity=name, tenant=tenant, tenants=frozenset() if tenant else frozenset("*"))
 
 
 Start = Callable[..., Any]

@@ -6,12 +6,14 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from dragoman import App
 from dragoman.client import Client
+from dragoman.security import Anonymous
 from tests.interop import peers
 from tests.interop.agents import household
 from tests.interop.peers import Absent, Peer, environments
@@ -23,9 +25,9 @@ from tests.serving import serving
 async def house() -> AsyncIterator[str]:
     """The URL of a server with all agents of the household, started once. It hardly ever polls,
     so that a waiting client that nobody wakes is a failed test and not a slow one."""
-    async with serving(
-        App(*household(), push=True, egress_allow=["*.example"], drain=0.0, poll=60.0, grpc_port=0)
-    ) as url:
+    settings: dict[str, Any] = {"push": True, "egress_allow": ["*.example"], "grpc_port": 0}
+    anybody = Anonymous(tenants=["*"])
+    async with serving(App(*household(), auth=anybody, drain=0.0, poll=60.0, **settings)) as url:
         yield url
 
 

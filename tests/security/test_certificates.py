@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -46,12 +47,17 @@ def shows(certificate: str | bytes, **headers: str) -> Request:
 def test_whose_it_is(identity: Any, who: str, form: Any) -> None:
     scheme = Certificate(identity=identity)
     for _ in range(2):
-        assert scheme.identify(shows(form)) == Caller(identity=who)
+        found = scheme.identify(shows(form))
+        assert found is not None
+        assert found.stored == Caller(identity=who)
+        assert found.expires > time.time()
 
 
 def test_a_function_may_say_more() -> None:
     caller = Caller(identity="r", tenant="blue", scopes=frozenset({"book"}))
-    assert Certificate(identity=lambda _: caller).identify(shows(ROBOT.pem)) == caller
+    found = Certificate(identity=lambda _: caller).identify(shows(ROBOT.pem))
+    assert found is not None
+    assert found.stored == caller
 
 
 @pytest.mark.parametrize(
@@ -112,7 +118,9 @@ BEHIND = {"header": "X-Client-Cert", "proxies": ["10.0.0.0/8", "fd00::/8"]}
 def test_a_proxy_is_believed_and_nobody_else(value: str) -> None:
     scheme = Certificate(**BEHIND)
     for proxy in ("10.1.2.3", "::ffff:10.1.2.3", "fd00::1"):
-        assert scheme.identify(told(value, proxy)) == Caller(identity="robot")
+        found = scheme.identify(told(value, proxy))
+        assert found is not None
+        assert found.identity == "robot"
     for other in ("11.0.0.1", "127.0.0.1", "::1", "", "unix:", "10.1.2.3, 11.0.0.1"):
         assert scheme.identify(told(value, other)) is None
 

@@ -37,9 +37,14 @@ from tests.security.asking import doorman, said, send
 from tests.serving import serving
 
 TABLES: list[dict[str, Any]] = [
-    {"scheme": "key", "header": "X-Key", "keys": {"ann": ["old-secret", "new-secret"]}},
-    {"scheme": "token", "tokens": {"bob": "a-token-of-bob"}},
-    {"scheme": "basic", "users": {"cy": "a-password"}},
+    {
+        "scheme": "key",
+        "header": "X-Key",
+        "keys": {"ann": ["old-secret", "new-secret"]},
+        "realm": "keys",
+    },
+    {"scheme": "token", "tokens": {"bob": "a-token-of-bob"}, "realm": "people"},
+    {"scheme": "basic", "users": {"cy": "a-password"}, "realm": "people"},
     {
         "scheme": "bearer",
         "issuer": "https://id.example",
@@ -47,22 +52,32 @@ TABLES: list[dict[str, Any]] = [
         "scopes": ["talk"],
         "leeway": 5,
         "dpop": True,
+        "realm": "id",
     },
-    {"scheme": "openid", "issuer": "https://id.example", "audience": "flights"},
+    {"scheme": "openid", "issuer": "https://id.example", "audience": "flights", "realm": "id"},
     {
         "scheme": "introspection",
         "url": "https://id.example/ask",
         "client_id": "agent",
         "client_secret": "a-client-secret",
         "age": 5,
+        "realm": "asked",
+        "tenants": {"ann": "acme", "bob": ["acme", "blue"]},
     },
-    {"scheme": "certificate", "identity": "uri", "header": "X-Cert", "proxies": ["10.0.0.0/8"]},
+    {
+        "scheme": "certificate",
+        "identity": "uri",
+        "header": "X-Cert",
+        "proxies": ["10.0.0.0/8"],
+        "realm": "",
+    },
     {
         "scheme": "oauth2",
         "verify": {"scheme": "bearer", "issuer": "https://id.example", "audience": "flights"},
+        "realm": "id",
         "flow": {"client_credentials": {"token_url": "https://id.example/t", "scopes": {"a": ""}}},
     },
-    {"scheme": "anonymous"},
+    {"scheme": "anonymous", "tenants": ["*"]},
 ]
 KINDS = (ApiKey, Token, Basic, Bearer, OpenId, Introspection, Certificate, OAuth2, Anonymous)
 CLEAR = ["old-secret", "new-secret", "a-token-of-bob", "a-password", "a-client-secret"]
@@ -113,7 +128,11 @@ def test_secrets_from_elsewhere(elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 def test_secrets_are_known_to_the_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THE_KEY", "only-in-a-variable")
     keys = {"scheme": "key", "header": "X-Key", "keys": ["env:THE_KEY"]}
-    settings = load({"auth": [*TABLES[:6], {**keys, "name": "other"}]}, environ={}, checks=CHECKS)
+    settings = load(
+        {"auth": [*TABLES[:6], {**keys, "name": "other", "realm": "other"}]},
+        environ={},
+        checks=CHECKS,
+    )
     assert sorted(settings.secrets()) == sorted(CLEAR)
     App(doorman(), settings=settings)
     for word in (*CLEAR, "only-in-a-variable"):
@@ -212,10 +231,11 @@ async def test_a_file_closes_the_door(elsewhere: Path) -> None:
         scheme = "key"
         header = "X-Key"
         keys = { ann = "a-secret-key" }
+        realm = "keys"
 
         [[auth]]
         all_of = [
-            { scheme = "basic", users = { cy = "a-password" } },
+            { scheme = "basic", users = { cy = "a-password" }, realm = "people" },
             { scheme = "key", header = "X-Other", keys = ["another-key"], name = "other" },
         ]
         """

@@ -100,7 +100,7 @@ async def house(
     app = App(
         teller(),
         store="memory:" if request.param == "memory" else f"sqlite:///{file}",
-        auth=ApiKey(header="X-Key", keys={"alice": "a-key", "bob": "b-key"}),
+        auth=ApiKey(header="X-Key", keys={"alice": "a-key", "bob": "b-key"}, tenants=["*"]),
         push=True,
         egress_allow=["*.example"],
         grpc_port=0,

@@ -195,6 +195,6 @@ async def test_bodies_that_never_come(store: str, tmp_path: Path) -> None:
             whole = request("POST", "/message:send", body("hello"), head("a"))
             await found.send(whole[:-1])
         async with asyncio.timeout(30):
-            while len(app.bodies._since) < STREAMS:
+            while len(app.bodies._arriving) < STREAMS:
                 await asyncio.sleep(0.01)
         await other.end()

@@ -157,10 +157,9 @@ async def test_an_issuer_that_is_away(authority: Authority) -> None:
     good = await token(authority)
     async with listening() as gone:
         pass
-    away = scheme(authority, url=f"http://127.0.0.1:{gone.port}/introspect")
-    app = App(
-        doorman(), auth=[away, ApiKey(header="X-Key", keys={"k": "s3cret"}), Anonymous()], drain=0.0
-    )
+    away = scheme(authority, url=f"http://127.0.0.1:{gone.port}/introspect", realm="id")
+    key = ApiKey(header="X-Key", keys={"k": "s3cret"}, realm="keys")
+    app = App(doorman(), auth=[away, key, Anonymous()], drain=0.0)
     async with serving(app) as url:
         refused = await send(url, good)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")

@@ -37,11 +37,11 @@ from dragoman.cli import serve
 from dragoman.security import ApiKey, Basic, Token
 
 serve.App = functools.partial(App, auth=[
-    ApiKey(header="X-Key", keys={{"ann": {SECRETS["api"]!r}}}),
-    ApiKey(query="k", keys={{"ann": {SECRETS["query"]!r}}}, name="query"),
-    ApiKey(cookie="sid", keys={{"ann": {SECRETS["cookie"]!r}}}, name="cookie"),
-    Token({{"ann": {SECRETS["token"]!r}, "bob": "bob-token"}}),
-    Basic({{"ann": {SECRETS["password"]!r}}}),
+    ApiKey(header="X-Key", keys={{"ann": {SECRETS["api"]!r}}}, realm=""),
+    ApiKey(query="k", keys={{"ann": {SECRETS["query"]!r}}}, name="query", realm=""),
+    ApiKey(cookie="sid", keys={{"ann": {SECRETS["cookie"]!r}}}, name="cookie", realm=""),
+    Token({{"ann": {SECRETS["token"]!r}, "bob": "bob-token"}}, realm=""),
+    Basic({{"ann": {SECRETS["password"]!r}}}, realm=""),
 ])
 agent = Agent("House", description="Has secrets.")
 

@@ -153,13 +153,17 @@ async def test_there_is_nothing_to_tell_without_an_issuer(auth: Any) -> None:
 
 async def test_several_issuers() -> None:
     other = Introspection(
-        url=f"{ISSUER}/ask", client_id="a", client_secret="b", issuer="https://other.example"
+        url=f"{ISSUER}/ask",
+        client_id="a",
+        client_secret="b",
+        issuer="https://other.example",
+        realm="other",
     )
     flow = ClientCredentialsOAuthFlow(token_url=f"{ISSUER}/token", scopes={"read": ""})
     auth = [
-        OAuth2(verify=bearer(), flow=flow),
+        OAuth2(verify=bearer(realm="id"), flow=flow),
         AllOf(other, ApiKey(header="X-Key", keys={"a": "b"})),
-        ApiKey(header="X-Other", keys={"a": "b"}, name="other"),
+        ApiKey(header="X-Other", keys={"a": "b"}, name="other", realm="keys"),
     ]
     async with serving(App(doorman(), auth=auth, drain=0.0)) as url:
         found = (await get(url + PATH)).json()
@@ -171,7 +175,7 @@ async def test_several_issuers() -> None:
 
 
 async def test_a_bad_token_is_told_from_none() -> None:
-    auth = [bearer(), Basic({"ann": "pw"})]
+    auth = [bearer(realm="id"), Basic({"ann": "pw"}, realm="people")]
     async with serving(App(doorman(), auth=auth, drain=0.0)) as url:
         none, bad = await send(url), await send(url, token(aud="hotels"))
         other = await send(url, authorization="Basic eDp5")
@@ -220,7 +224,7 @@ async def test_a_scope_that_a_skill_needs() -> None:
 async def test_a_scope_that_every_token_needs() -> None:
     for auth in (
         bearer(scopes=["talk"]),
-        [ApiKey(header="X", keys={"a": "b"}), bearer(scopes=["talk"])],
+        [ApiKey(header="X", keys={"a": "b"}, realm="keys"), bearer(scopes=["talk"], realm="id")],
     ):
         async with serving(App(doorman(), auth=auth, drain=0.0)) as url:
             answer = await send(url, token(scope="listen"))
@@ -232,9 +236,10 @@ async def test_a_scope_that_every_token_needs() -> None:
 
 async def test_a_good_token_that_lacks_a_scope_is_not_called_bad() -> None:
     """Although it is bad for the other issuer."""
+    other = bearer(issuer="https://other.example", name="other", realm="other")
     for auth in (
-        [bearer(issuer="https://other.example", name="other"), bearer(scopes=["talk"])],
-        [bearer(scopes=["talk"]), bearer(issuer="https://other.example", name="other")],
+        [other, bearer(scopes=["talk"], realm="id")],
+        [bearer(scopes=["talk"], realm="id"), other],
     ):
         async with serving(App(doorman(), auth=auth, drain=0.0)) as url:
             assert (await send(url, token())).status_code == 403

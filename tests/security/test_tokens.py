@@ -75,7 +75,9 @@ async def test_a_good_token(key: Any) -> None:
     alg = "RS256" if key is KEY else "ES256"
     token = signed(key, alg, tenant="blue")
     found = await identified(bearer(), request(token))
-    assert found == Caller(identity="ann", tenant="blue", scopes=frozenset({"book", "read"}))
+    told = Caller(identity="ann", tenant="blue", scopes=frozenset({"book", "read"}))
+    assert found.stored == told
+    assert 0 < found.expires - time.time() <= 3600
     assert await identified(bearer(), request()) is None
     assert await identified(bearer(audience=["other", AUDIENCE]), request(token)) == found
     listed = signed(key, alg, aud=["x", AUDIENCE], scope=None, scp=["book"])
@@ -299,7 +301,8 @@ def basic(user: str, password: str) -> dict[str, str]:
 
 
 async def test_any_of() -> None:
-    gate = Gate([bearer(), ApiKey(header="X-Key", keys={"bob": "k"}), Basic({"cy": "pw"})])
+    key, login = ApiKey(header="X-Key", keys={"bob": "k"}, realm="k"), Basic({"cy": "pw"}, realm="")
+    gate = Gate([bearer(realm="b"), key, login])
     assert (await identified(gate, request(signed()))).identity == "ann"
     assert (await identified(gate, request(**{"x-key": "k"}))).identity == "bob"
     assert (await identified(gate, request(**basic("cy", "pw")))).identity == "cy"

@@ -13,10 +13,11 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman import dialects
+from dragoman.bindings.body import Bodies
 from dragoman.bindings.exchange import Exchange, Inquiry, named
 from dragoman.bindings.observer import Observer, Run
 from dragoman.bindings.signer import EXAMPLE, Signer
-from dragoman.bindings.sse import Streams
+from dragoman.bindings.sse import Streams, current
 from dragoman.caller import Call, Caller, Request, Scope, fault
 from dragoman.errors import A2AError, Forbidden, InvalidParams, Unauthenticated
 from dragoman.metrics import Metrics
@@ -70,6 +71,7 @@ class Endpoint:
         service: Service,
         settings: Settings,
         streams: Streams,
+        bodies: Bodies,
         *,
         identify: Identify | None = None,
         gate: Gate | None = None,
@@ -79,6 +81,7 @@ class Endpoint:
         self.service = service
         self.settings = settings
         self.streams = streams
+        self.bodies = bodies
         self.identify = identify
         self.gate = gate
         self.prefix = prefix
@@ -140,7 +143,7 @@ class Endpoint:
         SHOWN.set((request.headers, request.query))
         found = self.identify(request)
         caller = await found if inspect.isawaitable(found) else found
-        for name in ("identity", "tenant"):
+        for name in ("identity", "realm", "tenant"):
             if why := fault(getattr(caller, name)):
                 raise Unauthenticated(f"The caller's {name} {why}")
         # It is stored with the message: what cannot be read back must not get there.
@@ -165,7 +168,17 @@ class Endpoint:
 
     def scope(self, call: Call) -> Scope:
         """Whose tasks the caller's are."""
-        return Scope(self.service.agent.key, call.caller.tenant, call.caller.identity)
+        return Scope(self.service.agent.key, call.caller.tenant, call.caller.qualified)
+
+    def may_stream(self, call: Call, exchange: Inquiry) -> None:
+        """LimitExceeded if the caller may open no more streams, Unauthenticated if its credential
+        has expired: for a single request it may have a leeway, a stream would end at once."""
+        try:
+            current(call.caller.expires)
+        except Unauthenticated as error:
+            self._challenge(error, exchange)
+            raise
+        self.streams.check(call.caller.owner)
 
     def operate(
         self, operation: Operation, request: Wire, call: Call, exchange: Inquiry
@@ -218,7 +231,9 @@ class Endpoint:
             event = "create_webhook"  # also when it comes with a message
         result, told = "interrupted", event in AUDITED
         try:
-            answer = await self._operate(operation, request, call, exchange)
+            answering = self._operate(operation, request, call, exchange)
+            del request  # it may be large, and is of no more use here
+            answer = await answering
             result = "ok"
             return answer
         except Exception as error:
@@ -240,6 +255,7 @@ class Endpoint:
             result=result,
             agent=self.service.agent.key,
             who=who.identity,
+            realm=who.realm,
             tenant=who.tenant,
             client=client,
             path=exchange.request().path,

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from itertools import accumulate
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
+from dragoman.bindings.body import Arriving, Bodies, Headers
 from dragoman.caller import Request
-from dragoman.errors import InvalidRequest, MediaTypeNotAccepted, TooLarge, TooSlow
-from dragoman.settings import Settings
+from dragoman.errors import MediaTypeNotAccepted, TooLarge
+from dragoman.security.budget import SMALL
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Headers = Iterable[tuple[bytes, bytes]]
 
 SLASH = "\ue000"
 """Stands in a path for a slash that was percent-encoded, and so separates nothing."""
@@ -26,55 +23,10 @@ JSON = b"application/json"
 A2A = b"application/a2a+json"
 
 _HOST = re.compile(r"(?:[\w.~-]+|\[[\da-fA-F:.]+\])(?::\d{1,5})?", re.ASCII)
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-_REST = bytes(set(range(256)) - set(b"[]{}"))
-_STEP = [{b"[": 1, b"{": 1, b"]": -1, b"}": -1}.get(bytes([n]), 0) for n in range(256)]
 
 
 class Gone(Exception):
     """The client went away before its request had arrived."""
-
-
-class Bodies:
-    """The request bodies that have not arrived yet: one clock for all of them."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.always: Headers = ((b"x-content-type-options", b"nosniff"),)
-        """What goes with every answer, and what does over https."""
-        age = b"max-age=%d" % settings.hsts
-        strict = ((b"strict-transport-security", age),) if settings.hsts else ()
-        self.secure: Headers = (*self.always, *strict)
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self._since: dict[asyncio.Task[Any], float] = {}
-        self._late: set[asyncio.Task[Any]] = set()
-
-    async def wait(self, body: Awaitable[bytes]) -> bytes:
-        """The body; TooSlow if it does not arrive in time."""
-        task = asyncio.current_task(self.loop)
-        assert task is not None
-        self._since[task] = time.monotonic()
-        try:
-            return await body
-        except asyncio.CancelledError:
-            if task not in self._late or task.uncancel():
-                raise
-            raise TooSlow("The body did not arrive in time") from None
-        finally:
-            del self._since[task]
-            self._late.discard(task)
-
-    async def run(self) -> None:
-        """Look after them until cancelled."""
-        self.loop = asyncio.get_running_loop()
-        limit = self.settings.body_timeout
-        while True:
-            await asyncio.sleep(min(1.0, limit / 2))
-            now = time.monotonic()
-            for task, since in list(self._since.items()):
-                if now - since > limit and task not in self._late:
-                    self._late.add(task)
-                    task.cancel()
 
 
 class Inquiry(Protocol):
@@ -117,7 +69,7 @@ class Exchange:
 
     __slots__ = (
         *("always", "binding", "bodies", "counted", "headers"),
-        *("path", "receive", "root", "scope", "send", "settings"),
+        *("path", "receive", "reserved", "root", "scope", "send", "settings"),
     )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, bodies: Bodies) -> None:
@@ -127,6 +79,8 @@ class Exchange:
         self.bodies = bodies
         self.settings = bodies.settings
         self.binding, self.counted = "http", False
+        self.reserved = 0
+        """The bytes of its answer that count as under way."""
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.always = bodies.always
         """The headers of its answer, whatever that is."""
@@ -208,41 +162,53 @@ class Exchange:
         return base + quote(self.path.replace(SLASH, "/"))
 
     async def body(self) -> bytes:
-        """The whole body: bounded in size and time, declared as JSON, and not nested too deeply."""
+        """The whole body: bounded in size and time, declared as JSON, with a bounded number of
+        elements and levels. It is to be decoded before anything else is waited for."""
         kind = self.headers.get(b"content-type")
         if kind is not None and kind != JSON:
             _check_type(kind)
         settings = self.settings
         if self._declared() > settings.max_body:
             raise _too_large(settings.max_body)
-        found = await self.bodies.wait(self._read(settings.max_body))
-        if deeper(found, settings.max_depth):
-            raise InvalidRequest(f"JSON is nested deeper than {settings.max_depth} levels")
+        arriving = Arriving()
+        found = await self.bodies.wait(self._read(settings.max_body, arriving), arriving)
+        await self.bodies.admit(found)
         return found
 
-    async def _read(self, limit: int) -> bytes:
+    async def _read(self, limit: int, arriving: Arriving) -> bytes:
         chunks: list[bytes] = []
-        size = 0
         while True:
             message = await self.receive()
             if message["type"] == "http.disconnect":
                 raise Gone
             chunk: bytes = message.get("body", b"")
-            size += len(chunk)
-            if size > limit:
+            if arriving.size + len(chunk) > limit:
                 raise _too_large(limit)
             if not message.get("more_body", False):
                 return b"".join((*chunks, chunk)) if chunks else chunk
             chunks.append(chunk)
+            self.bodies.came(arriving, len(chunk), self)
 
     def _declared(self) -> int:
         length = self.headers.get(b"content-length", b"0")
         return int(length) if length.isdigit() and len(length) < 19 else 0
 
+    def reserve(self, size: int) -> None:
+        """Count the bytes of an answer as under way; errors if too many are."""
+        if size > SMALL:
+            self.bodies.budget.take(self.bodies.address(self), size)
+            self.reserved += size
+
+    def release(self) -> None:
+        """They are sent."""
+        if self.reserved:
+            self.bodies.budget.give(self.bodies.address(self), self.reserved)
+            self.reserved = 0
+
     async def respond(
         self, status: int, body: bytes, kind: bytes = JSON, headers: Headers = ()
     ) -> None:
-        """Answer with a whole body."""
+        """Answer with a whole body; a large one in pieces, which the reader takes one by one."""
         await self.send(
             {
                 "type": "http.response.start",
@@ -255,6 +221,11 @@ class Exchange:
                 ],
             }
         )
+        for start in range(0, len(body) - SMALL, SMALL):
+            piece = body[start : start + SMALL]
+            await self.send({"type": "http.response.body", "body": piece, "more_body": True})
+        if len(body) > SMALL:
+            body = body[(len(body) - 1) // SMALL * SMALL :]
         await self.send({"type": "http.response.body", "body": body})
 
     async def nothing(self, status: int = 204, headers: Headers = ()) -> None:
@@ -297,21 +268,6 @@ def _too_large(limit: int) -> TooLarge:
 def headers_of(values: dict[str, str]) -> Headers:
     """Header values as ASGI wants them."""
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in values.items()]
-
-
-def deeper(body: bytes, limit: int) -> bool:
-    """Whether JSON is nested deeper than this, found without parsing it."""
-    if body.count(b"[") + body.count(b"{") <= limit:
-        return False
-    bones = _STRING.sub(b"", body).translate(None, _REST)
-    depth = 0
-    for start in range(0, len(bones), 1 << 16):  # in C, but not longer than it takes
-        *_, depth = steps = list(
-            accumulate(map(_STEP.__getitem__, bones[start : start + (1 << 16)]), initial=depth)
-        )
-        if max(steps) > limit:
-            return True
-    return False
 
 
 def _check_type(kind: bytes) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import unquote
@@ -16,13 +16,14 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from dragoman import dialects
+from dragoman.bindings.body import Bodies
 from dragoman.bindings.endpoint import ANONYMOUS, Endpoint
-from dragoman.bindings.sse import asking, formed, wrote
+from dragoman.bindings.sse import asking, current, formed, wrote
 from dragoman.caller import Call, Caller, Request
-from dragoman.dialects import protobuf
+from dragoman.dialects import protobuf, v1_0
 from dragoman.dialects.protobuf.speech import BARE, OLDER, SPEECHES, Speech
 from dragoman.dialects.v0_3 import proto as v0_3
-from dragoman.errors import A2AError, InternalError, Unavailable
+from dragoman.errors import A2AError, InternalError, InvalidRequest, TooSlow, Unavailable
 from dragoman.events import RESUME, Entry, placed
 from dragoman.metrics import Metrics
 from dragoman.operations import Operation
@@ -35,6 +36,10 @@ ERRORS = {code.name: code for code in grpc.StatusCode}
 DETAILS = "grpc-status-details-bin"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+SMALL = 16 * 1024
+"""What is larger is decoded and encoded in a thread: protobuf's values are read one by one."""
+SOON = 0.25
+"""A message that has not arrived after so many seconds counts as one under way."""
 SOME = 32
 """So many events are encoded and then sent: to go to and fro for each costs more, and all of them
 would wait in memory for a slow reader."""
@@ -251,28 +256,44 @@ def _handler(endpoint: Endpoint, speech: Speech, operation: Operation) -> grpc.R
     name = next(name for name, found in speech.methods.items() if found is operation)
     path = f"/{speech.service}/{name}"
 
-    async def begin(body: bytes, inquiry: Inquiry) -> tuple[Call, Any]:
+    async def begin(inquiry: Inquiry) -> tuple[Call, Any]:
         version = dialects.agreed(inquiry.header(b"a2a-version"), (speech.version,))
         if endpoint.plain(inquiry):
             call = ANONYMOUS[version]
         else:
             call = endpoint.call(inquiry, await endpoint.caller(inquiry), version)
-        request = _heard(speech, inquiry).decode(operation.request, body)
+        request = await heard(inquiry)
         if operation.streams:
-            endpoint.streams.check(call.caller.owner)
+            endpoint.may_stream(call, inquiry)
         if call.caller.extensions:
             active = ", ".join(call.caller.extensions)
             name = "a2a-extensions" if version == "1.0" else "x-a2a-extensions"
             # before there is a stream, which would stay open if the caller has gone
             await inquiry.context.send_initial_metadata(((name, active),))
-        answer = await endpoint.operate(operation, request, call, inquiry)
-        return call, answer
+        answering = endpoint.operate(operation, request, call, inquiry)
+        del request  # it may be large, and is of no more use here
+        return call, await answering
 
-    async def unary(body: bytes, context: Context) -> Any:
+    async def heard(inquiry: Inquiry) -> Any:
+        """The request. It is read here, and not by gRPC, which would take any number of large ones
+        before anything is known of their callers."""
+        body = await _read(inquiry, endpoint.bodies)
+        decode = _heard(speech, inquiry).decode
+        if len(body) <= SMALL:
+            return decode(operation.request, body)
+        most = endpoint.settings.max_elements
+        return await endpoint.bodies.aside(decode, operation.request, body, most)
+
+    async def unary(_: object, context: Context) -> Any:
         inquiry = Inquiry(context, path, endpoint.settings)
         try:
-            _, answer = await begin(body, inquiry)
-            return _heard(speech, inquiry).encode(answer)
+            _, answer = await begin(inquiry)
+            encode = _heard(speech, inquiry).encode
+            if answer is None or len(v1_0.encode(answer)) <= SMALL:
+                return encode(answer)
+            body = await endpoint.bodies.aside(encode, answer)
+            _reserve(inquiry, endpoint.bodies, len(body))
+            return body
         except A2AError as error:
             endpoint.refused(error, inquiry)
             return await _abort(context, speech, error)
@@ -281,10 +302,10 @@ def _handler(endpoint: Endpoint, speech: Speech, operation: Operation) -> grpc.R
             endpoint.refused(error, inquiry)
             return await _abort(context, speech, InternalError.of(error))
 
-    async def stream(body: bytes, context: Context) -> None:
+    async def stream(_: object, context: Context) -> None:
         inquiry = Inquiry(context, path, endpoint.settings)
         try:
-            call, answer = await begin(body, inquiry)
+            call, answer = await begin(inquiry)
             await Flow(context, answer, _heard(speech, inquiry), call.caller).run(endpoint)
         except A2AError as error:
             endpoint.refused(error, inquiry)
@@ -294,9 +315,58 @@ def _handler(endpoint: Endpoint, speech: Speech, operation: Operation) -> grpc.R
             endpoint.refused(error, inquiry)
             await _abort(context, speech, InternalError.of(error))
 
+    # On the wire a stream of one message is the message.
     if operation.streams:
-        return grpc.unary_stream_rpc_method_handler(stream)
-    return grpc.unary_unary_rpc_method_handler(unary)
+        return grpc.stream_stream_rpc_method_handler(stream)
+    return grpc.stream_unary_rpc_method_handler(unary)
+
+
+async def _read(inquiry: Inquiry, bodies: Bodies) -> bytes:
+    """The message of a call. One that takes its time counts as the largest that may come, since
+    gRPC does not say how much of it has come."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    settings, address = inquiry.settings, ""
+    fault: A2AError | None = None
+    timer: asyncio.TimerHandle
+
+    def late() -> None:
+        nonlocal fault
+        fault = TooSlow("The message did not arrive in time")
+        task.cancel()
+
+    def slow() -> None:
+        nonlocal address, fault, timer
+        try:
+            bodies.budget.take(found := bodies.address(inquiry), settings.max_body)
+            address = found
+        except A2AError as error:
+            fault = error
+            task.cancel()
+        else:
+            timer = loop.call_later(max(settings.body_timeout - SOON, 0), late)
+
+    timer = loop.call_later(min(SOON, settings.body_timeout), slow)
+    try:
+        body = await inquiry.context.read()
+    except asyncio.CancelledError:
+        if fault is None or task.uncancel():
+            raise
+        raise fault from None
+    finally:
+        timer.cancel()
+        if address:
+            bodies.budget.give(address, settings.max_body)
+    if not isinstance(body, bytes):
+        raise InvalidRequest("The call has no message")
+    return body
+
+
+def _reserve(inquiry: Inquiry, bodies: Bodies, size: int) -> None:
+    """Count an answer as under way until the call is over; errors if too much is."""
+    address = bodies.address(inquiry)
+    bodies.budget.take(address, size)
+    inquiry.context.add_done_callback(lambda _: bodies.budget.give(address, size))
 
 
 def _heard(speech: Speech, inquiry: Inquiry) -> Speech:
@@ -316,6 +386,7 @@ class Flow:
         """Since when the reader has not taken what it was sent; 0 if it has."""
         self.sent = time.monotonic()
         self.owner = caller.owner
+        self.expires = caller.expires
         self._places = RESUME in caller.extensions
         self._cut = False
         self._metrics: Metrics | None = None
@@ -328,6 +399,10 @@ class Flow:
         """gRPC has pings of its own."""
         self.sent = time.monotonic()
 
+    def expire(self) -> None:
+        """End it with UNAUTHENTICATED."""
+        self.stream.nudge()
+
     def cut(self) -> None:
         """End a reader that takes nothing; it can come back and resume."""
         if self._task is not None and not self._cut:
@@ -338,6 +413,7 @@ class Flow:
         """Send the whole stream."""
         self._task = asyncio.current_task()
         self._metrics = endpoint.streams.metrics
+        self._bodies = endpoint.bodies
         endpoint.streams.add(self)
         try:
             await self._pour()
@@ -353,12 +429,12 @@ class Flow:
         write = self.context.write
         asked: Entry | None = None
         while (entries := await self.stream.next()) is not None:
+            current(self.expires)
             final = entries[-1] if self.stream.over and entries else None
             if self.speech.version != "1.0" and entries:
                 asked = asking(entries[-1], final)
             for start in range(0, len(entries), SOME):
-                some = entries[start : start + SOME]
-                for wire in [self._wire(entry, entry is final) for entry in some]:
+                for wire in await self._wires(entries[start : start + SOME], final):
                     if wire:
                         self.sending = time.monotonic()
                         await write(wire)
@@ -367,6 +443,14 @@ class Flow:
                 wrote(self._metrics, self.stream, entries)
         if asked is not None:
             await write(self._wire(asked, last=True))
+
+    async def _wires(self, entries: Sequence[Entry], final: Entry | None) -> list[bytes]:
+        def encode() -> list[bytes]:
+            return [self._wire(entry, entry is final) for entry in entries]
+
+        if all(len(v1_0.streamed(entry)) <= SMALL for entry in entries):
+            return encode()
+        return await self._bodies.aside(encode)
 
     def _wire(self, entry: Entry, last: bool) -> bytes:
         if not self._places:

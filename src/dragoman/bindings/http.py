@@ -80,10 +80,13 @@ async def serve(endpoint: Endpoint, exchange: Exchange, path: str) -> None:
         call = endpoint.call(exchange, caller, version)
         request = await _request(found, exchange)
         if found.operation.streams:
-            endpoint.streams.check(call.caller.owner)
-        answer = await endpoint.operate(found.operation, request, call, exchange)
+            endpoint.may_stream(call, exchange)
+        answering = endpoint.operate(found.operation, request, call, exchange)
+        del request  # it may be large, and is of no more use here
+        answer = await answering
         streaming = isinstance(answer, Stream)
         body = b"{}" if answer is None or streaming else _form(version, exchange).encode(answer)
+        exchange.reserve(len(body))
     except A2AError as error:
         endpoint.refused(error, exchange)
         return await fail(exchange, error, version)
@@ -199,6 +202,7 @@ async def _stream(endpoint: Endpoint, exchange: Exchange, stream: Stream, call: 
         dialect=_form(version, exchange),
         places=RESUME in call.caller.extensions,
         owner=call.caller.owner,
+        expires=call.caller.expires,
     )
     await pour.run(
         endpoint.streams,

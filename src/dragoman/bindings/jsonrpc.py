@@ -94,42 +94,46 @@ class Asked(Struct, gc=False):
 
 
 NOTHING = (b"", b"null")
+LONGEST_ID = 1024
+"""The most bytes of a request's id, as JSON."""
 _envelope = msgspec.json.Decoder(Envelope)
 
 
 async def serve(endpoint: Endpoint, exchange: Exchange) -> None:
     """Answer one request."""
-    asked, body = Asked(), b""
-    envelope: Envelope | None = None
+    asked = Asked()
     exchange.binding = "jsonrpc"
     try:
         plain = endpoint.plain(exchange)
         caller = ANONYMOUS["1.0"].caller if plain else await endpoint.caller(exchange)
         body = await exchange.body()
-        envelope = _open(body)
-        asked.id = None if envelope.id is UNSET else v1_0.encode(envelope.id)
+        envelope = _open(body, asked)
+        asked.id = None if envelope.id is UNSET else _id(envelope.id)
         method = _method(envelope.method, exchange, asked)
         params = bytes(envelope.params)
+        del envelope, body  # what may be large is held by nobody while the answer is waited for
         if params in NOTHING:
             params = b"{}"
         version = _version(exchange, method, params)
         call = ANONYMOUS[version] if plain else endpoint.call(exchange, caller, version)
         if method.operation.streams:
-            endpoint.streams.check(call.caller.owner)
+            endpoint.may_stream(call, exchange)
+        answering = _operate(endpoint, exchange, method, asked, params, call)
+        if "0.1" not in method.versions[1:]:
+            params = b""
         try:
-            answer = await _operate(endpoint, exchange, method, asked, params, call)
+            answer = await answering
         except TaskNotFound:
-            if "0.1" not in method.versions[1:] or exchange.version():
+            if not params or exchange.version():
                 raise
             # the name is also one of 0.1, where tasks have the ids that their owners chose
             call = endpoint.call(exchange, caller, "0.1")
             answer = await _operate(endpoint, exchange, method, asked, params, call)
         streaming = isinstance(answer, Stream)
         result = b"null" if answer is None or streaming else asked.dialect.encode(answer)
+        exchange.reserve(len(result))
     except A2AError as error:
         endpoint.refused(error, exchange)
-        if envelope is None:
-            asked.id = _salvaged(body)
         return await fail(exchange, error, asked)
     except Gone:
         raise
@@ -156,11 +160,12 @@ def activated(call: Call) -> list[tuple[bytes, bytes]]:
     return [(name, ", ".join(call.caller.extensions).encode("latin-1"))]
 
 
-def _open(body: bytes) -> Envelope:
+def _open(body: bytes, asked: Asked) -> Envelope:
     try:
         return _envelope.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         document = v1_0.parse(body)  # ParseError if it is not even JSON
+    asked.id = _salvaged(document)
     if isinstance(document, list):
         raise InvalidRequest("Batch requests are not supported; send one request at a time")
     if not isinstance(document, dict):
@@ -172,15 +177,23 @@ def _open(body: bytes) -> Envelope:
     raise InvalidRequest("id: must be a string, a number or null")
 
 
-def _salvaged(body: bytes) -> bytes:
+def _salvaged(document: Any) -> bytes:
     """The id of what is no request otherwise."""
-    try:
-        document = v1_0.parse(body)
-    except A2AError:
-        return b"null"
     id = document.get("id") if isinstance(document, dict) else None
     known = isinstance(id, str | int | float) and not isinstance(id, bool)
-    return v1_0.encode(id) if known else b"null"
+    found = v1_0.encode(id) if known else b"null"
+    return found if len(found) <= LONGEST_ID else b"null"
+
+
+def _id(id: str | float | None) -> bytes:
+    """An id as JSON. It is repeated in every event of a stream, so it has a limit."""
+    found = v1_0.encode(id)
+    if len(found) > LONGEST_ID:
+        raise InvalidRequest(
+            f"id: is longer than {LONGEST_ID} bytes",
+            violations=[("id", f"is longer than {LONGEST_ID} bytes")],
+        )
+    return found
 
 
 def _method(name: str, exchange: Exchange, asked: Asked) -> Method:
@@ -236,6 +249,7 @@ async def _stream(
         after=b"}",
         places=RESUME in call.caller.extensions,
         owner=call.caller.owner,
+        expires=call.caller.expires,
     )
     await pour.run(
         endpoint.streams,

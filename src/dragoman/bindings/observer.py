@@ -42,9 +42,11 @@ class Observer:
         began, outcome = time.perf_counter(), GONE
         try:
             if self._spans is None:
-                answer = await self._run(operation, request, call, exchange)
+                answering = self._run(operation, request, call, exchange)
             else:
-                answer = await self._traced(self._spans, operation, request, call, exchange)
+                answering = self._traced(self._spans, operation, request, call, exchange)
+            del request  # it may be large, and is of no more use here
+            answer = await answering
             outcome = "ok"
             return answer
         except Exception as error:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from dragoman import clock
-from dragoman.bindings.exchange import Exchange, Headers
+from dragoman.bindings.body import Headers
+from dragoman.bindings.exchange import Exchange
 from dragoman.dialects import Form, v1_0
-from dragoman.errors import A2AError, InternalError, LimitExceeded
+from dragoman.errors import A2AError, InternalError, LimitExceeded, Unauthenticated
 from dragoman.events import Entry, placed
 from dragoman.metrics import Metrics
 from dragoman.reader import Stream
@@ -24,6 +25,7 @@ HEADERS: Headers = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no
 ALIVE = b": alive\n\n"
 QUIET = b": alive\n"
 """Without its empty line, for clients before 1.0: to some, one after an `id` is an event."""
+EXPIRED = "The credential has expired: show a new one, and resume the stream"
 RUSH, FEW, PAUSE = 4, 16, 0.002
 """After so many writes of few events, shortly after each other, a stream pauses between writes: a
 fast agent then costs few of them, and nobody sees the difference."""
@@ -37,6 +39,8 @@ class Open(Protocol):
     sent: float
     owner: str
     """Whose stream it is; empty if that cannot be told."""
+    expires: float
+    """When its reader's credential expires, as a Unix time; 0 is never."""
 
     def watch(self) -> None:
         """Notice from now on when the reader goes away."""
@@ -46,6 +50,9 @@ class Open(Protocol):
 
     def beat(self) -> None:
         """Say that the stream is alive."""
+
+    def expire(self) -> None:
+        """Have it notice that its reader's credential has expired."""
 
 
 class Streams:
@@ -84,13 +91,21 @@ class Streams:
         pause = min(1.0, self.settings.keepalive / 2, self.settings.stall / 2)
         while True:
             await asyncio.sleep(max(pause, 0.01))
-            now = time.monotonic()
+            now, clock_time = time.monotonic(), time.time()
             for pour in list(self.open):
                 pour.watch()
                 if pour.sending and now - pour.sending > self.settings.stall:
                     pour.cut()
+                elif 0 < pour.expires <= clock_time:
+                    pour.expire()
                 elif not pour.sending and now - pour.sent > self.settings.keepalive:
                     pour.beat()
+
+
+def current(expires: float) -> None:
+    """Unauthenticated once a credential has expired: nothing is streamed for it any more."""
+    if 0 < expires <= time.time():
+        raise Unauthenticated(EXPIRED)
 
 
 def wrote(metrics: Metrics, stream: Stream, entries: Sequence[Entry]) -> None:
@@ -136,9 +151,11 @@ class Pour:
         after: bytes = b"",
         places: bool = False,
         owner: str = "",
+        expires: float = 0.0,
     ) -> None:
         self.exchange = exchange
         self.owner = owner
+        self.expires = expires
         self.stream = stream
         self.sending = 0.0
         """Since when the reader has not taken what it was sent; 0 if it has."""
@@ -171,6 +188,10 @@ class Pour:
     def beat(self) -> None:
         """Say that the stream is alive."""
         self._idle = True
+        self.stream.nudge()
+
+    def expire(self) -> None:
+        """End it; the error is its last event."""
         self.stream.nudge()
 
     async def run(
@@ -207,6 +228,8 @@ class Pour:
             if rush >= RUSH:
                 await asyncio.sleep(PAUSE)
             entries = await self.stream.next()
+            if not self._gone:
+                current(self.expires)
             if entries is None or self._gone:
                 if self._asked is not None and not self._gone:
                     await self._send(self._frame(self._asked, last=True) or b"")
@@ -255,11 +278,15 @@ class Pour:
 
     async def _send(self, body: bytes) -> None:
         limit = self.exchange.settings.stream_buffer
-        for start in range(0, len(body), limit):  # in pieces: a slow reader takes them steadily
-            piece = body if len(body) <= limit else body[start : start + limit]
-            self.sending = time.monotonic()
-            message = {"type": "http.response.body", "body": piece, "more_body": True}
-            await self.exchange.send(message)
+        self.exchange.reserve(len(body))  # a slow reader of a large event holds a copy of it
+        try:
+            for start in range(0, len(body), limit):  # in pieces: it takes them steadily
+                piece = body if len(body) <= limit else body[start : start + limit]
+                self.sending = time.monotonic()
+                message = {"type": "http.response.body", "body": piece, "more_body": True}
+                await self.exchange.send(message)
+        finally:
+            self.exchange.release()
         self.sent = self.sending
         self.sending = 0.0
         self._idle = False

@@ -14,15 +14,46 @@ from dragoman.cli import tls
 from dragoman.cli.book import Book, party
 from dragoman.settings import Settings
 
+PLAIN = 4096
+"""Data up to this size that begins at most two requests is parsed at once."""
+SLICE = 256
+"""Other data is parsed in slices of this size, so that few requests can queue up in one of them."""
+
 
 class Cork:
-    """A transport that sends the head of an answer together with the first of its body."""
+    """A transport that sends the head of an answer together with the first of its body, and that
+    can keep uvicorn from reading on."""
 
-    __slots__ = ("_held", "_transport")
+    __slots__ = ("_held", "_transport", "stopped")
 
     def __init__(self, transport: Any) -> None:
         self._transport = transport
         self._held = b""
+        self.stopped = False
+        """Whether nothing is read, whatever uvicorn says: requests wait that were read already."""
+
+    def stop_reading(self) -> None:
+        """Read nothing more until `start_reading`."""
+        if not self.stopped and not self._transport.is_closing():
+            self.stopped = True
+            self._transport.pause_reading()
+
+    def start_reading(self, paused: bool) -> None:
+        """Read again, unless uvicorn has paused it."""
+        if self.stopped:
+            self.stopped = False
+            if not paused and not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def pause_reading(self) -> None:
+        """See `asyncio.ReadTransport`."""
+        if not self.stopped:
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """See `asyncio.ReadTransport`."""
+        if not self.stopped:
+            self._transport.resume_reading()
 
     def write(self, data: bytes) -> None:
         """Hold a head until its body comes; an empty one lets it go, too."""
@@ -110,6 +141,23 @@ class Protocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
                 transport.write(refusal(408, "The request did not arrive in time"))
             transport.close()
 
+    def data_received(self, data: bytes) -> None:
+        """Read on only when no request waits for the one before it."""
+        super().data_received(data)
+        self._wait()
+
+    def on_response_complete(self) -> None:
+        """Answer the next request, if one waits; uvicorn would read on before that."""
+        super().on_response_complete()
+        self._wait()
+
+    def _wait(self) -> None:
+        """(h11 keeps what it has been given while a request is under way.)"""
+        if self.begun() and self.cycle is not None and not self.cycle.response_complete:
+            self.transport.stop_reading()
+        else:
+            self.transport.start_reading(self.flow.read_paused)
+
     def due(self) -> bool:
         """Whether a request will come, or the rest of it: nobody connects for nothing."""
         return not self.transport.is_closing() and (self.cycle is None or self.begun())
@@ -127,8 +175,56 @@ class Counted(Protocol):
         self._size = 0
         """How much has come since the last that was of any use: the end of a head, or a body."""
         self._most = self.settings.max_head
+        self._rest = b""
+        """What was read and is not parsed yet, because requests wait for those before them."""
+        self._body_of: Any = None
+        self._body_size = 0
+        """How much of the body of that request has come."""
 
     def data_received(self, data: bytes) -> None:
+        """Parse it, but not beyond a request that must wait for the one before it: uvicorn would
+        queue all that was read, and read on."""
+        if len(data) <= PLAIN and not self._rest and data.count(b" HTTP/") <= 2:
+            self._parse(data)
+            if self.pipeline:
+                self.transport.stop_reading()
+        else:
+            self._rest += data
+            self._advance()
+
+    def on_response_complete(self) -> None:
+        """Answer the next request, then parse on."""
+        _completed(self)
+        if self._rest or self.transport.stopped:
+            self._advance()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget what waits."""
+        self._rest = b""
+        super().connection_lost(exc)
+
+    def _advance(self) -> None:
+        rest, start = self._rest, 0
+        while start < len(rest) and not self.pipeline and not self.transport.is_closing():
+            end = start + self._step()
+            self._parse(rest[start:end])
+            start = end
+        self._rest = b"" if self.transport.is_closing() else rest[start:]
+        if self.pipeline:
+            self.transport.stop_reading()
+        else:
+            self.transport.start_reading(self.flow.read_paused)
+
+    def _step(self) -> int:
+        """How much may be parsed at once: the rest of a body whose length is known, or a slice."""
+        cycle = self.cycle
+        if cycle is None or not cycle.more_body or cycle.scope is not self.scope:
+            return SLICE
+        length = next((value for name, value in self.headers if name == b"content-length"), b"")
+        came = self._body_size if self._body_of is cycle else 0
+        return max(SLICE, int(length) - came if length.isdigit() and len(length) < 19 else 0)
+
+    def _parse(self, data: bytes) -> None:
         """Also trailers, and whatever stands between requests, end somewhere."""
         self._size += len(data)
         if self._size > self._most:
@@ -154,6 +250,9 @@ class Counted(Protocol):
     def on_body(self, body: bytes) -> None:
         """Bodies have a limit of their own."""
         self._size = 0
+        if self._body_of is not self.cycle:
+            self._body_of, self._body_size = self.cycle, 0
+        self._body_size += len(body)
         _body(self, body)
 
     def begun(self) -> bool:
@@ -179,6 +278,7 @@ class Counted(Protocol):
 
 # by name, since each of a request's steps counts
 _received: Callable[[Any, bytes], None] = AutoHTTPProtocol.data_received
+_completed: Callable[[Any], None] = AutoHTTPProtocol.on_response_complete  # type: ignore[attr-defined]
 _body: Callable[[Any, bytes], None] = getattr(
     AutoHTTPProtocol, "on_body", AutoHTTPProtocol.data_received
 )

@@ -35,6 +35,7 @@ def add(commands: Any) -> None:
     one = _command(inner, "list", "list tasks, the latest status first", "--state working")
     for name in ("agent", "tenant", "owner"):
         one.add_argument(f"--{name}", help=f"only those of this {name}; '' is the one without name")
+    one.add_argument("--realm", help="the realm of --owner; default the empty one")
     one.add_argument("--context", default="", help="only those of this context")
     one.add_argument("--state", choices=STATES, metavar="STATE", help=", ".join(STATES))
     one.add_argument("--since", type=moment, help="1h, 2026-01-31 or an RFC 3339 time")
@@ -75,6 +76,20 @@ def add(commands: Any) -> None:
     one.add_argument("--task", default="", help="those of this task")
     one.add_argument("--webhook", default="", help="those of this id")
     one.add_argument("--all", action="store_true", help="all of them")
+
+    one = _command(
+        inner,
+        "rename-owner",
+        "give the tasks of one owner to another, with receipts and counts",
+        "ann ann --to-realm keys",
+    )
+    one.add_argument("old", help="the identity whose tasks they are; '' is who is anonymous")
+    one.add_argument("new", help="the identity that gets them; it may have tasks already")
+    one.add_argument("--realm", default="", help="the realm of the old one; default the empty one")
+    one.add_argument("--to-realm", help="the realm of the new one; default the same")
+    one.add_argument("--agent", help="only those of this agent")
+    one.add_argument("--tenant", help="only those of this tenant; '' is the one without name")
+    one.add_argument("--dry-run", action="store_true", help="only say what would be renamed")
 
     one = _command(inner, "backup", "copy a SQLite store as it is now", "tasks-monday.db")
     one.add_argument("file", type=Path)

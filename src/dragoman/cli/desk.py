@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from dragoman.caller import fault, qualified
 from dragoman.cli import UsageError, sheet
 from dragoman.cli.table import Meter, count, size
 from dragoman.stores import dump
@@ -36,10 +37,15 @@ def fail(words: str) -> int:
 
 def list_(arguments: Namespace, make: Make) -> int:
     """Print tasks."""
+    owner = arguments.owner
+    if arguments.realm is not None:
+        if owner is None:
+            raise UsageError("list: --realm needs --owner")
+        owner = qualified(arguments.realm, owner)
     choice = Choice(
         agent=arguments.agent,
         tenant=arguments.tenant,
-        owner=arguments.owner,
+        owner=owner,
         context=arguments.context,
         state=_state(arguments.state) if arguments.state else None,
         since=arguments.since or "",
@@ -155,6 +161,34 @@ def redrive(arguments: Namespace, make: Make) -> int:
     if not number and some:
         return fail(f"no such webhook is parked in {clerk.name}")
     print(f"{count(number, 'webhook')} redriven")
+    return 0
+
+
+def rename_owner(arguments: Namespace, make: Make) -> int:
+    """Give tasks to another owner."""
+    realm = arguments.realm if arguments.to_realm is None else arguments.to_realm
+    for name, value in (("new", arguments.new), ("--to-realm", realm)):
+        if why := fault(value):
+            raise UsageError(f"rename-owner: {name}: {why}")
+    if not arguments.new:
+        raise UsageError("rename-owner: new: is empty; every anonymous caller would see the tasks")
+    old, new = qualified(arguments.realm, arguments.old), qualified(realm, arguments.new)
+    if old == new:
+        raise UsageError("rename-owner: old and new are the same owner")
+    with make(write=not arguments.dry_run) as clerk:
+        done = clerk.rename_owner(
+            old, new, agent=arguments.agent, tenant=arguments.tenant, dry=arguments.dry_run
+        )
+    if not done.tasks:
+        return fail(f"that owner has no tasks in {clerk.name}")
+    verb = "would be renamed" if arguments.dry_run else "renamed"
+    print(f"{count(done.tasks, 'task')} {verb}, {count(done.receipts, 'receipt')}")
+    if done.dropped:
+        print(f"{count(done.dropped, 'receipt')} dropped: the new owner has sent the same before")
+    if done.named:
+        print(
+            f"{count(done.named, 'task')} with an id of a client of 0.1, which no longer finds it"
+        )
     return 0
 
 
@@ -314,6 +348,7 @@ COMMANDS: dict[str, Callable[[Namespace, Make], int]] = {
     "prune": prune,
     "webhooks": webhooks,
     "redrive": redrive,
+    "rename-owner": rename_owner,
     "backup": backup,
     "check": check,
     "export": export,

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from dragoman.caller import unqualified
 from dragoman.cli.table import count, host, plain, size, table, when, word
 from dragoman.events import CancelRequested, Entry, Received, Reply
 from dragoman.stores.clerk import Waiting
@@ -42,7 +43,8 @@ def head(row: Stored) -> dict[str, Any]:
         "changed": row.changed,
         "agent": row.scope.agent,
         "tenant": row.scope.tenant,
-        "owner": row.scope.owner,
+        "realm": unqualified(row.scope.owner)[0],
+        "owner": unqualified(row.scope.owner)[1],
         "context": row.context,
         "skill": row.skill,
         "last": row.last,
@@ -97,15 +99,16 @@ _KINDS: dict[type, str] = {
 
 def heads(rows: Sequence[Stored]) -> str:
     """A table of tasks."""
-    names = ["task", "state", "changed", "agent", "tenant", "owner", "context", "entries", "size"]
+    names = ["task", "state", "changed", "agent", "tenant", "realm", "owner"]
+    names += ["context", "entries", "size"]
     cells = [
         [
             *(row.id, word(row.state), row.changed, row.scope.agent, row.scope.tenant),
-            *(row.scope.owner, row.context, row.last, size(row.size)),
+            *(*unqualified(row.scope.owner), row.context, row.last, size(row.size)),
         ]
         for row in rows
     ]
-    return table(*_used(names, cells, {"tenant", "owner"}))
+    return table(*_used(names, cells, {"tenant", "realm", "owner"}))
 
 
 def webhooks(found: Sequence[Waiting]) -> str:
@@ -132,7 +135,8 @@ def text(row: Stored, task: Task, lines: Sequence[Waiting]) -> Iterator[str]:
         ("agent", row.scope.agent),
         ("skill", row.skill),
         ("tenant", row.scope.tenant),
-        ("owner", row.scope.owner or "anonymous"),
+        ("realm", unqualified(row.scope.owner)[0]),
+        ("owner", unqualified(row.scope.owner)[1] or "anonymous"),
         ("context", row.context),
         ("log", f"{row.last} entries, {size(row.size)}"),
         ("epoch", row.epoch),

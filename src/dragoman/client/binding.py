@@ -28,6 +28,7 @@ from dragoman.errors import (
     ParseError,
     TaskNotCancelable,
     TaskNotFound,
+    Unauthenticated,
     UnsupportedOperation,
     restored,
 )
@@ -76,6 +77,10 @@ def _answer(kind: type[Wire]) -> msgspec.json.Decoder[Answer[Any]]:
     return msgspec.json.Decoder(Answer[kind])  # type: ignore[valid-type]
 
 
+class Expired(Unauthenticated):
+    """A stream that had begun was ended because the credential is no longer good."""
+
+
 class JsonRpc:
     """Everything is posted to one address."""
 
@@ -104,6 +109,10 @@ class JsonRpc:
         try:
             async for event in sse.events(response):
                 yield self._read(operation, event.data, response)
+        except Unauthenticated as error:
+            if response.status != 200:  # so some refuse a stream that was not begun
+                raise
+            raise Expired(error.message, headers=error.headers) from None
         finally:
             await response.close()
 
@@ -187,6 +196,8 @@ class HttpJson:
                 if event.name == "error":
                     raise self._error(_document(event.data, response), response)
                 yield self._read(operation, event.data, response)
+        except Unauthenticated as error:
+            raise Expired(error.message, headers=error.headers) from None
         finally:
             await response.close()
 
@@ -306,7 +317,10 @@ class Grpc:
                 yield self._read(order.operation, message)
         except Failed as error:
             told = {"grpc-status": error.name, "grpc-message": error.words}
-            raise self._error(told, error.details) from None
+            found = self._error(told, error.details)
+            if isinstance(found, Unauthenticated):
+                found = Expired(found.message, headers=found.headers)
+            raise found from None
         finally:
             await response.close()
 

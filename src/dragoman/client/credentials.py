@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import re
+import time
 from asyncio import Timeout, get_running_loop
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,6 +39,8 @@ ANYWHERE = "*"
 """What to trust where there is no other party."""
 
 
+HELD = 5.0
+"""A token that was good for so long was not refused, but has expired."""
 LIMIT: ContextVar[Timeout | None] = ContextVar("limit", default=None)
 """How long the call that is going on may take."""
 
@@ -309,17 +312,21 @@ class Guard:
         with unhurried():
             tokens = [await provider.token(need) for need, provider in plan]
         response = await self.engine.send(self._placed(request, tokens))
-        if response.status != 401 or not self._plan:
-            return response
-        with unhurried():
-            renewed = [
-                await provider.token(replace(need, refused=token))
-                for (need, provider), token in zip(plan, tokens, strict=True)
-            ]
-        if renewed == tokens:
-            return response
-        await response.close()
-        return await self.engine.send(self._placed(request, renewed))
+        held = True
+        while response.status == 401 and self._plan and held:
+            with unhurried():
+                renewed = [
+                    await provider.token(replace(need, refused=token))
+                    for (need, provider), token in zip(plan, tokens, strict=True)
+                ]
+            if renewed == tokens:
+                break
+            await response.close()
+            tokens, began = renewed, time.monotonic()
+            response = await self.engine.send(self._placed(request, tokens))
+            # a quiet stream of gRPC answers only when the token has expired
+            held = time.monotonic() - began > HELD
+        return response
 
     async def close(self) -> None:
         """See `Engine.close`."""

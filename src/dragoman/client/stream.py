@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from dragoman import otel
-from dragoman.client.binding import Order
+from dragoman.client.binding import Expired, Order
 from dragoman.client.engine import Silent, Unreachable
 from dragoman.client.folding import Event, Folding
 from dragoman.client.result import Result
@@ -134,12 +134,15 @@ class Stream:
                 passing = isinstance(error, PASSING) and not (self._deaf or self._once(error))
                 if passing and self._final():
                     break
-                if not passing and not self._client.doubtful(error):
+                # the next connection asks for a new credential; nothing is wrong with the agent
+                expired = isinstance(error, Expired) and not self._fresh
+                if not passing and not expired and not self._client.doubtful(error):
                     raise
                 self._broken = True
                 if time.monotonic() - began > LASTING:
                     pauses.reset()
-                if self._fresh or not isinstance(error, Silent):  # a quiet one may be at work
+                # (a quiet one may be at work)
+                if not expired and (self._fresh or not isinstance(error, Silent)):
                     self._client.rotate(asked, error)
                 await pauses.after(error)
             finally:

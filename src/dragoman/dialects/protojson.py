@@ -20,13 +20,15 @@ import msgspec
 from msgspec import UnsetType
 
 from dragoman import clock
-from dragoman.errors import InvalidParams, ParseError
+from dragoman.errors import InvalidParams, InvalidRequest, ParseError
 from dragoman.types import ENUM_NUMBERS, Wire
 
 W = TypeVar("W", bound=Wire)
 Tidy = Callable[[Any], Any]
 
 ABSENT = object()
+MOST = 10_000
+"""The most objects in one list that are tidied up: each of them takes its time."""
 _WHERE = re.compile(r"(?s)(.*?)(?: - at `\$(.*)`)?")
 _MISSING = re.compile(r"Object missing required field `(.*)`")
 _ZONELESS = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?", re.ASCII)
@@ -115,8 +117,8 @@ _LINE_ENDS = (
 
 @cache
 def tidier(kind: Any, text: bool = False) -> Tidy:
-    """What turns a liberal document of this type into a strict one. It never fails: what it
-    does not understand it leaves for msgspec to name."""
+    """What turns a liberal document of this type into a strict one. What it does not understand
+    it leaves for msgspec to name; it fails only where a list is too long."""
     if get_origin(kind) is Annotated:
         for note in kind.__metadata__:
             if extra := getattr(note, "extra", None):
@@ -126,7 +128,9 @@ def tidier(kind: Any, text: bool = False) -> Tidy:
         inner = [a for a in get_args(kind) if a not in (type(None), UnsetType)]
         return tidier(inner[0], text) if len(inner) == 1 else _same
     if get_origin(kind) is tuple:
-        return _each(tidier(get_args(kind)[0], text))
+        item = get_args(kind)[0]
+        most = MOST if isinstance(item, type) and issubclass(item, Wire) else 0
+        return _each(tidier(item, text), most)
     if get_origin(kind) is dict:
         return _values(tidier(get_args(kind)[1], text))
     if isinstance(kind, type) and issubclass(kind, Wire):
@@ -167,8 +171,15 @@ def _nullable(kind: Any) -> bool:
     return kind is Any or Any in get_args(kind)
 
 
-def _each(tidy: Tidy) -> Tidy:
-    return lambda value: [tidy(item) for item in value] if isinstance(value, list) else value
+def _each(tidy: Tidy, most: int) -> Tidy:
+    def each(value: Any) -> Any:
+        if not isinstance(value, list):
+            return value
+        if most and len(value) > most:
+            raise InvalidRequest(f"A list has more than {most} objects")
+        return [tidy(item) for item in value]
+
+    return each
 
 
 def _values(tidy: Tidy) -> Tidy:

@@ -1,7 +1,7 @@
 """Who may call (`schemes`, `tokens`, …), the way out (`egress`), signatures and seals.
 
-`App(agent, auth=[Bearer(issuer=…, audience=…), ApiKey(header="X-Key", keys=…)])` puts schemes on
-the card and in force.
+`App(agent, auth=Bearer(issuer=…, audience=…))` puts a scheme on the card and in force; of several,
+each has a `realm`.
 """
 
 from __future__ import annotations

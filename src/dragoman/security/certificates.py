@@ -17,8 +17,11 @@ from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote
 
+from msgspec.structs import replace
+
 from dragoman.caller import Caller, Request
 from dragoman.errors import Unauthenticated
+from dragoman.security.realms import Tenants
 from dragoman.security.schemes import Found
 from dragoman.types import MutualTlsSecurityScheme, SecurityScheme
 
@@ -49,6 +52,8 @@ class Certificate:
         | Callable[[x509.Certificate], Caller | str | None] = "cn",
         header: str = "",
         proxies: Sequence[str] = (),
+        realm: str | None = None,
+        tenants: Tenants = (),
         name: str = "",
     ) -> None:
         if bool(header) != bool(proxies):
@@ -64,6 +69,7 @@ class Certificate:
                 "client certificates need a library that is not installed; "
                 "`pip install 'dragoman[crypto]'` brings it"
             ) from None
+        self.realm, self.tenants = realm, tenants
         self.name = name or "certificate"
         self._identity = _by_print(identity) if isinstance(identity, Mapping) else identity
         self._header = header.lower()
@@ -130,6 +136,8 @@ class Certificate:
         caller = Caller(identity=found) if isinstance(found, str) else found
         if caller is None or not caller.identity:
             raise Unauthenticated("The certificate is nobody's who is known")
+        if not 0 < caller.expires <= ends:
+            caller = replace(caller, expires=ends)
         return min(ends, time.time() + AGE), caller
 
     def _whose(self, certificate: x509.Certificate, digest: bytes) -> Caller | str | None:

@@ -8,6 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.caller import Request
+from dragoman.security.realms import Tenants
 from dragoman.security.schemes import Found, Scheme
 from dragoman.types import (
     AuthorizationCodeOAuthFlow,
@@ -43,7 +44,14 @@ class OAuth2:
     each and the same `verify`. `metadata_url` is that of the authorization server (RFC 8414)."""
 
     def __init__(
-        self, *, verify: Scheme, flow: Flow, metadata_url: str = "", name: str = ""
+        self,
+        *,
+        verify: Scheme,
+        flow: Flow,
+        metadata_url: str = "",
+        realm: str | None = None,
+        tenants: Tenants = (),
+        name: str = "",
     ) -> None:
         kinds = {kind: field for field, kind in FLOWS.items()}
         if type(flow) not in kinds:
@@ -55,6 +63,8 @@ class OAuth2:
         self.scopes: tuple[str, ...] = tuple(getattr(verify, "scopes", ()))
         self.issuer: str = getattr(verify, "issuer", "")
         self.dpop: bool = getattr(verify, "dpop", False)
+        self.realm = getattr(verify, "realm", None) if realm is None else realm
+        self.tenants: Tenants = tenants or getattr(verify, "tenants", ())
         self.offered = tuple(flow.scopes)
         """The scopes that one can ask for."""
         self.verify = verify

@@ -15,6 +15,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from dragoman.caller import Request
 from dragoman.errors import Unauthenticated, Unavailable
+from dragoman.security.realms import Tenants
 from dragoman.security.schemes import Found
 from dragoman.security.tokens import Book, Terms, Verdict, challenge
 from dragoman.types import HTTPAuthSecurityScheme, SecurityScheme
@@ -48,6 +49,8 @@ class Introspection:
         tenant: str = "tenant",
         age: float = 60.0,
         dpop: bool = False,
+        realm: str | None = None,
+        tenants: Tenants = (),
         name: str = "",
     ) -> None:
         if not url or not client_id or not client_secret:
@@ -59,6 +62,9 @@ class Introspection:
         self.scopes = tuple(scopes)
         """What every token must be good for."""
         self.dpop = dpop
+        self.realm, self.tenants = realm, tenants
+        self.space = "introspection", url
+        """Two schemes that ask one server name the same people."""
         self.name = name or "introspection"
         self._url = url
         pair = f"{quote(client_id, safe='')}:{quote(client_secret, safe='')}"

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from dragoman.caller import Caller, Request
 from dragoman.errors import A2AError, Forbidden, Unauthenticated, Unavailable
+from dragoman.security.realms import Mark, Tenants, check
 from dragoman.types import (
     AgentCard,
     APIKeySecurityScheme,
@@ -44,7 +45,10 @@ _PLAIN = re.compile(r"[!#-\[\]-~]+")
 
 class Scheme(Protocol):
     """One way to say who one is. One that has `scopes` takes tokens, one that has an `issuer` takes
-    those of an authorization server, which is told to who has none."""
+    those of an authorization server, which is told to who has none.
+
+    One that has a `realm` names its callers within it, and one that has `tenants` lets them name
+    those; both are seen to by the `Gate`. Schemes with an equal `space` name the same people."""
 
     name: str
     """What the card calls it."""
@@ -104,7 +108,15 @@ class ApiKey:
     """A key in a header, a query parameter or a cookie."""
 
     def __init__(
-        self, *, keys: Keys, header: str = "", query: str = "", cookie: str = "", name: str = ""
+        self,
+        *,
+        keys: Keys,
+        header: str = "",
+        query: str = "",
+        cookie: str = "",
+        realm: str | None = None,
+        tenants: Tenants = (),
+        name: str = "",
     ) -> None:
         places = [("header", header), ("query", query), ("cookie", cookie)]
         given = [(where, what) for where, what in places if what]
@@ -112,6 +124,7 @@ class ApiKey:
             raise ValueError("ApiKey: give one of header=, query=, cookie=")
         ((self._where, self._what),) = given
         self._secrets = Secrets(keys)
+        self.realm, self.tenants = realm, tenants
         self.name = name or "key"
 
     def declared(self) -> SecurityScheme:
@@ -150,8 +163,16 @@ class ApiKey:
 class Token:
     """Bearer tokens that are known beforehand."""
 
-    def __init__(self, tokens: Keys, *, name: str = "") -> None:
+    def __init__(
+        self,
+        tokens: Keys,
+        *,
+        realm: str | None = None,
+        tenants: Tenants = (),
+        name: str = "",
+    ) -> None:
         self._secrets = Secrets(tokens)
+        self.realm, self.tenants = realm, tenants
         self.name = name or "token"
 
     def declared(self) -> SecurityScheme:
@@ -176,13 +197,21 @@ class Token:
 class Basic:
     """A name and a password."""
 
-    def __init__(self, users: Mapping[str, str | Sequence[str]], *, name: str = "") -> None:
+    def __init__(
+        self,
+        users: Mapping[str, str | Sequence[str]],
+        *,
+        realm: str | None = None,
+        tenants: Tenants = (),
+        name: str = "",
+    ) -> None:
         self._users = {
             user: [digest(word) for word in ((words,) if isinstance(words, str) else words)]
             for user, words in users.items()
         }
         if not self._users:
             raise ValueError("Basic: there are no users, so that nobody could call")
+        self.realm, self.tenants = realm, tenants
         self.name = name or "login"
 
     def declared(self) -> SecurityScheme:
@@ -211,9 +240,13 @@ class Basic:
 
 
 class Anonymous:
-    """Anybody, without a word. That is a choice, and it is made in so many letters."""
+    """Anybody, without a word. That is a choice, and it is made in so many letters. `tenants` are
+    those that anybody may name; without it, nobody may name any."""
 
     name = ""
+
+    def __init__(self, *, tenants: Sequence[str] = ()) -> None:
+        self.tenants = tenants
 
     def declared(self) -> SecurityScheme:
         """See `Scheme.declared`."""
@@ -229,8 +262,9 @@ class Anonymous:
 
 
 class AllOf:
-    """Several schemes that are needed together. Who asks is what the first one says; the scopes
-    are those of all."""
+    """Several schemes that are needed together. Who asks is what the first one says, in the realm
+    of the first one; the scopes are those of all. The first one that says something of tenants
+    decides about them."""
 
     def __init__(self, *schemes: Scheme) -> None:
         if len(schemes) < 2:
@@ -260,6 +294,9 @@ class Gate:
         if not self._ways:
             raise ValueError("auth: there is no way in; Anonymous() lets anybody in")
         self._named = self._names()
+        self._marks = _marks(self._ways)
+        self._mark = self._marks.get(id(self._ways[0][0]))
+        """That of the first scheme, which is the only one as a rule."""
         self._realm = realm
         found = [scheme for way in self._ways for scheme in way]
         self.tokens = [scheme for scheme in found if getattr(scheme, "scopes", None) is not None]
@@ -331,7 +368,9 @@ class Gate:
             found = scheme.identify(request)
             if found is None:
                 raise self._refusal("Say who you are", {})
-            return self._later(scheme, found) if inspect.isawaitable(found) else found
+            if inspect.isawaitable(found):
+                return self._later(scheme, found)
+            return found if self._mark is None else self._mark.on(found)
         except Unauthenticated as error:
             raise self._refused(error, scheme) from None
 
@@ -340,7 +379,7 @@ class Gate:
             caller = await found
             if caller is None:
                 raise self._refusal("Say who you are", {})
-            return caller
+            return caller if self._mark is None else self._mark.on(caller)
         except Unauthenticated as error:
             raise self._refused(error, scheme) from None
 
@@ -381,12 +420,15 @@ class Gate:
                 raise found
             if found is None:
                 return None
-            callers.append(found)
+            mark = self._marks.get(id(scheme))
+            callers.append(found if mark is None else mark.on(found))
         first, *others = callers
         for other in others:
             first = replace(first, scopes=first.scopes | other.scopes)
-            if not first.tenant:
-                first = replace(first, tenant=other.tenant)
+            if not first.tenant and not first.tenants:
+                first = replace(first, tenant=other.tenant, tenants=other.tenants)
+            if other.expires and not 0 < first.expires <= other.expires:
+                first = replace(first, expires=other.expires)
         return first
 
     def _refused(self, error: Unauthenticated, scheme: Scheme) -> Refusal:
@@ -422,8 +464,21 @@ class Gate:
 
     def _word(self, scheme: Scheme, error: A2AError) -> str:
         word = scheme.challenge(self._realm)
-        fault = error.bad.get(scheme.name) if isinstance(error, Refusal) else None
-        return f'{word}, error="{fault}"' if fault and word.startswith(_TOKENS) else word
+        bad = error.bad.get(scheme.name) if isinstance(error, Refusal) else None
+        return f'{word}, error="{bad}"' if bad and word.startswith(_TOKENS) else word
+
+
+def _marks(ways: Sequence[Sequence[Scheme]]) -> dict[int, Mark]:
+    """What is added by which scheme; ValueError if one scheme's callers could be taken for those
+    of another."""
+    naming: dict[Any, list[Scheme]] = {}
+    for first, *_ in ways:  # the others of a way say nothing of who it is
+        if not isinstance(first, Anonymous):
+            judge = _judge(first)
+            naming.setdefault(getattr(judge, "space", None) or id(judge), []).append(first)
+    check(list(naming.values()))
+    found = {id(scheme): Mark(scheme) for way in ways for scheme in way}
+    return {key: mark for key, mark in found.items() if mark}
 
 
 _TOKENS = ("Bearer ", "DPoP ")

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from dragoman.caller import Caller, Request, fault
 from dragoman.errors import Forbidden, Unauthenticated, Unavailable
+from dragoman.security.realms import Tenants
 from dragoman.security.schemes import Found
 from dragoman.types import HTTPAuthSecurityScheme, OpenIdConnectSecurityScheme, SecurityScheme
 
@@ -154,7 +155,8 @@ class Terms(Struct, frozen=True, kw_only=True):
     def verdict(self, claims: Mapping[str, Any], identity: str, age: float) -> Verdict:
         """Who it is that has these claims; Unauthenticated."""
         now = time.time()
-        until = min(self._until(claims, now), now + age)
+        expires = self._expires(claims, now)
+        until = min(expires + self.leeway, now + age)
         issuer = claims.get("iss")
         if self.issuer and issuer != self.issuer and not (self.lenient and issuer is None):
             raise Unauthenticated("The token is of another issuer")
@@ -172,19 +174,24 @@ class Terms(Struct, frozen=True, kw_only=True):
         scopes = frozenset(words)
         lacks = next((scope for scope in self.scopes if scope not in scopes), "")
         tenant = claims.get(self.tenant)
-        if not isinstance(tenant, str | None):  # whoever has none may name any
+        if not isinstance(tenant, str | None):
             raise Unauthenticated("The token's tenant is no text")
         key, certificate = _confirmation(claims.get("cnf"))
         return Verdict(
             until=until,
-            caller=Caller(identity=identity, tenant=tenant or "", scopes=scopes),
+            caller=Caller(
+                identity=identity,
+                tenant=tenant or "",
+                scopes=scopes,
+                expires=0.0 if math.isinf(expires) else expires,
+            ),
             lacks=lacks,
             key=key,
             certificate=certificate,
             plain=not (lacks or key or certificate),
         )
 
-    def _until(self, claims: Mapping[str, Any], now: float) -> float:
+    def _expires(self, claims: Mapping[str, Any], now: float) -> float:
         expires, before = _moment(claims.get("exp")), _moment(claims.get("nbf", 0))
         if expires is None and self.lenient and "exp" not in claims:
             expires = math.inf
@@ -192,7 +199,7 @@ class Terms(Struct, frozen=True, kw_only=True):
             raise Unauthenticated("The token has expired")
         if before is None or now < before - self.leeway:
             raise Unauthenticated("The token is not valid yet")
-        return expires + self.leeway
+        return expires
 
 
 def _confirmation(told: Any) -> tuple[str, str]:
@@ -236,6 +243,8 @@ class Bearer:
         leeway: float = 60.0,
         types: Sequence[str] = ("at+jwt", "application/at+jwt", "jwt"),
         dpop: bool = False,
+        realm: str | None = None,
+        tenants: Tenants = (),
         name: str = "",
         fetch: Fetch | None = None,
     ) -> None:
@@ -250,6 +259,9 @@ class Bearer:
         self.scopes = tuple(scopes)
         """What every token must be good for."""
         self.dpop = dpop
+        self.realm, self.tenants = realm, tenants
+        self.space = "sub", issuer
+        """Two schemes for one issuer name the same people."""
         self.name = name or self.called
         self._terms = Terms(
             issuer=issuer,

@@ -63,6 +63,17 @@ class Pruned(Struct, frozen=True):
     """Kept for a send that may come again."""
 
 
+class Renamed(Struct, frozen=True):
+    """What came of giving the tasks of one owner to another."""
+
+    tasks: int = 0
+    receipts: int = 0
+    dropped: int = 0
+    """Receipts of sends for whose key or message the new owner has one already, which counts."""
+    named: int = 0
+    """Tasks whose ids were chosen by a client of 0.1, which finds them by its owner's name."""
+
+
 class Clerk(Protocol):
     """A connection to a store that is there. Used in a `with`, but for `name` and `migrate`."""
 
@@ -147,6 +158,20 @@ class Clerk(Protocol):
     ) -> Iterator[Pruned]:
         """Forget tasks that ended before a time, in transactions that are short; what has come
         of it, after each. With `force` also those that webhooks or repeated sends may need."""
+        ...
+
+    def rename_owner(
+        self,
+        old: str,
+        new: str,
+        *,
+        agent: str | None = None,
+        tenant: str | None = None,
+        dry: bool = False,
+    ) -> Renamed:
+        """Give the tasks of an owner to another, with their receipts and counts, in one
+        transaction. Owners are as the store has them; of all agents and tenants if none is
+        named."""
         ...
 
     def put(self, tasks: Sequence[Dump], *, replace: bool) -> Sequence[Fate | Differs]:

@@ -240,7 +240,8 @@ class Target:
         """Nothing is left open."""
         app = self.app
         for _ in range(500):
-            left = (len(app.streams.open), len(app.bodies._since), max(self._ears() - self.ears, 0))
+            ears = max(self._ears() - self.ears, 0)
+            left = (len(app.streams.open), len(app.bodies._arriving), ears)
             busy = app._worker is not None and bool(app._worker.runs)
             if not any(left) and not busy:
                 return

@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 from msgspec import Struct
 
+from dragoman.dialects.protobuf.count import count
 from dragoman.dialects.protobuf.plan import Read, Write, reader, writer
 from dragoman.dialects.protobuf.status import restored_status as restored_status
 from dragoman.dialects.protobuf.status import status as status
@@ -51,9 +52,12 @@ class Schema:
     def __init__(self, package: str) -> None:
         self.package = package
 
-    def decode(self, kind: type[S], body: bytes, message: str = "") -> S:
+    def decode(self, kind: type[S], body: bytes, message: str = "", *, elements: int = 0) -> S:
         """The value in these bytes; InvalidParams names the field that is wrong. `message` is the
-        name of the message where it is not the struct's."""
+        name of the message where it is not the struct's. InvalidRequest if there are more than so
+        many `elements`; 0 is any number."""
+        if elements and len(body) > 2 * elements:  # an element takes two bytes at least
+            count(body, self.descriptor(message or kind.__name__), elements)
         parse, read = _decoder(self, kind, message)
         try:
             return msgspec.convert(read(parse(body)), kind)

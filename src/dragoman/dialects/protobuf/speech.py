@@ -37,8 +37,9 @@ class Speech(Form, Protocol):
     def methods(self) -> Mapping[str, Operation]:
         """The operations by the names that the service has for them."""
 
-    def decode(self, kind: type[W], body: bytes) -> W:
-        """What is asked; InvalidParams names the field that is wrong."""
+    def decode(self, kind: type[W], body: bytes, elements: int = 0) -> W:
+        """What is asked; InvalidParams names the field that is wrong. InvalidRequest if it has
+        more than so many elements, where that is given."""
 
     def words(self, error: A2AError) -> str:
         """The message of an error."""
@@ -58,9 +59,9 @@ class Newer:
     service = "lf.a2a.v1.A2AService"
     methods: ClassVar = {operation.name: operation for operation in OPERATIONS}
 
-    def decode(self, kind: type[W], body: bytes) -> W:
+    def decode(self, kind: type[W], body: bytes, elements: int = 0) -> W:
         """See `Speech.decode`."""
-        return V1.decode(kind, body)
+        return V1.decode(kind, body, elements=elements)
 
     def encode(self, answer: Any) -> bytes:
         """See `Speech.encode`."""
@@ -97,10 +98,10 @@ class Older:
         self.FORM = form
         self._accent = accent
 
-    def decode(self, kind: type[W], body: bytes) -> W:
+    def decode(self, kind: type[W], body: bytes, elements: int = 0) -> W:
         """See `Speech.decode`."""
         shape, new, _ = v0_3.ASKED[kind]
-        found: W = new(self._accent.heard(V0_3.decode(shape, body)))
+        found: W = new(self._accent.heard(V0_3.decode(shape, body, elements=elements)))
         return found
 
     def encode(self, answer: Any) -> bytes:

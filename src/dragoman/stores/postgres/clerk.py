@@ -16,10 +16,20 @@ from dragoman.errors import A2AError, Unavailable
 from dragoman.events import Entry
 from dragoman.lifecycle import fold
 from dragoman.stores.audit import Progress
-from dragoman.stores.clerk import BATCH, HEAVY, Choice, Differs, Fate, Missing, Pruned, Waiting
+from dragoman.stores.clerk import (
+    BATCH,
+    HEAVY,
+    Choice,
+    Differs,
+    Fate,
+    Missing,
+    Pruned,
+    Renamed,
+    Waiting,
+)
 from dragoman.stores.codec import decode_task, entry
 from dragoman.stores.dump import Dump
-from dragoman.stores.postgres import RECEIPTS, audit, lines, porter, prune, schema
+from dragoman.stores.postgres import RECEIPTS, audit, lines, porter, prune, rename, schema
 from dragoman.stores.postgres.ledger import COLUMNS, NOW, Leaf
 from dragoman.stores.postgres.lines import LINE, line
 from dragoman.stores.postgres.link import CONNECT, gone, options_of
@@ -313,6 +323,18 @@ class Clerk:
             if keys and not dry:
                 await self._db.fetch(prune.THESE, keys, keys[0] % prune.SHARDS)
         return done, last
+
+    def rename_owner(
+        self,
+        old: str,
+        new: str,
+        *,
+        agent: str | None = None,
+        tenant: str | None = None,
+        dry: bool = False,
+    ) -> Renamed:
+        """See `Clerk.rename_owner`."""
+        return self._do(rename.rename(self._db, old, new, agent=agent, tenant=tenant, dry=dry))
 
     def put(self, tasks: Sequence[Dump], *, replace: bool) -> list[Fate | Differs]:
         """Write tasks; what came of each. Of those that come twice, one after the other."""

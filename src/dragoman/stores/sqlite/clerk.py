@@ -20,10 +20,20 @@ from msgspec.structs import replace
 
 from dragoman.events import Entry
 from dragoman.stores.audit import Progress
-from dragoman.stores.clerk import BATCH, HEAVY, Choice, Differs, Fate, Missing, Pruned, Waiting
+from dragoman.stores.clerk import (
+    BATCH,
+    HEAVY,
+    Choice,
+    Differs,
+    Fate,
+    Missing,
+    Pruned,
+    Renamed,
+    Waiting,
+)
 from dragoman.stores.dump import Dump
 from dragoman.stores.row import Stored
-from dragoman.stores.sqlite import RECEIPTS, porter, schema
+from dragoman.stores.sqlite import RECEIPTS, porter, rename, schema
 from dragoman.stores.sqlite.audit import audit
 from dragoman.stores.sqlite.driver import BUSY, prepare
 from dragoman.stores.sqlite.ledger import FOUND, Leaf, Ledger, entries
@@ -250,6 +260,19 @@ class Clerk:
         found = self.db.execute(_OLD, (time.time() - RECEIPTS, before, *place, BATCH))
         for behind, recent, *columns in found.fetchall():
             yield bool(behind), bool(recent), Leaf.restored(tuple(columns))
+
+    def rename_owner(
+        self,
+        old: str,
+        new: str,
+        *,
+        agent: str | None = None,
+        tenant: str | None = None,
+        dry: bool = False,
+    ) -> Renamed:
+        """See `Clerk.rename_owner`."""
+        with nullcontext() if dry else self.writing():
+            return rename.rename(self.db, old, new, agent=agent, tenant=tenant, dry=dry)
 
     def migrate(self, *, row_security: bool | None = None) -> tuple[int, int]:
         """See `migrate`."""

@@ -1,0 +1,256 @@
+"""The bodies of requests: read within limits, and looked at before they are decoded.
+
+To decode JSON is one call that nothing can interrupt. So the elements are counted first, in a
+thread where a body is large, and one large body is decoded at a time, with pauses for the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from itertools import accumulate
+from typing import Any, Protocol, TypeVar
+
+from dragoman.errors import InvalidRequest, TooSlow
+from dragoman.security.budget import SMALL, ByteBudget
+from dragoman.security.limits import Proxies, customer
+from dragoman.settings import Settings
+
+R = TypeVar("R")
+Headers = Iterable[tuple[bytes, bytes]]
+
+SLOWEST, WINDOW = 4096, 5.0
+"""The fewest bytes of a body that must arrive in so many seconds."""
+HEAVY = 4096
+"""A body with more elements than this is decoded in turn with others of its kind."""
+LARGE = 1 << 20
+"""A body with more bytes than this, too."""
+PIECE = 32 * 1024
+"""What is scanned in one call."""
+SHARE = 4
+"""Between two large bodies the event loop has this many times as long for everything else."""
+
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_INSIDE = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
+_WHOLE = re.compile(rb'(?:[^"]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
+_REST = bytes(set(range(256)) - set(b"[]{},"))
+_STEP = [{b"[": 1, b"{": 1, b"]": -1, b"}": -1}.get(bytes([n]), 0) for n in range(256)]
+
+
+class Request(Protocol):
+    """What must be known of a request to count its bytes."""
+
+    @property
+    def peer(self) -> str:
+        """The address that it came from, which may be a proxy's."""
+
+    def every(self, name: bytes) -> str:
+        """All lines of a list header, as one."""
+
+
+class Arriving:
+    """A body that has not arrived yet."""
+
+    __slots__ = ("address", "counted", "late", "marked", "seen", "since", "size")
+
+    def __init__(self) -> None:
+        self.address = ""
+        """Whose budget it counts against, once it is large enough to be counted."""
+        self.since = self.seen = time.monotonic()
+        self.size = 0
+        """The bytes that have arrived."""
+        self.marked = 0
+        """How many those were at `seen`."""
+        self.counted = 0
+        """How many of them are counted in the budget."""
+        self.late = False
+
+
+class Bodies:
+    """The request bodies that have not arrived or are not decoded yet: one clock for all of them,
+    one budget of bytes."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.always: Headers = ((b"x-content-type-options", b"nosniff"),)
+        """What goes with every answer, and what does over https."""
+        age = b"max-age=%d" % settings.hsts
+        strict = ((b"strict-transport-security", age),) if settings.hsts else ()
+        self.secure: Headers = (*self.always, *strict)
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.budget = ByteBudget(settings.max_in_flight)
+        self.decoding = Turns()
+        self.proxies = Proxies(settings.proxies)
+        self._computing = asyncio.Lock()
+        """One at a time: each thread that computes slows the event loop down."""
+        self._arriving: dict[asyncio.Task[Any], Arriving] = {}
+
+    def address(self, request: Request) -> str:
+        """The address whose budget a request counts against."""
+        return customer(self.proxies.origin(request.peer, request.every(b"x-forwarded-for")))
+
+    async def wait(self, body: Awaitable[bytes], arriving: Arriving) -> bytes:
+        """The body; TooSlow if it does not arrive in time."""
+        task = asyncio.current_task(self.loop)
+        assert task is not None
+        self._arriving[task] = arriving
+        try:
+            return await body
+        except asyncio.CancelledError:
+            if not arriving.late or task.uncancel():
+                raise
+            raise TooSlow("The body did not arrive in time") from None
+        finally:
+            del self._arriving[task]
+            if arriving.counted:
+                self.budget.give(arriving.address, arriving.counted)
+
+    def came(self, arriving: Arriving, size: int, request: Request) -> None:
+        """More of a body has arrived; errors if too much is under way."""
+        arriving.size += size
+        if arriving.size > SMALL:
+            more = arriving.size - arriving.counted
+            arriving.address = arriving.address or self.address(request)
+            self.budget.take(arriving.address, more)
+            arriving.counted += more
+
+    async def run(self) -> None:
+        """Look after them until cancelled."""
+        self.loop = asyncio.get_running_loop()
+        limit = self.settings.body_timeout
+        while True:
+            await asyncio.sleep(min(1.0, limit / 2))
+            now = time.monotonic()
+            for task, body in list(self._arriving.items()):
+                slow = False
+                if now - body.seen > WINDOW:
+                    slow = body.size - body.marked < SLOWEST
+                    body.seen, body.marked = now, body.size
+                if (slow or now - body.since > limit) and not body.late:
+                    body.late = True
+                    task.cancel()
+
+    async def admit(self, body: bytes) -> None:
+        """Wait until a body may be decoded, in the step that follows. InvalidRequest if it has too
+        many elements or is nested too deeply."""
+        depth, elements = self.settings.max_depth, self.settings.max_elements
+        if len(body) <= SMALL:
+            seen = check(body, depth, elements)
+        else:
+            seen = await self._count(body, depth, elements)
+        if seen > HEAVY or len(body) > LARGE:
+            await self.decoding.next()
+
+    async def aside(self, work: Callable[..., R], *arguments: Any) -> R:
+        """Have something done in a thread that takes long, but not in one call."""
+        async with self._computing:
+            return await asyncio.to_thread(work, *arguments)
+
+    async def _count(self, body: bytes, depth: int, elements: int) -> int:
+        """The same as `check`, but it lets others have their turn."""
+        opening = commas = 0
+        for start in range(0, len(body), LARGE):
+            end = start + LARGE
+            opening += body.count(b"[", start, end) + body.count(b"{", start, end)
+            commas += body.count(b",", start, end)
+            if opening > depth or opening + commas > elements:
+                return await self.aside(scan, body, depth, elements)
+            await asyncio.sleep(0)
+        return opening + commas
+
+
+class Turns:
+    """Lets one large piece of work into the event loop at a time. After each, the loop has `SHARE`
+    times as long for all others."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._busy = False
+
+    async def next(self) -> None:
+        """Until it is this one's turn: its work is what it does before it next waits."""
+        if self._busy:
+            future = asyncio.get_running_loop().create_future()
+            self._waiting.append(future)
+            try:
+                await future
+            except asyncio.CancelledError:
+                if future.done() and not future.cancelled():
+                    self._begin()  # its turn had come: hand it on
+                raise
+        self._begin()
+
+    def _begin(self) -> None:
+        self._busy = True
+        loop = asyncio.get_running_loop()
+        # what is called soon runs when the work of this step is done
+        loop.call_soon(self._done, loop, time.perf_counter())
+
+    def _done(self, loop: asyncio.AbstractEventLoop, began: float) -> None:
+        loop.call_later(SHARE * (time.perf_counter() - began), self._free)
+
+    def _free(self) -> None:
+        while self._waiting:
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_result(None)
+                return
+        self._busy = False
+
+
+def check(body: bytes, max_depth: int, max_elements: int) -> int:
+    """How many elements JSON has, found without parsing it, or a few more. InvalidRequest if it has
+    too many, or is nested too deeply."""
+    opening = body.count(b"[") + body.count(b"{")
+    if opening <= max_depth and len(body) <= min(HEAVY, max_elements):
+        return opening
+    elements = opening + body.count(b",")
+    if opening <= max_depth and elements <= max_elements:
+        return elements
+    return scan(body, max_depth, max_elements)
+
+
+def scan(body: bytes, max_depth: int, max_elements: int) -> int:
+    """The same, without what is in strings, in many short steps."""
+    depth = elements = 0
+    for bones in _bones(body):
+        elements += bones.count(b"[") + bones.count(b"{") + bones.count(b",")
+        if elements > max_elements:
+            raise InvalidRequest(
+                f"JSON has more than {max_elements} elements; send large data as a file"
+            )
+        *_, depth = steps = list(accumulate(map(_STEP.__getitem__, bones), initial=depth))
+        if max(steps) > max_depth:
+            raise InvalidRequest(f"JSON is nested deeper than {max_depth} levels")
+    return elements
+
+
+def _bones(body: bytes) -> Iterator[bytes]:
+    """The brackets and commas outside of strings, piece by piece."""
+    place = 0
+    while place < len(body):
+        whole = _WHOLE.match(body, place, place + PIECE)
+        end = whole.end() if whole else place
+        cleared, strings = _STRING.subn(b"", body[place:end])
+        bones = cleared.translate(None, _REST)
+        yield bones
+        if strings > 2 * len(bones) + 2:  # that is no JSON: the decoder ends here
+            return
+        place = end
+        if body[place : place + 1] == b'"':  # one that goes on behind the piece
+            place = _after(body, place + 1)
+
+
+def _after(body: bytes, place: int) -> int:
+    """Where a string ends that has begun before this place."""
+    while place < len(body):
+        match = _INSIDE.match(body, place, place + PIECE)
+        place = match.end() if match else place
+        if body[place : place + 1] == b'"':
+            return place + 1
+        if body[place : place + 1] == b"\\":  # the piece ends within an escape
+            place += 2
+    return place

@@ -1,0 +1,66 @@
+"""Giving the tasks of one owner to another."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from dragoman.dialects.v0_1 import PREFIX
+from dragoman.stores.clerk import Renamed
+
+_WHOSE = "owner = ? AND (? IS NULL OR agent = ?) AND (? IS NULL OR tenant = ?)"
+
+
+def rename(
+    db: sqlite3.Connection,
+    old: str,
+    new: str,
+    *,
+    agent: str | None,
+    tenant: str | None,
+    dry: bool,
+) -> Renamed:
+    """Do it within the transaction that is open; or only count, without one."""
+    tasks = receipts = dropped = named = 0
+    found = db.execute(
+        f"SELECT key, agent, tenant FROM scope WHERE {_WHOSE}", (old, agent, agent, tenant, tenant)
+    ).fetchall()
+    for source, *names in found:
+        if not dry:
+            db.execute(
+                "INSERT INTO scope (agent, tenant, owner) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                (*names, new),
+            )
+        row = db.execute(
+            "SELECT key FROM scope WHERE agent = ? AND tenant = ? AND owner = ?", (*names, new)
+        ).fetchone()
+        target = row[0] if row else 0
+        tasks += _one(db, "SELECT count(*) FROM task WHERE scope = ?", source)
+        named += _one(
+            db, "SELECT count(*) FROM task WHERE scope = ? AND id GLOB ?", source, f"{PREFIX}*"
+        )
+        receipts += _one(db, "SELECT count(*) FROM receipt WHERE scope = ?", source)
+        dropped += _one(db, f"SELECT count(*) FROM receipt WHERE {_DOUBLE}", source, target)
+        if not dry:
+            _move(db, source, target)
+    return Renamed(tasks, receipts - dropped, dropped, named)
+
+
+_DOUBLE = "scope = ? AND name IN (SELECT name FROM receipt WHERE scope = ?)"
+
+
+def _move(db: sqlite3.Connection, source: int, target: int) -> None:
+    db.execute(f"DELETE FROM receipt WHERE {_DOUBLE}", (source, target))
+    db.execute("UPDATE receipt SET scope = ? WHERE scope = ?", (target, source))
+    db.execute(
+        "INSERT INTO tally (scope, state, number) SELECT ?, state, number FROM tally "
+        "WHERE scope = ? ON CONFLICT DO UPDATE SET number = number + excluded.number",
+        (target, source),
+    )
+    db.execute("DELETE FROM tally WHERE scope = ?", (source,))
+    # a server that remembers the row reads it again
+    db.execute("UPDATE task SET scope = ?, version = version + 1 WHERE scope = ?", (target, source))
+
+
+def _one(db: sqlite3.Connection, sql: str, *values: object) -> int:
+    (number,) = db.execute(sql, values).fetchone()
+    return int(number)
