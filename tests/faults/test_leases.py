@@ -128,8 +128,8 @@ async def test_a_database_that_hangs_ends_no_live_turn(postgres: Postgres, repli
         ]
         tasks = [task for app in apps for task in await office.send(app, *["wait"] * TURNS)]
         with postgres.hanging():
-            await asyncio.sleep(2.0)
-        await asyncio.sleep(1.0)  # everybody looks
+            await asyncio.sleep(1.7)
+        await asyncio.sleep(0.8)  # everybody looks
         assert await office.end(apps[0], tasks) == [TaskState.COMPLETED.name] * len(tasks)
         assert office.begun == len(tasks)
 
