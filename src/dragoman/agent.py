@@ -9,7 +9,7 @@ from typing import Any, TypeVar, overload
 
 from msgspec import Struct
 
-from dragoman.caller import Caller, fault
+from dragoman.caller import Caller, fault, long
 from dragoman.errors import ContentTypeNotSupported, Forbidden, InvalidParams
 from dragoman.events import RESUME
 from dragoman.handler import Handler
@@ -82,6 +82,8 @@ class Agent:
         """What the agent is called in paths and in the store."""
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._~-]*", self.key) or self.key in RESERVED:
             raise AgentError(f"Agent: key {self.key!r} cannot be part of a path; give another")
+        if why := long(self.key):
+            raise AgentError(f"Agent: its key {why}; give a shorter one")
         self.description = description
         self.version = version
         self.provider = provider

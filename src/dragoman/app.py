@@ -17,6 +17,7 @@ from dragoman.bindings.body import Bodies
 from dragoman.bindings.door import Door
 from dragoman.bindings.endpoint import METADATA, Endpoint, Identify
 from dragoman.bindings.exchange import Exchange, Gone, Receive, Scope, Send
+from dragoman.bindings.hosts import Hosts
 from dragoman.bindings.signer import JWKS
 from dragoman.bindings.sse import Streams
 from dragoman.caller import Policy
@@ -83,7 +84,7 @@ class App:
         self.settings = settings or settings_module.load(arguments, checks=outfit.CHECKS)
         if identify is None and auth is None and self.settings.auth:
             auth = outfit.auth(self.settings.auth)
-        gate = None if auth is None else outfit.gate(auth)
+        gate = None if auth is None else outfit.gate(auth, self.settings)
         if gate is not None:
             identify = gate.identify
         outfit.check_grpc(self.settings, len(agents))
@@ -107,7 +108,8 @@ class App:
         self.closing = Closing()
         self.streams = Streams(self.settings)
         self.bodies = Bodies(self.settings)
-        self._door = Door(self.settings) if Door.needed(self.settings) else None
+        self.hosts = Hosts(self.settings)
+        """Which hosts are its own; a server tells it the address that it listens on."""
         limits = outfit.limits(self.settings)
         several = len(agents) > 1
         self.endpoints = {
@@ -127,10 +129,13 @@ class App:
                 identify=identify,
                 gate=gate,
                 limits=limits,
+                hosts=self.hosts,
                 prefix=f"/{key}" if several else "",
             )
             for key, agent in self.agents.items()
         }
+        single = next(iter(self.endpoints.values())).single
+        self._door = Door(self.settings, self.hosts, single=single, limits=limits)
         self._only = None if several else next(iter(self.endpoints.values()))
         self.serves = True
         """False where it only works, and nobody calls."""
@@ -159,7 +164,7 @@ class App:
         if kind == "websocket":
             return await send({"type": "websocket.close", "code": 1003})
         exchange = Exchange(scope, receive, send, self.bodies)
-        if self._door is not None and await self._door.stops(exchange):
+        if not self._door.passes(exchange) and await self._door.stops(exchange):
             return None
         # (asking for the running loop is a system call before Python 3.12)
         if self._loop is None or not self._loop.is_running():
@@ -396,9 +401,17 @@ class App:
             except ValueError as error:
                 hint = "; give it one: @agent.skill(…)" if "skills: " in str(error) else ""
                 raise SettingsError(f"card_keys: agent {name!r}: {error}{hint}") from None
-        if keys and not (self.settings.url or self.settings.hosts):
+        if self.settings.url or self.settings.hosts:
+            return
+        if keys:
             logger.warning(
                 "card_keys: the card is signed for callers on this machine only; set `url`, or "
+                "`hosts`, for others"
+            )
+        gates = [endpoint.gate for endpoint in self.endpoints.values()]
+        if self.serves and any(gate is not None and gate.issued for gate in gates):
+            logger.info(
+                "auth: only callers on this machine are told where to get a token; set `url`, or "
                 "`hosts`, for others"
             )
 
@@ -455,7 +468,7 @@ class App:
             allow=self.settings.egress_allow,
             timeout=self.settings.push_timeout,
             per_host=self.settings.push_per_host,
-            total=self.settings.push_running,
+            total=2 * self.settings.push_running,
         )
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:

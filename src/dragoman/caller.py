@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
@@ -10,7 +11,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 LONGEST = 1024
-"""The most characters of an identity, and of a tenant."""
+"""The most characters of an identity."""
+INDEXED = 512
+"""The most bytes of an agent's key, a tenant, an owner, and of the id of a task or a webhook: so
+that they fit a row of an index together (PostgreSQL has 2,704 bytes for that)."""
 _ODD = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 SEPARATOR = "\x1f"
 """Stands between realm and identity in the name of an owner. Neither of them can have it, so that
@@ -113,18 +117,38 @@ class Request(Struct, frozen=True):
     certificate: str | bytes = ""
     """The certificate that the caller has shown below HTTP, PEM or DER; empty if none."""
     url: str = ""
-    """The URL that was called, without its query, where a proof must name it; of gRPC its path."""
+    """The URL that was called, without its query, where a proof must name it; of gRPC its path,
+    behind `//` and the host if that is set. Empty if the server does not know its own address."""
 
 
 def qualified(realm: str, identity: str) -> str:
-    """The owner that the store knows for an identity: in the empty realm the identity itself."""
-    return f"{realm}{SEPARATOR}{identity}" if realm and identity else identity
+    """The owner that the store knows for an identity: in the empty realm the identity itself, if
+    it is not too long."""
+    return owner_key(f"{realm}{SEPARATOR}{identity}" if realm and identity else identity)
 
 
 def unqualified(owner: str) -> tuple[str, str]:
     """The realm and the identity of an owner, as `qualified` puts them together."""
     realm, separator, identity = owner.partition(SEPARATOR)
     return (realm, identity) if separator else ("", owner)
+
+
+def long(name: str) -> str:
+    """Why this is too long for an index; empty if it is not."""
+    if len(name) * 4 > INDEXED and len(name.encode("utf-8", "surrogatepass")) > INDEXED:
+        return f"is longer than {INDEXED} bytes"
+    return ""
+
+
+_DIGEST = re.compile("sha256:[0-9a-f]{64}")
+
+
+def owner_key(owner: str) -> str:
+    """What stands for an owner in the store: itself, or its digest if it is too long. One that
+    looks like a digest is digested, too, so that no two owners have the same."""
+    if not long(owner) and not _DIGEST.fullmatch(owner):
+        return owner
+    return f"sha256:{hashlib.sha256(owner.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 def fault(name: str) -> str:

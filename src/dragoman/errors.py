@@ -3,13 +3,14 @@
 A2AError
 ├── TaskNotFound                      ├── ParseError
 ├── TaskNotCancelable                 ├── InvalidRequest
-├── PushNotificationNotSupported      ├── MethodNotFound
-├── UnsupportedOperation              │   └── MethodNotAllowed
-├── ContentTypeNotSupported           ├── InvalidParams
-├── InvalidAgentResponse              ├── InternalError
-├── ExtendedAgentCardNotConfigured    ├── Unauthenticated
-├── ExtensionSupportRequired          ├── Forbidden
-└── VersionNotSupported               ├── Unavailable
+├── PushNotificationNotSupported      │   └── AmbiguousRequest
+├── UnsupportedOperation              ├── MethodNotFound
+├── ContentTypeNotSupported           │   └── MethodNotAllowed
+├── InvalidAgentResponse              ├── InvalidParams
+├── ExtendedAgentCardNotConfigured    ├── InternalError
+├── ExtensionSupportRequired          ├── Unauthenticated
+└── VersionNotSupported               ├── Forbidden
+                                      ├── Unavailable
                                       ├── MediaTypeNotAccepted
                                       ├── Misdirected
                                       └── LimitExceeded
@@ -25,6 +26,14 @@ from typing import Any, ClassVar
 DOMAIN = "a2a-protocol.org"
 ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
 BAD_REQUEST = "type.googleapis.com/google.rpc.BadRequest"
+
+
+LONGEST = 1024
+"""The most characters of an error's message: some repeat what the caller has sent."""
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 class A2AError(Exception):
@@ -48,8 +57,8 @@ class A2AError(Exception):
         metadata: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        self.message = message or self.text
-        self.violations = tuple(violations)
+        self.message = _short(message) or self.text
+        self.violations = tuple((_short(field), _short(what)) for field, what in violations)
         self.metadata = dict(metadata or {})
         self.headers = dict(headers or {})
         super().__init__(self.message)
@@ -165,6 +174,12 @@ class InvalidRequest(A2AError):
     rpc, http, grpc = -32600, 400, "INVALID_ARGUMENT"
     reason, text = "INVALID_REQUEST", "Invalid request"
     former = "InvalidRequestError"
+
+
+class AmbiguousRequest(InvalidRequest):
+    """What may stand only once in a request stands there again, so that readers could differ."""
+
+    text, transport = "A header is repeated", True
 
 
 class MethodNotFound(A2AError):

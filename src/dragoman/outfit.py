@@ -50,11 +50,19 @@ CHECKS = {"auth": _check_auth}
 """What must be so of settings, beyond their types."""
 
 
-def gate(auth: Auth) -> Gate:
-    """Whoever asks callers who they are."""
+def gate(auth: Auth, settings: Settings) -> Gate:
+    """Whoever asks callers who they are. SettingsError if it needs what is not set."""
     from dragoman.security.schemes import Gate
 
-    return Gate(auth)
+    found = Gate(auth)
+    if not (settings.url or settings.hosts):
+        for scheme in found.tokens:
+            if getattr(scheme, "dpop", False):
+                raise SettingsError(
+                    f"auth: {scheme.name!r} needs the setting url, or hosts: a DPoP proof is for"
+                    " one URL, and a caller can name any host"
+                )
+    return found
 
 
 def limits(settings: Settings) -> Limits | None:

@@ -13,7 +13,7 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 
@@ -24,13 +24,13 @@ from dragoman.bell import Bell
 from dragoman.dialects import v0_1, v1_0
 from dragoman.dialects.v0_3 import rpc as v0_3
 from dragoman.errors import Unavailable
-from dragoman.events import Entry
 from dragoman.metrics import Metrics
 from dragoman.reader import Past
 from dragoman.security import signature
 from dragoman.security.egress import Answer, Busy, Egress, Refused, Unreachable
+from dragoman.security.shares import Shares
 from dragoman.settings import Settings
-from dragoman.store import Line, Store
+from dragoman.store import Line, Party, Store, party
 from dragoman.telemetry import logger
 from dragoman.types import TaskStatusUpdateEvent
 
@@ -39,6 +39,17 @@ LOOK = 256
 """The most lines that are taken at once: what is appended to logs waits as long."""
 TAKEN = 1024
 """The most lines that are held here at once; most of them may wait for a place at their host."""
+RATE = 1024 * 1024
+"""The most bytes of whole tasks a second on one line: the next one waits for as long as the last
+ones were large."""
+FEW = 8
+"""A line that has more statuses to tell by whole tasks is behind: it gets the last one alone."""
+SMALL = 256 * 1024
+"""So does one whose tasks have more bytes together."""
+SHORT = 512
+"""So does one whose log has more entries: each task would have to be folded from its beginning."""
+READS = 64
+"""The most reads of a log for one whole task."""
 LONGEST = 24 * 3600.0
 """The longest that a receiver can ask us to wait."""
 TOPIC = "push:"
@@ -79,18 +90,22 @@ class Courier:
         self.lease = 2 * settings.push_timeout + settings.lease
         self._held = 0
         self._hosts: Counter[str] = Counter()
+        self._owners: Counter[Party] = Counter()
         self._moved: dict[str, float] = {}
         """When each of them took something last."""
         self._doors: dict[str, asyncio.Semaphore] = {}
-        self._places = asyncio.Semaphore(settings.push_running)
+        # one owner alone has `push_running`, and others find some left
+        self._places = Shares(2 * settings.push_running)
+        self._wake: Callable[[], None] = lambda: None
 
     async def run(self) -> None:
         """Deliver for ever; a failing store is asked again later."""
         with self.bell.ears.listen(*(f"{TOPIC}{key}" for key in self.agents)) as ear:
+            self._wake = ear.wake
             async with asyncio.TaskGroup() as group:
                 while True:
                     try:
-                        more = await self._look(group, ear.wake)
+                        more = await self._look(group)
                     except Unavailable as error:
                         more = False
                         logger.error("webhooks could not be looked after: %s", error)
@@ -100,27 +115,30 @@ class Courier:
                     if not more:
                         await ear.wait(min(self.settings.poll, 4.0))
 
-    async def _look(self, group: asyncio.TaskGroup, freed: Callable[[], None]) -> bool:
+    async def _look(self, group: asyncio.TaskGroup) -> bool:
         """Take what is due, as far as there is room; whether there may be more."""
-        room = min(LOOK, TAKEN - self._held)
+        # half of what is left at most, for an owner and for a host: there is always some for others
+        room = min(LOOK, (TAKEN - self._held + 1) // 2)
         if room <= 0:
             return False
-        lines = await self.store.dispatch(self.agents, room, self.lease)
+        full = {owner for owner, held in self._owners.items() if held > (TAKEN - self._held) // 2}
+        lines = await self.store.dispatch(self.agents, room, self.lease, full)
         back: list[tuple[Line, str]] = []
         for line in lines:
-            host = self._host(line)
-            # half of what is left at most: there is always some for others
-            if self._hosts[host] >= max(self.settings.push_per_host, (TAKEN - self._held) // 2):
+            host, owner = self._host(line), party(line.scope)
+            most = (TAKEN - self._held) // 2
+            if self._hosts[host] >= max(self.settings.push_per_host, most) or owner in full:
                 back.append((line, host))
                 continue
             self._hosts[host] += 1
+            self._owners[owner] += 1
             self._held += 1
             self._moved.setdefault(host, time.monotonic())
             task = group.create_task(self._deliver(line, host))
-            task.add_done_callback(partial(self._left, host, freed))
+            task.add_done_callback(partial(self._left, host, owner))
         # at once, so that they share a commit
         await asyncio.gather(*(self._later(line, line.cursor, host) for line, host in back))
-        return len(lines) == room
+        return bool(lines) and (bool(full) or len(lines) >= room // 2)
 
     def _host(self, line: Line) -> str:
         try:
@@ -128,25 +146,28 @@ class Courier:
         except Refused:
             return ""
 
-    def _left(self, host: str, freed: Callable[[], None], _: asyncio.Task[None]) -> None:
+    def _left(self, host: str, owner: Party, _: asyncio.Task[None]) -> None:
         self._held -= 1
+        self._owners[owner] -= 1
+        if not self._owners[owner]:
+            del self._owners[owner]
         self._hosts[host] -= 1
         if not self._hosts[host]:
             del self._hosts[host], self._moved[host]
             self._doors.pop(host, None)
-        freed()
+        self._wake()
 
     @asynccontextmanager
-    async def _place(self, host: str) -> AsyncIterator[bool]:
-        """A place at the host's own door first, so that who waits there takes no other's; whether
-        it had to be waited for. Busy."""
+    async def _place(self, host: str, owner: Party) -> AsyncIterator[bool]:
+        """A place at the host's own door first, so that who waits there takes no other's, then one
+        of the owner's share; whether it had to be waited for. Busy."""
         door = self._doors.setdefault(host, asyncio.Semaphore(self.settings.push_per_host))
-        waited = door.locked() or self._places.locked()
+        waited = door.locked() or self._places.full(owner)
         async with AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout(self.settings.push_timeout):
                     await stack.enter_async_context(door)
-                    await stack.enter_async_context(self._places)
+                    await stack.enter_async_context(self._places.place(owner))
             except TimeoutError:
                 raise Busy("all places were taken") from None
             yield waited
@@ -163,25 +184,28 @@ class Courier:
 
     async def _deliver(self, line: Line, host: str) -> None:
         """Post what the line has waiting, or a stretch of it, until something fails."""
-        cursor = line.cursor
+        cursor, sent = line.cursor, 0
         try:
-            async with self._place(host) as waited:
+            async with self._place(host, party(line.scope)) as waited:
                 if waited and not await self.store.dispatched(line, cursor, wait=self.lease):
                     return  # deleted meanwhile
                 # one stretch: a log that never ends must not keep the place for itself
-                past = Past(self.store, line.scope, line.task)
-                for entry in await self.store.read(line.scope, line.task, cursor, BATCH) or ():
-                    body = await _payload(line, entry, past)
-                    if body and (failure := await self._post(line, entry.number, body)):
+                events = line.webhook.version == "1.0"
+                for number, body in await (self._events if events else self._tasks)(line):
+                    if body and (failure := await self._post(line, number, body)):
                         await self._failed(line, cursor, failure)
                         return
                     if body:
                         self._count(line, "delivered")
-                    cursor = entry.number
+                        sent += len(body)
+                    cursor = number
                     self._moved[host] = time.monotonic()
                     if body and not await self.store.dispatched(line, cursor, wait=self.lease):
                         return  # deleted, or taken over
-                await self.store.dispatched(line, cursor)
+                wait = 0.0 if events else sent / RATE
+                await self.store.dispatched(line, cursor, wait=wait)
+                if wait:
+                    asyncio.get_running_loop().call_later(wait, self._wake)
         except asyncio.CancelledError:
             with _recording(line):
                 await asyncio.shield(self.store.dispatched(line, cursor))
@@ -195,10 +219,46 @@ class Courier:
             with _recording(line):
                 await self._failed(line, cursor, Failure("internal error"))
 
+    async def _events(self, line: Line) -> Iterable[tuple[int, bytes]]:
+        """The next entries of the log and what is posted of each, which may be nothing."""
+        entries = await self.store.read(line.scope, line.task, line.cursor, BATCH)
+        return ((entry.number, v1_0.streamed(entry)) for entry in entries or ())
+
+    async def _tasks(self, line: Line) -> Iterable[tuple[int, bytes]]:
+        """The same for clients before 1.0, who are told by the whole task whenever its status
+        changes. Many or large ones cost too much: then only the last one is posted."""
+        last, changes = line.cursor, list[int]()
+        for _ in range(READS):
+            entries = await self.store.read(line.scope, line.task, last, SHORT) or ()
+            for entry in entries:
+                last = entry.number
+                if isinstance(entry.event, TaskStatusUpdateEvent):
+                    changes.append(last)
+            if len(entries) < SHORT:
+                record = await self.store.load(line.scope, line.task)
+                if record is None or record.head.last <= last:
+                    break
+        else:
+            record = await self.store.load(line.scope, line.task)
+        skipped = (last, b"")
+        if record is None or not changes:
+            return [skipped]
+        encode = v0_1.encode if line.webhook.version == "0.1" else v0_3.encode
+        if len(changes) <= FEW and record.head.last <= SHORT:
+            past = Past(self.store, line.scope, line.task)
+            tasks = [(number, await past.at(number)) for number in changes]
+            found = [(number, encode(task)) for number, task in tasks if task is not None]
+            if sum(len(body) for _, body in found) <= SMALL:
+                return [*found, skipped]
+        return [(changes[-1], encode(record.task)), skipped]
+
     async def _post(self, line: Line, number: int, body: bytes) -> Failure | None:
         try:
             answer = await self.egress.post(
-                line.webhook.config.url, body, headers=self._headers(line, number, body)
+                line.webhook.config.url,
+                body,
+                headers=self._headers(line, number, body),
+                owner=party(line.scope),
             )
         except Refused as error:
             return Failure(f"refused: {error}", final=True)
@@ -285,20 +345,6 @@ def delivery(task: str, webhook: str, number: int) -> str:
     """The id of a delivery, the same whenever it is tried."""
     name = f"{task}:{webhook}:{number}".encode()
     return f"msg_{hashlib.sha256(name).hexdigest()[:32]}"
-
-
-async def _payload(line: Line, entry: Entry, past: Past) -> bytes:
-    """What is posted of an entry, in the dialect of who registered; empty if it is nothing. Before
-    1.0 that was the whole task, whenever its status changed."""
-    version = line.webhook.version
-    if version == "1.0":
-        return v1_0.streamed(entry)
-    if not isinstance(entry.event, TaskStatusUpdateEvent):
-        return b""
-    task = await past.at(entry.number)
-    if task is None:
-        return b""
-    return v0_1.encode(task) if version == "0.1" else v0_3.encode(task)
 
 
 def _verdict(answer: Answer) -> Failure | None:

@@ -70,6 +70,10 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 TOKEN = "x-a2a-notification-token"
 LONGEST_ID = 256
 BODY_TIMEOUT = 30.0
+BODIES = 4
+"""So many bodies of the largest size may be in memory at once; a larger one is asked to wait."""
+SMALL = 64 * 1024
+"""A body that is not larger is read even then."""
 AGE = 24 * 3600.0
 """How long a handled id is remembered: a sender whose answer got lost may come back late."""
 
@@ -161,10 +165,45 @@ class Receiver:
         self._seen = Seen(remember, max(AGE, 2 * tolerance))
         self._running: dict[object, asyncio.Task[bool]] = {}
         self.max_body = max_body
+        self._held = 0
 
     def verify(self, headers: Headers, body: bytes) -> Notification:
         """What is in this request; an A2AError says why it is not to be believed."""
         return self._read(self._admit(headers), body)
+
+    async def read(self, scope: Scope, receive: Receive) -> tuple[Notification, bytes]:
+        """What is in a request to an ASGI application, and its body. The headers are checked
+        before the body is read, and the body within limits of size, time and memory; an A2AError
+        says what was wrong, Gone that the sender went away."""
+        if scope["method"] != "POST":
+            raise MethodNotAllowed("Webhooks are posted", headers={"allow": "POST"})
+        envelope = self._admit(scope["headers"])
+        chunks: list[bytes] = []
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT):
+                await self._collect(receive, chunks)
+            body = b"".join(chunks)
+            return self._read(envelope, body), body
+        except TimeoutError:
+            raise TooSlow("The body did not arrive in time") from None
+        finally:
+            self._held -= sum(map(len, chunks))
+
+    async def _collect(self, receive: Receive, chunks: list[bytes]) -> None:
+        """Gather the pieces of a body. TooLarge; Unavailable while others fill the memory."""
+        size, more = 0, True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise Gone
+            chunk, more = message.get("body", b""), message.get("more_body", False)
+            size += len(chunk)
+            if size > self.max_body:
+                raise TooLarge(f"The body is larger than {self.max_body} bytes")
+            if size > SMALL and self._held + len(chunk) > BODIES * self.max_body:
+                raise Unavailable("Too many bodies are being read", headers={"retry-after": "1"})
+            self._held += len(chunk)
+            chunks.append(chunk)
 
     def done(self, notification: Notification) -> None:
         """Remember that it was handled, so that it is not fresh when it comes again."""
@@ -320,7 +359,8 @@ class Hook:
             await self._live(receive, send)
             return
         try:
-            await self._take(scope, receive)
+            notification, _ = await self.receiver.read(scope, receive)
+            await self.receiver._handle(self.handle, notification)
         except Gone:
             return
         except A2AError as error:
@@ -330,18 +370,6 @@ class Hook:
             await _respond(send, error.http, msgspec.json.encode(error.to_http()), headers)
         else:
             await _respond(send, 200, b"{}")
-
-    async def _take(self, scope: Scope, receive: Receive) -> None:
-        if scope["method"] != "POST":
-            raise MethodNotAllowed(headers={"allow": "POST"})
-        receiver = self.receiver
-        envelope = receiver._admit(scope["headers"])
-        try:
-            async with asyncio.timeout(BODY_TIMEOUT):
-                body = await _body(receive, receiver.max_body)
-        except TimeoutError:
-            raise TooSlow("The body did not arrive in time") from None
-        await receiver._handle(self.handle, receiver._read(envelope, body))
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -353,21 +381,6 @@ class Hook:
 
 class Gone(Exception):
     """The sender went away before its request had arrived."""
-
-
-async def _body(receive: Receive, limit: int) -> bytes:
-    chunks: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Gone
-        chunks.append(message.get("body", b""))
-        size += len(chunks[-1])
-        if size > limit:
-            raise TooLarge(f"The body is larger than {limit} bytes")
-        if not message.get("more_body", False):
-            return b"".join(chunks)
 
 
 async def _respond(

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from dragoman import clock
 from dragoman.agent import Agent
 from dragoman.bell import Bell
-from dragoman.caller import Access, Call, Caller, Policy, Scope, fault, unqualified
+from dragoman.caller import Access, Call, Caller, Policy, Scope, fault, long, unqualified
 from dragoman.errors import (
     ExtendedAgentCardNotConfigured,
     ExtensionSupportRequired,
@@ -34,7 +34,7 @@ from dragoman.events import RESUME, CancelRequested, Entry, Received, Reply
 from dragoman.lifecycle import birth
 from dragoman.lineage import admit, lineage, origin
 from dragoman.reader import Closing, Past, Reader, Stream
-from dragoman.security.egress import Egress, Refused
+from dragoman.security.egress import Egress, Refused, Unreachable
 from dragoman.security.files import Files, Scan
 from dragoman.security.limits import Quota
 from dragoman.settings import Settings
@@ -351,6 +351,8 @@ class Service:
         if task:
             head = await self.store.head(scope, task)
             new = head is None and task == call.name
+            if new and (why := long(task)):
+                raise InvalidParams.at("id", f"{why}, as it is stored")
             if not new:
                 if head is None or not head.born:
                     raise TaskNotFound
@@ -483,7 +485,7 @@ class Service:
         if not tenant and not caller.tenant and not caller.identity:
             return self._anybody
         if tenant and tenant != caller.tenant:
-            if why := fault(tenant):
+            if why := fault(tenant) or long(tenant):
                 raise InvalidParams.at("tenant", why)
             # a tenant on the card is for those whose credential does not say another
             if not caller.may_name(tenant) and (caller.tenant or tenant != self.agent.tenant):
@@ -532,6 +534,8 @@ class Service:
     async def _webhook(
         self, config: TaskPushNotificationConfig, task: str, field: str, caller: Caller
     ) -> Webhook:
+        if why := long(config.id):
+            raise InvalidParams.at(f"{field}id", why)
         secrets = config.authentication
         for name, text in (
             ("token", config.token),
@@ -542,8 +546,8 @@ class Service:
                 raise InvalidParams.at(field + name, "cannot be sent in a header")
         if self.egress is not None:
             try:
-                await self.egress.check(config.url)
-            except Refused as error:
+                await self.egress.check(config.url, owner=(caller.tenant, caller.identity))
+            except (Refused, Unreachable) as error:
                 raise InvalidParams.at(f"{field}url", str(error)) from None
         return Webhook(replace(config, task_id=task), caller.version)
 

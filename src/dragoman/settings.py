@@ -81,10 +81,12 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     )
     forwarded: bool = setting(False, "trust X-Forwarded-Proto, -Host and -Prefix for the card")
     hosts: tuple[str, ...] = setting(
-        (), "the hosts that requests may name, also as *.example; others get 421. Empty is any"
+        (),
+        "the hosts that requests may name, also as *.example; others get 421. Empty is any; of a "
+        "server on loopback, the names of this machine and the host of `url`",
     )
     cors: tuple[str, ...] = setting(
-        (), "origins whose pages may call the agents from a browser; * is any"
+        (), "origins whose pages may call the agents from a browser, beside its own; * is any"
     )
     hsts: float = setting(
         0.0, "tell browsers that come over https to do so for so many seconds; 0 is not"
@@ -117,7 +119,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "the pauses after which a failed delivery is tried again; then it is parked",
     )
     push_timeout: float = setting(15.0, "how long a webhook may take to answer")
-    push_running: int = setting(64, "the most deliveries at once")
+    push_running: int = setting(
+        64, "the most deliveries at once of one owner; twice as many of all"
+    )
     push_per_host: int = setting(8, "the most deliveries at once to one host")
     egress_allow: tuple[str, ...] = setting(
         (), "hosts and networks that webhooks may reach although they are not public, or not https"
@@ -213,7 +217,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     access_log: bool = setting(False, "log every request")
     audit: bool = setting(
         False,
-        "tell dragoman.audit who was refused, canceled, set webhooks or saw the extended card",
+        "tell dragoman.audit who was refused, named another's task, canceled, set webhooks or saw "
+        "the extended card",
     )
 
     def secrets(self) -> list[str]:

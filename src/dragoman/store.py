@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -31,6 +31,18 @@ GIVEN_UP = 1e-9
 """The lease of a claim that nobody can hold any more: its process is known to have ended."""
 LARGE = 1024 * 1024
 """The bytes after which a read of entries is long enough."""
+
+PAGE_BYTES = 8 * 1024 * 1024
+"""The bytes of logs after which a page of a listing is long enough."""
+
+Party: TypeAlias = tuple[str, str]
+"""A tenant and an owner: who takes turns with others."""
+NOBODY: frozenset[Party] = frozenset()
+
+
+def party(scope: Scope) -> Party:
+    """Whose turn a log of this scope is, whichever agent it asks."""
+    return scope.tenant, scope.owner
 
 
 class Stale(Exception):
@@ -225,8 +237,8 @@ class Census(Struct, frozen=True, kw_only=True):
     ready: int = 0
     """How many logs have an unread message and no worker: the queue."""
     oldest: float = 0.0
-    """How many seconds ago the unread message of the first in that queue was received (its
-    `Received.at`); 0 if nothing waits."""
+    """How many seconds ago the unread message of the next one in that queue was received (its
+    `Received.at`), or that of the oldest task in it, if that is longer; 0 if nothing waits."""
     behind: int = 0
     """How many webhook lines have something to deliver, but for those that are parked."""
     parked: int = 0
@@ -262,7 +274,8 @@ class Store(Protocol):
         all that there are, unless they are LARGE together."""
 
     async def list(self, scope: Scope, query: Query) -> Page:
-        """A page of born tasks."""
+        """A page of born tasks: fewer than were asked for, but at least one, where they are
+        PAGE_BYTES together."""
 
     async def tally(self, scope: Scope) -> Mapping[TaskState, int]:
         """How many born tasks there are in each state."""
@@ -295,9 +308,16 @@ class Store(Protocol):
     # -- for workers: a claim is the authority
 
     def claim(
-        self, agents: Collection[str], worker: str, lease: float, limit: int
+        self,
+        agents: Collection[str],
+        worker: str,
+        lease: float,
+        limit: int,
+        passing: Collection[Party] = NOBODY,
     ) -> asyncio.Future[Sequence[Claim]]:
-        """Begin to take up to `limit` logs of these agents that have an unread message."""
+        """Begin to take up to `limit` logs of these agents that have an unread message. Owners
+        take turns; those that are passed over get only what nobody else waits for. Fewer than
+        `limit` are all that wait."""
 
     def append(
         self, claim: Claim, entries: Sequence[Entry], *, release: bool = False
@@ -344,8 +364,15 @@ class Store(Protocol):
 
     # -- for those who deliver
 
-    async def dispatch(self, agents: Collection[str], limit: int, lease: float) -> Sequence[Line]:
-        """Take lines that are due, for the time of a lease."""
+    async def dispatch(
+        self,
+        agents: Collection[str],
+        limit: int,
+        lease: float,
+        passing: Collection[Party] = NOBODY,
+    ) -> Sequence[Line]:
+        """Take lines that are due, for the time of a lease; none of the owners that are passed
+        over. When more are due than `limit`, owners take turns for at least half of them."""
 
     async def dispatched(
         self, line: Line, cursor: int, *, wait: float = 0.0, failed: str = "", parked: bool = False

@@ -2,8 +2,9 @@
 
 The library only logs to `dragoman.*`; handlers are set up by the command alone. What looks like a
 secret, is registered as one, or came as one with the request that is being answered is masked
-before any handler sees it. Traces are OpenTelemetry's where the process uses it, and handed on as
-they came where it does not.
+before any handler sees it; control characters are escaped, so that no text that a caller chose can
+look like a line of the log, or steer a terminal. Traces are OpenTelemetry's where the process uses
+it, and handed on as they came where it does not.
 """
 
 from __future__ import annotations
@@ -142,8 +143,42 @@ def _written(query: str) -> Iterator[tuple[str, str]]:
         yield name, value
 
 
+# ---- control characters ----------------------------------------------------------------------
+
+# C0, DEL and C1; marks that turn the direction of text; separators of lines; halves of characters
+_ODD = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
+_NEXT = re.compile(r"\n(?=[^\n])")
+
+
+def escaped(text: str) -> str:
+    """The text on one line, without characters that steer a terminal or turn the text around."""
+    return _ODD.sub(_escape, text) if _ODD.search(text) else text
+
+
+def indented(text: str) -> str:
+    """The same of a text that has lines, such as a traceback: all but the first are indented, so
+    that none of them looks like a line of the log."""
+    lines = text.replace("\t", "    ").split("\n")
+    return _NEXT.sub("\n  ", "\n".join(map(escaped, lines)))
+
+
+def _escape(found: re.Match[str]) -> str:
+    number = ord(found[0])
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
+
+
+class Lines(str):
+    """A text whose lines are indented already."""
+
+    __slots__ = ()
+
+
 class Redaction(logging.Filter):
-    """Masks secrets in the message, the exception and the extras of each record."""
+    """Masks secrets and escapes control characters in the message, the exception and the extras of
+    each record. It stands at the logger, so that it holds with whatever handlers and formatters an
+    application has."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Never drops anything, and never fails."""
@@ -159,26 +194,35 @@ class Redaction(logging.Filter):
 
     def _clear(self, record: logging.LogRecord) -> None:
         said = record.getMessage()
-        if (shown := redacted(said)) != said:
+        if (shown := escaped(redacted(said))) != said:
             record.msg, record.args = shown, ()
-        if record.exc_info and record.exc_info[0] is not None:
+        if (
+            record.exc_info
+            and record.exc_info[0] is not None
+            and type(record.exc_text) is not Lines
+        ):
             text = _FORMATTER.formatException(record.exc_info)
-            if (shown := redacted(text)) != text:
+            shown = redacted(text)
+            # formatters use this text, and make their own only where there is none
+            record.exc_text = Lines(indented(shown))
+            if shown != text:
                 # the exception itself would tell it to whoever formats it anew
-                record.exc_info, record.exc_text = None, shown
-        if record.stack_info:
-            record.stack_info = redacted(record.stack_info)
+                record.exc_info = None
+        if record.stack_info and type(record.stack_info) is not Lines:
+            record.stack_info = Lines(indented(redacted(record.stack_info)))
         if len(record.__dict__) > _USUAL:
-            for key in record.__dict__.keys() - _STANDARD:
+            for key in (record.__dict__.keys() - _STANDARD) | (record.__dict__.keys() & _NAMES):
                 value = record.__dict__[key]
                 if not isinstance(value, int | float | bool | None):
                     text = value if isinstance(value, str) else str(value)
-                    shown = redacted(text)
+                    shown = escaped(redacted(text))
                     if shown != text:
                         record.__dict__[key] = shown
 
 
 _FORMATTER = logging.Formatter()
+_NAMES = {"task", "correlation", "color_message"}
+"""Those of `_STANDARD` that may hold what a caller chose."""
 _USUAL = len(logging.LogRecord("", 0, "", 0, "", (), None).__dict__)
 logger.addFilter(Redaction())
 
@@ -191,6 +235,7 @@ def audit(event: str, **fields: str) -> None:
     now = time.time()
     at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"
     told = {key: redacted(value) for key, value in fields.items() if value}
+    # in ASCII: JSON escapes all else, and whoever reads it gets the names as they are
     auditor.info("%s", json.dumps({"time": at, "event": event, **told}))
 
 
@@ -264,6 +309,8 @@ class Json(logging.Formatter):
             found["exception"] = record.exc_text
         elif record.exc_info:
             found["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            found["stack"] = record.stack_info
         return json.dumps(found, default=str)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import threading
 import time
@@ -58,10 +59,13 @@ class Watchdog:
         while inner is not None and who is None:
             who = self._name(inner)
             inner = inner.f_back
-        logger.warning(
-            "%s has blocked the event loop for %.1f s; use a plain function (it runs in a "
-            "thread), or await what blocks. It is here:\n%s",
-            who or "something",
-            late,
-            stack,
-        )
+        if logger.isEnabledFor(logging.WARNING):
+            text = (
+                "%s has blocked the event loop for %.1f s; use a plain function (it runs in a "
+                "thread), or await what blocks. It is here:"
+            )
+            values = (who or "something", late)
+            record = logger.makeRecord(
+                logger.name, logging.WARNING, __file__, 0, text, values, None, sinfo=stack
+            )
+            logger.handle(record)

@@ -24,7 +24,7 @@ from dragoman.metrics import Metrics
 from dragoman.otel import Spans
 from dragoman.run import Run
 from dragoman.settings import Settings
-from dragoman.store import Claim, Head, Store
+from dragoman.store import NOBODY, Claim, Head, Party, Store, party
 from dragoman.telemetry import logger
 from dragoman.threads import Threads
 from dragoman.types import TaskStatusUpdateEvent
@@ -64,6 +64,10 @@ class Worker:
         self.states: dict[str, Any] = {}
         """What the agents' lifespans yielded."""
         self.runs: dict[str, Run] = {}
+        self._half = max(1, settings.max_running // 2)
+        """The most that one owner may run while others wait."""
+        self._shares: dict[Party, int] = {}
+        """How many runs each owner has."""
         self.threads = Threads(settings.threads)
         self._zombies: set[asyncio.Task[None]] = set()
         self._draining = False
@@ -138,6 +142,10 @@ class Worker:
                 self.metrics.turn.at(run.agent.key, run.outcome).observe(took)
             full = len(self.runs) >= self.settings.max_running
             del self.runs[run.claim.head.id]
+            owner = party(run.claim.head.scope)
+            self._shares[owner] -= 1
+            if not self._shares[owner]:
+                del self._shares[owner]
             if full:
                 self.look()
 
@@ -155,16 +163,20 @@ class Worker:
 
     def _look(self) -> None:
         self._soon = False
-        room = self.settings.max_running - len(self.runs)
-        if self._claims:
-            room -= sum(self._claims.values())
+        coming = sum(self._claims.values()) if self._claims else 0
+        taken = len(self.runs) + coming
+        room = min(CLAIMS, self.settings.max_running - taken)
+        passing = NOBODY
+        if taken + room > self._half:  # else nobody can have more than half
+            passing = frozenset(each for each, n in self._shares.items() if n >= self._half)
+            most = max((n for n in self._shares.values() if n < self._half), default=0)
+            room = min(room, self._half - most - coming)
         if room <= 0 or self._draining or self._doubtful:
             self._again = True
             return
         self._again = False
-        room = min(CLAIMS, room)
         until = time.monotonic() + self.settings.lease
-        future = self.store.claim(self.agents, self.id, self.settings.lease, room)
+        future = self.store.claim(self.agents, self.id, self.settings.lease, room, passing)
         if future.done():
             self._claimed(future, room, until)
         else:
@@ -202,6 +214,8 @@ class Worker:
         run = Run(self, claim)
         run.held_until = until
         self.runs[claim.head.id] = run
+        owner = party(claim.head.scope)
+        self._shares[owner] = self._shares.get(owner, 0) + 1
         life = run.perform() if self.spans is None else self._traced(run, self.spans)
         # A context of its own: what the request's has is not the handler's business.
         run.task = self.loop.create_task(life, context=self._context.copy())

@@ -108,6 +108,28 @@ async def test_what_arrives_as_json(url: str) -> None:
     assert "statusUpdate" in json.loads(out.splitlines()[0])
 
 
+async def begun(hook: str, body: bytes) -> bytes:
+    """The status line that a post gets of which only the beginning is sent."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(hook).port)
+    try:
+        writer.write(b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 99000000\r\n\r\n" + body)
+        return await reader.readline()
+    finally:
+        writer.transport.abort()
+
+
+async def test_a_stranger_is_refused_before_its_body() -> None:
+    async with listening("--token", "sesame") as (hook, _), asyncio.timeout(10):
+        assert b" 401 " in await begun(hook, b"{")
+
+
+async def test_a_body_that_is_too_large() -> None:
+    async with listening("--any") as (hook, _), httpx.AsyncClient() as http, asyncio.timeout(10):
+        assert b" 413 " in await begun(hook, b" " * (17 * 1024 * 1024))
+        body = {"statusUpdate": {"taskId": "t", "contextId": "c", "status": {"state": 3}}}
+        assert (await http.post(hook, json=body)).status_code == 200
+
+
 def config(url: str) -> Any:
     """A webhook that rides in a send."""
     from dragoman.types import TaskPushNotificationConfig

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from dragoman import Agent, App, Caller, Request, Turn
+from dragoman import Agent, App, Caller, Request, Turn, cli
+from dragoman.cli.screen import Screen
+from dragoman.types import Part, TaskState
 from tests.serving import serving
 
 
@@ -174,6 +177,23 @@ async def test_what_an_agent_says_does_not_steer_the_terminal(url: str) -> None:
     assert "red\\x1b[31m" in out
 
 
+STEERING = "a\x9b31m\x7fb\u202e\u2066c\u2028d\x1b[1m\U000e0041é漢😀"
+
+
+@pytest.mark.parametrize("more", [(), ("--stream",)])
+async def test_what_an_agent_says_does_not_steer_the_terminal_as_json(
+    url: str, more: tuple[str, ...]
+) -> None:
+    status, out, _ = await run("send", url, STEERING, "--json", *more)
+    assert status == 0
+    assert all(mark == "\n" or mark.isprintable() for mark in out)
+    assert "é漢😀" in out
+    said = "".join(str(json.loads(line)) for line in out.splitlines())
+    assert repr(STEERING)[1:-1] in said  # it means the same
+    _, out, _ = await run("task", "list", url, "--json")
+    assert all(mark == "\n" or mark.isprintable() for mark in out)
+
+
 # ---- how it is reached ---------------------------------------------------------------------
 
 
@@ -186,6 +206,12 @@ async def test_the_bytes_on_the_wire_without_the_secrets(url: str) -> None:
     assert "< content-type: text/event-stream\n" in err
     assert '< data: {"jsonrpc":"2.0"' in err
     assert "sesame" not in err
+
+
+async def test_what_a_card_may_lead_to_is_checked(url: str) -> None:
+    assert (await run("send", url, "hi", "--allow", "10.0.0.0/8", "--allow", "*.a.example"))[0] == 0
+    status, _, err = await run("send", url, "hi", "--allow", "10.0.0.0/99")
+    assert (status, "--allow: '10.0.0.0/99' cannot be allowed" in err) == (2, True)
 
 
 async def test_a_secret_from_a_file(url: str, tmp_path: Path) -> None:
@@ -225,6 +251,58 @@ async def test_files_are_saved_and_never_written_over(url: str, tmp_path: Path) 
         assert (folder / name).read_bytes() == b"\x00\x01"
 
 
+async def test_a_file_that_cannot_be_saved_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = f"{'ü' * 300}.tar.pdf"
+    names = [
+        long,
+        long,
+        "../../evil",
+        "..\\..\\evil",
+        "..",
+        "a/NUL.txt",
+        f"x.{'y' * 300}",
+        "",
+        "ok",
+    ]
+    folder = tmp_path / "out"
+    screen = Screen(folder=str(folder))
+    screen.parts([Part(raw=b"content", filename=name) for name in names])
+    found = {path.name for path in folder.iterdir()}
+    assert len(found) == len(names)
+    shortened = next(name for name in found if name.endswith("ü.pdf"))
+    assert 150 < len(shortened.encode()) <= 255
+    assert f"{shortened.removesuffix('.pdf')}-1.pdf" in found
+    assert {"evil", "evil-1", "_NUL.txt", "file-5", "file-8", "ok"} <= found
+    assert screen.verdict(TaskState.COMPLETED) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+
+    (folder / "link").symlink_to(tmp_path / "elsewhere")
+    (folder / "full").symlink_to("/dev/full")
+    monkeypatch.setattr("dragoman.cli.screen.LONGEST_NAME", 300)  # as on a smaller file system
+    screen = Screen(folder=str(folder))
+    parts = [Part(raw=b"more", filename=name) for name in ("link", "full", "x" * 270, "last")]
+    screen.parts(parts)
+    assert not (tmp_path / "elsewhere").exists()
+    assert (folder / "last").read_bytes() == (folder / "full-1").read_bytes() == b"more"
+    assert (screen.unsaved, screen.verdict(TaskState.COMPLETED)) == (1, 1)
+    assert screen.verdict(TaskState.INPUT_REQUIRED) == 4
+    out, err = capsys.readouterr()
+    assert out.count("not saved: File name too long") == 1
+    assert f"{'x' * 270} was not saved: File name too long" in err
+
+
+async def test_the_command_says_that_a_file_was_not_saved(url: str, tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"\x00")
+    (tmp_path / "taken").write_bytes(b"")
+    for more in ((), ("--stream",)):
+        status, out, err = await run(
+            "send", url, f"@{tmp_path}/a.bin", "-o", f"{tmp_path}/taken", *more
+        )
+        assert (status, "not saved" in out, "a.bin was not saved: " in err) == (1, True, True)
+
+
 async def test_words_that_stand_together_are_one_text(url: str) -> None:
     status, out, _ = await run("send", url, "hello", "to", "you")
     assert (status, out) == (0, "hello to you \n")
@@ -238,3 +316,10 @@ async def test_a_reader_that_has_read_enough(url: str) -> None:
     out, err = await asyncio.wait_for(process.communicate(), 30)
     assert "task" in json.loads(out)
     assert err == b""
+
+
+def test_every_command_prints_json_in_the_same_way() -> None:
+    """`json_text` is the only way to standard output."""
+    direct = re.compile(r"print\(\s*(json\.dumps|v1_0\.|msgspec\.json)")
+    for path in Path(cli.__file__).parent.glob("*.py"):
+        assert not direct.search(path.read_text()), path

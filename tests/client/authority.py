@@ -143,6 +143,10 @@ class Authority(AuthorizationServer):
         """The grant types of all token requests, also of those that were refused."""
         self.forms: list[dict[str, Any]] = []
         """The token requests themselves."""
+        self.other_forms: list[dict[str, Any]] = []
+        """The requests for codes, of people and of devices."""
+        self.refuses_resources = False
+        """It knows no resource (RFC 8707) but its own."""
         self.questions = 0
         """How often it was asked about tokens."""
         self.open = asyncio.Event()
@@ -274,6 +278,7 @@ class Authority(AuthorizationServer):
     # -- for HTTP
 
     async def _authorize(self, request: Request) -> Response:
+        self.other_forms.append(dict(request.query_params))
         try:
             asked = Asked(request, request.query_params)
             grant = self.get_consent_grant(asked, end_user=self.person)
@@ -288,13 +293,17 @@ class Authority(AuthorizationServer):
             self.forms.append(dict(form))
             self._came.notify_all()
         await self.open.wait()
+        if self.refuses_resources and "resource" in form:
+            return JSONResponse({"error": "invalid_target"}, 400)
         return self._answer(request, form, self.create_token_response)
 
     async def _device(self, request: Request) -> Response:
         def answer(asked: Asked) -> Response:
             return self.create_endpoint_response(Devices.ENDPOINT_NAME, asked)
 
-        return self._answer(request, await _form(request), answer)
+        form = await _form(request)
+        self.other_forms.append(dict(form))
+        return self._answer(request, form, answer)
 
     async def _introspect(self, request: Request) -> Response:
         form = await _form(request)

@@ -133,7 +133,10 @@ async def test_over_tls_it_may_go() -> None:
     async with Client.connect(card, engine=engine, attempts=1, auth=auth) as client:
         with pytest.raises(Unreachable):
             await client.send("hello")
-    assert [request.url for request in engine.sent] == ["https://id.example/token"]
+    first, second = engine.sent  # what the agent calls itself is asked without any secret
+    assert first.url == "https://agent.example/.well-known/oauth-protected-resource"
+    assert (set(first.headers), first.body) == ({"accept"}, b"")
+    assert second.url == "https://id.example/token"
 
 
 # ---- documents ------------------------------------------------------------------------------

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.client import Client, Request, Response, Unreachable
-from dragoman.client import engine as engine_module
+from dragoman.client import Client, Limits, Request, Response, TooLarge, Unreachable
 from dragoman.client.engine import Inside
 from dragoman.errors import (
     A2AError,
@@ -71,10 +70,13 @@ CALLS: dict[str, Call] = {
 STREAMS = {"stream", "subscribe"}
 
 
-async def ask(call: str, binding: str, answer: Response) -> object:
+async def ask(call: str, binding: str, answer: Response, limits: Limits | None = None) -> object:
     """Make a call that is answered with this."""
     async with Client.connect(
-        card(interface("http://agent", binding)), engine=Script(lambda _: answer), attempts=1
+        card(interface("http://agent", binding)),
+        engine=Script(lambda _: answer),
+        attempts=1,
+        limits=limits or Limits(),
     ) as client:
         return await CALLS[call](client)
 
@@ -135,9 +137,7 @@ async def test_no_content(binding: str) -> None:
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("binding", BINDINGS)
-async def test_a_body_without_end(call: str, binding: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "LONGEST", 1 << 20)
-    monkeypatch.setattr("dragoman.client.sse.LONGEST", 1 << 20)
+async def test_a_body_without_end(call: str, binding: str) -> None:
     told = 0
 
     def endless() -> Any:
@@ -148,8 +148,9 @@ async def test_a_body_without_end(call: str, binding: str, monkeypatch: pytest.M
 
     headers = STREAM if call in STREAMS else None
     asked = Answer(endless(), headers=headers)
-    with pytest.raises(InvalidAgentResponse, match="longer than 1048576 bytes"):
-        await ask(call, binding, asked)
+    with pytest.raises(TooLarge, match="longer than 1048576 bytes; raise it with limits=") as found:
+        await ask(call, binding, asked, Limits(answer=1 << 20))
+    assert (found.value.limit, found.value.value) == ("answer", 1 << 20)
     assert told <= 18
     assert asked.closed
 

@@ -11,21 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.client import sse
+from dragoman.client import TooLarge, sse
 from dragoman.client.sse import Event
-from dragoman.errors import InvalidAgentResponse
 from tests.client.networks import Answer
 
 
-async def gathered(pieces: Iterable[bytes]) -> list[tuple[bytes, str]]:
+async def gathered(pieces: Iterable[bytes], most: int) -> list[tuple[bytes, str]]:
     """The events in these pieces."""
-    found: list[Event] = [event async for event in sse.events(Answer(pieces))]
+    found: list[Event] = [event async for event in sse.events(Answer(pieces), most)]
     return [(event.data, event.name) for event in found]
 
 
-def read(*pieces: bytes) -> list[tuple[bytes, str]]:
+def read(*pieces: bytes, most: int = 64 << 20) -> list[tuple[bytes, str]]:
     """The same, for those who do not await."""
-    return asyncio.run(gathered(pieces))
+    return asyncio.run(gathered(pieces, most))
 
 
 # ---- forms ---------------------------------------------------------------------------------
@@ -91,18 +90,16 @@ def test_cut_at_any_byte(
 # ---- cost ----------------------------------------------------------------------------------
 
 
-def test_an_event_has_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "LONGEST", 10_000)
+def test_an_event_has_its_bounds() -> None:
     fits = b"data: " + b"x" * 9_000
-    assert len(read(*[fits + b"\n\n"] * 10)) == 10
+    assert len(read(*[fits + b"\n\n"] * 10, most=10_000)) == 10
     for pieces in ([fits] * 2, [b"data: x\n"] * 2000, [b":\n"] * 6000):
-        with pytest.raises(InvalidAgentResponse, match="longer than 10000 bytes"):
-            read(*pieces)
+        with pytest.raises(TooLarge, match="longer than 10000 bytes"):
+            read(*pieces, most=10_000)
 
 
-def test_comments_between_events_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "LONGEST", 1000)
-    assert len(read(*[b": alive\n\n"] * 1000, b"data: a\n\n")) == 1
+def test_comments_between_events_do_not_add_up() -> None:
+    assert len(read(*[b": alive\n\n"] * 1000, b"data: a\n\n", most=1000)) == 1
 
 
 def cost(pieces: list[bytes]) -> float:

@@ -383,7 +383,7 @@ async def test_the_tag_follows_the_content(serve: Serve) -> None:
     host = {"Host": "agents.example"}
     tags = []
     for agent in (small(), small(), small(version="2.0.0"), small(documentation_url="http://x")):
-        http = await serve(agent)
+        http = await serve(agent, forwarded=True)
         tags.append((await http.get(CARD, headers=host)).headers["etag"])
     tags.append((await http.get(CARD, headers={"Host": "other.example"})).headers["etag"])
     assert tags[0] == tags[1]
@@ -425,12 +425,13 @@ FORWARDED = {
 
 
 @pytest.mark.clause("card.interfaces-true")
-async def test_the_url_is_that_of_the_request(shared: httpx.AsyncClient) -> None:
-    assert await told(shared) == str(shared.base_url).rstrip("/")
-    assert await told(shared, Host="agents.example") == "http://agents.example"
-    assert await told(shared, Host="agents.example:81") == "http://agents.example:81"
-    assert await told(shared, Host="[::1]:81") == "http://[::1]:81"
-    assert await told(shared, OLD, Host="agents.example") == "http://agents.example"
+async def test_the_url_is_that_of_the_request(serve: Serve) -> None:
+    http = await serve(hosts=["127.0.0.1", "[::1]", "agents.example"])
+    assert await told(http) == str(http.base_url).rstrip("/")
+    assert await told(http, Host="agents.example") == "http://agents.example"
+    assert await told(http, Host="agents.example:81") == "http://agents.example:81"
+    assert await told(http, Host="[::1]:81") == "http://[::1]:81"
+    assert await told(http, OLD, Host="agents.example") == "http://agents.example"
 
 
 @pytest.mark.clause("card.interfaces-true")
@@ -458,6 +459,26 @@ async def test_proxies_that_are_trusted(serve: Serve) -> None:
     assert await told(http, X_Forwarded_Host="a.example, b.example") == "http://a.example"
     assert await told(http, X_Forwarded_Prefix="/travel/") == f"{own}/travel"
     assert await told(http, X_Forwarded_Proto="https,http", Host="x") == "https://x"
+
+
+async def test_a_cache_is_told_what_the_card_depends_on(serve: Serve) -> None:
+    told = "A2A-Version, X-Forwarded-Proto, X-Forwarded-Host, X-Forwarded-Prefix"
+    for settings, expected in (
+        ({}, "A2A-Version"),
+        ({"forwarded": True}, told),
+        ({"forwarded": True, "url": "https://agents.example"}, "A2A-Version"),
+        (
+            {"forwarded": True, "url": "https://agents.example", "hsts": 60},
+            "A2A-Version, X-Forwarded-Proto",
+        ),
+    ):
+        http = await serve(**settings)
+        for path in (CARD, OLD):
+            card = await http.get(path)
+            again = await http.get(path, headers={"If-None-Match": card.headers["etag"]})
+            assert again.status_code == 304
+            for answer in (card, again):
+                assert answer.headers.get_list("vary") == [expected]
 
 
 @pytest.mark.parametrize("url", ["https://agents.example/travel", "https://agents.example/travel/"])
@@ -515,7 +536,7 @@ async def test_a_request_without_a_host() -> None:
 
 
 async def test_a_flood_of_hosts_does_not_grow(serve: Serve) -> None:
-    http = await serve()
+    http = await serve(forwarded=True)
     (endpoint,) = http.app.endpoints.values()
     seen = []
     for number in range(4 * CARDS):

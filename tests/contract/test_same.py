@@ -559,6 +559,7 @@ async def test_all_operations_and_errors_are_among_the_cases() -> None:
         A2AError,
         errors.ParseError,
         errors.InvalidRequest,
+        errors.AmbiguousRequest,  # refused before any operation is known; see test_repeated
         errors.MethodNotFound,
         errors.MethodNotAllowed,
         errors.MediaTypeNotAccepted,

@@ -108,7 +108,7 @@ def request(
     method, target = (
         part.encode("latin-1") if isinstance(part, str) else part for part in (method, target)
     )
-    lines = [b"%b %b HTTP/1.1" % (method, target), b"Host: test"]
+    lines = [b"%b %b HTTP/1.1" % (method, target), b"Host: localhost"]
     lines += [b"%b: %b" % header for header in headers]
     if body is not None:
         lines.append(b"Content-Length: %d" % len(body))

@@ -915,7 +915,7 @@ async def test_one_that_blocks_the_loop_is_named_with_its_stack(
         assert state(task) == "completed"
         await found.alive()
     who = f"handler {kind} (task {task['id']}) has blocked the event loop"
-    (report,) = [r.getMessage() for r in log.records if r.getMessage().startswith(who)]
+    (report,) = [r.stack_info or "" for r in log.records if r.getMessage().startswith(who)]
     assert "in doze" in report
     assert "time.sleep(0.5)" in report
 

@@ -128,11 +128,8 @@ def test_secrets_from_elsewhere(elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 def test_secrets_are_known_to_the_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THE_KEY", "only-in-a-variable")
     keys = {"scheme": "key", "header": "X-Key", "keys": ["env:THE_KEY"]}
-    settings = load(
-        {"auth": [*TABLES[:6], {**keys, "name": "other", "realm": "other"}]},
-        environ={},
-        checks=CHECKS,
-    )
+    tables = [*TABLES[:6], {**keys, "name": "other", "realm": "other"}]
+    settings = load({"auth": tables, "url": "https://a.example"}, environ={}, checks=CHECKS)
     assert sorted(settings.secrets()) == sorted(CLEAR)
     App(doorman(), settings=settings)
     for word in (*CLEAR, "only-in-a-variable"):
@@ -267,7 +264,8 @@ def test_it_survives_the_way_to_the_process_that_a_reload_starts(
         "@agent.handler\n"
         "def answer(turn): return ''\n"
     )
-    given = {"names": ["reloaded_agent:agent"], "settings": Settings(auth=tuple(TABLES))}
+    settings = Settings(auth=tuple(TABLES), url="https://agents.example")
+    given = {"names": ["reloaded_agent:agent"], "settings": settings}
     monkeypatch.setenv(serve.CHILD, msgspec.json.encode(msgspec.to_builtins(given)).decode())
     app = serve.child()
     assert app.settings.auth == tuple(TABLES)

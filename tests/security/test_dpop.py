@@ -21,6 +21,7 @@ from dragoman.errors import Unauthenticated, Unavailable
 from dragoman.security import AllOf, ApiKey, Bearer, OAuth2, dpop
 from dragoman.security.certificates import thumbprint
 from dragoman.security.schemes import Gate
+from dragoman.settings import SettingsError
 from dragoman.types import ClientCredentialsOAuthFlow
 from tests.contract.bindings import Grpc
 from tests.security.asking import MESSAGE, doorman, identified, said
@@ -239,7 +240,7 @@ async def test_a_token_that_is_bound_to_a_certificate() -> None:
 async def test_over_the_wire() -> None:
     """The URL is the one that the caller has called, over every binding."""
     agents = [doorman(key="one"), doorman(key="two")]
-    app = App(*agents, auth=bearer(dpop=True), grpc_port=0, drain=0.0)
+    app = App(*agents, auth=bearer(dpop=True), hosts=["127.0.0.1"], grpc_port=0, drain=0.0)
     async with serving(app) as url, httpx.AsyncClient() as http:
 
         async def answer(path: str, body: Any, htu: str) -> httpx.Response:
@@ -276,3 +277,74 @@ async def test_the_url_that_is_told_to_callers_counts() -> None:
             headers = {"authorization": f"DPoP {BOUND}", "dpop": proof(BOUND, htu=htu)}
             answer = await http.post(f"{url}/message:send", json=MESSAGE, headers=headers)
             assert answer.status_code == status
+
+
+# ---- whose URL it is -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrap", [False, True])
+def test_it_needs_an_address_of_its_own(wrap: bool) -> None:
+    scheme: Any = bearer(dpop=True)
+    if wrap:
+        flow = ClientCredentialsOAuthFlow(token_url="https://id.example/token", scopes={})
+        scheme = OAuth2(verify=scheme, flow=flow)
+    with pytest.raises(SettingsError, match="url, or hosts"):
+        App(doorman(), auth=scheme)
+    with pytest.raises(SettingsError, match="url, or hosts"):
+        App(doorman(), auth=[AllOf(scheme, ApiKey(header="X-Key", keys=["k"]))], forwarded=True)
+    App(doorman(), auth=scheme, url="https://agent.example")
+    App(doorman(), auth=scheme, hosts=["agent.example"])
+
+
+@pytest.mark.parametrize("settings", [{}, {"forwarded": True}, {"hosts": ["agent.example"]}])
+async def test_a_proof_for_another_site(settings: dict[str, Any]) -> None:
+    """It was made for evil.example, which relays it and names itself."""
+    app = App(doorman(), auth=bearer(), drain=0.0, **settings)
+
+    async def public(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, "server": ("192.0.2.1", 443)}, receive, send)
+
+    transport = httpx.ASGITransport(public)
+    async with app, httpx.AsyncClient(transport=transport) as http:
+        for host, good in (("evil.example", False), ("agent.example", "hosts" in settings)):
+            url = f"https://{host}/message:send"
+            headers = {"authorization": f"DPoP {BOUND}", "dpop": proof(BOUND, htu=url)}
+            answer = await http.post(url, json=MESSAGE, headers=headers)
+            assert (answer.status_code == 200) is good
+            if not good:
+                assert answer.status_code in (401, 421)
+                assert "`url`" in answer.text
+                assert "`hosts`" in answer.text
+
+
+async def test_a_proof_for_this_machine() -> None:
+    async with (
+        serving(App(doorman(), auth=bearer(), drain=0.0)) as url,
+        httpx.AsyncClient() as http,
+    ):
+        htu = f"{url}/message:send"
+        headers = {"authorization": f"DPoP {BOUND}", "dpop": proof(BOUND, htu=htu)}
+        assert (await http.post(htu, json=MESSAGE, headers=headers)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"url": "https://agent.example/x"},
+        {"url": "https://other.example", "grpc_url": "agent.example:50051"},
+        {"url": "https://other.example", "grpc_url": "grpcs://agent.example:50051"},
+    ],
+)
+async def test_a_proof_for_another_site_over_grpc(settings: dict[str, str]) -> None:
+    app = App(doorman(), auth=bearer(dpop=True), grpc_port=0, drain=0.0, **settings)
+    async with app, grpc.aio.insecure_channel(f"127.0.0.1:{app.ports[0].number}") as channel:
+        for host, good in (("agent.example", True), ("evil.example", False), ("", False)):
+            htu = f"https://{host}/lf.a2a.v1.A2AService/SendMessage"
+            headers = {"authorization": f"DPoP {BOUND}", "dpop": proof(BOUND, htu=htu)}
+            call = Grpc("", None, headers, channel).start("SendMessage", MESSAGE)
+            if good:
+                assert (await call).task.artifacts[0].parts[0].text == "ann:"
+                continue
+            with pytest.raises(grpc.aio.AioRpcError) as failed:
+                await call
+            assert failed.value.code() is grpc.StatusCode.UNAUTHENTICATED

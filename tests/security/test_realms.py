@@ -18,7 +18,7 @@ from joserfc import jwt
 from joserfc.jwk import ECKey
 
 from dragoman import Agent, App, Caller, Turn
-from dragoman.caller import SEPARATOR, Access, fault, qualified, unqualified
+from dragoman.caller import SEPARATOR, Access, fault, long, qualified, unqualified
 from dragoman.outfit import CHECKS
 from dragoman.security import (
     AllOf,
@@ -210,9 +210,11 @@ async def test_no_two_identities_have_one_owner() -> None:
     words = sorted({word for pair in PEOPLE for word in pair if word} | {"a", "a:ann", "a/ann"})
     pairs = list(itertools.product(["", *words], words))
     assert len({qualified(*pair) for pair in pairs}) == len(pairs)
-    assert all(unqualified(qualified(*pair)) == pair for pair in pairs)
+    # one that is too long is known by its digest
+    short = [pair for pair in pairs if not long("".join(pair) + SEPARATOR)]
+    assert all(unqualified(qualified(*pair)) == pair for pair in short)
     # as it was before there were realms
-    assert all(Caller(identity=word).qualified == word for word in words)
+    assert all(Caller(identity=word).qualified == word for word in words if not long(word))
     assert Caller(realm="a").qualified == ""
     # and nobody can bring the separator along
     assert fault(f"a{SEPARATOR}ann")

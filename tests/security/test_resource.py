@@ -104,7 +104,8 @@ async def test_below_another_application() -> None:
 
 async def test_behind_a_proxy_that_is_told() -> None:
     """Both addresses are known, whichever the proxy hands on; the request's host is not."""
-    app = App(doorman(), auth=bearer(), url="https://agents.example/doorman", drain=0.0)
+    where = "https://agents.example/doorman"
+    app = App(doorman(), auth=bearer(), url=where, forwarded=True, drain=0.0)
     async with serving(app) as url:
         refused = await send(url, host="evil.example")
         assert named(refused) == f"https://agents.example/doorman{PATH}"
@@ -112,6 +113,25 @@ async def test_behind_a_proxy_that_is_told() -> None:
             found = await get(url + path, host="evil.example")
             assert found.json()["resource"] == "https://agents.example/doorman"
             assert "evil" not in found.text
+
+
+@pytest.mark.parametrize("settings", [{}, {"forwarded": True}, {"hosts": ["agent.example"]}])
+async def test_a_host_that_a_caller_made_up_is_not_told(settings: dict[str, Any]) -> None:
+    app = App(doorman(), auth=bearer(), drain=0.0, **settings)
+
+    async def public(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, "server": ("192.0.2.1", 443)}, receive, send)
+
+    transport = httpx.ASGITransport(public)
+    async with app, httpx.AsyncClient(transport=transport) as http:
+        for host, good in (("evil.example", False), ("agent.example", "hosts" in settings)):
+            for told in ({}, {"x-forwarded-host": host}):
+                refused = await http.post(f"https://{host}/message:send", headers=told)
+                challenge = refused.headers.get("www-authenticate", "")
+                assert ("resource_metadata" in challenge, host in challenge) == (good, good)
+                found = await http.get(f"https://{host}{PATH}", headers=told)
+                assert found.status_code == (200 if good else 421)
+                assert (host in found.text) is good
 
 
 async def test_over_grpc_only_a_url_that_is_set_is_told() -> None:
@@ -128,7 +148,7 @@ async def test_over_grpc_only_a_url_that_is_set_is_told() -> None:
 async def test_a_host_that_would_break_out_of_its_quotes() -> None:
     async with serving(App(doorman(), auth=bearer(), drain=0.0)) as url:
         refused = await send(url, host='x", error="y')
-    assert refused.status_code in (400, 401)
+    assert refused.status_code in (400, 401, 421)
     assert 'error="y' not in refused.headers.get("www-authenticate", "")
 
 

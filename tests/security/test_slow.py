@@ -26,8 +26,8 @@ from tests.faults.raw import Answer, Connection, connect
 from tests.listening import Certificate
 from tests.serving import Served, served
 
-HEAD = b"POST /message:send HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+HEAD = b"POST /message:send HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 SEND = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hello"}]}}
 LARGE = 4_000_000
 
@@ -236,7 +236,7 @@ async def test_a_body_is_due(server: Served, more: bytes, each: bytes) -> None:
 
 async def test_a_body_that_nobody_wants_is_due_as_well(server: Served) -> None:
     """It is answered at once, and then dripped on."""
-    head = b"POST /nothing/here HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
+    head = b"POST /nothing/here HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
     answer, took = await ending(server, head, b" ")
     assert answer is not None
     assert answer.status == 404

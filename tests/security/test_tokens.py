@@ -19,6 +19,7 @@ from joserfc.jws import JWSRegistry
 from dragoman.caller import Caller, Request
 from dragoman.errors import Unauthenticated, Unavailable
 from dragoman.security import AllOf, Anonymous, ApiKey, Basic, Bearer, Token
+from dragoman.security.issuers import FIRST_PAUSE
 from dragoman.security.schemes import Gate
 from dragoman.security.tokens import AGE, FRESH, OUTAGE, REMEMBERED
 
@@ -275,12 +276,16 @@ async def test_a_flood_of_unknown_keys_asks_once(monkeypatch: pytest.MonkeyPatch
         await identified(scheme, request(signed(jti="after")))  # the old one is gone
 
 
-async def test_an_issuer_that_is_away_is_no_reason_to_let_anybody_in() -> None:
+async def test_an_issuer_that_is_away_is_no_reason_to_let_anybody_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     issuer = Issuer()
     scheme = bearer(jwks="", fetch=issuer)
     with pytest.raises(Unavailable):
         await identified(scheme, request(signed()))
     issuer.keys = [KEY]
+    clock = time.monotonic
+    monkeypatch.setattr("time.monotonic", lambda: clock() + FIRST_PAUSE)
     assert (await identified(scheme, request(signed()))).identity == "ann"
 
 

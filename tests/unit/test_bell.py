@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -250,6 +250,25 @@ async def test_a_topic_that_is_too_long_hurts_no_other(pair: tuple[Bell, Bell]) 
     one.ring("x" * 10_000)
     one.ring("a")
     await heard.reach()
+
+
+async def test_an_oversized_word_is_dropped_unread(
+    place: Place, pair: tuple[Any, Bell], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Anybody who reaches the server may publish what no replica would send."""
+    one, other = pair
+    heard, deaf = Count(other, "a"), Count(other, "b")
+    line = await one._connect(lambda word: None, lambda: None)
+    size = rope.SIZE + 1 if "postgres" in place.url else 900_000
+    for _ in range(3):
+        await line.send(["stranger\nb\n".ljust(size, "x")])
+    await line.send(["stranger\na\n".ljust(rope.SIZE, "x")])
+    await heard.reach()
+    await line.close()
+    assert deaf.times == 0
+    said = [record.getMessage() for record in caplog.records if "oversized" in record.getMessage()]
+    assert len(said) == 2, "once for each of the two bells"
+    assert f"published {size} bytes" in said[0]
 
 
 async def test_the_last_ring_before_closing_is_heard(place: Place, hang: Hang) -> None:

@@ -22,12 +22,14 @@ from dragoman.security.egress import (
     Answer,
     Busy,
     Egress,
+    Late,
     Lookup,
     Refused,
     Target,
     Unreachable,
     denied,
 )
+from dragoman.security.shares import Shares
 from tests.listening import OK, Certificate, Visit, ipv6, listening
 
 PUBLIC = "93.184.215.14"
@@ -200,10 +202,13 @@ async def test_public_addresses_pass_and_so_does_a_name_that_has_none_yet() -> N
     async def hangs(host: str) -> Sequence[str]:
         return await asyncio.Event().wait() and ()
 
-    for resolve in (to(PUBLIC, "2606:4700::1111"), to(), down, hangs):
+    for resolve in (to(PUBLIC, "2606:4700::1111"), to(), down):
         egress = Egress(resolve=resolve, timeout=0.1)
         await egress.check("https://a.example.com/")
         await egress.close()
+    async with Egress(resolve=hangs, timeout=0.1) as egress:
+        with pytest.raises(Late, match=r"the host's name was not looked up within 0\.1 s"):
+            await egress.check("https://a.example.com/")
 
 
 async def test_a_name_without_an_address_is_unreachable() -> None:
@@ -526,16 +531,65 @@ async def test_a_name_that_nobody_awaits_leaves_the_queue(monkeypatch: pytest.Mo
     try:
         names = [str(n) for n in range(100)]
         for name in names:
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0):
-                    await find(name)
+            with pytest.raises(Late if int(name) < module.LOOKUPS // 2 else Busy):
+                await find(name, "a", 0.001)
+        assert len(find._asked) == module.LOOKUPS // 2, "one owner has half of the places"
         done.set()
-        assert await find("last") == [PUBLIC]
-        assert asked[-1] == "last"
-        assert len(asked) < len(names) / 2
+        assert await find("last", "b") == [PUBLIC]
+        assert len(asked) <= module.LOOKUPS // 2 + 1
     finally:
         done.set()
         find.close()
+
+
+async def test_hanging_names_of_one_owner_leave_look_ups_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = threading.Event()
+
+    def lookup(host: str) -> list[str]:
+        if host != "well.example.com.":
+            done.wait(20)
+        return [PUBLIC]
+
+    monkeypatch.setattr(module, "_lookup", lookup)
+    monkeypatch.setattr(module, "PATIENCE", 0.2)
+    async with Egress() as egress:
+        try:
+            urls = [f"https://h{number}.example.com/" for number in range(250)]
+            asked = (egress.check(url, owner="ann") for url in urls)
+            found = await asyncio.gather(*asked, return_exceptions=True)
+            assert {type(error) for error in found} == {Late, Busy}
+            monkeypatch.setattr(module, "PATIENCE", 10.0)
+            async with asyncio.timeout(5):
+                await egress.check("https://well.example.com/", owner="ben")
+        finally:
+            done.set()
+
+
+async def test_shares() -> None:
+    shares = Shares(8)
+    for _ in range(4):
+        await asyncio.wait_for(shares.acquire("ann"), 1)
+    assert shares.full("ann") and not shares.full("ben")
+    waiting = [asyncio.create_task(shares.acquire("ann")) for _ in range(2)]
+    for _ in range(2):
+        await asyncio.wait_for(shares.acquire("ben"), 1)
+    assert shares.full("ben") and not shares.full("eve")
+    first = asyncio.create_task(shares.acquire("ben"))
+    await asyncio.sleep(0)
+    waiting.pop().cancel()
+    shares.release("ann")
+    await asyncio.sleep(0)
+    assert not waiting[0].done(), "ann has her share while ben has his"
+    shares.release("ben")
+    await asyncio.wait_for(first, 1)
+    for _ in range(3):
+        shares.release("ann")
+    await asyncio.wait_for(waiting[0], 1)
+    for owner in ("ann", "ben", "ben"):
+        shares.release(owner)
+    assert not shares._waiting and not shares._running and not shares._taken
 
 
 # the engine

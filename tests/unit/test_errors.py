@@ -47,6 +47,7 @@ TABLE: dict[str, tuple[int, int, str, str, bool]] = {
     "VersionNotSupported": (-32009, 400, "FAILED_PRECONDITION", "VERSION_NOT_SUPPORTED", False),
     "ParseError": (-32700, 400, "INVALID_ARGUMENT", "PARSE_ERROR", False),
     "InvalidRequest": (-32600, 400, "INVALID_ARGUMENT", "INVALID_REQUEST", False),
+    "AmbiguousRequest": (-32600, 400, "INVALID_ARGUMENT", "INVALID_REQUEST", True),
     "MethodNotFound": (-32601, 404, "UNIMPLEMENTED", "METHOD_NOT_FOUND", False),
     "MethodNotAllowed": (-32601, 405, "UNIMPLEMENTED", "METHOD_NOT_FOUND", False),
     "InvalidParams": (-32602, 400, "INVALID_ARGUMENT", "INVALID_PARAMS", False),

@@ -10,6 +10,7 @@ import pytest
 from dragoman.caller import Scope
 from dragoman.events import Reply
 from dragoman.store import Line, Store
+from dragoman.stores import lanes
 from tests.unit.stores import (
     LONG,
     SCOPE,
@@ -146,6 +147,52 @@ async def test_the_longest_due_first_whose_ever_it_is(store: Store) -> None:
     await pause()
     found = [await store.dispatch(["busy", "other"], 1, LONG) for _ in range(3)]
     assert [line.task for (line,) in found] == ["b", "c", "a"]
+
+
+ANN, BEN, EVE = (Scope("agent", "tenant", name) for name in ("ann", "ben", "eve"))
+
+
+async def test_owners_take_turns_when_many_lines_are_due(store: Store) -> None:
+    for number in range(40):
+        await followed(store, f"a{number}", scope=ANN)
+    await followed(store, "b0", scope=BEN)
+    await followed(store, "e0", scope=EVE)
+    first = {line.task for line in await take(store, limit=8)}
+    assert len(first) >= 6, "who has the most gets what the others leave"
+    assert {"b0", "e0"} <= first
+    for number in range(1, 9):
+        await followed(store, f"b{number}", scope=BEN)
+    found = [line.task[0] for _ in range(3) for line in await take(store, limit=8)]
+    assert found.count("b") >= 5, "half of the time"
+    rest = [line.task for _ in range(9) for line in await take(store, limit=8)]
+    assert len({*first, *rest}) == len(first) + len(rest)
+    assert not await take(store), "all were taken, each once"
+
+
+async def test_owners_that_are_passed_over(store: Store) -> None:
+    for number in range(20):
+        await followed(store, f"a{number}", scope=ANN)
+    await followed(store, "b", scope=BEN)
+    passing = {("tenant", "ann"), ("tenant", "unknown")}
+    found = await store.dispatch(["agent"], 8, LONG, passing)
+    assert [line.task for line in found] == ["b"]
+    assert not await store.dispatch(["agent"], 8, LONG, passing)
+    everybody = {*passing, ("tenant", "ben")}
+    assert not await store.dispatch(["agent"], 8, LONG, everybody)
+    assert len(await take(store, limit=30)) == 20
+
+
+async def test_a_walk_among_owners_goes_on_where_it_ended(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes, "WALK", 3)
+    for number in range(10):
+        await followed(store, f"t{number}", scope=Scope("agent", "", f"owner{number}"))
+    passing = {("", "owner3")}
+    found = [
+        line.task for _ in range(12) for line in await store.dispatch(["agent"], 2, LONG, passing)
+    ]
+    assert sorted(found) == [f"t{number}" for number in range(10) if number != 3]
 
 
 async def test_webhooks_of_a_task_are_lines_of_their_own(store: Store) -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dragoman import Agent, Turn, clock
+from dragoman import Agent, Caller, Request, Turn, clock, push
 from dragoman.push import LONGEST, Failure, _verdict, delivery
 from dragoman.receiver import Notification, Receiver
 from dragoman.security import signature
-from dragoman.security.egress import Answer
+from dragoman.security.egress import Answer, Egress
 from dragoman.types import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from tests.receiving import Inbox, pushing, receiving
 from tests.serving import serving
@@ -359,6 +359,116 @@ async def test_many_lines_to_a_host_that_hangs_do_not_delay_another_host(kept: s
                 await sender.send("a", well.url.replace("127.0.0.1", "localhost"))
                 await well.end()
             assert len(dead.posts) == 8
+
+
+def named(request: Request) -> Caller:
+    """Whoever says so."""
+    return Caller(identity=request.headers["x-name"])
+
+
+async def test_hosts_of_one_owner_that_hang_do_not_delay_another_owner(kept: str) -> None:
+    async def resolve(host: str) -> Sequence[str]:
+        return ["127.0.0.1"]
+
+    way = Egress(allow=["*.test"], resolve=resolve, timeout=60.0, total=128)
+    async with receiving() as dead, receiving() as well:
+        dead.gate.clear()
+        async with pushing(store=kept, egress=way, push_timeout=60.0, identify=named) as sender:
+            sender.http.headers["x-name"] = "ann"
+            for number in range(200):
+                await sender.send(f"a{number}", dead.url.replace("127.0.0.1", f"h{number}.test"))
+            await dead.until(lambda: dead.busy == 64)
+            sender.http.headers["x-name"] = "ben"
+            async with asyncio.timeout(5):
+                await sender.send("a", well.url.replace("127.0.0.1", "well.test"))
+                await well.end()
+            assert dead.most == 64, "one owner alone has all that one may have"
+
+
+async def test_names_of_one_owner_that_hang_do_not_delay_another_owner() -> None:
+    async def resolve(host: str) -> Sequence[str]:
+        if host != "well.test":
+            await asyncio.Event().wait()
+        return ["127.0.0.1"]
+
+    way = Egress(allow=["*.test"], resolve=resolve, timeout=60.0, total=128)
+    settings: dict[str, Any] = {"push_timeout": 60.0, "identify": named}
+    async with receiving() as well, pushing(egress=way, **settings) as sender:
+        sender.http.headers["x-name"] = "ann"
+        for number in range(250):
+            await sender.send(f"a{number}", f"http://h{number}.test/")
+        sender.http.headers["x-name"] = "ben"
+        async with asyncio.timeout(4):  # a look-up has five seconds
+            await sender.send("a", well.url.replace("127.0.0.1", "well.test"))
+            await well.end()
+
+
+# ---- whole tasks, for clients before 1.0 ---------------------------------------------------
+
+
+def chatter() -> Agent:
+    """An agent that says many things, after its gate was opened."""
+    agent = Agent("Chatter", description="Says much.")
+    agent.gate = asyncio.Event()  # type: ignore[attr-defined]
+
+    @agent.handler
+    async def talk(turn: Turn) -> AsyncIterator[Any]:
+        await agent.gate.wait()  # type: ignore[attr-defined]
+        for number in range(int(turn.text)):
+            yield turn.working(f"{number} {'x' * 100}")
+        yield turn.complete("That is it")
+
+    return agent
+
+
+async def send_older(sender: Any, text: str, url: str) -> None:
+    """Begin a task as a client of 0.3 does."""
+    message = {"kind": "message", "messageId": "m", "role": "user", "parts": []}
+    message["parts"] = [{"kind": "text", "text": text}]
+    configuration = {"blocking": False, "pushNotificationConfig": {"url": url}}
+    params = {"message": message, "configuration": configuration}
+    answer = await sender.ask("/", jsonrpc="2.0", id=1, method="message/send", params=params)
+    assert "result" in answer.json(), answer.text
+
+
+async def test_whole_tasks_are_bounded_in_bytes(kept: str) -> None:
+    async with receiving() as inbox, pushing(chatter(), store=kept) as sender:
+        inbox.pace = 0.005
+        await send_older(sender, "2000", inbox.url)
+        begun = time.monotonic()
+        sender.agent.gate.set()
+        posts = await inbox.end()
+        took = time.monotonic() - begun
+    sizes = [len(post.body) for post in posts]
+    assert posts[-1].event["status"]["state"] == "completed"
+    assert len(posts[-1].event["history"]) == 2001
+    assert sum(sizes) < took * push.RATE + sizes[-1] + push.SMALL
+    told = [len(post.event["history"]) for post in posts]
+    assert told == sorted(told), "in order"
+    assert len({post.id for post in posts}) == len(posts)
+
+
+async def test_a_line_that_is_behind_gets_the_last_whole_task_alone(kept: str) -> None:
+    async with receiving() as inbox, pushing(chatter(), store=kept) as sender:
+        inbox.always = 503
+        await send_older(sender, "20", inbox.url)
+        sender.agent.gate.set()
+        (line,) = await sender.parked()
+        inbox.always, inbox.posts, inbox.ends = 200, [], []
+        assert await sender.store.redrive(line.task) == 1
+        (post,) = await inbox.end()
+        assert post.event["status"]["state"] == "completed"
+        await sender.lines(lambda lines: not lines)
+        assert len(inbox.posts) == 1
+
+
+async def test_few_small_tasks_are_all_posted() -> None:
+    async with receiving() as inbox, pushing(chatter(), poll=60.0) as sender:
+        await send_older(sender, "3", inbox.url)
+        sender.agent.gate.set()
+        posts = await inbox.end()
+    states = [post.event["status"]["state"] for post in posts]
+    assert states == ["working"] * 3 + ["completed"]
 
 
 async def test_a_task_that_never_ends_does_not_keep_the_place_at_its_host(kept: str) -> None:

@@ -509,6 +509,39 @@ async def test_a_body_that_does_not_arrive(desk: Desk, monkeypatch: pytest.Monke
         assert answer.status_code == 408
 
 
+async def test_unfinished_bodies_share_a_bound(desk: Desk) -> None:
+    """Signatures need the body, so anybody can begin to send one."""
+    size = 1024 * 1024
+    here = Receiver(keys=[KEY.text], max_body=size)
+    refused = asyncio.Queue[bytes]()
+
+    async def unfinished(number: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = f"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: {size}\r\n"
+        for name, value in signed(id=f"d-{number}").items():
+            head += f"{name}: {value}\r\n"
+        try:
+            writer.write(head.encode() + b"\r\n" + b" " * (size - 1))
+            refused.put_nowait(await reader.readline())
+        finally:
+            writer.transport.abort()
+
+    async with sender(plain, here, desk.handle) as post, asyncio.timeout(10):
+        port = httpx.URL(post.url).port
+        bodies = [asyncio.create_task(unfinished(number)) for number in range(12)]
+        while here._held < (module.BODIES - 1) * size:
+            await asyncio.sleep(0.005)
+        for _ in range(12 - module.BODIES):
+            assert b" 503 " in await refused.get()
+        assert here._held <= module.BODIES * size
+        assert (await post(signed())).status_code == 200, "a small one is taken all the same"
+        for body in bodies:
+            body.cancel()
+        await asyncio.gather(*bodies, return_exceptions=True)
+        while here._held:
+            await asyncio.sleep(0.005)
+
+
 # ---- once, over HTTP -----------------------------------------------------------------------
 
 

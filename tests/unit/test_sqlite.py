@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from dragoman.caller import Caller
+from dragoman.caller import Caller, Scope
 from dragoman.errors import Unavailable
 from dragoman.events import Entry, Received
 from dragoman.stores.sqlite import SqliteStore, schema
 from dragoman.stores.sqlite.driver import STANDARD, Driver
 from dragoman.stores.sqlite.schema import Unusable
 from dragoman.types import Message, Part, Role, TaskState
-from tests.unit.stores import SCOPE, accept, artifact, claim, status
+from tests.unit.stores import SCOPE, accept, artifact, claim, followed, status
 
 
 class Flaky:
@@ -220,3 +220,19 @@ async def test_a_file_of_the_first_version_is_brought_up_to_date(tmp_path: Path)
         ids.append(store.id)
         await store.close()
     assert ids[0] == ids[1] != ""
+
+
+async def test_lines_of_older_files_get_the_lanes_of_their_owners(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    store = SqliteStore(path)
+    await store.open()
+    for name in ("a", "b"):
+        await followed(store, name, scope=Scope("agent", "", name))
+    await store.close()
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript("DROP INDEX line_lane; ALTER TABLE line DROP COLUMN lane")
+        db.executescript(schema._LANES)
+    await store.open()
+    (line,) = await store.dispatch(["agent"], 9, 30.0, {("", "a")})
+    assert line.task == "b"
+    await store.close()

@@ -16,6 +16,7 @@ from dragoman.errors import LimitExceeded, TaskNotCancelable, TaskNotFound, Unsu
 from dragoman.events import CancelRequested, Received
 from dragoman.lifecycle import fold
 from dragoman.store import (
+    PAGE_BYTES,
     Claim,
     Conflict,
     Draft,
@@ -1070,6 +1071,36 @@ async def test_a_status_time_that_comes_back_lists_nothing_twice(store: Store) -
     page = await store.list(SCOPE, Query())
     assert ([item.id for item in page.tasks], page.total) == (["a"], 1)
     assert await pages(store, Query(size=1)) == ["a"]
+
+
+@pytest.mark.parametrize("artifacts", [True, False])
+async def test_a_page_has_a_limit_in_bytes(store: Store, artifacts: bool) -> None:
+    large = PAGE_BYTES // 3 + 1
+    for number in range(7):
+        said_twice = "m" if artifacts else "x" * (large // 2)  # the id is the text as well
+        await accept(store, f"t{number}", said_twice, at=stamp(number))
+    for held in await store.claim(["agent"], "w", LONG, 9):
+        text = "y" * (large if artifacts else 4 * large)
+        await store.append(held, said(held, artifact(held.head.id, text)))
+    sizes, cursor, seen = [], None, []
+    while True:
+        page = await store.list(SCOPE, Query(cursor=cursor, artifacts=artifacts))
+        assert page.total == 7
+        sizes.append(len(page.tasks))
+        seen += [item.id for item in page.tasks]
+        if (cursor := page.cursor) is None:
+            break
+    assert sizes == [3, 3, 1]
+    assert seen == [f"t{number}" for number in range(6, -1, -1)]
+
+
+async def test_a_task_larger_than_a_page_is_listed(store: Store) -> None:
+    await accept(store, "small", at=stamp(0))
+    await accept(store, "large", "x" * PAGE_BYTES, at=stamp(1))
+    page = await store.list(SCOPE, Query())
+    assert [item.id for item in page.tasks] == ["large"]
+    page = await store.list(SCOPE, Query(cursor=page.cursor))
+    assert ([item.id for item in page.tasks], page.cursor) == (["small"], None)
 
 
 class Shown:

@@ -750,6 +750,98 @@ async def test_a_skill_that_is_no_more(log: pytest.LogCaptureFixture) -> None:
     assert "echo" in log.text
 
 
+# ---- what one owner may have ---------------------------------------------------------------
+
+
+class Busy:
+    """A worker whose turns go on until they are let go; callers are named by a letter."""
+
+    def __init__(self, max_running: int) -> None:
+        self.gates: dict[str, asyncio.Event] = {}
+        self.running: list[str] = []
+        self.begun: list[str] = []
+        self.most = 0
+        """The most that one owner had while others waited."""
+        self.world = World(self.handler, max_running=max_running)
+
+    async def handler(self, turn: Turn) -> str:
+        """Goes on until it is let go."""
+        name = turn.text
+        self.running.append(name)
+        self.begun.append(name)
+        if any(other[0] != name[0] for other in self.gates.keys() - set(self.begun)):
+            self.most = max(self.most, self.count(name[0]))
+        await self.gates[name].wait()
+        self.running.remove(name)
+        return name
+
+    def count(self, owner: str) -> int:
+        """How many turns of one owner run."""
+        return sum(1 for name in self.running if name[0] == owner)
+
+    async def send(self, *names: str) -> None:
+        """Accept messages, and wait for nothing."""
+        for name in names:
+            self.gates[name] = asyncio.Event()
+            scope = Scope(self.world.agent.key, "", name[0])
+            asked = SendMessageRequest(message=message(name))
+            await self.world.service._accept(asked, scope, Call(Caller(identity=name[0])))
+
+    async def end(self, name: str) -> None:
+        """Let a turn end, and wait for who comes next."""
+        before = len(self.running)
+        self.gates[name].set()
+        await self.world.until(lambda: name not in self.running and len(self.running) == before)
+
+
+async def test_an_owner_has_at_most_half_while_others_wait() -> None:
+    busy = Busy(4)
+    await busy.send(*(f"a{n}" for n in range(20)))
+    await busy.send(*(f"b{n}" for n in range(6)))
+    async with busy.world.working():
+        await busy.world.until(lambda: len(busy.running) == 4)
+        for _ in range(10):
+            await busy.end(busy.running[-1])
+        assert busy.most == 2
+        for gate in busy.gates.values():
+            gate.set()
+        await busy.world.until(lambda: not busy.running)
+
+
+async def test_an_owner_alone_has_all_and_another_gets_the_next() -> None:
+    busy = Busy(4)
+    async with busy.world.working():
+        await busy.send(*(f"a{n}" for n in range(40)))
+        await busy.world.until(lambda: len(busy.running) == 4)
+        await busy.send("b0", "b1", "b2")
+        await busy.end("a0")
+        assert busy.count("b") == 1, "nobody is kept waiting by those who are many"
+        await busy.end("a1")
+        assert (busy.count("a"), busy.count("b")) == (2, 2)
+        await busy.end("b0")
+        assert (busy.count("a"), busy.count("b")) == (2, 2)
+        for gate in busy.gates.values():
+            gate.set()
+        await busy.world.until(lambda: not busy.running)
+
+
+async def test_of_a_single_slot_owners_take_turns() -> None:
+    busy = Busy(1)
+    seen = []
+    async with busy.world.working():
+        await busy.send(*(f"a{n}" for n in range(6)))
+        await busy.send(*(f"b{n}" for n in range(3)))
+        for _ in range(6):
+            await busy.world.until(lambda: busy.running)
+            (name,) = busy.running
+            seen.append(name)
+            await busy.end(name)
+        for gate in busy.gates.values():
+            gate.set()
+        await busy.world.until(lambda: not busy.running)
+    assert seen == ["a0", "a1", "b0", "a2", "b1", "a3"]  # the first two were there before
+
+
 # ---- answers that are lost -----------------------------------------------------------------
 
 
@@ -1081,13 +1173,11 @@ class Broken(MemoryStore):
         self.failures[name] = self.failures.get(name, 0) - 1
         return self.failures[name] >= 0
 
-    def claim(
-        self, agents: Collection[str], worker: str, lease: float, limit: int
-    ) -> asyncio.Future[Sequence[Claim]]:
+    def claim(self, *arguments: Any) -> asyncio.Future[Sequence[Claim]]:
         """Perhaps fails."""
         if self.broken("claim"):
             return _failed()
-        return super().claim(agents, worker, lease, limit)
+        return super().claim(*arguments)
 
     def append(
         self, claim: Claim, entries: Sequence[Entry], *, release: bool = False

@@ -40,7 +40,7 @@ async def connect(urls: Sequence[str], subject: str, heard: Heard, stir: Stir) -
     wire = Wire(client, subject)
 
     async def hear(message: Msg) -> None:
-        heard(message.data.decode(errors="replace"))
+        heard(message.data)
 
     async def closed() -> None:
         stir()

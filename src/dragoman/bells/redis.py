@@ -60,9 +60,7 @@ class Wire:
 async def connect(url: str, channel: str, heard: Heard, stir: Stir) -> Line:
     """A line to the server."""
     # it would connect again by itself, and nobody would know what was missed
-    client: Redis = Redis.from_url(
-        url, decode_responses=True, encoding_errors="replace", retry=Retry(NoBackoff(), 0)
-    )
+    client: Redis = Redis.from_url(url, retry=Retry(NoBackoff(), 0))
     wire = Wire(client, f"{channel}@{database(client)}")
     try:
         await wire.open(heard, stir)

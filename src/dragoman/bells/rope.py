@@ -34,7 +34,7 @@ PARTING = 1.0
 AGAIN = (0.1, 5.0)
 """The first and the longest pause before connecting again."""
 
-Heard = Callable[[str], None]
+Heard = Callable[[str | bytes], None]
 Stir = Callable[[], None]
 
 
@@ -71,6 +71,7 @@ class Rope:
         self._ending = asyncio.Event()
         self._echoed = asyncio.Event()
         self._down = False
+        self._oversized = 0
 
     async def open(self) -> None:
         """Connect; if that fails, go on trying without delaying anybody."""
@@ -167,15 +168,32 @@ class Rope:
             self._stirred.clear()
         raise ConnectionError("the connection was lost")
 
-    def _hear(self, word: str) -> None:
-        """Wake whoever waits on one of the topics; our own have been woken."""
-        name, *topics = word.split("\n")
+    def _hear(self, word: str | bytes) -> None:
+        """Wake whoever waits on one of the topics; our own have been woken. A word that none of
+        us sends is dropped by its length, before anything looks at it."""
+        if len(word) > SIZE:
+            self._drop(len(word))
+            return
+        text = word if isinstance(word, str) else word.decode(errors="replace")
+        name, *topics = text.split("\n")
         if name == self._id:
             self._echoed.set()
             return
         wake = self.ears.wake
         for topic in topics:
             wake(topic)
+
+    def _drop(self, size: int) -> None:
+        """Count what was too long, and say it the first time."""
+        self._oversized += 1
+        if self._oversized == 1:
+            logger.warning(
+                "the bell at %s: another program published %d bytes on our channel; replicas send "
+                "at most %d; this and further oversized words are ignored",
+                self._place,
+                size,
+                SIZE,
+            )
 
     def _tell(self, error: Exception) -> None:
         """Say once that it is gone."""

@@ -15,10 +15,17 @@ from dragoman.bindings.signer import JWKS
 from dragoman.caller import Call
 from dragoman.dialects.v0_3.card import merged, old
 from dragoman.dialects.v1_0 import encode
-from dragoman.errors import A2AError, InternalError, MethodNotAllowed, MethodNotFound
+from dragoman.errors import (
+    A2AError,
+    InternalError,
+    MethodNotAllowed,
+    MethodNotFound,
+    Misdirected,
+)
 from dragoman.operations import BY_CALL
 from dragoman.security.jwk import Key
 from dragoman.security.signing import signatures, signed
+from dragoman.settings import Settings
 from dragoman.telemetry import logger
 from dragoman.types import AgentCard, GetExtendedAgentCardRequest
 
@@ -68,8 +75,20 @@ async def serve(endpoint: Endpoint, exchange: Exchange) -> None:
         form = FORMS[_version(exchange)]
         body, tag = await endpoint.card_bytes(exchange, form)
     except A2AError as error:
+        if isinstance(error, Misdirected):
+            endpoint.note_refusal("host", exchange, error)
         return await fail(exchange, error)
-    return await _show(endpoint, exchange, body, tag, JSON, (b"vary", b"A2A-Version"))
+    depends = vary(endpoint.settings, b"A2A-Version")
+    return await _show(endpoint, exchange, body, tag, JSON, *depends)
+
+
+def vary(settings: Settings, *names: bytes) -> list[tuple[bytes, bytes]]:
+    """The header that says on which others an answer depends which tells the server's address."""
+    if settings.forwarded and not settings.url:
+        names = (*names, b"X-Forwarded-Proto", b"X-Forwarded-Host", b"X-Forwarded-Prefix")
+    elif settings.forwarded and settings.hsts:
+        names = (*names, b"X-Forwarded-Proto")
+    return [(b"vary", b", ".join(names))] if names else []
 
 
 async def keys(endpoint: Endpoint, exchange: Exchange) -> None:

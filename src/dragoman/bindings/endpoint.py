@@ -15,11 +15,13 @@ from msgspec.structs import replace
 from dragoman import dialects
 from dragoman.bindings.body import Bodies
 from dragoman.bindings.exchange import Exchange, Inquiry, named
+from dragoman.bindings.headers import SINGLE
+from dragoman.bindings.hosts import Hosts
 from dragoman.bindings.observer import Observer, Run
 from dragoman.bindings.signer import EXAMPLE, Signer
 from dragoman.bindings.sse import Streams, current
-from dragoman.caller import Call, Caller, Request, Scope, fault
-from dragoman.errors import A2AError, Forbidden, InvalidParams, Unauthenticated
+from dragoman.caller import Call, Caller, Request, Scope, fault, long
+from dragoman.errors import A2AError, Forbidden, InvalidParams, TaskNotFound, Unauthenticated
 from dragoman.metrics import Metrics
 from dragoman.operations import Operation
 from dragoman.otel import Spans
@@ -33,7 +35,11 @@ from dragoman.types import (
     CancelTaskRequest,
     DeleteTaskPushNotificationConfigRequest,
     GetExtendedAgentCardRequest,
+    GetTaskPushNotificationConfigRequest,
+    GetTaskRequest,
+    ListTaskPushNotificationConfigsRequest,
     SendMessageRequest,
+    SubscribeToTaskRequest,
     TaskPushNotificationConfig,
     Wire,
 )
@@ -55,12 +61,15 @@ PARTICULARS = frozenset(
 )
 """The headers without which one anonymous call is like the other."""
 AUDITED = frozenset(("cancel", "create_webhook", "delete_webhook", "extended_card"))
-"""The operations that are put down whatever comes of them; of others, only refusals are."""
+"""The operations that are put down whatever comes of them. Of others, refusals are, and tasks that
+are named and not the caller's, whether they exist or not."""
 CARDS = 64
 METADATA = "/.well-known/oauth-protected-resource"
 """Where an agent says whose tokens it takes; its own path stands behind."""
 _PREFIX = re.compile(r"(?:/[\w.~!$&'()*+,;=:@%-]+)*", re.ASCII)
 LONGEST_KEY = 256
+LONGEST_TASK = 128
+"""The most characters of a task id in an audit line."""
 
 
 class Endpoint:
@@ -76,6 +85,7 @@ class Endpoint:
         identify: Identify | None = None,
         gate: Gate | None = None,
         limits: Limits | None = None,
+        hosts: Hosts,
         prefix: str = "",
     ) -> None:
         self.service = service
@@ -84,6 +94,9 @@ class Endpoint:
         self.bodies = bodies
         self.identify = identify
         self.gate = gate
+        self.hosts = hosts
+        self.single = SINGLE | {name.encode() for name in gate.headers} if gate else SINGLE
+        """The headers that must not be repeated."""
         self.prefix = prefix
         """The agent's own part of the path, where several share an application."""
         self.grpc = 0
@@ -107,6 +120,13 @@ class Endpoint:
         """A request came to nothing."""
         if self._observer is not None:
             self._observer.refused(error, exchange)
+        if isinstance(error, Sought):
+            self._note(error.event, exchange, error.reason, error.who, **error.about)
+
+    def note_refusal(self, event: str, exchange: Inquiry, error: A2AError) -> None:
+        """Put down a request that was refused before it was known who asks."""
+        if self.settings.audit:
+            self._note(event, exchange, error.reason)
 
     async def sign(self, keys: Sequence[Key]) -> None:
         """Sign the card with these keys from now on; ValueError if it cannot be signed."""
@@ -138,7 +158,7 @@ class Endpoint:
         if self.identify is None:
             return ANONYMOUS["1.0"].caller
         request = exchange.request()
-        if "dpop" in request.headers:
+        if "dpop" in request.headers and self.known(exchange):
             request = replace(request, url=exchange.called(self._base(exchange)))
         SHOWN.set((request.headers, request.query))
         found = self.identify(request)
@@ -146,6 +166,8 @@ class Endpoint:
         for name in ("identity", "realm", "tenant"):
             if why := fault(getattr(caller, name)):
                 raise Unauthenticated(f"The caller's {name} {why}")
+        if why := long(caller.tenant):
+            raise Unauthenticated(f"The caller's tenant {why}")
         # It is stored with the message: what cannot be read back must not get there.
         return msgspec.json.decode(msgspec.json.encode(caller), type=Caller)
 
@@ -200,7 +222,7 @@ class Endpoint:
         if self.gate is None or not isinstance(error, Unauthenticated | Forbidden):
             return
         # over gRPC nobody has named an address of HTTP
-        known = self.settings.url or isinstance(exchange, Exchange)
+        known = self.settings.url or (isinstance(exchange, Exchange) and self.known(exchange))
         where = f"{self._base(exchange)}{METADATA}{self.prefix}" if known else ""
         if told := self.gate.challenge(error, where):
             error.headers["www-authenticate"] = told
@@ -236,6 +258,10 @@ class Endpoint:
             answer = await answering
             result = "ok"
             return answer
+        except TaskNotFound as error:
+            # a binding may look for it in another version: what comes of the last one is put down
+            told = False
+            raise Sought(error, event, call.caller, about) from error
         except Exception as error:
             result, told = _outcome(error), told or isinstance(error, Unauthenticated | Forbidden)
             raise
@@ -303,6 +329,11 @@ class Endpoint:
             self._cards[key] = known
         return known
 
+    def known(self, exchange: Inquiry) -> bool:
+        """Whether the address at which the caller reaches it is known to be the server's own. Any
+        other is never told to who looks for a place to get a token, nor compared with a proof."""
+        return self.hosts.own(exchange) if isinstance(exchange, Exchange) else True
+
     def url(self, exchange: Inquiry) -> str:
         """Where the caller reaches this agent: as configured, else as it asked."""
         return self._base(exchange) + self.prefix
@@ -321,6 +352,19 @@ class Endpoint:
         return f"{scheme}://{host}{root}"
 
 
+class Sought(TaskNotFound):
+    """A task that somebody named is not there for them, and an auditor wants to know."""
+
+    def __init__(self, error: TaskNotFound, event: str, who: Caller, about: dict[str, str]) -> None:
+        super().__init__(
+            error.message,
+            violations=error.violations,
+            metadata=error.metadata,
+            headers=error.headers,
+        )
+        self.event, self.who, self.about = event, who, about
+
+
 def _outcome(error: Exception) -> str:
     return error.reason if isinstance(error, A2AError) else type(error).__name__
 
@@ -332,15 +376,19 @@ def _about(request: Wire) -> dict[str, str]:
     match request:
         case TaskPushNotificationConfig():
             task, config = request.task_id, request
-        case DeleteTaskPushNotificationConfigRequest():
+        case (
+            GetTaskPushNotificationConfigRequest()
+            | ListTaskPushNotificationConfigsRequest()
+            | DeleteTaskPushNotificationConfigRequest()
+        ):
             task = request.task_id
-        case CancelTaskRequest():
+        case GetTaskRequest() | SubscribeToTaskRequest() | CancelTaskRequest():
             task = request.id
         case SendMessageRequest():
             task = request.message.task_id
             if request.configuration is not None:
                 config = request.configuration.task_push_notification_config
-    found = {"task": task, "asked": getattr(request, "tenant", "")}
+    found = {"task": task[:LONGEST_TASK], "asked": getattr(request, "tenant", "")}
     if isinstance(request, DeleteTaskPushNotificationConfigRequest):
         found["webhook"] = request.id
     if config:

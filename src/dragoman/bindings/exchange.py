@@ -141,11 +141,15 @@ class Exchange:
 
     def request(self) -> Request:
         """What `identify` is shown."""
+        headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in self.scope["headers"]}
+        if b"cookie" in self.headers:  # HTTP/2 may split it
+            lines = [v for k, v in self.scope["headers"] if k == b"cookie"]
+            headers["cookie"] = b"; ".join(lines).decode("latin-1")
         return Request(
             method=self.method,
             path=self.scope["path"],
             query=self.scope.get("query_string", b"").decode("latin-1"),
-            headers={k.decode("latin-1"): v.decode("latin-1") for k, v in self.scope["headers"]},
+            headers=headers,
             client=self.peer,
             certificate=self._certificate(),
         )
@@ -165,8 +169,8 @@ class Exchange:
         """The whole body: bounded in size and time, declared as JSON, with a bounded number of
         elements and levels. It is to be decoded before anything else is waited for."""
         kind = self.headers.get(b"content-type")
-        if kind is not None and kind != JSON:
-            _check_type(kind)
+        if kind != JSON:
+            self._check_type(kind or b"")
         settings = self.settings
         if self._declared() > settings.max_body:
             raise _too_large(settings.max_body)
@@ -174,6 +178,17 @@ class Exchange:
         found = await self.bodies.wait(self._read(settings.max_body, arriving), arriving)
         await self.bodies.admit(found)
         return found
+
+    def _check_type(self, kind: bytes) -> None:
+        # A browser may send other types, or none, across sites without asking first.
+        bare = kind.partition(b";")[0].strip().lower()
+        if bare in (JSON, A2A) or bare.endswith(b"+json"):
+            return
+        if kind.strip():
+            text = bare.decode("latin-1")[:64]
+            raise MediaTypeNotAccepted(f"Content-Type must be application/json, not {text!r}")
+        if b"origin" in self.headers or self.header(b"sec-fetch-site") == "cross-site":
+            raise MediaTypeNotAccepted("Content-Type must be application/json, and is missing")
 
     async def _read(self, limit: int, arriving: Arriving) -> bytes:
         chunks: list[bytes] = []
@@ -268,11 +283,3 @@ def _too_large(limit: int) -> TooLarge:
 def headers_of(values: dict[str, str]) -> Headers:
     """Header values as ASGI wants them."""
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in values.items()]
-
-
-def _check_type(kind: bytes) -> None:
-    # A browser may send other types across sites without asking first.
-    bare = kind.partition(b";")[0].strip().lower()
-    if bare not in (JSON, A2A, b"") and not bare.endswith(b"+json"):
-        text = bare.decode("latin-1")[:64]
-        raise MediaTypeNotAccepted(f"Content-Type must be application/json, not {text!r}")

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import grpc
 from google.protobuf import descriptor_pool
@@ -19,12 +19,20 @@ from grpc_reflection.v1alpha import reflection
 from dragoman import dialects
 from dragoman.bindings.body import Bodies
 from dragoman.bindings.endpoint import ANONYMOUS, Endpoint
+from dragoman.bindings.headers import check_single
 from dragoman.bindings.sse import asking, current, formed, wrote
 from dragoman.caller import Call, Caller, Request
 from dragoman.dialects import protobuf, v1_0
 from dragoman.dialects.protobuf.speech import BARE, OLDER, SPEECHES, Speech
 from dragoman.dialects.v0_3 import proto as v0_3
-from dragoman.errors import A2AError, InternalError, InvalidRequest, TooSlow, Unavailable
+from dragoman.errors import (
+    A2AError,
+    AmbiguousRequest,
+    InternalError,
+    InvalidRequest,
+    TooSlow,
+    Unavailable,
+)
 from dragoman.events import RESUME, Entry, placed
 from dragoman.metrics import Metrics
 from dragoman.operations import Operation
@@ -239,6 +247,16 @@ class Inquiry:
         self.counted = False
         self.headers = {name.encode(): value for name, value in context.invocation_metadata() or ()}
 
+    def check_single(self, endpoint: Endpoint) -> None:
+        """AmbiguousRequest if metadata that may stand only once are repeated."""
+        pairs = self.context.invocation_metadata() or ()
+        if len(self.headers) < len(pairs):
+            try:
+                check_single((name.encode() for name, _ in pairs), endpoint.single)
+            except AmbiguousRequest as error:
+                endpoint.note_refusal("headers", self, error)
+                raise
+
     def header(self, name: bytes) -> str:
         """See `exchange.Inquiry`."""
         return _text(self.headers.get(name, "")).strip()
@@ -266,8 +284,10 @@ class Inquiry:
         return bytes(shown[0])
 
     def called(self, base: str) -> str:
-        """See `exchange.Inquiry`."""
-        return self.method
+        """See `exchange.Inquiry`. Of the address, only the host is known, and only if it is set."""
+        told = self.settings.grpc_url or self.settings.url
+        host = urlsplit(told if "//" in told else f"//{told}").hostname or ""
+        return f"//[{host}]{self.method}" if ":" in host else f"{host and '//'}{host}{self.method}"
 
     @property
     def peer(self) -> str:
@@ -292,6 +312,7 @@ def _handler(endpoint: Endpoint, speech: Speech, operation: Operation) -> grpc.R
 
     async def begin(inquiry: Inquiry) -> tuple[Call, Any]:
         version = dialects.agreed(inquiry.header(b"a2a-version"), (speech.version,))
+        inquiry.check_single(endpoint)
         if endpoint.plain(inquiry):
             call = ANONYMOUS[version]
         else:

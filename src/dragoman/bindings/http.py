@@ -98,6 +98,7 @@ async def serve(endpoint: Endpoint, exchange: Exchange, path: str) -> None:
         return await fail(exchange, InternalError.of(error), version)
     if isinstance(answer, Stream):
         return await _stream(endpoint, exchange, answer, call)
+    del answer  # a slow reader holds one copy, and not two
     headers = activated(call)
     if exchange.method == "GET":
         headers.append(PRIVATE)

@@ -148,6 +148,7 @@ async def serve(endpoint: Endpoint, exchange: Exchange) -> None:
     if isinstance(answer, Stream):
         return await _stream(endpoint, exchange, answer, asked, call)
     body = b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (asked.id, result)
+    del answer, result  # a slow reader holds one copy, and not three
     await exchange.respond(200, body, headers=activated(call))
     return None
 

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
+from dragoman.bindings.card import vary
 from dragoman.bindings.endpoint import METADATA, Endpoint
 from dragoman.bindings.exchange import JSON, Exchange
 from dragoman.bindings.http import fail
 from dragoman.dialects.v1_0 import encode
-from dragoman.errors import MethodNotAllowed, MethodNotFound
+from dragoman.errors import MethodNotAllowed, MethodNotFound, Misdirected
 
 
 async def serve(found: Endpoint | None, exchange: Exchange) -> None:
@@ -21,8 +22,16 @@ async def serve(found: Endpoint | None, exchange: Exchange) -> None:
     if exchange.method not in ("GET", "HEAD"):
         allowed = {"allow": "GET, HEAD"}
         return await fail(exchange, MethodNotAllowed("The metadata take GET", headers=allowed))
+    if not found.known(exchange):
+        wrong = Misdirected(
+            "The metadata name only a host that is trusted; the server's `url` or `hosts` says"
+            " which"
+        )
+        found.note_refusal("host", exchange, wrong)
+        return await fail(exchange, wrong)
     headers = [
         (b"cache-control", b"public, max-age=%d" % found.settings.card_age),
+        *vary(found.settings),
         (b"access-control-allow-origin", b"*"),
     ]
     return await exchange.respond(200, encode(document(found, exchange)), JSON, headers)

@@ -175,7 +175,9 @@ def _worker(arguments: argparse.Namespace) -> int:
 def _config(arguments: argparse.Namespace) -> int:
     values = _settings(arguments).masked()
     if arguments.json:
-        print(json.dumps(values, indent=2))
+        from dragoman.cli.table import json_text
+
+        print(json_text(json.dumps(values, indent=2)))
         return 0
     for name, value in values.items():
         shown = _toml(value)

@@ -121,7 +121,12 @@ class Chat:
     def _say(self, text: str, **saying: Any) -> None:
         parts: list[File | Part] = [*([Part(text=text)] if text.strip() else []), *self._attached]
         stream = self._agent.stream(
-            parts, task=self._waiting, context=self._context, **self._saying(), **saying
+            parts,
+            task=self._waiting,
+            context=self._context,
+            keep=False,  # it is on the screen
+            **self._saying(),
+            **saying,
         )
         try:
             with stream:

@@ -15,7 +15,7 @@ import msgspec
 
 from dragoman.cli import UsageError, reach
 from dragoman.cli.paint import DIM, RED, YELLOW, paint
-from dragoman.cli.table import count, plain
+from dragoman.cli.table import count, json_text, plain
 
 if TYPE_CHECKING:
     from dragoman.client.discovery import Document
@@ -68,7 +68,7 @@ def _report(found: Document, arguments: argparse.Namespace) -> int:
     findings = check(found.body, url=found.url, headers=found.headers)
     if arguments.json:
         for finding in findings:
-            print(json.dumps(msgspec.to_builtins(finding)))
+            print(json_text(json.dumps(msgspec.to_builtins(finding))))
     else:
         for line in text(findings, shutil.get_terminal_size((100, 24)).columns):
             print(line)

@@ -14,9 +14,9 @@ from typing import BinaryIO
 
 import msgspec
 
-from dragoman.caller import fault, qualified
+from dragoman.caller import fault, long, owner_key, qualified
 from dragoman.cli import UsageError, sheet
-from dragoman.cli.table import Meter, count, size
+from dragoman.cli.table import Meter, count, json_text, size
 from dragoman.stores import dump
 from dragoman.stores.clerk import BATCH, HEAVY, Choice, Clerk, Differs, Make, Pruned
 from dragoman.stores.dump import Dump
@@ -45,7 +45,7 @@ def list_(arguments: Namespace, make: Make) -> int:
     choice = Choice(
         agent=arguments.agent,
         tenant=arguments.tenant,
-        owner=owner,
+        owner=owner_key(owner) if owner and long(owner) else owner,
         context=arguments.context,
         state=_state(arguments.state) if arguments.state else None,
         since=arguments.since or "",
@@ -54,7 +54,7 @@ def list_(arguments: Namespace, make: Make) -> int:
     with make() as clerk:
         rows = clerk.tasks(choice)
     if arguments.json:
-        print(json.dumps([sheet.head(row) for row in rows], indent=2))
+        print(json_text(json.dumps([sheet.head(row) for row in rows], indent=2)))
     elif rows:
         print(sheet.heads(rows))
     else:
@@ -76,7 +76,7 @@ def show(arguments: Namespace, make: Make) -> int:
             }
             if arguments.events:
                 found["events"] = [sheet.event(entry) for entry in events]
-            print(json.dumps(found, indent=2))
+            print(json_text(json.dumps(found, indent=2)))
             return 0
         for line in sheet.text(row, task, lines):
             print(line)
@@ -92,7 +92,10 @@ def follow(arguments: Namespace, make: Make) -> int:
     # an interrupt is how one leaves
     with suppress(KeyboardInterrupt), make() as clerk:
         for entry in clerk.follow(arguments.task, arguments.after, PAUSE):
-            shown = json.dumps(sheet.event(entry)) if arguments.json else sheet.entry(entry)
+            if arguments.json:
+                shown = json_text(json.dumps(sheet.event(entry)))
+            else:
+                shown = sheet.entry(entry)
             print(shown, flush=True)
     return 0
 
@@ -102,7 +105,7 @@ def webhooks(arguments: Namespace, make: Make) -> int:
     with make() as clerk:
         found = clerk.lines(arguments.limit, parked=arguments.parked)
     if arguments.json:
-        print(json.dumps([sheet.webhook(waiting) for waiting in found], indent=2))
+        print(json_text(json.dumps([sheet.webhook(waiting) for waiting in found], indent=2)))
     elif found:
         print(sheet.webhooks(found))
     else:

@@ -6,20 +6,24 @@ import argparse
 import json
 import secrets
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from dragoman.cli import UsageError, reach
 from dragoman.cli.paint import DIM, GREEN, RED, paint
 from dragoman.cli.screen import Screen, complaint
-from dragoman.cli.table import plain, table
+from dragoman.cli.table import json_text, plain, table
 from dragoman.dialects import v1_0
-from dragoman.errors import A2AError, MethodNotAllowed
+from dragoman.errors import A2AError
 from dragoman.types import AuthenticationInfo, TaskPushNotificationConfig
 
 if TYPE_CHECKING:
     from dragoman.client import Client
     from dragoman.receiver import Receiver
+
+CONNECTIONS = 256
+"""The most connections of `listen`; more are answered with 503."""
 
 
 def add(commands: Any) -> None:
@@ -93,7 +97,7 @@ async def _list(agent: Client, arguments: argparse.Namespace) -> int:
     found = [config async for config in agent.task(arguments.task).webhooks()]
     if arguments.json:
         for config in found:
-            print(v1_0.encode(config).decode())
+            print(json_text(v1_0.encode(config)))
     else:
         rows = [(config.id, config.url, _how(config)) for config in found]
         print(table(("id", "url", "proves itself by"), rows) if rows else "no webhooks")
@@ -113,7 +117,7 @@ async def _delete(agent: Client, arguments: argparse.Namespace) -> int:
 
 def _show(config: TaskPushNotificationConfig, as_json: bool) -> int:
     if as_json:
-        print(v1_0.encode(config).decode())
+        print(json_text(v1_0.encode(config)))
     else:
         print(f"{plain(config.id)}  {plain(config.url)}  {_how(config)}".rstrip())
     return 0
@@ -162,7 +166,13 @@ def _listen(arguments: argparse.Namespace) -> int:
                     f"have a task pushed here: dragoman push add AGENT TASK {url} --token {token}"
                 )
 
-    config = uvicorn.Config(hook, log_config=None, lifespan="off", access_log=False)
+    config = uvicorn.Config(
+        hook,
+        log_config=None,
+        lifespan="off",
+        access_log=False,
+        limit_concurrency=CONNECTIONS,
+    )
     server = Listening(config)
     with suppress(KeyboardInterrupt):  # uvicorn passes it on
         server.run(sockets=[listener])
@@ -181,24 +191,21 @@ class Hook:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Take one."""
-        body = b""
-        while (message := await receive())["type"] == "http.request":
-            body += message.get("body", b"")
-            if not message.get("more_body"):
-                break
-        headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
+        from dragoman.receiver import Gone
+
         try:
-            if scope["method"] != "POST":
-                raise MethodNotAllowed("a webhook is posted")
-            notification = self._receiver.verify(headers, body)
+            notification, body = await self._receiver.read(scope, receive)
             self._receiver.done(notification)
+        except Gone:
+            return
         except A2AError as error:
             _note(paint(f"refused ({error.http}): {complaint(error)}", RED, sys.stderr))
-            await _answer(send, error.http, json.dumps(error.to_http()).encode())
+            headers = [(name.encode(), value.encode()) for name, value in error.headers.items()]
+            await _answer(send, error.http, json.dumps(error.to_http()).encode(), headers)
             return
         await _answer(send, 200, b"{}")
         if self._json:
-            print(body.decode("utf-8", "replace").strip(), flush=True)
+            print(json_text(body.strip()).replace("\n", " "), flush=True)
         else:
             again = "" if notification.fresh else ", which had come before"
             told = f"task {plain(notification.task_id)}{again}" if notification.task_id else again
@@ -210,9 +217,13 @@ class Hook:
             self._end()
 
 
-async def _answer(send: Any, status: int, body: bytes) -> None:
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+async def _answer(
+    send: Any, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]] = ()
+) -> None:
+    kinds = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send(
+        {"type": "http.response.start", "status": status, "headers": [*kinds, *headers]},
+    )
     await send({"type": "http.response.body", "body": body})
 
 

@@ -55,6 +55,11 @@ def add(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
     group.add_argument(
         "--issuer", default="", metavar="URL", help="the OAuth server, if it is not the agent's own"
     )
+    group.add_argument(
+        "--resource",
+        metavar="URL",
+        help="what the OAuth token is for; by default the agent's address; '' leaves it out",
+    )
     group.add_argument("--cert", default="", metavar="FILE", help="a client certificate and key")
     group.add_argument("--ca", default="", metavar="FILE", help="whose certificates to trust")
     group.add_argument(
@@ -63,6 +68,13 @@ def add(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
         default=[],
         metavar="ORIGIN",
         help="credentials may go there, too, if the card says so",
+    )
+    group.add_argument(
+        "--allow",
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="a card from a public address may lead to this host or network, if it is not public",
     )
     group.add_argument(
         "--pin",
@@ -88,6 +100,7 @@ def client(arguments: argparse.Namespace) -> Client:
     from dragoman.client import Client  # other commands do without it
     from dragoman.client.binding import BINDINGS, spoken
     from dragoman.client.engine import origin
+    from dragoman.security.egress import Rule
 
     if not arguments.url:
         raise UsageError("URL: it is empty")
@@ -96,6 +109,11 @@ def client(arguments: argparse.Namespace) -> Client:
     for where in arguments.trust:
         if not origin(where):
             raise UsageError(f"--trust {where}: expected an origin, such as https://agent.example")
+    for entry in arguments.allow:
+        try:
+            Rule.parse(entry)
+        except ValueError as error:
+            raise UsageError(f"--allow: {error}") from None
     # what is followed may last
     follows = getattr(arguments, "follows", False) or getattr(arguments, "stream", False)
     if arguments.binding and arguments.binding.upper() not in BINDINGS:
@@ -108,6 +126,7 @@ def client(arguments: argparse.Namespace) -> Client:
         headers=headers(arguments),
         auth=_auth(arguments),
         trust=arguments.trust,
+        allow=arguments.allow,
         insecure=arguments.insecure_http,
         timeout=arguments.timeout,
         deadline=None if follows else arguments.timeout,
@@ -157,6 +176,7 @@ def _auth(arguments: argparse.Namespace) -> Auth:
                 arguments.client_id,
                 _secret(arguments.client_secret),
                 issuer=arguments.issuer,
+                resource=arguments.resource,
                 file=state() / TOKENS,
             )
         )
@@ -170,7 +190,9 @@ def _auth(arguments: argparse.Namespace) -> Auth:
 def _hidden(arguments: argparse.Namespace) -> list[str]:
     """The secrets of the options, which a trace must not show whatever they are sent as."""
     given = (arguments.bearer, arguments.api_key, arguments.user, arguments.client_secret)
-    return [_secret(text) for text in given]
+    found = [_secret(text) for text in given]
+    password = _secret(arguments.user).partition(":")[2]
+    return [*found, password]
 
 
 def _secret(text: str) -> str:

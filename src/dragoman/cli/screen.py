@@ -5,16 +5,18 @@ Content goes to standard output, states to standard error; JSON is the wire's ow
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import UNSET
 
-from dragoman.cli.paint import DIM, hue, paint
-from dragoman.cli.table import plain, size, word
+from dragoman.cli.paint import DIM, RED, hue, paint
+from dragoman.cli.table import json_text, plain, size, word
 from dragoman.dialects import v1_0
 from dragoman.errors import A2AError
 from dragoman.events import Reply
@@ -33,7 +35,16 @@ if TYPE_CHECKING:
     from dragoman.client import Result
 
 FAILED, ASKED = 1, 4
-"""Exit statuses: the task failed, was refused or canceled; the agent waits for something."""
+"""Exit statuses: the task failed, was refused or canceled, or a file could not be saved; the agent
+waits for something."""
+LONGEST_NAME, LONGEST_SUFFIX = 200, 20
+"""The most bytes of a file's name that are kept, and of its suffix. File systems take 255 in all,
+and a number may have to be added."""
+DEVICES = {
+    *("CON", "PRN", "AUX", "NUL"),
+    *(f"{port}{number}" for port in ("COM", "LPT") for number in range(1, 10)),
+}
+"""Names that Windows takes for devices, whatever their suffix."""
 
 
 class Screen:
@@ -48,6 +59,8 @@ class Screen:
         """The cursor stands behind a text that has no end yet."""
         self._artifact = ""
         self._written = 0
+        self.unsaved = 0
+        """How many files could not be saved."""
 
     # -- events
 
@@ -57,7 +70,7 @@ class Screen:
         """One event of a stream."""
         if self._json:
             shown = Reply(event) if isinstance(event, Message) else event
-            print(v1_0.response(shown).decode(), flush=True)
+            print(json_text(v1_0.response(shown)), flush=True)
         elif isinstance(event, TaskArtifactUpdateEvent):
             self._chunk(event.artifact, event.append)
         elif isinstance(event, TaskStatusUpdateEvent):
@@ -92,7 +105,7 @@ class Screen:
     def result(self, result: Result) -> int:
         """What a send came to; the exit status that it deserves."""
         if self._json:
-            print(v1_0.encode(result.task or result.message).decode())
+            print(json_text(v1_0.encode(result.task or result.message)))
             return verdict(result.state)
         task = result.task
         if task is not None and result.parts and task.artifacts:
@@ -106,7 +119,11 @@ class Screen:
             self.parts(result.parts)
         if task is not None:
             self.note(f"{state(task.status.state)} task {plain(task.id)}")
-        return verdict(result.state)
+        return self.verdict(result.state)
+
+    def verdict(self, state: TaskState | None) -> int:
+        """The exit status that a state deserves, if all files were saved."""
+        return verdict(state) or (FAILED if self.unsaved else 0)
 
     def parts(self, parts: Iterable[Part], *, open_end: bool = False) -> None:
         """Content, on standard output. Texts that follow each other are one."""
@@ -133,22 +150,35 @@ class Screen:
         name = plain(part.filename or "file")
         if part.raw is None:
             return f"<{name} at {plain(part.url)}>"
-        saved = f", saved as {self._save(part.filename, part.raw)}" if self._folder else ""
-        return f"<{name}, {size(len(part.raw))}{saved}>"
+        if self._folder is None:
+            return f"<{name}, {size(len(part.raw))}>"
+        try:
+            saved = f"saved as {plain(self._save(self._folder, part.filename, part.raw))}"
+        except OSError as error:  # the others may be saved
+            self.unsaved += 1
+            saved = f"not saved: {error.strerror or error}"
+            self.note(paint(f"dragoman: {name} was {saved}", RED, sys.stderr))
+        return f"<{name}, {size(len(part.raw))}, {saved}>"
 
-    def _save(self, name: str, content: bytes) -> str:
-        assert self._folder is not None
-        self._folder.mkdir(parents=True, exist_ok=True)
+    def _save(self, folder: Path, name: str, content: bytes) -> Path:
+        """Where it is saved; never over something that is there."""
+        folder.mkdir(parents=True, exist_ok=True)
         self._written += 1
-        # of a stranger's name only the last piece, and never over something that is there
-        safe = "".join(mark for mark in Path(name).name if mark.isprintable()).lstrip(".")
-        path = self._folder / (safe or f"file-{self._written}")
-        number = 1
-        while path.exists():
-            path = self._folder / f"{Path(safe).stem}-{number}{Path(safe).suffix}"
-            number += 1
-        path.write_bytes(content)
-        return plain(path)
+        stem, suffix = _safe(name) or (f"file-{self._written}", "")
+        for number in count():
+            path = folder / f"{stem}{f'-{number}' if number else ''}{suffix}"
+            try:
+                file = path.open("xb")  # no link is followed either
+            except FileExistsError:
+                continue
+            try:
+                with file:
+                    file.write(content)
+            except OSError:
+                path.unlink()
+                raise
+            return path
+        raise AssertionError
 
     # -- beside the content
 
@@ -162,6 +192,23 @@ class Screen:
         if self._line:
             print(flush=True)
             self._line = False
+
+
+def _safe(name: str) -> tuple[str, str] | None:
+    """A stranger's file name as stem and suffix: only its last piece, and no longer than a file
+    system takes; nothing if nothing is left of it."""
+    last = re.split(r"[/\\]", name)[-1]
+    safe = "".join(mark for mark in last if mark.isprintable()).lstrip(".")
+    if not safe:
+        return None
+    if safe.partition(".")[0].rstrip().upper() in DEVICES:
+        safe = f"_{safe}"
+    path = Path(safe)
+    stem, suffix = path.stem, path.suffix
+    if len(suffix.encode()) > LONGEST_SUFFIX:
+        stem, suffix = safe, ""
+    room = LONGEST_NAME - len(suffix.encode())
+    return stem.encode()[:room].decode(errors="ignore"), suffix
 
 
 def state(state: TaskState) -> str:

@@ -74,9 +74,11 @@ class Server(uvicorn.Server):
         secured = tls.context(settings)
         loop = asyncio.get_running_loop()
         for listener in sockets or ():
+            app.hosts.address = listener.getsockname()[0]
             if secured is not None:
                 porch = tls.Porch(
-                    listener, secured, self.book, self._protocol, settings.header_timeout
+                    *(listener, secured, self.book, self._protocol, settings.header_timeout),
+                    audited=settings.audit,
                 )
                 porch.open(self.config.backlog)
                 self.servers.append(porch)  # type: ignore[arg-type]

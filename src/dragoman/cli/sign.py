@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import to_builtins
 
 from dragoman.cli import Parser, UsageError, reach
-from dragoman.cli.table import plain
+from dragoman.cli.table import json_text, plain
 
 if TYPE_CHECKING:
     from dragoman.client.pins import Book
@@ -95,7 +95,7 @@ def _keygen(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{path}: {error.strerror}") from None
     except ValueError as error:
         raise UsageError(f"--alg: {error}") from None
-    print(json.dumps(key.jwk(), indent=2))
+    print(json_text(json.dumps(key.jwk(), indent=2)))
     return 0
 
 
@@ -159,7 +159,7 @@ def _sign(arguments: argparse.Namespace) -> int:
         raise UsageError(plain(error)) from None
     signature = to_builtins(made)
     if not arguments.write:
-        print(json.dumps(signature, indent=2))
+        print(json_text(json.dumps(signature, indent=2)))
         return 0
     others = document.get("signatures") or []
     if not isinstance(others, list):
@@ -203,7 +203,7 @@ async def _verified(arguments: argparse.Namespace) -> int:
     trust = Trust(keys, jku=arguments.jku)
     found = await trust.verify((await fetch(arguments)).body)
     if arguments.json:
-        print(json.dumps(to_builtins(found), indent=2, ensure_ascii=False))
+        print(json_text(json.dumps(to_builtins(found), indent=2, ensure_ascii=False)))
         return 0
     what = "all of it" if found.form == "whole" else "its fields of A2A 1.0"
     print(

@@ -5,6 +5,7 @@ What tasks say comes from strangers: nothing of it may steer a terminal.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import time
@@ -18,6 +19,7 @@ from dragoman.types import TaskState
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhdw])", re.ASCII)
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_UNUSUAL = re.compile(r"[^ -~\n]")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 
@@ -26,6 +28,22 @@ def plain(text: object) -> str:
     return "".join(
         mark if mark.isprintable() else mark.encode("unicode_escape").decode() for mark in str(text)
     )
+
+
+def json_text(text: str | bytes) -> str:
+    """A JSON text that does not steer a terminal: what cannot be printed is escaped as JSON does
+    it, so that it means the same."""
+    found = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+    return _UNUSUAL.sub(_escaped, found)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    mark = match[0]
+    if mark in "\t\r":  # only between values, where a space will do
+        return " "
+    if mark.isprintable():
+        return mark
+    return json.dumps(mark)[1:-1] if mark != "\x7f" else "\\u007f"
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dragoman.cli import Parser, UsageError, reach, sign
 from dragoman.cli.db import STATES
 from dragoman.cli.paint import BOLD, DIM, paint
-from dragoman.cli.table import Meter, moment, plain, table, word
+from dragoman.cli.table import Meter, json_text, moment, plain, table, word
 from dragoman.dialects import v1_0
 from dragoman.grants import Grant
 from dragoman.types import AgentCard, Part, TaskState
@@ -129,7 +129,7 @@ async def show_card(agent: Client, arguments: argparse.Namespace) -> int:
     """The card."""
     if arguments.json:
         document = json.loads(v1_0.encode(agent.card))
-        print(json.dumps(document, indent=2, ensure_ascii=False))
+        print(json_text(json.dumps(document, indent=2, ensure_ascii=False)))
         return 0
     out = sys.stdout
     card = agent.card
@@ -172,7 +172,7 @@ def _way_in(card: AgentCard) -> str:
 
 async def say(agent: Client, arguments: argparse.Namespace) -> int:
     """Send a message."""
-    from dragoman.cli.screen import Screen, verdict
+    from dragoman.cli.screen import Screen
 
     parts = _said(arguments.said)
     for text in arguments.data:
@@ -189,11 +189,11 @@ async def say(agent: Client, arguments: argparse.Namespace) -> int:
         async with _meter("waiting for the answer"):
             result = await agent.send(parts, wait=not arguments.no_wait, **where, **saying)
         return screen.result(result)
-    async with agent.stream(parts, **where, **saying) as stream:
+    async with agent.stream(parts, keep=False, **where, **saying) as stream:
         async for event in stream:
             screen.event(event)
     screen.rest()
-    return verdict(stream.result.state)
+    return screen.verdict(stream.result.state)
 
 
 async def get(agent: Client, arguments: argparse.Namespace) -> int:
@@ -207,29 +207,30 @@ async def get(agent: Client, arguments: argparse.Namespace) -> int:
 
 async def watch(agent: Client, arguments: argparse.Namespace) -> int:
     """Follow a task."""
-    from dragoman.cli.screen import Screen, verdict
+    from dragoman.cli.screen import Screen
     from dragoman.client import Result
 
     task = await agent.task(arguments.task).get()
     screen = Screen(as_json=arguments.json, folder=arguments.output)
     if task.status.state.terminal:
         return screen.result(Result(task))
-    async with agent.task(arguments.task).subscribe() as stream:
+    async with agent.task(arguments.task).subscribe(keep=False) as stream:
         async for event in stream:
             screen.event(event)
     screen.rest()
-    return verdict(stream.result.state)
+    return screen.verdict(stream.result.state)
 
 
 async def cancel(agent: Client, arguments: argparse.Namespace) -> int:
     """End a task."""
-    from dragoman.cli.screen import Screen
+    from dragoman.cli.screen import FAILED, Screen
     from dragoman.client import Result
 
     async with _meter("waiting for the agent to stop"):
         task = await agent.task(arguments.task).cancel()
-    Screen(as_json=arguments.json, folder=arguments.output).result(Result(task))
-    return 0
+    screen = Screen(as_json=arguments.json, folder=arguments.output)
+    screen.result(Result(task))
+    return FAILED if screen.unsaved else 0
 
 
 async def approve(agent: Client, arguments: argparse.Namespace) -> int:
@@ -275,7 +276,7 @@ async def listing(agent: Client, arguments: argparse.Namespace) -> int:
         if len(rows) >= arguments.limit:
             break
         if arguments.json:
-            print(v1_0.encode(task).decode())
+            print(json_text(v1_0.encode(task)))
         rows.append((task.id, word(task.status.state), task.status.timestamp, task.context_id))
     if not arguments.json:
         print(table(("task", "state", "changed", "context"), rows) if rows else "no tasks")

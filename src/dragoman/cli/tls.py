@@ -7,12 +7,13 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dragoman.cli.book import Book, party, taken
 from dragoman.settings import Settings, SettingsError
-from dragoman.telemetry import logger
+from dragoman.telemetry import audit, logger
 
 if TYPE_CHECKING:
     from dragoman.cli.connection import Protocol
@@ -20,6 +21,46 @@ if TYPE_CHECKING:
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Of TLS 1.2, those that keep what was said when the key gets lost. 1.3 has no others."""
 VERSIONS = {"TLSv1.2": 0x0303, "TLSv1.3": 0x0304}
+
+
+_PEER: ContextVar[socket.socket | None] = ContextVar("peer", default=None)
+"""The connection whose handshake begins."""
+
+
+class Handshake(ssl.SSLObject):
+    """Tells the other side why a handshake fails: event loops close the connection without writing
+    the alert."""
+
+    peer: socket.socket | None = None
+    outgoing: ssl.MemoryBIO | None = None
+
+    def do_handshake(self) -> None:
+        """See `ssl.SSLObject`."""
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError:
+            if self.peer is not None and self.outgoing is not None:
+                with suppress(OSError):
+                    self.peer.send(self.outgoing.read())
+            raise
+        self.peer = self.outgoing = None
+
+
+class Context(ssl.SSLContext):
+    """A context whose handshakes end with an alert if they fail."""
+
+    sslobject_class = Handshake
+
+    def wrap_bio(
+        self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *arguments: Any, **named: Any
+    ) -> ssl.SSLObject:
+        """See `ssl.SSLContext`."""
+        made = super().wrap_bio(incoming, outgoing, *arguments, **named)
+        assert isinstance(made, Handshake)
+        made.peer, made.outgoing = _PEER.get(), outgoing
+        return made
 
 
 def context(settings: Settings) -> ssl.SSLContext | None:
@@ -32,7 +73,7 @@ def context(settings: Settings) -> ssl.SSLContext | None:
     for name in ("cert", "key", "ca"):
         if path := getattr(settings, name):
             _read(name, path)
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made = Context(ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
     made.set_ciphers(CIPHERS)
     made.set_alpn_protocols(["http/1.1"])
@@ -106,7 +147,10 @@ class Porch:
         book: Book,
         make: Callable[[str], Protocol],
         timeout: float,
+        *,
+        audited: bool = False,
     ) -> None:
+        self._audited = audited
         self._listener = listener
         self.secured = secured
         """What the next connections are secured with."""
@@ -161,22 +205,35 @@ class Porch:
     def _enter(self, peer: socket.socket, address: Any) -> None:
         who = party(address)
         if self._book.enter(who):
-            self._keep(self._greet(peer, who))
+            self._keep(self._greet(peer, who, str(address[0])))
         else:
             peer.close()
 
-    async def _greet(self, peer: socket.socket, who: str) -> None:
+    async def _greet(self, peer: socket.socket, who: str, client: str) -> None:
         protocol = self._make(who)
+        _PEER.set(peer)
         try:
-            with suppress(OSError):  # whoever does not get through is told by TLS, if at all
-                await asyncio.get_running_loop().connect_accepted_socket(
-                    lambda: protocol,
-                    peer,
-                    ssl=self.secured,
-                    ssl_handshake_timeout=self._timeout,
-                    ssl_shutdown_timeout=self._timeout,
-                )
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: protocol,
+                peer,
+                ssl=self.secured,
+                ssl_handshake_timeout=self._timeout,
+                ssl_shutdown_timeout=self._timeout,
+            )
+        except ssl.SSLError as error:
+            self._refused(error, client)
+        except OSError:
+            pass  # it is gone, or took too long
         finally:
             if protocol.transport is None:
                 self._book.leave(who)
                 peer.close()
+
+    def _refused(self, error: ssl.SSLError, client: str) -> None:
+        """Put down a certificate that is wrong or missing; what else fails is noise."""
+        if not self._audited:
+            return
+        if isinstance(error, ssl.SSLCertVerificationError):
+            audit("certificate", result="UNAUTHENTICATED", client=client, why=error.verify_message)
+        elif error.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+            audit("certificate", result="UNAUTHENTICATED", client=client, why="no certificate")

@@ -10,10 +10,12 @@ from dragoman.client.credentials import (
     TokenProvider,
     Withheld,
 )
+from dragoman.client.dialling import NotAllowed
 from dragoman.client.discovery import Shelf
 from dragoman.client.download import fetch
 from dragoman.client.engine import Body, Engine, Request, Response, Sockets, Unreachable
 from dragoman.client.inbox import Inbox
+from dragoman.client.limits import Limits, TooLarge
 from dragoman.client.oauth import Invitation, OAuth
 from dragoman.client.pins import Origins, Pins
 from dragoman.client.remote import Remote
@@ -31,8 +33,10 @@ __all__ = (
     "File",
     "Inbox",
     "Invitation",
+    "Limits",
     "Login",
     "Need",
+    "NotAllowed",
     "OAuth",
     "Options",
     "Origins",
@@ -47,6 +51,7 @@ __all__ = (
     "Sockets",
     "Stream",
     "TokenProvider",
+    "TooLarge",
     "Trust",
     "Unreachable",
     "Unverified",

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from dragoman.client import discovery, sse, upload
 from dragoman.client.engine import Engine, Request, Response, Sockets, whole
+from dragoman.client.limits import DEFAULT, Limits, Meter, TooLarge
 from dragoman.client.speech import HTTP, RPC, Speech
 from dragoman.client.upload import File
 from dragoman.dialects import v1_0
@@ -48,6 +49,8 @@ class Order(Struct, frozen=True, kw_only=True):
     """What the signs in the request stand for."""
     patience: float | None = None
     """How long a stream may bring nothing at all."""
+    meter: Meter | None = None
+    """Is told how much a stream brings."""
 
     @property
     def operation(self) -> Operation:
@@ -86,8 +89,9 @@ class JsonRpc:
 
     name = "JSONRPC"
 
-    def __init__(self, engine: Engine, interface: AgentInterface) -> None:
+    def __init__(self, engine: Engine, interface: AgentInterface, limits: Limits = DEFAULT) -> None:
         self.engine = engine
+        self.limits = limits
         self.speech = RPC[minor(interface.protocol_version)]
         self.url = interface.url
         self.tenant = interface.tenant
@@ -97,17 +101,19 @@ class JsonRpc:
         """See `Binding.call`."""
         operation = order.operation
         response = await self.engine.send(self._request(order))
-        return self._read(operation, await whole(response), response)
+        return self._read(operation, await whole(response, self.limits.answer, "answer"), response)
 
     async def stream(self, order: Order) -> AsyncGenerator[StreamResponse, None]:
         """See `Binding.stream`."""
         operation = order.operation
         response = await self.engine.send(self._request(order))
         if not _streams(response):
-            self._result(_document(await whole(response), response), response)
+            self._result(
+                _document(await whole(response, self.limits.answer, "answer"), response), response
+            )
             raise InvalidAgentResponse("the agent answered a stream with something else")
         try:
-            async for event in sse.events(response):
+            async for event in sse.events(response, self.limits.answer, order.meter):
                 yield self._read(operation, event.data, response)
         except Unauthenticated as error:
             if response.status != 200:  # so some refuse a stream that was not begun
@@ -169,8 +175,9 @@ class HttpJson:
 
     name = "HTTP+JSON"
 
-    def __init__(self, engine: Engine, interface: AgentInterface) -> None:
+    def __init__(self, engine: Engine, interface: AgentInterface, limits: Limits = DEFAULT) -> None:
         self.engine = engine
+        self.limits = limits
         self.speech = HTTP[minor(interface.protocol_version)]
         self.url = interface.url.rstrip("/")
         if interface.tenant:
@@ -180,7 +187,7 @@ class HttpJson:
         """See `Binding.call`."""
         operation = order.operation
         response = await self.engine.send(self._request(order))
-        body = await whole(response)
+        body = await whole(response, self.limits.answer, "answer")
         if not 200 <= response.status < 300:
             raise self._error(_document(body, response), response)
         return None if operation.response is None else self._read(operation, body, response)
@@ -190,9 +197,11 @@ class HttpJson:
         operation = order.operation
         response = await self.engine.send(self._request(order))
         if not _streams(response) or response.status != 200:
-            raise self._error(_document(await whole(response), response), response)
+            raise self._error(
+                _document(await whole(response, self.limits.answer, "answer"), response), response
+            )
         try:
-            async for event in sse.events(response):
+            async for event in sse.events(response, self.limits.answer, order.meter):
                 if event.name == "error":
                     raise self._error(_document(event.data, response), response)
                 yield self._read(operation, event.data, response)
@@ -287,10 +296,11 @@ class Grpc:
 
     name = "GRPC"
 
-    def __init__(self, engine: Engine, interface: AgentInterface) -> None:
+    def __init__(self, engine: Engine, interface: AgentInterface, limits: Limits = DEFAULT) -> None:
         from dragoman.dialects.protobuf.speech import BY_VERSION
 
         self.engine = engine
+        self.limits = limits
         self.speech = BY_VERSION[minor(interface.protocol_version)]
         self.url = interface.url
         self.tenant = interface.tenant
@@ -299,7 +309,7 @@ class Grpc:
     async def call(self, order: Order) -> Any:
         """See `Binding.call`."""
         response = await self.engine.send(self._request(order))
-        body = await whole(response)
+        body = await whole(response, self.limits.answer, "answer")
         if response.status != 200:
             raise self._error(response.headers, body)
         kind = order.operation.response
@@ -311,9 +321,11 @@ class Grpc:
 
         response = await self.engine.send(self._request(order))
         if response.status != 200:
-            raise self._error(response.headers, await whole(response))
+            raise self._error(response.headers, await whole(response, self.limits.answer, "answer"))
         try:
             async for message in response.chunks():
+                if order.meter is not None:
+                    order.meter.bytes += len(message)
                 yield self._read(order.operation, message)
         except Failed as error:
             told = {"grpc-status": error.name, "grpc-message": error.words}
@@ -335,7 +347,8 @@ class Grpc:
             )
         body = self.speech.ask(upload.filled(request, order.files))
         url = f"{self.url}/{self.speech.service}/{name}"
-        return Request("POST", url, order.headers, body, order.patience)
+        longest = self.limits.answer
+        return Request("POST", url, order.headers, body, order.patience, longest)
 
     def _read(self, operation: Operation, body: bytes) -> Any:
         assert operation.response is not None
@@ -348,6 +361,9 @@ class Grpc:
         from dragoman.dialects.protobuf import restored_status
 
         name, message = headers.get("grpc-status", ""), headers.get("grpc-message", "")
+        if name == "RESOURCE_EXHAUSTED" and _LARGER.search(message) and not body:
+            most = self.limits.answer  # gRPC itself refused to receive it
+            return TooLarge.of(f"a message is longer than {most} bytes", "answer", most)
         _, _, details = restored_status(body)
         rest = {key: value for key, value in headers.items() if not key.startswith("grpc-")}
         return restored(message, details, grpc=name, headers=rest)
@@ -358,6 +374,7 @@ BINDINGS: dict[str, type[JsonRpc] | type[HttpJson] | type[Grpc]] = {
     HttpJson.name: HttpJson,
     Grpc.name: Grpc,
 }
+_LARGER = re.compile(r"received message larger than max", re.IGNORECASE)
 _FIELD = re.compile(r"\{(\w+)(=[^}]*)?\}")
 
 

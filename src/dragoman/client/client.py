@@ -20,9 +20,11 @@ from dragoman import clock, content, otel, telemetry
 from dragoman.client.behalf import Behalf
 from dragoman.client.binding import BINDINGS, Binding, Order, minor, spoken
 from dragoman.client.credentials import ANYWHERE, LIMIT, Auth, Guard, wanted
+from dragoman.client.dialling import NotAllowed
 from dragoman.client.discovery import INSTALL, SPOKEN, Cards, Shelf, address, interfaces
 from dragoman.client.engine import Broken, Engine, Inside, Sockets, Unreachable
 from dragoman.client.inbox import Inbox
+from dragoman.client.limits import DEFAULT, Limits, TooLarge
 from dragoman.client.pins import judge
 from dragoman.client.remote import Remote
 from dragoman.client.result import Result
@@ -73,6 +75,9 @@ class Options(TypedDict, total=False):
     """Credentials for the card's security schemes: one, several, or by the scheme's name."""
     trust: Sequence[str]
     """Other origins that may have the headers and credentials; `*` is any."""
+    allow: Sequence[str]
+    """Hosts and networks that a card from a public address may lead to although they are not
+    public, such as `10.0.0.0/8` or `*.intra.example`."""
     insecure: bool
     """Send credentials over plain HTTP, too."""
     extensions: Sequence[str]
@@ -87,6 +92,8 @@ class Options(TypedDict, total=False):
     """How long a stream may bring nothing at all before it is taken up again; 60 s."""
     attempts: int
     """How often to try what fails; 8, which takes about ten seconds."""
+    limits: Limits
+    """How much is taken of the agent: bytes of an answer and of a task, events of a stream."""
     signed_by: Judge | Keys | None
     """Whose signature the card must have: keys, `Trust`, `Pins`, `Origins`; by default nobody's."""
     shelf: Shelf | None
@@ -133,7 +140,7 @@ class Client:
         for name in options:
             if name not in Options.__annotations__:
                 raise TypeError(f"a client has no option {name!r}")
-        for name in ("trust", "extensions", "bindings"):
+        for name in ("trust", "allow", "extensions", "bindings"):
             if isinstance(options.get(name), str):
                 raise TypeError(f"{name} is a list of strings, not one")
         self._target = target
@@ -143,6 +150,7 @@ class Client:
             auth=options.get("auth", ()),
             trust=options.get("trust", ()),
             insecure=options.get("insecure", False),
+            allow=options.get("allow", ()),
         )
         self.extensions = tuple(options.get("extensions", ()))
         """Those that are asked for and offered."""
@@ -155,6 +163,7 @@ class Client:
         self.attempts = options.get("attempts", 8)
         if self.timeout <= 0 or self.patience <= 0 or self.attempts < 1:
             raise ValueError("timeout, patience and attempts must be more than nothing")
+        self.limits = options.get("limits", DEFAULT)
         self.inbox = options.get("inbox")
         self._behalf = options.get("behalf")
         self._open: set[str] = set()
@@ -165,7 +174,8 @@ class Client:
         self._judge = None if trusted is None else judge(trusted)
         # what one is shown by name is not for all, and what others took may not be signed
         own = options.get("headers") or self._judge is not None
-        self.cards = Cards(self._guard, None if own else options.get("shelf"), self._judge)
+        shelf = None if own else options.get("shelf")
+        self.cards = Cards(self._guard, shelf, self._judge, self._guard.confine)
 
     @classmethod
     def connect(
@@ -246,11 +256,18 @@ class Client:
 
     def _use(self, interface: AgentInterface) -> None:
         self.interface = interface
-        self.binding = BINDINGS[interface.protocol_binding.upper()](self._guard, interface)
+        self.binding = BINDINGS[interface.protocol_binding.upper()](
+            self._guard, interface, self.limits
+        )
 
     def rotate(self, asked: AgentInterface, error: BaseException) -> None:
         """Use the next interface if this one does not answer; unless another call, which failed at
         the same time, has done so. One whose answer merely broke off is good enough."""
+        if isinstance(error, NotAllowed):
+            if asked in self._usable and len(self._usable) > 1:
+                self._usable.remove(asked)
+                self._use(self._usable[0])
+            return
         silent = isinstance(error, Unreachable | TimeoutError) and not isinstance(error, Broken)
         if asked is self.interface and len(self._usable) > 1 and (silent or self.doubtful(error)):
             place = self._usable.index(asked)
@@ -263,7 +280,11 @@ class Client:
     def doubtful(self, error: BaseException) -> bool:
         """Whether it is this interface that is wrong, and not what was asked: another one is good,
         and this one has never been; or its version was only guessed."""
+        if isinstance(error, NotAllowed):
+            return "interface" in vars(self) and len(self._usable) > 1
         if "interface" not in vars(self) or self.interface in self._good:
+            return False
+        if isinstance(error, TooLarge):
             return False
         wrong = isinstance(error, InvalidAgentResponse | MethodNotFound | InternalError)
         return (wrong and bool(self._good)) or (
@@ -514,7 +535,7 @@ class Client:
                 if call:
                     self.answered()
                 return found
-            except (*PASSING, TimeoutError, A2AError) as error:
+            except (*PASSING, TimeoutError, A2AError, NotAllowed) as error:
                 passing = isinstance(error, (*PASSING, TimeoutError)) and not self._once(
                     call, error
                 )
@@ -522,7 +543,8 @@ class Client:
                     raise
                 if asked is not None:
                     self.rotate(asked, error)
-                await pauses.after(error)
+                if not isinstance(error, NotAllowed):  # there is one less to be tried
+                    await pauses.after(error)
 
     def _once(self, call: str, error: BaseException) -> bool:
         """Whether to leave it at that."""

@@ -16,13 +16,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from ssl import SSLContext
 from typing import Protocol
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote_plus, urlsplit, urlunsplit
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.client import pem
 from dragoman.client.engine import Engine, Request, Response, loopback, origin
+from dragoman.security.egress import Rule
 from dragoman.telemetry import MASK, secretive
 from dragoman.types import AgentCard, AgentInterface, SecurityScheme
 
@@ -31,8 +32,9 @@ FIELDS = (
     "|token|credentials"
 )
 """What holds a secret in bodies, as a pattern."""
-_JSON = re.compile(rf'("(?:{FIELDS})"\s*:\s*)"(?:[^"\\]|\\.)*"')
-_FORM = re.compile(rf"((?:^|&)(?:{FIELDS})=)[^&\s]+")
+# a piece of a body may end in the middle of a value
+_JSON = re.compile(rf'("(?:{FIELDS})"\s*:\s*)"((?:[^"\\]|\\.)*)(?:"|$)')
+_FORM = re.compile(rf"((?:^|&)(?:{FIELDS})=)([^&\s]+)")
 
 
 ANYWHERE = "*"
@@ -79,6 +81,9 @@ class Need(Struct, frozen=True):
     """A way out, for those who must ask somebody else for a token."""
     refused: str = ""
     """The token that was answered with 401; empty at first."""
+    agent: str = ""
+    """The agent's own URL, in one form: of the interface that is called, without a slash at the
+    end, a query or a fragment."""
 
 
 class TokenProvider(Protocol):
@@ -241,8 +246,11 @@ class Guard:
         auth: Auth = (),
         trust: Iterable[str] = (),
         insecure: bool = False,
+        allow: Sequence[str] = (),
     ) -> None:
         self.engine = engine
+        self._allow = tuple(map(Rule.parse, allow))
+        self._confined = False
         self._headers = {name.lower(): value for name, value in (headers or {}).items()}
         self._auth = auth
         self._origins = {origin(url) or url for url in trust}
@@ -251,6 +259,8 @@ class Guard:
         several = given if isinstance(given, Iterable) else (given,)
         self._certificate = next((one for one in several if isinstance(one, Certificate)), None)
         self._plan: list[tuple[Need, TokenProvider]] = []
+        self._agents: list[str] = []
+        """The URLs of the card's interfaces."""
 
     @property
     def carries(self) -> bool:
@@ -261,6 +271,16 @@ class Guard:
         """What is secret may go there."""
         self._origins.update(found for url in urls if (found := origin(url)))
 
+    def confine(self) -> None:
+        """The card is from a public address: go to no other ones from now on, unless allowed."""
+        self._confined = True
+
+    def bounded(self, request: Request, vouched: str = "") -> Request:
+        """The request, as far as it may go. `vouched` is an origin that the caller named."""
+        if not self._confined or (vouched and origin(request.url) == vouched):
+            return request
+        return replace(request, allow=self._allow)
+
     def enter(self, url: str) -> None:
         """Begin at this address; Withheld if the network there is not to be trusted."""
         self.trust([url])
@@ -269,6 +289,7 @@ class Guard:
 
     def read(self, card: AgentCard) -> None:
         """Take the credentials that this card wants."""
+        self._agents = [interface.url for interface in card.supported_interfaces]
         self._plan = [
             (
                 Need(
@@ -277,7 +298,7 @@ class Guard:
                     scopes=scopes,
                     url=card.supported_interfaces[0].url,
                     origins=frozenset(self._origins),
-                    engine=self.engine,
+                    engine=Errand(self, getattr(provider, "issuer", "")),
                 ),
                 provider,
             )
@@ -301,6 +322,7 @@ class Guard:
 
     async def send(self, request: Request) -> Response:
         """See `Engine.send`."""
+        request = self.bounded(request)
         if self._certificate and not self._plan and origin(request.url) in self._origins:
             # a server that demands it does so before it shows its card
             request = replace(request, tls=self._certificate.context())
@@ -308,7 +330,8 @@ class Guard:
             return await self.engine.send(request)
         self._check(request.url)
         request = replace(request, headers={**self._headers, **request.headers})
-        plan = [(replace(need, url=request.url), provider) for need, provider in self._plan]
+        about = {"url": request.url, "agent": canonical(self._called(request.url))}
+        plan = [(replace(need, **about), provider) for need, provider in self._plan]
         with unhurried():
             tokens = [await provider.token(need) for need, provider in plan]
         response = await self.engine.send(self._placed(request, tokens))
@@ -347,6 +370,14 @@ class Guard:
                 "use https, or insecure=True (--insecure-http) where the network is safe"
             )
 
+    def _called(self, url: str) -> str:
+        """The URL of the interface that a request is for: what it is for decides what its token
+        is for, whatever else the card says."""
+        scheme, where = url.partition("://")[0], origin(url)
+        ways = [f"{scheme}://{_rest(way)}" for way in self._agents]
+        ways = [way for way in ways if origin(way) == where and url.startswith(way)]
+        return max(ways, key=len, default=where)
+
     def _placed(self, request: Request, tokens: Sequence[str]) -> Request:
         for (need, provider), token in zip(self._plan, tokens, strict=True):
             if isinstance(provider, Certificate):
@@ -354,6 +385,22 @@ class Guard:
             else:
                 request = place(request, need.scheme, token)
         return request
+
+
+class Errand:
+    """The way to others than the agent, such as an OAuth server: nothing secret is added, and it
+    leads no further than the guard's. An `issuer` that the caller named may be anywhere."""
+
+    def __init__(self, guard: Guard, issuer: str) -> None:
+        self._guard = guard
+        self._issuer = issuer
+
+    async def send(self, request: Request) -> Response:
+        """See `Engine.send`."""
+        return await self._guard.engine.send(self._guard.bounded(request, self._issuer))
+
+    async def close(self) -> None:
+        """It is the guard's to close."""
 
 
 def place(request: Request, scheme: SecurityScheme, token: str) -> Request:
@@ -376,9 +423,29 @@ def place(request: Request, scheme: SecurityScheme, token: str) -> Request:
     return replace(request, headers=headers)
 
 
+def canonical(url: str) -> str:
+    """An agent's URL in the form that names it to an authorization server (RFC 8707)."""
+    scheme = {"grpc": "http", "grpcs": "https"}.get(url.partition("://")[0], "")
+    where = origin(f"{scheme}://{_rest(url)}" if scheme else url)
+    return where + urlsplit(url).path.rstrip("/") if where else ""
+
+
+def _rest(url: str) -> str:
+    """A URL without its scheme, which cards leave out for gRPC."""
+    first, slashes, last = url.partition("://")
+    return last if slashes else first
+
+
 def masked(body: str) -> str:
     """A body, or a piece of one, without the secrets that are known by their names."""
     return _FORM.sub(rf"\1{MASK}", _JSON.sub(rf'\1"{MASK}"', body))
+
+
+def secrets(body: str) -> Iterator[str]:
+    """The secrets in a body, or in a piece of one, that are known by their names."""
+    for match in (*_JSON.finditer(body), *_FORM.finditer(body)):
+        yield match[2]
+        yield unquote_plus(match[2])
 
 
 def private(url: str) -> bool:

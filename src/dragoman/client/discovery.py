@@ -14,11 +14,11 @@ from msgspec.structs import replace
 
 from dragoman.client.credentials import private
 from dragoman.client.engine import Engine, Request, Response, origin, whole
+from dragoman.client.limits import CARD, TooLarge
 from dragoman.dialects import v1_0
 from dragoman.dialects.v0_3 import card as v0_3
 from dragoman.dialects.v0_3 import card_proto
 from dragoman.errors import A2AError, InvalidAgentResponse, VersionNotSupported, restored
-from dragoman.security.canonical import LARGEST
 from dragoman.security.signing import PATIENCE, SET_SIZE, Judge, Unverified
 from dragoman.types import AgentCard, AgentInterface
 
@@ -61,12 +61,16 @@ class Shelf:
     def __init__(self, size: int = 1000) -> None:
         self.size = size
         self.known: dict[str, tuple[AgentCard, str, float]] = {}
+        self.public: set[str] = set()
+        """The addresses whose cards came from a public address."""
 
     def put(self, url: str, card: AgentCard, tag: str, until: float) -> None:
         """Keep a card; the one that came first makes room."""
         self.known.pop(url, None)
         if len(self.known) >= self.size:
-            del self.known[next(iter(self.known))]
+            first = next(iter(self.known))
+            del self.known[first]
+            self.public.discard(first)
         self.known[url] = (card, tag, until)
 
 
@@ -74,11 +78,17 @@ class Cards:
     """Finds cards."""
 
     def __init__(
-        self, engine: Engine, shelf: Shelf | None = None, judge: Judge | None = None
+        self,
+        engine: Engine,
+        shelf: Shelf | None = None,
+        judge: Judge | None = None,
+        confine: Callable[[], None] | None = None,
     ) -> None:
         self._engine = engine
         self._shelf = shelf or Shelf()
         self._judge = judge
+        self._confine = confine or (lambda: None)
+        """Is called when a card came from a public address, before anything is made of it."""
 
     async def find(self, target: str) -> AgentCard:
         """The card at an agent's address, at a card's own address, or in a file."""
@@ -96,9 +106,14 @@ class Cards:
     async def get(self, url: str) -> AgentCard:
         """The card at this address."""
         card, tag, until = self._shelf.known.get(url, (None, "", 0.0))
+        if url in self._shelf.public:
+            self._confine()
         if card is not None and time.monotonic() < until:
             return card
         response, body = await self._ask(url, tag)
+        outside = getattr(response, "public", False)
+        if outside:
+            self._confine()
         if response.status == 304 and card is not None:
             found = card
         elif response.status != 200:
@@ -109,6 +124,8 @@ class Cards:
         if "no-store" not in control:
             until = time.monotonic() + _age(control)
             self._shelf.put(url, found, response.headers.get("etag", ""), until)
+            if outside:
+                self._shelf.public.add(url)
         return found
 
     async def keys(self, url: str) -> bytes:
@@ -144,11 +161,11 @@ class Cards:
         if tag:
             headers["if-none-match"] = tag
         response = await self._engine.send(Request("GET", url, headers))
-        if self._judge is None:
-            return response, await whole(response)
         try:
-            return response, await whole(response, LARGEST)
-        except InvalidAgentResponse as error:
+            return response, await whole(response, CARD)
+        except TooLarge as error:
+            if self._judge is None:
+                raise TooLarge(f"the card at {url}: {error}", value=CARD) from None
             raise Unverified(f"{url}: {error}") from None
 
 

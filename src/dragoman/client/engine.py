@@ -17,15 +17,14 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from dragoman.errors import InvalidAgentResponse
+from dragoman.client.dialling import DIALLING, Allow, Dial, Dialled, local, narrowed
+from dragoman.client.limits import DEFAULT, TooLarge
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
 
     from dragoman.client.grpc import Calls
 
-LONGEST = 64 * 1024 * 1024
-"""The longest answer that is read as a whole."""
 CONNECT = 10.0
 """How long a connection may take to be made."""
 
@@ -64,6 +63,10 @@ class Request(Struct, frozen=True):
     body: bytes | Body = b""
     patience: float | None = None
     """How long the answer may bring no byte at all before it counts as broken."""
+    longest: int = DEFAULT.answer
+    """The most bytes of one message of the answer, where the transport must know that (gRPC)."""
+    allow: Allow | None = None
+    """Only public addresses may be dialled, and what these rules allow; None is any address."""
     tls: SSLContext | None = None
     """What to show the server of oneself, where that is not what the engine shows everybody."""
 
@@ -76,7 +79,8 @@ class Response(Protocol):
     """By names in lower case."""
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The body in pieces; Unreachable if it breaks off."""
+        """The body in pieces; Unreachable if it breaks off. (What came over sockets also has
+        `public`: whether it came, or may have come, from a public address.)"""
 
     async def close(self) -> None:
         """Read no more."""
@@ -114,14 +118,16 @@ def loopback(host: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
-async def whole(response: Response, most: int = 0) -> bytes:
-    """The body of an answer, which is closed then; InvalidAgentResponse if it is too long."""
-    found, most = bytearray(), most or LONGEST
+async def whole(response: Response, most: int, limit: str = "") -> bytes:
+    """The body of an answer, which is closed then; TooLarge if it has more bytes than that.
+    `limit` is the field of `Limits` that says so."""
+    found = bytearray()
     try:
         async for chunk in response.chunks():
             found += chunk
             if len(found) > most:
-                raise InvalidAgentResponse(f"the answer is longer than {most} bytes")
+                words = f"the answer is longer than {most} bytes"
+                raise TooLarge.of(words, limit, most) if limit else TooLarge(words, value=most)
     finally:
         await response.close()
     return bytes(found)
@@ -138,6 +144,9 @@ class Sockets:
         self._ssl = ssl
         self._tap = tap
         self._session: ClientSession | None = None
+        self._apart: ClientSession | None = None
+        """For requests that must not use some connections of the other."""
+        self._dialled = Dialled()
         self._proxies: dict[str, str] = {}
         self._calls: Calls | None = None
 
@@ -150,6 +159,10 @@ class Sockets:
                 self._calls = Calls(self._ssl, self._tap)
             return await self._calls.send(request)
         session = self._session or self._open()
+        where, allow = origin(request.url), narrowed(request.url, request.allow)
+        if allow is not None and where in self._dialled.other:
+            # one that is open may lead to an address that is not public
+            session = self._apart = self._apart or self._made()
         import aiohttp
 
         body = request.body
@@ -163,8 +176,14 @@ class Sockets:
             )
         if request.tls is not None:
             options["ssl"] = request.tls
-        if self._proxies:
-            options["proxy"] = self._proxy(request.url)
+        dial = Dial(where, allow)
+        proxy = self._proxy(request.url) if self._proxies else None
+        if proxy is not None:
+            options["proxy"] = proxy
+            if allow is not None and local(request.url):
+                dial.admits(ip_address(urlsplit(request.url).hostname or ""), 0)
+                raise dial.error() or AssertionError
+        before = DIALLING.set(None if proxy is not None else dial)
         try:
             response = await session.request(
                 request.method,
@@ -177,11 +196,24 @@ class Sockets:
         except aiohttp.InvalidURL:
             raise ValueError(f"{request.url} is not a URL") from None
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            if refusal := dial.error():
+                raise refusal from None
             kind = Silent if isinstance(error, aiohttp.SocketTimeoutError) else Unreachable
             raise kind(f"{origin(request.url)}: {_reason(error)}") from error
-        return _Received(response, request.patience)
+        finally:
+            DIALLING.reset(before)
+        # of what a proxy fetches the address is not known: it may be public
+        public = where in self._dialled.public if proxy is None else not local(request.url)
+        return _Received(response, request.patience, public)
 
     def _open(self) -> ClientSession:
+        self._session = self._made()
+        from urllib.request import getproxies
+
+        self._proxies = getproxies()
+        return self._session
+
+    def _made(self) -> ClientSession:
         try:
             import aiohttp
         except ImportError:
@@ -190,7 +222,9 @@ class Sockets:
                 "`pip install 'dragoman[client]'` brings it",
                 name="aiohttp",
             ) from None
-        connector = aiohttp.TCPConnector(limit=0, ssl=self._ssl or True)
+        connector = aiohttp.TCPConnector(
+            limit=0, ssl=self._ssl or True, socket_factory=self._dialled.socket
+        )
         if self._tap is not None:
             from dragoman.client.tapped import attach
 
@@ -198,17 +232,13 @@ class Sockets:
         # asyncio asks for 256 KiB at each read, and glibc maps and unmaps memory for each of them
         # until something larger has been freed
         bytes(1 << 20)
-        self._session = aiohttp.ClientSession(
+        return aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT),
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
             read_bufsize=1 << 18,
             headers={"User-Agent": "dragoman"},
         )
-        from urllib.request import getproxies
-
-        self._proxies = getproxies()
-        return self._session
 
     def _proxy(self, url: str) -> str | None:
         from urllib.request import proxy_bypass
@@ -220,17 +250,20 @@ class Sockets:
 
     async def close(self) -> None:
         """See `Engine.close`."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        sessions = self._session, self._apart
+        self._session = self._apart = None
+        for session in sessions:
+            if session is not None:
+                await session.close()
         calls, self._calls = self._calls, None
         if calls is not None:
             await calls.close()
 
 
 class _Received:
-    def __init__(self, response: ClientResponse, patience: float | None) -> None:
+    def __init__(self, response: ClientResponse, patience: float | None, public: bool) -> None:
         self._response = response
+        self.public = public
         self._patience = patience
         self._last = 0.0
         self._late = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,8 +16,8 @@ from urllib.parse import urlsplit
 import grpc
 
 from dragoman.client import pem
+from dragoman.client.dialling import Allow, Dial, NotAllowed, addresses, narrowed, place
 from dragoman.client.engine import (
-    LONGEST,
     Broken,
     Request,
     Response,
@@ -26,6 +27,8 @@ from dragoman.client.engine import (
     origin,
 )
 
+FRESH = 10.0
+"""How long an address that was checked is used."""
 DETAILS = "grpc-status-details-bin"
 STATUSES = {
     "INVALID_ARGUMENT": 400,
@@ -38,7 +41,6 @@ STATUSES = {
     "UNAVAILABLE": 503,
 }
 OPTIONS = (
-    ("grpc.max_receive_message_length", LONGEST),
     ("grpc.max_send_message_length", -1),
     ("grpc.enable_retries", 0),  # what may be done twice is known above
     ("grpc.primary_user_agent", "dragoman"),
@@ -55,13 +57,16 @@ class Calls:
     def __init__(self, context: ssl.SSLContext | None = None, tap: Tap | None = None) -> None:
         self._context = context
         self._tap = tap
-        self._channels: dict[tuple[str, ssl.SSLContext | None], Any] = {}
+        self._channels: dict[tuple[str, str, ssl.SSLContext | None, int], Any] = {}
+        self._resolved: dict[tuple[str, Allow], tuple[str, float]] = {}
+        """The targets of addresses that were checked, and until when."""
 
     async def send(self, request: Request) -> Response:
         """See `Engine.send`. A stream's answer is here with its first message."""
         assert isinstance(request.body, bytes)
         parts = urlsplit(request.url)
-        channel = self._channel(parts.scheme, parts.netloc, request.tls)
+        target = await self._target(request, parts.netloc)
+        channel = self._channel(parts.scheme, parts.netloc, target, request.tls, request.longest)
         metadata = [(name.lower(), value) for name, value in request.headers.items()]
         if self._tap is not None:
             lines = [f"gRPC {parts.path} ({len(request.body)} bytes)"]
@@ -74,16 +79,46 @@ class Calls:
             self._tap(False, f"gRPC {answer.name}\r\n\r\n".encode())
         return answer
 
-    def _channel(self, scheme: str, netloc: str, tls: ssl.SSLContext | None) -> Any:
+    async def _target(self, request: Request, netloc: str) -> str:
+        """Where gRPC shall dial: the name, or addresses of it that were checked."""
+        allow = narrowed(request.url, request.allow)
+        if allow is None:
+            return f"dns:///{netloc}"  # without it, gRPC takes some names for other schemes
+        where = origin(request.url)
+        target, until = self._resolved.get((where, allow), ("", 0.0))
+        if time.monotonic() < until:
+            return target
+        try:
+            found = await addresses(Dial(where, allow))
+        except NotAllowed:
+            raise
+        except OSError as error:
+            raise Unreachable(f"{where}: {error.strerror or error}") from error
+        port = place(where)[1]
+        six = ":" in found[0]  # a target has addresses of one kind
+        hosts = [text for text in found if (":" in text) == six]
+        target = f"ipv{6 if six else 4}:" + ",".join(
+            f"[{host}]:{port}" if six else f"{host}:{port}" for host in hosts
+        )
+        self._resolved[where, allow] = target, time.monotonic() + FRESH
+        return target
+
+    def _channel(
+        self, scheme: str, netloc: str, target: str, tls: ssl.SSLContext | None, longest: int
+    ) -> Any:
         context = tls or self._context
-        key = netloc, context if scheme == "grpcs" else None
+        key = netloc, target, context if scheme == "grpcs" else None, longest
         channel = self._channels.get(key)
         if channel is None:
+            options: tuple[tuple[str, Any], ...]
+            options = (*OPTIONS, ("grpc.max_receive_message_length", longest))
+            if not target.startswith("dns:"):  # for the certificate, and for the server
+                options = (*options, ("grpc.default_authority", netloc))
             if scheme == "grpcs":
                 credentials = _credentials(context)
-                channel = grpc.aio.secure_channel(netloc, credentials, OPTIONS)
+                channel = grpc.aio.secure_channel(target, credentials, options)
             else:
-                channel = grpc.aio.insecure_channel(netloc, OPTIONS)
+                channel = grpc.aio.insecure_channel(target, options)
             self._channels[key] = channel
         return channel
 

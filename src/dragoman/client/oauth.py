@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from dragoman.client.credentials import Need, Withheld, private
 from dragoman.client.engine import Engine, Request, Unreachable, origin, whole
+from dragoman.client.limits import CARD, TooLarge
 from dragoman.errors import Unauthenticated
 
 Flow = Literal["", "client", "code", "device"]
@@ -32,6 +33,7 @@ EARLY = 30.0
 """A token is renewed so long before it expires, or at nine tenths of a short life."""
 PATIENCE = 300.0
 """How long a person may take."""
+METADATA = "/.well-known/oauth-protected-resource"
 PAGE = (
     "<!doctype html><meta charset=utf-8><title>dragoman</title>"
     "<p style='font:1.2em sans-serif;margin:3em'>{}</p>"
@@ -76,12 +78,16 @@ class Endpoints(Struct, frozen=True, kw_only=True):
     refresh: str = ""
     person: str = ""
     """Where a person is sent, or where a device code comes from."""
+    resource: str = ""
+    """What the token is to be good at; empty if that is not said."""
 
 
 class OAuth:
     """Gets, keeps and renews access tokens, by whichever flow the card offers: client credentials,
     authorization code with PKCE, or device code; with OpenID Connect, `flow` says which.
 
+    A token is asked for to be good at this agent only (RFC 8707): `resource` is what it is called
+    there, by default its own address; an empty one is not sent, for servers that refuse it.
     The client's secret goes to the card's own origin and to that of `issuer`, nowhere else. `tell`
     invites a person to a URL: by default on the terminal, and in a browser. `file` keeps the
     tokens, for its owner only, so that nobody has to log in again."""
@@ -94,6 +100,7 @@ class OAuth:
         client_secret: str = "",
         *,
         issuer: str = "",
+        resource: str | None = None,
         scopes: Sequence[str] = (),
         flow: Flow = "",
         tell: Callable[[Invitation], Awaitable[None] | None] | None = None,
@@ -102,7 +109,12 @@ class OAuth:
     ) -> None:
         self._id = client_id
         self._secret = client_secret
-        self._issuer = origin(issuer) if issuer else ""
+        self.issuer = origin(issuer) if issuer else ""
+        if resource and (not urlsplit(resource).scheme or "#" in resource):
+            raise ValueError(f"OAuth: resource={resource!r} is not a URI without a fragment")
+        self._resource = resource
+        self._resources: dict[str, str] = {}
+        """What agents call themselves, by their address."""
         self._scopes = tuple(scopes)
         self._flow = flow
         self._tell = tell or _announce
@@ -117,7 +129,9 @@ class OAuth:
     async def token(self, need: Need) -> str:
         """See `TokenProvider.token`."""
         # for one agent only: another that names the same server must not be handed this token
-        key = " ".join((origin(need.url), need.name, self._issuer, self._id, *self._wishes(need)))
+        wanted = need.agent if self._resource is None else self._resource
+        names = (origin(need.url), need.name, self.issuer, self._id, *self._wishes(need))
+        key = " ".join((*names, *([f"resource={wanted}"] if wanted else [])))
         if self._grants is None:
             self._grants = self._load()
         known = self._grants.get(key)
@@ -141,11 +155,20 @@ class OAuth:
     async def _obtain(self, need: Need, key: str, known: Grant | None) -> Grant:
         endpoints = await self._endpoints(need)
         grant = None
-        if known and known.refresh:
-            with suppress(Unauthenticated):  # then from the beginning
-                grant = await self._renew(need, endpoints, known.refresh)
-        if grant is None:
-            grant = await _FLOWS[endpoints.flow](self, need, endpoints)
+        try:
+            if known and known.refresh:
+                with suppress(Unauthenticated):  # then from the beginning
+                    grant = await self._renew(need, endpoints, known.refresh)
+            if grant is None:
+                grant = await _FLOWS[endpoints.flow](self, need, endpoints)
+        except Denied as error:
+            if endpoints.resource and (error.word == "invalid_target" or "resource" in str(error)):
+                hint = (
+                    f"{error} (the token was asked for {endpoints.resource}; OAuth(resource=…) "
+                    "names another resource, or with an empty one none)"
+                )
+                error.message, error.args = hint, (hint,)
+            raise
         self._grants = {**(self._grants or {}), key: grant}
         self._save(key, grant)
         return grant
@@ -184,12 +207,34 @@ class OAuth:
         for url in (found.token, found.refresh, found.person):
             if url:
                 self._check(url, need)
+        return replace(found, resource=await self._target(need))
+
+    async def _target(self, need: Need) -> str:
+        """What the token is for: as told, as the agent's metadata (RFC 9728) name it, or its URL.
+        The metadata may name no other agent than the one that is called."""
+        if self._resource is not None or not need.agent:
+            return self._resource or ""
+        if (known := self._resources.get(need.agent)) is not None:
+            return known
+        where = origin(need.agent)
+        url = f"{where}{METADATA}{need.agent.removeprefix(where)}"
+        found = need.agent
+        with suppress(Unreachable, TimeoutError, TooLarge, PermissionError):
+            async with asyncio.timeout(10):
+                request = Request("GET", url, {"accept": "application/json"})
+                response = await need.engine.send(request)
+                body = await whole(response, CARD)
+            if response.status == 200:
+                told = _named(body)
+                if origin(told) == where and f"{need.agent}/".startswith(f"{told.rstrip('/')}/"):
+                    found = told
+        self._resources[need.agent] = found
         return found
 
     async def _discover(self, need: Need, url: str) -> Endpoints:
         self._check(url, need)
         response = await need.engine.send(Request("GET", url, {"accept": "application/json"}))
-        document = _object(await whole(response), response.status, url)
+        document = _object(await whole(response, CARD), response.status, url)
         issuer = str(document.get("issuer", ""))
         if url != f"{issuer.rstrip('/')}/.well-known/openid-configuration":
             raise Unauthenticated(f"{url} speaks for another issuer: {issuer or 'none'}")
@@ -207,7 +252,7 @@ class OAuth:
 
     def _check(self, url: str, need: Need) -> None:
         where = origin(url)
-        if where not in need.origins and where != self._issuer:
+        if where not in need.origins and where != self.issuer:
             raise Withheld(
                 f"the card sends OAuth requests to {where or url}; "
                 f"if that is right, say OAuth(…, issuer={where!r})"
@@ -223,13 +268,20 @@ class OAuth:
             endpoints.refresh or endpoints.token,
             grant_type="refresh_token",
             refresh_token=refresh,
+            resource=endpoints.resource,
         )
         return Grant.read(answer, refresh)
 
     async def _by_client(self, need: Need, endpoints: Endpoints) -> Grant:
         scope = " ".join(self._wishes(need))
-        fields = {"grant_type": "client_credentials", "scope": scope}
-        return Grant.read(await self._post(need.engine, endpoints.token, **fields))
+        answer = await self._post(
+            need.engine,
+            endpoints.token,
+            grant_type="client_credentials",
+            scope=scope,
+            resource=endpoints.resource,
+        )
+        return Grant.read(answer)
 
     async def _by_code(self, need: Need, endpoints: Endpoints) -> Grant:
         verifier, state = secrets.token_urlsafe(48), secrets.token_urlsafe(24)
@@ -245,6 +297,8 @@ class OAuth:
             }
             if wishes := self._wishes(need):
                 query["scope"] = " ".join(wishes)
+            if endpoints.resource:
+                query["resource"] = endpoints.resource
             joint = "&" if "?" in endpoints.person else "?"
             await self._invite(Invitation(f"{endpoints.person}{joint}{urlencode(query)}"))
             code = await callback.code()
@@ -255,12 +309,14 @@ class OAuth:
             code=code,
             redirect_uri=callback.url,
             code_verifier=verifier,
+            resource=endpoints.resource,
         )
         return Grant.read(answer)
 
     async def _by_device(self, need: Need, endpoints: Endpoints) -> Grant:
         scope = " ".join(self._wishes(need))
-        asked = await self._post(need.engine, endpoints.person, scope=scope)
+        resource = endpoints.resource
+        asked = await self._post(need.engine, endpoints.person, scope=scope, resource=resource)
         try:
             device, code = str(asked["device_code"]), str(asked["user_code"])
             url = str(asked.get("verification_uri_complete") or asked["verification_uri"])
@@ -278,6 +334,7 @@ class OAuth:
                     endpoints.token,
                     grant_type="urn:ietf:params:oauth:grant-type:device_code",
                     device_code=device,
+                    resource=resource,
                 )
                 return Grant.read(answer)
             except Denied as error:
@@ -309,7 +366,7 @@ class OAuth:
         body = urlencode(sent).encode()
         async with asyncio.timeout(30):
             response = await engine.send(Request("POST", url, headers, body))
-            return _object(await whole(response), response.status, url)
+            return _object(await whole(response, CARD), response.status, url)
 
     # -- between runs
 
@@ -452,6 +509,16 @@ def _object(body: bytes, status: int, url: str) -> dict[str, Any]:
     if status != 200 or "error" in document:
         raise _denied(document, status)
     return document
+
+
+def _named(body: bytes) -> str:
+    """The resource that metadata name; empty if they name none."""
+    try:
+        document = json.loads(body)
+    except ValueError:
+        return ""
+    named = document.get("resource") if isinstance(document, dict) else None
+    return named if isinstance(named, str) and "#" not in named else ""
 
 
 def _denied(document: Mapping[str, Any], status: int) -> Denied:

@@ -7,10 +7,7 @@ from collections.abc import AsyncIterator
 from msgspec import Struct
 
 from dragoman.client.engine import Response
-from dragoman.errors import InvalidAgentResponse
-
-LONGEST = 64 * 1024 * 1024
-"""The longest event that is read."""
+from dragoman.client.limits import DEFAULT, Meter, TooLarge
 
 
 class Event(Struct, frozen=True, gc=False):
@@ -20,32 +17,39 @@ class Event(Struct, frozen=True, gc=False):
     name: str = ""
 
 
-async def events(response: Response) -> AsyncIterator[Event]:
-    """The events of an answer. One that was cut off is not an event."""
+async def events(
+    response: Response, most: int = DEFAULT.answer, meter: Meter | None = None
+) -> AsyncIterator[Event]:
+    """The events of an answer, each of so many bytes at most (TooLarge). One that was cut off is
+    not an event."""
+    meter = meter or Meter()
     pieces: list[bytes] = []  # of a line that has not ended
-    size = 0
+    size = 0  # of the event that has not ended, up to what else its last piece holds
     data: list[bytes] = []
     name = ""
     async for chunk in response.chunks():
-        size += len(chunk)
-        if size > LONGEST:
-            raise InvalidAgentResponse(f"an event is longer than {LONGEST} bytes")
         pieces.append(chunk)
-        if b"\n" not in chunk:
-            continue
-        text = b"".join(pieces) if len(pieces) > 1 else chunk
-        if b"\r" in text:
-            text = text.replace(b"\r\n", b"\n")
-        *lines, rest = text.split(b"\n")
-        pieces = [rest] if rest else []
-        for line in lines:
-            if line[:5] == b"data:":
-                data.append(line[6:] if line[5:6] == b" " else line[5:])
-            elif not line:
-                if data:
-                    yield Event(data[0] if len(data) == 1 else b"\n".join(data), name)
-                    data = []
-                name = ""
-                size = len(rest)
-            elif line[:6] == b"event:":
-                name = line[6:].decode("utf-8", "replace").strip()
+        size += len(chunk)
+        meter.bytes += len(chunk)
+        if b"\n" in chunk:
+            text = b"".join(pieces) if len(pieces) > 1 else chunk
+            if b"\r" in text:
+                text = text.replace(b"\r\n", b"\n")
+            *lines, rest = text.split(b"\n")
+            pieces = [rest] if rest else []
+            for line in lines:
+                if line[:5] == b"data:":
+                    data.append(line[6:] if line[5:6] == b" " else line[5:])
+                elif not line:
+                    if data:
+                        whole = data[0] if len(data) == 1 else b"\n".join(data)
+                        if len(whole) > most:
+                            break
+                        yield Event(whole, name)
+                        data = []
+                    name = ""
+                    size = len(rest)
+                elif line[:6] == b"event:":
+                    name = line[6:].decode("utf-8", "replace").strip()
+        if size > most:
+            raise TooLarge.of(f"an event is longer than {most} bytes", "answer", most)

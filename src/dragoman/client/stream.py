@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from typing import TYPE_CHECKING
@@ -11,8 +12,10 @@ from msgspec.structs import replace
 
 from dragoman import otel
 from dragoman.client.binding import Expired, Order
+from dragoman.client.dialling import NotAllowed
 from dragoman.client.engine import Silent, Unreachable
 from dragoman.client.folding import Event, Folding
+from dragoman.client.limits import Meter, TooLarge
 from dragoman.client.result import Result
 from dragoman.client.retry import PASSING, Pauses
 from dragoman.client.upload import File
@@ -25,7 +28,9 @@ from dragoman.errors import (
 )
 from dragoman.events import RESUME
 from dragoman.operations import BY_CALL
+from dragoman.telemetry import logger
 from dragoman.types import (
+    Message,
     SendMessageRequest,
     StreamResponse,
     SubscribeToTaskRequest,
@@ -39,6 +44,8 @@ if TYPE_CHECKING:
     from dragoman.client.client import Client
 
 POLL, LONGEST_POLL = 0.5, 5.0
+EXPANSION = 32
+"""A byte on the wire takes at most about so many in memory: `[],` takes 64."""
 LASTING = 5.0
 """A connection that held so long was no failure, even if it brought nothing."""
 
@@ -66,6 +73,14 @@ class Stream:
         self._key = key
         self._files = files or {}
         self._folding = Folding(keep=keep)
+        self._count = 0
+        """How many events have come."""
+        self._most = client.limits.events if keep else math.inf
+        self._meter = Meter()
+        self._weigh_at = client.limits.task // EXPANSION
+        """The bytes that must have come before it is worth while to weigh the task."""
+        self._strays = 0
+        """How many of them were of other tasks."""
         self._number = 0
         """The last place that the agent told."""
         self._fresh = True
@@ -130,6 +145,12 @@ class Stream:
                 if not self._over():
                     raise Unreachable("the stream ended before the task did")
                 break
+            except TooLarge as error:
+                raise self._much(error) from None
+            except NotAllowed as error:
+                if not self._client.doubtful(error):
+                    raise
+                self._client.rotate(asked, error)
             except (A2AError, Unreachable) as error:
                 passing = isinstance(error, PASSING) and not (self._deaf or self._once(error))
                 if passing and self._final():
@@ -187,7 +208,7 @@ class Stream:
     async def _looked(self) -> AsyncIterator[Event]:
         """Of an agent that is not listened to: what it answers, and what becomes of the task."""
         if isinstance(self._request, SubscribeToTaskRequest):
-            task = await self._client.task(self._request.id).get()
+            task = await self._get(self._request.id)
             self._take(task)
             yield task
         else:
@@ -229,15 +250,18 @@ class Stream:
         try:
             async for item in self._listen("subscribe", self._subscription()):
                 event = _event(item)
+                self._count += 1
+                if self._skips(event):
+                    continue
                 if first and isinstance(event, Task):
-                    gained = self._folding.catch_up(event)
+                    gained = self._catch_up(event)
                 else:
                     self._take(event)
                     gained = [event]
                 first = False
-                for event in gained:
-                    self._last = event
-                    yield event
+                for news in gained:
+                    self._last = news
+                    yield news
                 if self._final() or self._stands():
                     return
         except (UnsupportedOperation, TaskNotFound, MethodNotFound):
@@ -261,9 +285,15 @@ class Stream:
     async def _correct(self) -> list[Event]:
         """What the task itself has over what was told. Without places, an event may be told by
         the task and again by the stream; the task is right."""
-        task = await self._client.task(self._folding.id).get()
+        task = await self._get(self._folding.id)
         self._patched = False
-        return self._folding.catch_up(task)
+        return self._catch_up(task)
+
+    async def _get(self, id: str) -> Task:
+        task = await self._client.task(id).get()
+        if task.id != id:
+            raise InvalidAgentResponse(f"the agent was asked for task {id} and told {task.id}")
+        return task
 
     # -- inside
 
@@ -275,23 +305,72 @@ class Stream:
     ) -> AsyncIterator[Event]:
         """What one connection tells, and was not told before."""
         self._last = None
+        folding, meter = self._folding, self._meter
         async for item in self._listen(call, request, headers):
             event = _event(item)
+            self._count += 1
+            # by hand, since it is done for each event
+            id = event.id if type(event) is Task else event.task_id  # type: ignore[union-attr]
+            if (id != folding.id or self._count > self._most) and self._skips(event):
+                continue
             metadata = event.metadata
             if metadata and RESUME in metadata:  # our own business
                 mark = metadata.pop(RESUME)
                 number = mark.get("place") if type(mark) is dict else None
                 if type(number) is int:
-                    if number <= self._number and not mark.get("reset") and self._of(event):
+                    if (
+                        number <= self._number
+                        and not mark.get("reset")
+                        and _of(event) == self._folding.id
+                    ):
                         continue  # it was told before: a fresh start may lie further back
                     self._number = number
                 event = replace(event, metadata=metadata or None)
             if self._fresh:
                 self._take(event)
             else:
-                self._folding.take(event)
+                folding.take(event)
+                if meter.bytes > self._weigh_at:
+                    self._bound()
             self._last = event
             yield event
+
+    def _skips(self, event: Event) -> bool:
+        """Whether it is of another task than the one that is followed; TooLarge if there have been
+        too many."""
+        if self._count > self._most:
+            words = f"the stream has more than {self._most} events"
+            also = ", or stream with keep=False"
+            raise TooLarge.of(words, "events", int(self._most), also)
+        if not self._stray(event):
+            return False
+        self._strays += 1
+        if self._strays == 1:  # an agent that does so may do so often
+            logger.warning(
+                "the agent sent an event of another task on the stream of task %s; "
+                "such events are skipped",
+                self._id,
+            )
+        return True
+
+    @property
+    def _id(self) -> str:
+        """The task that is followed; empty while that is not known."""
+        if self._folding.id:
+            return self._folding.id
+        request = self._request
+        if isinstance(request, SubscribeToTaskRequest):
+            return request.id
+        return request.message.task_id
+
+    def _stray(self, event: Event) -> bool:
+        """Whether it is of another task. What a message begins says the first event: a message to
+        a task may be answered with another one."""
+        id, known = _of(event), self._id
+        if not id or not known or id == known:
+            return False
+        sending = isinstance(self._request, SendMessageRequest)
+        return not (sending and not self._folding.id and isinstance(event, Task | Message))
 
     def _listen(
         self,
@@ -310,22 +389,42 @@ class Stream:
             headers=found,
             files=self._files if call == "stream" else {},
             patience=self._client.patience,
+            meter=self._meter,
         )
         items = self._client.binding.stream(order)
         self._items = items if spans is None or span is None else spans.around(span, items)
         return self._items
 
+    def _catch_up(self, task: Task) -> list[Event]:
+        gained = self._folding.catch_up(task)
+        self._bound()
+        return gained
+
+    def _bound(self) -> None:
+        """Weigh the task. To do so at each event would cost more than to take it."""
+        most, size = self._client.limits.task, self._folding.weigh()
+        if size > most:
+            words = f"the stream's task takes more than {most} bytes"
+            raise TooLarge.of(words, "task", most, ", or stream with keep=False")
+        self._weigh_at = self._meter.bytes + max((most - size) // EXPANSION, 4096)
+
+    def _much(self, error: TooLarge) -> TooLarge:
+        """The same error, with the id of the task."""
+        if self._id and not error.task:
+            error.task = self._id
+            error.message = f"task {error.task}: {error.message}"
+            error.args = (error.message,)
+        return error
+
     def _take(self, event: Event) -> None:
         self._folding.take(event)
+        if self._meter.bytes > self._weigh_at:
+            self._bound()
         if self._fresh:
             self._fresh = False
             self._client.answered()
             if isinstance(self._request, SendMessageRequest):
                 self._client.begun(self._folding.id)
-
-    def _of(self, event: Event) -> bool:
-        """Whether it is of the task that is followed."""
-        return (event.id if isinstance(event, Task) else event.task_id) == self._folding.id
 
     @property
     def _follows(self) -> bool:
@@ -398,3 +497,8 @@ def _event(item: StreamResponse) -> Event:
     if found is None:
         raise InvalidAgentResponse("an event has neither a task, a message nor an update")
     return found
+
+
+def _of(event: Event) -> str:
+    """The task that an event is of; empty if it says none."""
+    return event.id if isinstance(event, Task) else event.task_id

@@ -73,6 +73,8 @@ class Certificate:
         self.name = name or "certificate"
         self._identity = _by_print(identity) if isinstance(identity, Mapping) else identity
         self._header = header.lower()
+        self.headers = (self._header,) if header else ()
+        """See `Gate.headers`."""
         self._proxies = [ip_network(text) for text in proxies]
         self._known: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
 

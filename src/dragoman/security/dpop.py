@@ -48,6 +48,11 @@ class Proofs:
         claims = _verified(proof, key)
         if claims.get("htm") != request.method:
             raise Unproven("The proof is for another method")
+        if not request.url:
+            raise Unproven(
+                "The server does not know its own URL, which a proof must name; it needs the"
+                " setting `url`, or `hosts`"
+            )
         if not _same(claims.get("htu"), request.url):
             raise Unproven("The proof is for another URL")
         digest = hashlib.sha256(token.encode("latin-1", "replace")).digest()
@@ -109,13 +114,15 @@ def _verified(proof: str, key: str) -> Mapping[str, Any]:
 
 def _same(told: Any, url: str) -> bool:
     """Whether a URL is the one that was called, whatever its query. Of gRPC only the path is known,
-    which names service and method."""
-    if not isinstance(told, str) or not url:
+    which names service and method, and the host if it is set: `//host/path`."""
+    if not isinstance(told, str):
         return False
     try:
         (origin, path), (our, called) = _parts(told), _parts(url)
     except ValueError:
         return False
+    if url.startswith("//"):
+        return path == called and urlsplit(told).hostname == urlsplit(url).hostname
     return path == called and (not our or origin == our)
 
 

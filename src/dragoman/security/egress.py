@@ -2,11 +2,13 @@
 
 Refused      the address is forbidden, now and later
 Unreachable  nobody answered properly; it may be tried again
-└── Busy     it was not even tried: all places of its host are taken
+├── Late     the name of the host was not looked up in time
+└── Busy     it was not even tried: all places of its host or owner are taken
 
 A URL is taken apart once, by `admit`, and what is dialled is built from those pieces. A name's
 addresses are checked at the moment of dialling, and the connection goes to a checked one, so that
-a name which changes its address in between gains nothing.
+a name which changes its address in between gains nothing. Look-ups have a deadline, and each owner
+a share of them: names that hang delay only those who gave them.
 """
 
 from __future__ import annotations
@@ -18,14 +20,26 @@ import re
 import socket
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Hashable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from ssl import SSLContext
 from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct
+
+from dragoman.security.shares import Shares
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -59,10 +73,13 @@ DENIED: dict[str, tuple[str, ...]] = {
 }
 _DENIED = [(ip_network(text), what) for what, texts in DENIED.items() for text in texts]
 _GLOBAL = IPv6Network("2000::/3")  # no other part of IPv6 has been given to anybody
+_NAT64 = IPv6Network("64:ff9b::/96")
 LOCAL = (".localhost", ".localdomain", ".local", ".internal", ".home.arpa")
 
 PORTS = {"https": 443, "http": 80}
 MAX_URL = 2048
+LOOKUPS = 64  # the most at once
+DEADLINE = 5.0  # of a look-up, in seconds
 PATIENCE = 3.0  # somebody waits while a URL is checked; what is dialled is checked again
 KEEP = 4.0  # many servers hang up after 5 s; to send just then would fail
 # aiohttp tries n dead addresses n * (n + 1) / 2 times, so a stranger's name must not have many
@@ -85,6 +102,10 @@ class Refused(ValueError):
 
 class Unreachable(Exception):
     """No proper answer; it may come later. The text is a short reason."""
+
+
+class Late(Unreachable):
+    """The name server took too long."""
 
 
 class Busy(Unreachable):
@@ -176,35 +197,70 @@ class Rule(Struct, frozen=True):
         return host == self.name or (self.name[:1] == "." and host.endswith(self.name))
 
 
+_OWNER: ContextVar[Hashable] = ContextVar("dragoman_owner", default="")
+"""Who gave the URL that is dialled."""
+
+
+@contextmanager
+def _owned(owner: Hashable) -> Iterator[None]:
+    before = _OWNER.set(owner)
+    try:
+        yield
+    finally:
+        _OWNER.reset(before)
+
+
 class Lookup:
-    """The system's resolver, in threads of its own: a name server that hangs stops nothing else.
-    A name that is being asked for is not asked for again; one that nobody awaits, not at all."""
+    """The system's resolver, in threads of its own, or another one. A look-up that hangs cannot be
+    ended: it keeps its thread, of which each owner has a share, and who asked goes on at the
+    deadline. A name that an owner asks for already is not asked for again."""
 
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(32, "dragoman-lookup")
-        self._asked: dict[str, Future[list[str]]] = {}
-        self._users: Counter[str] = Counter()
+    def __init__(self, resolve: Resolve | None = None) -> None:
+        self._resolve = resolve
+        self._threads = ThreadPoolExecutor(LOOKUPS, "dragoman-lookup")
+        self._shares = Shares(LOOKUPS)
+        self._asked: dict[tuple[Hashable, str], asyncio.Future[Sequence[str]]] = {}
 
-    async def __call__(self, host: str) -> list[str]:
-        """The addresses of a name, or OSError."""
-        asked = self._asked.get(host)
-        if asked is None:
-            asked = self._asked[host] = self._threads.submit(_lookup, host)
-            asked.add_done_callback(lambda _: self._asked.pop(host, None))
-        self._users[host] += 1
+    async def __call__(
+        self, host: str, owner: Hashable = "", deadline: float = DEADLINE
+    ) -> Sequence[str]:
+        """The addresses of a name, or OSError; Late; Busy if it was not begun."""
+        key = (owner, host)
+        begun = False
         try:
-            waiting = asyncio.wrap_future(asked)
-            # who asked may have gone when there is an answer
-            waiting.add_done_callback(lambda each: each.cancelled() or each.exception())
-            return await asyncio.shield(waiting)
-        finally:
-            self._users[host] -= 1
-            if not self._users[host]:
-                del self._users[host]
-                asked.cancel()  # if it is still in the queue
+            async with asyncio.timeout(deadline):
+                if key not in self._asked:
+                    await self._shares.acquire(owner)
+                    if key not in self._asked:
+                        self._begin(key)
+                    else:  # another was quicker
+                        self._shares.release(owner)
+                begun = True
+                return await asyncio.shield(self._asked[key])
+        except TimeoutError:
+            if begun:
+                raise Late(f"the host's name was not looked up within {deadline:g} s") from None
+            raise Busy("too many names of one owner are being looked up") from None
+
+    def _begin(self, key: tuple[Hashable, str]) -> None:
+        asked: asyncio.Future[Sequence[str]]
+        if self._resolve is not None:
+            asked = asyncio.ensure_future(self._resolve(key[1]))
+        else:
+            asked = asyncio.wrap_future(self._threads.submit(_lookup, key[1]))
+        self._asked[key] = asked
+        asked.add_done_callback(partial(self._end, key))
+
+    def _end(self, key: tuple[Hashable, str], asked: asyncio.Future[Sequence[str]]) -> None:
+        del self._asked[key]
+        self._shares.release(key[0])
+        if not asked.cancelled():
+            asked.exception()  # who asked may have gone
 
     def close(self) -> None:
         """Ask for nothing more."""
+        for asked in self._asked.values():
+            asked.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
@@ -236,8 +292,8 @@ class Egress:
         # as many hosts as keep no more idle connections than there may be busy ones
         self._max_warm = max(1, total // per_host)
         self._warm: dict[str, float] = {}
-        self._resolve = resolve
-        self._lookup = Lookup()
+        self._lookup = Lookup(resolve)
+        self._given = resolve is not None
         self._ssl = ssl
         self._sessions: tuple[ClientSession, ClientSession] | None = None
         self._closed = False
@@ -270,22 +326,36 @@ class Egress:
             _check(target.scheme, target.named, target.port)
         return target
 
-    async def check(self, url: str) -> None:
-        """Refuse what would be refused now. A name without an address may have one later."""
+    async def check(self, url: str, *, owner: Hashable = "") -> None:
+        """Refuse what would be refused now. A name without an address may have one later; Late or
+        Busy if it could not be looked up."""
         target = self.admit(url)
         if not target.literal and not self._free(target.host, target.port):
-            with suppress(Unreachable, TimeoutError):
-                async with asyncio.timeout(min(self._timeout, PATIENCE)):
-                    await self._addresses(target.host, target.port)
+            with _owned(owner):
+                try:
+                    await self._addresses(target.host, target.port, PATIENCE)
+                except (Late, Busy):
+                    raise
+                except Unreachable:
+                    return
 
-    async def post(self, url: str, body: bytes, *, headers: Mapping[str, str] = {}) -> Answer:
+    async def post(
+        self, url: str, body: bytes, *, headers: Mapping[str, str] = {}, owner: Hashable = ""
+    ) -> Answer:
         """`request` with POST."""
-        return await self.request("POST", url, headers=headers, body=body)
+        return await self.request("POST", url, headers=headers, body=body, owner=owner)
 
     async def request(
-        self, method: str, url: str, *, headers: Mapping[str, str] = {}, body: bytes = b""
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] = {},
+        body: bytes = b"",
+        owner: Hashable = "",
     ) -> Answer:
-        """Send one request and wait for its answer: Refused, Unreachable, or an Answer."""
+        """Send one request for whoever gave the URL, and wait for its answer: Refused, Unreachable,
+        or an Answer."""
         target = self.admit(url)
         fields = _fields(headers)
         self.open()
@@ -293,7 +363,8 @@ class Egress:
         try:
             async with asyncio.timeout(self._timeout), self._place(target.host):
                 begun = True
-                return await self._exchange(method, target, fields, body)
+                with _owned(owner):
+                    return await self._exchange(method, target, fields, body)
         except TimeoutError:
             if begun:
                 raise Unreachable(f"no answer within {self._timeout:g} s") from None
@@ -348,15 +419,14 @@ class Egress:
         head = _joined(response.raw_headers)
         return Answer(response.status, head, bytes(found[: self._max_response]), cut)
 
-    async def _addresses(self, host: str, port: int) -> list[str]:
+    async def _addresses(self, host: str, port: int, deadline: float = DEADLINE) -> list[str]:
         """The addresses of a name, all of them checked."""
         named = self._free(host, port)
+        texts: Sequence[str]
         try:
-            if self._resolve is not None:
-                texts = await self._resolve(host)
-            else:
-                # the dot keeps a stranger's name out of the search list of our own network
-                texts = await self._lookup(host if named else f"{host}.")
+            # the dot keeps a stranger's name out of the search list of our own network
+            name = host if named or self._given else f"{host}."
+            texts = await self._lookup(name, _OWNER.get(), min(deadline, self._timeout))
         except (OSError, UnicodeError):
             texts = ()
         if not texts:
@@ -445,6 +515,14 @@ def denied(address: Address) -> str:
     if isinstance(address, IPv6Address) and (address not in _GLOBAL or address.scope_id):
         return "reserved"
     return ""
+
+
+def public(address: Address) -> bool:
+    """Whether an address is one of the internet's. Where NAT64 translates all of IPv4, the address
+    inside counts."""
+    if isinstance(address, IPv6Address) and address in _NAT64 and not address.scope_id:
+        address = IPv4Address(int(address) & 0xFFFFFFFF)
+    return not denied(address)
 
 
 def parse(url: str) -> Target:

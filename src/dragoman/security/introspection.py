@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import logging
 import time
 from collections.abc import Awaitable, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from dragoman.caller import Request
 from dragoman.errors import Unauthenticated, Unavailable
+from dragoman.security.issuers import Backoff, read
 from dragoman.security.realms import Tenants
 from dragoman.security.schemes import Found
 from dragoman.security.tokens import Book, Terms, Verdict, challenge
@@ -25,7 +27,11 @@ BRIEF = 10.0
 AT_ONCE = 64
 """The most questions at a time: who invents tokens must not have us flood the issuer."""
 PATIENCE = 10.0
+"""How long the issuer may take for a whole answer."""
 LARGEST = 64 * 1024
+"""The most bytes of an answer."""
+FAILURES = 5
+"""So many failures in a row begin a pause: one token that its issuer cannot answer begins none."""
 LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
@@ -80,6 +86,7 @@ class Introspection:
         )
         self._book = Book(self._asked, dpop=dpop)
         self._asking: dict[bytes, asyncio.Task[Verdict]] = {}
+        self._backoff = Backoff(FAILURES)
 
     def declared(self) -> SecurityScheme:
         """See `Scheme.declared`."""
@@ -99,6 +106,12 @@ class Introspection:
         """What is said of the token, asked once for all who wait."""
         asking = self._asking.get(digest)
         if asking is None:
+            backoff = self._backoff
+            # after a pause, one request finds out whether the issuer is back
+            if backoff.failing and (self._asking or backoff.left()):
+                raise Unavailable(
+                    "The issuer cannot be asked about the token", headers=backoff.retry_after()
+                )
             if len(self._asking) >= AT_ONCE:
                 raise Unavailable("The issuer is asked too much", headers={"retry-after": "1"})
             asking = self._asking[digest] = asyncio.create_task(self._ask(token))
@@ -116,14 +129,14 @@ class Introspection:
             if not isinstance(found, dict) or not isinstance(found.get("active"), bool):
                 raise ValueError(f"{self._url} does not say whether the token is active")
         except (OSError, ValueError, TimeoutError, RecursionError) as error:
-            import logging
-
-            logging.getLogger("dragoman").warning(
-                "%s cannot be asked about tokens: %s", self._url, error or type(error).__name__
-            )
+            if self._backoff.failed():
+                logging.getLogger("dragoman").warning(
+                    "%s cannot be asked about tokens: %s", self._url, error or type(error).__name__
+                )
             raise Unavailable(
                 "The issuer cannot be asked about the token", headers={"retry-after": "5"}
             ) from None
+        self._backoff.succeeded()
         until = time.time() + BRIEF
         if not found["active"]:
             return Verdict(until=until, fault="The token is not active")
@@ -153,6 +166,6 @@ class Introspection:
             ):
                 if response.status != 200:
                     raise ValueError(f"it answered {response.status}")
-                return json.loads(await response.content.read(LARGEST))
+                return json.loads(await read(response, LARGEST))
         except aiohttp.ClientError as error:
             raise OSError(str(error) or type(error).__name__) from error

@@ -13,14 +13,14 @@ import hmac
 import inspect
 import re
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
-from http.cookies import CookieError, SimpleCookie
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
 from msgspec.structs import replace
 
 from dragoman.caller import Caller, Request
-from dragoman.errors import A2AError, Forbidden, Unauthenticated, Unavailable
+from dragoman.errors import A2AError, AmbiguousRequest, Forbidden, Unauthenticated, Unavailable
+from dragoman.security import cookies
 from dragoman.security.realms import Mark, Tenants, check
 from dragoman.types import (
     AgentCard,
@@ -123,6 +123,8 @@ class ApiKey:
         if len(given) != 1:
             raise ValueError("ApiKey: give one of header=, query=, cookie=")
         ((self._where, self._what),) = given
+        self.headers = (header.lower(),) if header else ()
+        """See `Gate.headers`."""
         self._secrets = Secrets(keys)
         self.realm, self.tenants = realm, tenants
         self.name = name or "key"
@@ -146,14 +148,15 @@ class ApiKey:
         if self._where == "header":
             return request.headers.get(self._what.lower())
         if self._where == "query":
-            return dict(parse_qsl(request.query)).get(self._what)
-        cookies: SimpleCookie = SimpleCookie()
-        try:
-            cookies.load(request.headers.get("cookie", ""))
-        except CookieError:
-            return None
-        found = cookies.get(self._what)
-        return found.value if found is not None else None
+            found = [value for name, value in parse_qsl(request.query) if name == self._what]
+        else:
+            try:
+                found = cookies.values(request.headers.get("cookie", ""), self._what)
+            except ValueError as error:
+                raise Unauthenticated(str(error)) from None
+        if len(found) > 1:
+            raise AmbiguousRequest(f"The {self._where} has the API key more than once")
+        return found[0] if found else None
 
     def challenge(self, realm: str) -> str:
         """See `Scheme.challenge`."""
@@ -303,6 +306,8 @@ class Gate:
         """The schemes that take tokens, which are good for something."""
         self.issued: list[Any] = [scheme for scheme in self.tokens if getattr(scheme, "issuer", "")]
         """Those of them whose tokens come from an issuer that is known."""
+        self.headers = frozenset(name for each in found for name in getattr(each, "headers", ()))
+        """The headers, beside `Authorization`, that say who asks: in lower case."""
 
     @property
     def open(self) -> bool:

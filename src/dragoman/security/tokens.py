@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
 import math
 import time
 import warnings
@@ -20,6 +21,7 @@ from msgspec import Struct
 
 from dragoman.caller import Caller, Request, fault
 from dragoman.errors import Forbidden, Unauthenticated, Unavailable
+from dragoman.security.issuers import Backoff, read
 from dragoman.security.realms import Tenants
 from dragoman.security.schemes import Found
 from dragoman.types import HTTPAuthSecurityScheme, OpenIdConnectSecurityScheme, SecurityScheme
@@ -44,6 +46,10 @@ OUTAGE = 24 * 3600.0
 PAUSE = 30.0
 """How soon keys are asked for again, however many unknown ones are named."""
 DISCOVERY = "/.well-known/openid-configuration"
+PATIENCE = 10.0
+"""How long an issuer may take for a whole answer."""
+LARGEST = 1 << 20
+"""The most bytes of a document of an issuer."""
 Fetch = Callable[[str], Awaitable[Any]]
 
 
@@ -343,7 +349,8 @@ def challenge(realm: str, scopes: Sequence[str], *, dpop: bool = False) -> str:
 
 class Keyring:
     """The keys of an issuer. They are fetched once for all who wait, and again when a key is named
-    that is not there, but not because somebody names many."""
+    that is not there, but not because somebody names many. While no key is known and the issuer
+    fails, the pauses between fetches grow."""
 
     def __init__(self, issuer: str, jwks: str | Mapping[str, Any], fetch: Fetch) -> None:
         self._issuer = issuer
@@ -353,7 +360,8 @@ class Keyring:
         self._fixed = not isinstance(jwks, str)
         self._given = jwks if self._fixed else None
         self._until = 0.0
-        self._asked = 0.0
+        self._asked = -PAUSE
+        self._backoff = Backoff()
         self._fetching: asyncio.Task[None] | None = None
 
     async def named(self, kid: str | None) -> list[Any]:
@@ -365,17 +373,21 @@ class Keyring:
             now = time.monotonic()
             stale = now >= self._until
             unknown = kid is not None and kid not in self._keys
-            if (stale or unknown) and now >= self._asked + PAUSE:
+            if (stale or unknown) and (self._fetching is not None or self._due(now)):
                 await self._renew()
-            elif not self._keys and self._fetching is not None:
-                await asyncio.shield(self._fetching)
             if time.monotonic() >= self._until + OUTAGE:
                 self._keys = {}
             if not self._keys:
-                raise Unavailable("The issuer's keys cannot be had", headers={"retry-after": "5"})
+                raise Unavailable(
+                    "The issuer's keys cannot be had", headers=self._backoff.retry_after()
+                )
         if kid is not None:
             return [self._keys[kid]] if kid in self._keys else []
         return list(self._keys.values())[:8]
+
+    def _due(self, now: float) -> bool:
+        """Whether the issuer may be asked now."""
+        return now >= self._asked + PAUSE if self._keys else not self._backoff.left()
 
     async def _renew(self) -> None:
         if self._fetching is None:
@@ -385,7 +397,7 @@ class Keyring:
 
     def _fetched(self, task: asyncio.Task[None]) -> None:
         self._fetching = None
-        self._asked = time.monotonic() if self._keys else 0.0
+        self._asked = time.monotonic()
 
     async def _get(self) -> None:
         try:
@@ -397,12 +409,15 @@ class Keyring:
                 url = str(found["jwks_uri"])
             self._take(await self._fetch(url))
             self._until = time.monotonic() + FRESH
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, TimeoutError) as error:
-            import logging
-
-            logging.getLogger("dragoman").warning(
-                "the keys of %s cannot be had: %s", self._issuer, error or type(error).__name__
-            )
+            self._backoff.succeeded()
+        except (
+            *(OSError, ValueError, TypeError, KeyError, AttributeError),
+            *(TimeoutError, RecursionError),
+        ) as error:
+            if self._backoff.failed():
+                logging.getLogger("dragoman").warning(
+                    "the keys of %s cannot be had: %s", self._issuer, error or type(error).__name__
+                )
 
     def _take(self, document: Any) -> None:
         from joserfc.errors import JoseError
@@ -460,7 +475,7 @@ async def _get(url: str) -> Any:
     """A small JSON document of somebody whom the configuration names."""
     import aiohttp
 
-    timeout = aiohttp.ClientTimeout(total=10)
+    timeout = aiohttp.ClientTimeout(total=PATIENCE)
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
@@ -468,6 +483,6 @@ async def _get(url: str) -> Any:
         ):
             if response.status != 200:
                 raise ValueError(f"{url} answered {response.status}")
-            return json.loads(await response.content.read(1 << 20))
+            return json.loads(await read(response, LARGEST))
     except aiohttp.ClientError as error:
         raise OSError(f"{url}: {error}") from error

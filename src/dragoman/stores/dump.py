@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, Raw, Struct, structs
 
-from dragoman.caller import Scope
+from dragoman.caller import Scope, long, owner_key
 from dragoman.events import CancelRequested, Event, Received, Reply
 from dragoman.lifecycle import IllegalEvent, fold
 from dragoman.store import GIVEN_UP, Webhook
@@ -241,6 +241,9 @@ def decode(line: bytes) -> Dump:
         if format != FORMAT:
             raise Broken(f"it is of format {format}; this dragoman knows {FORMAT}")
         dump = _dump(line)
+        if long(dump.scope.owner):  # it was written by a version that kept such
+            scope = structs.replace(dump.scope, owner=owner_key(dump.scope.owner))
+            dump = structs.replace(dump, scope=scope)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Broken(str(error)) from None
     try:

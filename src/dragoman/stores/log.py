@@ -5,11 +5,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 
+import msgspec
+
 from dragoman.events import Received
 from dragoman.store import Line, Query
 from dragoman.stores.row import Row
 from dragoman.stores.tail import Tail
-from dragoman.types import TaskState
+from dragoman.types import TaskArtifactUpdateEvent, TaskState
+
+encode = msgspec.json.Encoder().encode
 
 
 class Log(Row, Tail):
@@ -22,6 +26,19 @@ class Log(Row, Tail):
     lines: dict[str, Line] = {}  # noqa: RUF012 - most have none, and share it
     rests = 0.0
     """When its lines will be looked at again, if nothing happens before."""
+
+    _measured = _size = _artifacts = 0
+
+    def size(self, artifacts: bool) -> int:
+        """The bytes of its entries, with those of artifacts or without; none is measured twice."""
+        for entry in self.entries[self._measured :]:
+            size = len(encode(entry.event) if entry.wire is None else entry.wire)
+            if isinstance(entry.event, TaskArtifactUpdateEvent):
+                self._artifacts += size
+            else:
+                self._size += size
+        self._measured = len(self.entries)
+        return self._size + self._artifacts if artifacts else self._size
 
     def received(self, number: int) -> Received:
         """The message of this number."""

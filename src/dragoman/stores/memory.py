@@ -6,9 +6,9 @@ import asyncio
 import math
 import time
 import uuid
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from heapq import heappop, heappush, nsmallest
+from heapq import heappop, heappush
 from itertools import islice
 from typing import Any
 
@@ -16,10 +16,12 @@ from msgspec.structs import replace
 
 from dragoman.caller import Scope
 from dragoman.errors import A2AError, LimitExceeded, TaskNotFound
-from dragoman.events import CancelRequested, Entry
+from dragoman.events import CancelRequested, Entry, Received
 from dragoman.lifecycle import IllegalEvent
 from dragoman.store import (
     CANCEL_RECEIPT,
+    NOBODY,
+    PAGE_BYTES,
     Accepted,
     Census,
     Claim,
@@ -28,14 +30,18 @@ from dragoman.store import (
     Head,
     Line,
     Page,
+    Party,
     Query,
     Receipt,
     Record,
     Renewal,
     Stale,
     Webhook,
+    party,
 )
 from dragoman.stores.log import Log, Shelf
+from dragoman.stores.queue import Queue
+from dragoman.stores.ranks import Ranks
 from dragoman.stores.row import age
 from dragoman.types import TaskState, TaskStatusUpdateEvent
 
@@ -49,13 +55,14 @@ class MemoryStore:
         self.task_age = task_age
         self._logs: dict[str, Log] = {}
         self._shelves: dict[Scope, Shelf] = {}
-        self._queues: dict[str, deque[Log]] = {}
+        self._queues: dict[str, Queue] = {}
+        self._ranks = Ranks()
         self._next = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._held: dict[str, Log] = {}
         self._ended: dict[str, float] = {}  # in order of their end
         self._waiting: dict[str, Log] = {}  # in order of their question
-        self._pushing: dict[str, Log] = {}  # with lines that may be due
+        self._pushing: dict[Scope, dict[str, Log]] = {}  # with lines that may be due
         self._resting: list[tuple[float, str]] = []  # and when others will be
         self._receipts: dict[tuple[Scope, str], tuple[bytes, str, int]] = {}
 
@@ -125,11 +132,14 @@ class MemoryStore:
         shelf = self._shelves.get(scope)
         if shelf is None:
             return Page((), None, 0)
-        logs = list(islice(shelf.matching(query, query.cursor), query.size + 1))
-        cursor = None
-        if len(logs) > query.size:
-            logs.pop()
-            cursor = (logs[-1].changed, logs[-1].id)
+        logs: list[Log] = []
+        cursor, size = None, 0
+        for log in shelf.matching(query, query.cursor):
+            if len(logs) == query.size or size >= PAGE_BYTES:
+                cursor = (logs[-1].changed, logs[-1].id)
+                break
+            logs.append(log)
+            size += log.size(query.artifacts)
         return Page([log.task() for log in logs], cursor, shelf.total(query))
 
     async def tally(self, scope: Scope) -> Mapping[TaskState, int]:
@@ -181,25 +191,33 @@ class MemoryStore:
     # -- for workers
 
     def claim(
-        self, agents: Collection[str], worker: str, lease: float, limit: int
+        self,
+        agents: Collection[str],
+        worker: str,
+        lease: float,
+        limit: int,
+        passing: Collection[Party] = NOBODY,
     ) -> asyncio.Future[Sequence[Claim]]:
         """See `Store.claim`. Here they are taken when the call returns."""
         future: asyncio.Future[Sequence[Claim]] = self._future()
         claims: list[Claim] = []
-        queues = [queue for agent in agents if (queue := self._queues.get(agent))]
-        while queues and len(claims) < limit:
-            # one of each in turn, so that a busy agent does not starve the others
-            queue = queues[self._next % len(queues)]
-            self._next += 1
-            log = queue.popleft()
-            if not queue:
-                queues.remove(queue)
-            log.queued = False
-            if log.holder or not log.inbox or self._logs.get(log.id) is not log:
-                continue
-            number = log.take(worker, time.monotonic() + lease)
-            claims.append(log.claim(log.task(), log.received(number)))
-            self._held[log.id] = log
+        for passed in (passing, NOBODY) if passing else (NOBODY,):
+            queues = [queue for agent in agents if (queue := self._queues.get(agent))]
+            while queues and len(claims) < limit:
+                # one of each in turn, so that a busy agent does not starve the others
+                queue = queues[self._next % len(queues)]
+                self._next += 1
+                log = queue.pop(passed)
+                if log is None or not queue:
+                    queues.remove(queue)
+                if log is None:
+                    continue
+                log.queued = False
+                if log.holder or not log.inbox or self._logs.get(log.id) is not log:
+                    continue
+                number = log.take(worker, time.monotonic() + lease)
+                claims.append(log.claim(log.task(), log.received(number)))
+                self._held[log.id] = log
         future.set_result(claims)
         return future
 
@@ -283,8 +301,8 @@ class MemoryStore:
         for scope, shelf in self._shelves.items():
             if scope.agent == agent:
                 tasks.update(shelf.tally())
-        queue = (log for log in self._queues.get(agent, ()) if log.ready)
-        first = next((log for log in queue if self._logs.get(log.id) is log), None)
+        queue = [log for log in self._queues.get(agent, ()) if self._waits(log)]
+        first = min((log.received(log.inbox[0]) for log in queue), key=_at, default=None)
         lines = [
             line.parked
             for log in self._logs.values()
@@ -294,8 +312,8 @@ class MemoryStore:
         ]
         return Census(
             tasks=tasks,
-            ready=sum(1 for log in queue if self._logs.get(log.id) is log) + (first is not None),
-            oldest=age(first.received(first.inbox[0])) if first else 0.0,
+            ready=len(queue),
+            oldest=age(first) if first else 0.0,
             behind=lines.count(False),
             parked=lines.count(True),
         )
@@ -315,28 +333,48 @@ class MemoryStore:
 
     # -- for those who deliver
 
-    async def dispatch(self, agents: Collection[str], limit: int, lease: float) -> Sequence[Line]:
+    async def dispatch(
+        self,
+        agents: Collection[str],
+        limit: int,
+        lease: float,
+        passing: Collection[Party] = NOBODY,
+    ) -> Sequence[Line]:
         """See `Store.dispatch`."""
         now = time.time()
         while self._resting and self._resting[0][0] <= now:
             task = heappop(self._resting)[1]
             if (known := self._logs.get(task)) is not None:
-                self._pushing[task] = known
-        found = (
-            (log, line)
-            for log in self._pushing.values()
-            if log.scope.agent in agents
-            for line in log.lines.values()
-            if not line.parked and line.cursor < log.last and line.due <= now
-        )
-        taken = []
-        for log, line in nsmallest(limit, found, key=lambda pair: pair[1].due):
-            line = replace(line, ticket=line.ticket + 1, due=now + lease)
-            log.lines[line.webhook.config.id] = line
-            taken.append(line)
-        for log in list(self._pushing.values()):
-            self._rest(log, now)
+                self._push(known)
+        taken: list[Line] = []
+        scopes = [
+            scope
+            for scope in self._pushing
+            if scope.agent in agents and party(scope) not in passing
+        ]
+        while scopes and len(taken) < limit:
+            # one of each in turn
+            for scope in scopes[: limit - len(taken)]:
+                if (line := self._first(scope, now, lease)) is None:
+                    scopes.remove(scope)
+                    continue
+                taken.append(line)
+                if scope in self._pushing:  # next time the others are first
+                    self._pushing[scope] = self._pushing.pop(scope)
         return taken
+
+    def _first(self, scope: Scope, now: float, lease: float) -> Line | None:
+        """Take the line of a scope that has been due for longest."""
+        while logs := self._pushing.get(scope):
+            log = next(iter(logs.values()))
+            due = min(log.behind, key=lambda line: line.due, default=None)
+            if due is not None and due.due <= now:
+                line = replace(due, ticket=due.ticket + 1, due=now + lease)
+                log.lines[line.webhook.config.id] = line
+                self._rest(log, now)
+                return line
+            self._rest(log, now)
+        return None
 
     async def dispatched(
         self, line: Line, cursor: int, *, wait: float = 0.0, failed: str = "", parked: bool = False
@@ -358,7 +396,7 @@ class MemoryStore:
             parked=parked,
             reason=failed or (known.reason if cursor == known.cursor else ""),
         )
-        self._pushing[log.id] = log
+        self._push(log)
         return True
 
     async def lines(self, limit: int, *, parked: bool | None = None) -> Sequence[Line]:
@@ -378,7 +416,7 @@ class MemoryStore:
             for key, line in log.lines.items():
                 if line.parked and task in ("", log.id) and webhook in ("", key):
                     log.lines[key] = replace(line, parked=False, attempts=0, due=0.0)
-                    self._pushing[log.id] = log
+                    self._push(log)
                     count += 1
         return count
 
@@ -408,7 +446,7 @@ class MemoryStore:
         elif log.born:
             self._shelve(log)
         if log.lines:
-            self._pushing[log.id] = log
+            self._push(log)
         if log.holder:
             return
         self._held.pop(log.id, None)
@@ -433,7 +471,7 @@ class MemoryStore:
             # after a deletion it must not meet a ticket that is still out
             ticket=known.ticket + 1 if known else time.time_ns(),
         )
-        self._pushing[log.id] = log
+        self._push(log)
         log.hooked = True
         log.version += 1
 
@@ -442,15 +480,30 @@ class MemoryStore:
         due = min((line.due for line in log.behind), default=math.inf)
         if due <= now:
             return
-        del self._pushing[log.id]
+        self._unpush(log)
         if due < math.inf and not now < log.rests <= due:  # else it is looked at before
             log.rests = due
             heappush(self._resting, (due, log.id))
 
+    def _waits(self, log: Log) -> bool:
+        return log.ready and self._logs.get(log.id) is log
+
+    def _push(self, log: Log) -> None:
+        self._pushing.setdefault(log.scope, {})[log.id] = log
+
+    def _unpush(self, log: Log) -> None:
+        logs = self._pushing.get(log.scope, {})
+        logs.pop(log.id, None)
+        if not logs:
+            self._pushing.pop(log.scope, None)
+
     def _offer(self, log: Log) -> None:
         if not log.holder and not log.queued:
             log.queued = True
-            self._queues.setdefault(log.scope.agent, deque()).append(log)
+            queue = self._queues.get(log.scope.agent)
+            if queue is None:
+                queue = self._queues[log.scope.agent] = Queue(self._ranks)
+            queue.add(log)
 
     def _shelve(self, log: Log) -> None:
         shelf = self._shelves.get(log.scope)
@@ -474,9 +527,13 @@ class MemoryStore:
             del self._receipts[log.scope, key]
         self._ended.pop(log.id, None)
         self._waiting.pop(log.id, None)
-        self._pushing.pop(log.id, None)
+        self._unpush(log)
         self._held.pop(log.id, None)
         if log.shelf is not None:
             log.shelf.remove(log)
             if not log.shelf.live:
                 del self._shelves[log.scope]
+
+
+def _at(received: Received) -> str:
+    return received.at

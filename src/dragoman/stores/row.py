@@ -232,7 +232,7 @@ class Stored(Row):
     """The bytes of the log."""
     ended_at: float | None = None
     offered: float | None = None
-    """Its place in the queue of those that are ready."""
+    """Its rank among those that are ready."""
     told: TaskState | None = None
     """The state under which it is counted; None while it is not born."""
     mail: tuple[int, Received] | None = None

@@ -17,6 +17,7 @@ from dragoman.lifecycle import birth
 from dragoman.security.seal import Seal, Unsealable
 from dragoman.store import (
     CANCEL_RECEIPT,
+    NOBODY,
     Accepted,
     Census,
     Claim,
@@ -25,6 +26,7 @@ from dragoman.store import (
     Head,
     Line,
     Page,
+    Party,
     Query,
     Receipt,
     Record,
@@ -33,13 +35,16 @@ from dragoman.store import (
     Webhook,
 )
 from dragoman.stores.codec import body, decode_webhook, entry, secrets
+from dragoman.stores.lanes import Turns
 from dragoman.stores.postgres import lines
-from dragoman.stores.postgres.ledger import COLUMNS, NAMES, NOW, Leaf, Ledger
+from dragoman.stores.postgres.ledger import NAMES, NOW, Leaf, Ledger
 from dragoman.stores.postgres.link import Link
 from dragoman.stores.postgres.prune import MOST, SHARDS, START, merge, old
+from dragoman.stores.postgres.queue import CLAIM, Others
 from dragoman.stores.postgres.schema import Unusable, usable
 from dragoman.stores.postgres.view import Folded, View
 from dragoman.stores.postgres.writer import Writer
+from dragoman.stores.ranks import fair
 from dragoman.stores.recent import Recent
 from dragoman.stores.sealed import unsealed
 from dragoman.telemetry import logger
@@ -60,19 +65,6 @@ RECEIPTS = 24 * 3600.0
 """How long a send is recognised, at least."""
 UNREADABLE = "The log of this task cannot be read"
 
-CLAIM = f"""
-WITH next AS (
-  SELECT key, ready FROM task WHERE agent = $1 AND ready IS NOT NULL ORDER BY ready, key LIMIT $2
-  FOR UPDATE SKIP LOCKED
-), taken AS (
-  UPDATE task SET epoch = epoch + 1, version = version + 1, attempt = attempt + 1, holder = $3,
-  lease = {NOW} + $4, turn = split_part(inbox, ',', 1)::int, ready = NULL
-  FROM next WHERE task.key = next.key RETURNING task.*, next.ready AS waited
-)
-SELECT {COLUMNS}, entry.turn, entry.kind, entry.body
-FROM taken AS task LEFT JOIN entry ON entry.task = task.key AND entry.number = task.turn
-ORDER BY task.waited, task.key
-"""
 # One that is being written to is renewed the next time: to wait for many rows here, while appends
 # wait for some of them, would be a deadlock.
 RENEW = f"""
@@ -122,8 +114,10 @@ class PostgresStore:
         self._shard = random.randrange(SHARDS)
         self._drained = -DRAINED
         """When we last looked for what waits, and took it all."""
+        self._others = Others()
         self._turn = 0
         self._floors: dict[str, float] = {}
+        self._turns = Turns()
         self._swept = 0.0
         self._merged = START
         self._working: set[asyncio.Future[Any]] = set()
@@ -202,7 +196,7 @@ class PostgresStore:
         receipt = None if draft.receipt is None else (scope, draft.receipt.key)
         tasks = () if draft.new else (draft.task,)
         future: asyncio.Future[Any] = self._writer.submit(
-            work, *tasks, receipt=receipt, new=draft.new
+            work, *tasks, receipt=receipt, new=draft.new, owner=scope
         )
         if receipt is None:
             return future
@@ -287,7 +281,7 @@ class PostgresStore:
             return row.head()
 
         known = None if receipt is None else (scope, receipt.key)
-        return await self._writer.submit(work, task, receipt=known)
+        return await self._writer.submit(work, task, receipt=known, owner=scope)
 
     async def put_webhook(self, scope: Scope, webhook: Webhook) -> None:
         """See `Store.put_webhook`."""
@@ -297,7 +291,7 @@ class PostgresStore:
             ledger.hook(row, self._sealed(webhook), row.last)
             ledger.touch(row)
 
-        await self._writer.submit(work, webhook.config.task_id)
+        await self._writer.submit(work, webhook.config.task_id, owner=scope)
 
     async def webhooks(self, scope: Scope, task: str) -> Sequence[Webhook]:
         """See `Store.webhooks`."""
@@ -325,7 +319,12 @@ class PostgresStore:
     # -- for workers
 
     def claim(
-        self, agents: Collection[str], worker: str, lease: float, limit: int
+        self,
+        agents: Collection[str],
+        worker: str,
+        lease: float,
+        limit: int,
+        passing: Collection[Party] = NOBODY,
     ) -> asyncio.Future[Sequence[Claim]]:
         """See `Store.claim`."""
         names = list(agents)
@@ -336,18 +335,20 @@ class PostgresStore:
         def work(ledger: Ledger) -> Sequence[Claim]:
             """What has just been accepted here, unless others wait."""
             taken: list[Claim] = []
-            if time.monotonic() - self._drained > DRAINED:
+            if time.monotonic() - self._drained > DRAINED or self._drained <= ledger.left:
                 return taken
-            for row in (row for name in names for row in ledger.fresh(name)):
-                if len(taken) == limit:
-                    break
+            rows = [row for name in names for row in ledger.fresh(name)]
+            if len(rows) > limit:
+                rows = fair(rows, passing)[:limit]
+            for row in rows:
                 assert row.mail is not None  # it was accepted with it
                 received = row.mail[1]
                 row.take(worker, ledger.now + lease)
                 taken.append(row.claim(birth(received), received))
             return taken
 
-        return self._work(self._claim(self._writer.submit(work), names, worker, lease, limit))
+        here = self._writer.submit(work)
+        return self._work(self._claim(here, names, worker, float(lease), limit, passing))
 
     async def _claim(
         self,
@@ -356,21 +357,26 @@ class PostgresStore:
         worker: str,
         lease: float,
         limit: int,
+        passing: Collection[Party],
     ) -> Sequence[Claim]:
         if taken := list(await here):
             return taken
         looked, left = time.monotonic(), limit
-        names = list(names)
-        while names and left:
-            # each gets its share, so that a busy agent does not starve the others
-            share = max(1, left // len(names))
-            name = names.pop(0)
-            # if that fails, nobody hears of those that were taken before: see `held`
-            found = await self._link.fetch(CLAIM, name, share, worker, float(lease))
-            if len(found) == share:
-                names.append(name)
-            left -= len(found)
-            taken += [claim for row in found if (claim := await self._readable(row))]
+        for passed in (passing, NOBODY) if passing else (NOBODY,):
+            rest = list(names)
+            while rest and left:
+                # each gets its share, so that a busy agent does not starve the others
+                share = max(1, left // len(rest))
+                name = rest.pop(0)
+                # if that fails, nobody hears of those that were taken before: see `held`
+                if passed:
+                    found = await self._others.claim(self._link, name, share, worker, lease, passed)
+                else:
+                    found = await self._link.fetch(CLAIM, name, share, worker, lease)
+                if len(found) >= share:
+                    rest.append(name)
+                left -= len(found)
+                taken += [claim for row in found if (claim := await self._readable(row))]
         if left:
             self._drained = looked
         return taken
@@ -511,9 +517,22 @@ class PostgresStore:
 
     # -- for those who deliver
 
-    async def dispatch(self, agents: Collection[str], limit: int, lease: float) -> Sequence[Line]:
+    async def dispatch(
+        self,
+        agents: Collection[str],
+        limit: int,
+        lease: float,
+        passing: Collection[Party] = NOBODY,
+    ) -> Sequence[Line]:
         """See `Store.dispatch`."""
-        taken = await lines.take(self._link, agents, limit, lease)
+        taken: list[Line] = []
+        first = (limit + 1) // 2
+        if not passing:
+            taken += await lines.take(self._link, agents, first, lease)
+        if passing or (len(taken) == first < limit):
+            rest = limit - len(taken)
+            found = await lines.due_lanes(self._link, self._turns, agents, rest, passing)
+            taken += await lines.take_of(self._link, found, rest, lease) if found else ()
         return [line for item in taken if (line := await unsealed(self, self._seal, item))]
 
     async def dispatched(

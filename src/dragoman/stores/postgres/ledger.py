@@ -7,7 +7,9 @@ rows that passed. So nothing is locked while we think, and what lost is done aga
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import math
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from dragoman.caller import Scope
@@ -15,7 +17,8 @@ from dragoman.errors import LimitExceeded, TaskNotFound
 from dragoman.events import Entry
 from dragoman.store import Draft, Receipt, Webhook
 from dragoman.stores.codec import STATES, body, decode_canceled, digested, encode
-from dragoman.stores.postgres.schema import BLOCK
+from dragoman.stores.postgres.schema import BLOCK, LANE
+from dragoman.stores.ranks import Ranks, Waiting
 from dragoman.stores.recent import Commit
 from dragoman.stores.row import Stored
 
@@ -67,15 +70,15 @@ _RECEIVED = """received AS (
 )"""
 # (after a deletion, a line must not meet a ticket that is still out)
 _HOOKED = """hook AS (
-  SELECT h.*, ok.agent FROM unnest({0}::bigint[], {1}::bytea[], {2}::bytea[], {3}::int[],
-  {4}::int[]) AS h(task, id, webhook, cursor, last) JOIN ok ON ok.key = h.task
+  SELECT h.*, ok.agent, LANE AS lane FROM unnest({0}::bigint[], {1}::bytea[], {2}::bytea[],
+  {3}::int[], {4}::int[]) AS h(task, id, webhook, cursor, last) JOIN ok ON ok.key = h.task
 ), hooked AS (
   INSERT INTO line SELECT task, id, agent, webhook, cursor, 0, 0, cursor < last, false, '',
-  (extract(epoch FROM clock_timestamp()) * 1000000)::bigint FROM hook
+  (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, lane FROM hook
   ON CONFLICT (task, id) DO UPDATE SET webhook = excluded.webhook, attempts = 0, due = 0,
   behind = line.cursor < (SELECT last FROM hook WHERE hook.task = line.task AND hook.id = line.id),
   parked = false, reason = '', ticket = line.ticket + 1
-)"""
+)""".replace("LANE", LANE.format("ok"))
 _COUNTED = """counted AS (
   INSERT INTO tally SELECT ok.agent, ok.tenant, ok.owner, c.state, {3}, sum(c.delta)
   FROM unnest({0}::bigint[], {1}::smallint[], {2}::int[]) AS c(task, state, delta)
@@ -143,6 +146,9 @@ class Ledger:
         self._hooks: list[tuple[Leaf, Webhook, int]] = []
         self._keys: list[int] = []
         self._written: dict[str, tuple[list[Entry], int]] = {}
+        self._ranks = Ranks()
+        self.left = -math.inf
+        """When something was last left for whoever claims it (monotonic)."""
 
     # -- reading
 
@@ -243,6 +249,18 @@ class Ledger:
 
     # -- writing
 
+    def waiting(self) -> list[Scope]:
+        """Whose rows wait for a worker and have no rank."""
+        rows = self._touched.values()
+        return [row.scope for row in rows if row.ready and row.offered is None]
+
+    def offer(self, queues: Mapping[str, Waiting]) -> None:
+        """Give these rows their ranks."""
+        for row in self._touched.values():
+            if row.ready and row.offered is None:
+                queue = queues[row.scope.agent]
+                row.offered = queue.add(self._ranks, row.scope, int(self.now))
+
     def statement(self) -> tuple[str, list[Any], list[Leaf]]:
         """What writes all that was touched; it answers with the keys of the rows that were there
         before, and passed."""
@@ -301,6 +319,8 @@ class Ledger:
                 lost.add(row.id)
                 self._rows.pop(row.id, None)
             else:
+                if row.ready:
+                    self.left = time.monotonic()
                 row.before, row.leased = row.version, row.lease
                 commits.append((row.id, row.head(), *self._written.get(row.id, ((), 0))))
         self._clear()
@@ -338,11 +358,9 @@ class Ledger:
         return found
 
     def _views(self, row: Leaf) -> list[tuple[int, int, int]]:
-        """What is derived from the row: its place in the queue, its end, its counts."""
+        """What is derived from the row: its end, its counts, and that it has no rank."""
         if not row.ready:
             row.offered = None
-        elif row.offered is None:
-            row.offered = self.now
         if row.ended and row.ended_at is None:
             row.ended_at = self.now
         if not row.born or row.told is row.state:

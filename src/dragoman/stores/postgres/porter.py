@@ -9,14 +9,16 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from dragoman.caller import Scope
+from dragoman.caller import Scope, long
 from dragoman.stores import dump
 from dragoman.stores.clerk import HEAVY, Differs, Fate
 from dragoman.stores.dump import Dump, Hook, Item, Stub
 from dragoman.stores.postgres.ledger import COLUMNS, NAMES, NOW, Leaf
 from dragoman.stores.postgres.lines import key as webhook_key
 from dragoman.stores.postgres.prune import SHARDS, THESE
-from dragoman.stores.postgres.schema import BLOCK
+from dragoman.stores.postgres.queue import probe
+from dragoman.stores.postgres.schema import BLOCK, LANE
+from dragoman.stores.ranks import Ranks, Waiting
 
 BATCH = 64
 """How many tasks are read in one state of the database."""
@@ -37,6 +39,14 @@ _TAKEN = (
     "SELECT u.place, task.id FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], "
     "$5::bytea[]) AS u(place, agent, tenant, owner, name) "
     "JOIN receipt USING (agent, tenant, owner, name) JOIN task ON task.key = receipt.task"
+)
+_LINE = (
+    *("task", "id", "agent", "webhook", "cursor", "attempts"),
+    *("due", "behind", "parked", "reason", "ticket"),
+)
+_LANED = (
+    f"UPDATE line SET lane = {LANE.format('task')} FROM task "
+    "WHERE task.key = line.task AND task.key = ANY($1)"
 )
 _COUNT = (
     "INSERT INTO tally SELECT agent, tenant, owner, state, $5, count(*) FROM unnest($1::text[], "
@@ -123,6 +133,8 @@ class Tray:
         self._tickets: dict[int, dict[bytes, int]] = {}
         self._taken: dict[tuple[Scope, bytes], str] = {}
         self._now = 0.0
+        self._ranks = Ranks()
+        self._queues: dict[str, Waiting] = {}
         self._old: list[int] = []
         self._new: list[tuple[Dump, Leaf | None]] = []
 
@@ -189,12 +201,16 @@ class Tray:
             await self.db.fetch(THESE, self._old, random.randrange(SHARDS))
         if not self._new:
             return
+        ready = [given.scope for given, _ in self._new if given.ready]
+        self._queues = await probe(self.db, ready) if ready else {}
         keys = await self._keys(len(self._new))
         tasks = [(key, *item) for key, item in zip(keys, self._new, strict=True)]
         await self._copy("task", (self._head(*item) for item in tasks))
         await self._copy("entry", (row for key, given, _ in tasks for row in _entries(key, given)))
         await self._copy("receipt", (row for key, given, _ in tasks for row in _stubs(key, given)))
-        await self._copy("line", (row for item in tasks for row in self._lines(*item)))
+        lines = [row for item in tasks for row in self._lines(*item)]
+        await self.db.copy_records_to_table("line", records=lines, columns=_LINE)
+        await self.db.execute(_LANED, list({row[0] for row in lines}))
         counts = [
             (given.scope.agent, given.scope.tenant, given.scope.owner, given.state.number)
             for given, _ in self._new
@@ -221,8 +237,11 @@ class Tray:
             "key": key,
             "tenant": given.scope.tenant,
             "owner": given.scope.owner,
-            "ready": self._now if given.ready else None,
+            "ready": None,
         }
+        if given.ready:
+            queue = self._queues[given.scope.agent]
+            values["ready"] = float(queue.add(self._ranks, given.scope, int(self._now)))
         if before is not None:
             # readers notice by the version; whoever held it and wakes up late must not write here
             values["version"] = max(before.version, given.version) + 1
@@ -260,6 +279,10 @@ def _able(given: Dump) -> str | None:
     texts += [scope.agent, scope.tenant, scope.owner, *(hook.reason for hook in given.webhooks)]
     if any("\0" in text for text in texts):
         return "PostgreSQL keeps no text with a NUL in it"
+    keys = [given.id, scope.agent, scope.tenant, scope.owner]
+    for text in (*keys, *(dump.webhook(hook).config.id for hook in given.webhooks)):
+        if why := long(text):
+            return f"{text[:40]!r}… {why}"
     numbers = [given.version, given.epoch, given.turn, given.settled, given.attempt]
     numbers += [hook.attempts for hook in given.webhooks]
     if max(numbers) >= MOST:

@@ -6,10 +6,13 @@ from typing import Any
 
 import asyncpg
 
+from dragoman.caller import INDEXED
 from dragoman.errors import Unavailable
 
 LOCK = 0x64726167
 """The advisory lock of whoever changes the tables."""
+LONG = 3600.0
+"""How long a change of the tables may take."""
 BLOCK = 256
 """So many keys of tasks a process takes at once."""
 
@@ -114,7 +117,26 @@ CREATE TABLE tally (
 ) WITH (fillfactor = 50);
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST,)
+# For the highest rank of an owner, and the owners of whom something waits.
+_WAITING = """
+CREATE INDEX task_waiting ON task (agent, tenant, owner, ready) WHERE ready IS NOT NULL;
+"""
+# What is longer than an index can bear beside the others is known by its digest from now on.
+_WAITING += "".join(
+    f"UPDATE {table} SET owner = 'sha256:' || encode(sha256(convert_to(owner, 'UTF8')), 'hex') "
+    f"WHERE octet_length(owner) > {INDEXED};"
+    for table in ("task", "receipt", "tally")
+)
+
+# For the owners of whom something is due; a lane is the digest of a tenant and an owner.
+LANE = "hashtextextended({0}.owner, hashtextextended({0}.tenant, 0))"
+_LANES = f"""
+ALTER TABLE line ADD COLUMN lane BIGINT NOT NULL DEFAULT 0;
+UPDATE line SET lane = {LANE.format("task")} FROM task WHERE task.key = line.task;
+CREATE INDEX line_lane ON line (agent, lane, due) WHERE behind AND NOT parked;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _WAITING, _LANES)
 """Each leads from the version that is its index to the next one."""
 
 VERSION = len(MIGRATIONS)
@@ -179,8 +201,9 @@ async def migrate(db: Any) -> int:
         async with db.transaction():
             await db.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
             before = await version(db)  # another process may have been quicker
+            await db.execute("SET LOCAL statement_timeout = 0")  # a large table takes its time
             for script in MIGRATIONS[before:]:
-                await db.execute(script)
+                await db.execute(script, timeout=LONG)
             await db.execute("UPDATE about SET version = $1", VERSION)
     except asyncpg.DuplicateTableError:
         raise Unusable(OTHERS) from None

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from dragoman.caller import Scope
 from dragoman.events import Entry, Received
 from dragoman.lifecycle import fold
-from dragoman.store import LARGE, Census, Head, Page, Query, Record
+from dragoman.store import LARGE, PAGE_BYTES, Census, Head, Page, Query, Record
 from dragoman.stores.codec import ARTIFACT, STATES, decode_task, encode, entry
 from dragoman.stores.postgres.ledger import ASKED, COLUMNS, NAMES, Leaf
 from dragoman.stores.postgres.link import Link
@@ -38,6 +38,13 @@ _LOG = """
     AND kind <> {without}
   ) AS log
 """
+_WITHOUT_ARTIFACTS = f"""
+  CASE WHEN size < {SMALL} THEN size ELSE (
+    SELECT coalesce(sum(length(body)), 0) FROM entry
+    WHERE entry.task = task.key AND kind <> {ARTIFACT}
+  ) END
+"""
+"""What of a task's bytes is read where artifacts are not asked for."""
 _FOLDED = "snapshot.body, log.turns, log.kinds, log.bodies"
 LOAD = f"SELECT u.place, {COLUMNS}, {_FOLDED} FROM {_ASKED} " + _LOG.format(
     snapshots="true", without=0
@@ -166,25 +173,33 @@ class View:
             further = f" AND (changed, id) < (${len(values) + 1}, ${len(values) + 2})"
             values += _clean(query.cursor)
         snapshots, without = ("true", 0) if query.artifacts else ("false", ARTIFACT)
+        size = "size" if query.artifacts else _WITHOUT_ARTIFACTS
         sql = (
-            f"WITH page AS MATERIALIZED (SELECT * FROM task WHERE {where}{further} "
-            f"ORDER BY changed DESC, id DESC LIMIT {query.size + 1}), "
-            f"total AS (SELECT {counted} AS number) "
-            f"SELECT total.number, {COLUMNS}, {_FOLDED} FROM total "
-            f"LEFT JOIN (page AS task {_LOG.format(snapshots=snapshots, without=without)}) "
+            f"WITH chosen AS MATERIALIZED (SELECT *, {size} AS bytes FROM task "
+            f"WHERE {where}{further} ORDER BY changed DESC, id DESC LIMIT {query.size + 1}), "
+            "page AS MATERIALIZED (SELECT *, sum(bytes) OVER (ORDER BY changed DESC, id DESC) "
+            "- bytes AS before FROM chosen), "
+            f"total AS (SELECT {counted} AS number, (SELECT count(*) FROM chosen) AS chosen) "
+            f"SELECT total.number, total.chosen, {COLUMNS}, {_FOLDED} FROM total LEFT JOIN ("
+            f"(SELECT * FROM page WHERE before < {PAGE_BYTES}) AS task "
+            f"{_LOG.format(snapshots=snapshots, without=without)}) "
             "ON true ORDER BY task.changed DESC, task.id DESC"
         )
         found = await self._link.fetch(sql, *values)
-        total = int(found[0][0])
-        width = len(NAMES) + 1
-        rows = [columns for columns in found if columns[1] is not None]
+        total, chosen = int(found[0][0]), int(found[0][1])
+        width = len(NAMES) + 2
+        rows = [columns for columns in found if columns[2] is not None][: query.size]
         cursor = None
-        if len(rows) > query.size:
-            rows.pop()
-            last = Leaf.restored(rows[-1][1:width])
+        if rows and len(rows) < chosen:
+            last = Leaf.restored(rows[-1][2:width])
             cursor = (last.changed, last.id)
-        tasks = [_folded(Leaf.restored(c[1:width]), *c[width:]).task for c in rows]
-        return Page(tasks, cursor, total)
+
+        def tasks() -> list[Task]:
+            return [_folded(Leaf.restored(c[2:width]), *c[width:]).task for c in rows]
+
+        if sum(sum(map(len, columns[-1] or ())) for columns in rows) > LARGE:
+            return Page(await asyncio.to_thread(tasks), cursor, total)  # it takes long
+        return Page(tasks(), cursor, total)
 
     async def tally(self, scope: Scope) -> Mapping[TaskState, int]:
         """How many born tasks there are in each state."""
@@ -237,24 +252,29 @@ class View:
             tasks = await self._link.fetch(
                 "SELECT state, sum(number) FROM tally WHERE agent = $1 GROUP BY state", agent
             )
-            ((ready, behind, parked),) = await self._link.fetch(
-                "SELECT (SELECT count(*) FROM task WHERE agent = $1 AND ready IS NOT NULL), "
-                "(SELECT count(*) FROM line WHERE agent = $1 AND behind AND NOT parked), "
+            ((ready, oldest),) = await self._link.fetch(
+                "SELECT count(*), min(key) FROM task WHERE agent = $1 AND ready IS NOT NULL", agent
+            )
+            ((behind, parked),) = await self._link.fetch(
+                "SELECT (SELECT count(*) FROM line WHERE agent = $1 AND behind AND NOT parked), "
                 "(SELECT count(*) FROM line WHERE agent = $1 AND behind AND parked)",
                 agent,
             )
-            first = await self._link.fetch(
-                "SELECT entry.number, entry.turn, entry.kind, entry.body FROM (SELECT key, inbox "
-                "FROM task WHERE agent = $1 AND ready IS NOT NULL ORDER BY ready, key LIMIT 1) "
-                "AS task JOIN entry ON entry.task = task.key "
-                "AND entry.number = split_part(task.inbox, ',', 1)::int",
-                agent,
+            # the first in order of age may have a new message, and the next may be a new task
+            waiting = await self._link.fetch(
+                "SELECT entry.number, entry.turn, entry.kind, entry.body FROM task "
+                "JOIN entry ON entry.task = task.key "
+                "AND entry.number = split_part(task.inbox, ',', 1)::int WHERE task.key IN ($2, "
+                "(SELECT key FROM task WHERE agent = $1 AND ready IS NOT NULL "
+                "ORDER BY ready, key LIMIT 1))",
+                *(agent, oldest),
             )
-            event = entry(*first[0]).event if first else None
+            events = (entry(*columns).event for columns in waiting)
+            ages = [age(event) for event in events if isinstance(event, Received)]
             found[agent] = Census(
                 tasks={STATES[state]: int(number) for state, number in tasks},
                 ready=ready,
-                oldest=age(event) if isinstance(event, Received) else 0.0,
+                oldest=max(ages, default=0.0),
                 behind=behind,
                 parked=parked,
             )

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
+import asyncpg
+
 from dragoman.caller import Scope
-from dragoman.errors import A2AError, Unavailable
+from dragoman.errors import A2AError, InvalidParams, Unavailable
 from dragoman.lifecycle import IllegalEvent
 from dragoman.stores.job import Job
 from dragoman.stores.postgres.ledger import Ledger
 from dragoman.stores.postgres.link import Link, gone, refused
+from dragoman.stores.postgres.queue import probe
 from dragoman.stores.recent import Commit
 from dragoman.telemetry import logger
 
@@ -22,12 +26,18 @@ TRIES = 100
 """How often a row may be changed by others before we have read it and written to it."""
 REFUSED = 5
 """How often a statement may meet with those of others before it is given up."""
+SUSPECTED = 10.0
+"""For so many seconds, whoever sent what cannot be stored shares no statement with others: to find
+out whose fault it is takes several."""
+SUSPECTS = 1000
+UNSTORABLE = (asyncpg.DataError, asyncpg.ProgramLimitExceededError)
+"""What the database says of values that it cannot keep."""
 
 
 class Change(Job):
     """Work on rows, and the rows and receipts that it looks at."""
 
-    __slots__ = ("fresh", "new", "receipt", "refused", "tasks")
+    __slots__ = ("fresh", "new", "owner", "receipt", "refused", "tasks")
 
     def __init__(
         self,
@@ -36,8 +46,11 @@ class Change(Job):
         tasks: Collection[str],
         receipt: tuple[Scope, str] | None,
         new: bool,
+        owner: Scope | None,
     ) -> None:
         super().__init__(work, future)
+        self.owner = owner
+        """Who asked for it, if it is a caller."""
         self.tasks = tasks
         self.receipt = receipt
         self.new = new
@@ -70,6 +83,7 @@ class Writer:
         self._link = link
         self._jobs: list[Change] = []
         self._doing: list[Change] = []
+        self._suspects: dict[Scope, float] = {}
         self._rung = asyncio.Event()
         self._closed = False
         self._hold = link.hold()
@@ -82,6 +96,7 @@ class Writer:
         receipt: tuple[Scope, str] | None = None,
         new: bool = False,
         fresh: bool = False,
+        owner: Scope | None = None,
     ) -> asyncio.Future[T]:
         """Begin a piece of work on these rows; it may be done more than once until it counts, and
         works on one row count in the order of these calls. What it results in, or what that
@@ -90,7 +105,7 @@ class Writer:
         if self._closed:
             future.set_exception(Unavailable("The store is closed"))
         else:
-            job = Change(work, future, tasks, receipt, new)
+            job = Change(work, future, tasks, receipt, new, owner)
             job.fresh = fresh
             self._jobs.append(job)
             self._rung.set()
@@ -115,7 +130,10 @@ class Writer:
                 # a claim of what was just accepted is about to come, and spares a write of its own
                 await asyncio.sleep(0)
                 self._doing, self._jobs = self._jobs[:GROUP], self._jobs[GROUP:]
-                await self._group(self._doing)
+                if self._suspects:
+                    await self._separated(self._doing)
+                else:
+                    await self._group(self._doing)
             if self._closed and not self._jobs:
                 return
 
@@ -130,8 +148,7 @@ class Writer:
             if gone(error):
                 await self._uncertain(waiting, error)
             elif len(waiting) > 1:  # one that cannot be written must not take the others with it
-                for job in waiting:
-                    await self._group([job])
+                await self._apart(waiting)
             elif waiting:
                 job = waiting[0]
                 job.fresh = True
@@ -141,8 +158,35 @@ class Writer:
                     await self._group(waiting)
                     return
                 logger.error("nothing was written: %s", error)
-                known = isinstance(error, A2AError)
-                job.fail(error if known else self._link.unavailable(error))
+                job.fail(self._fault(job, error))
+
+    async def _apart(self, jobs: list[Change]) -> None:
+        """Write those that can be written, in few statements: one of them cannot."""
+        half = len(jobs) // 2
+        await self._group(jobs[:half])
+        await self._group(jobs[half:])
+
+    async def _separated(self, jobs: list[Change]) -> None:
+        """Write first what comes from others than those who lately sent what cannot be stored."""
+        now = time.monotonic()
+        self._suspects = {owner: until for owner, until in self._suspects.items() if until > now}
+        suspected = [job for job in jobs if job.owner in self._suspects]
+        others = [job for job in jobs if job.owner not in self._suspects]
+        for group in (others, suspected):
+            if group:
+                await self._group(group)
+
+    def _fault(self, job: Change, error: Exception) -> Exception:
+        """What is told of a piece of work that fails alone."""
+        if isinstance(error, A2AError):
+            return error
+        if isinstance(error, asyncpg.PostgresError) and not isinstance(error, UNSTORABLE):
+            return self._link.unavailable(error)
+        if job.owner is not None and len(self._suspects) < SUSPECTS:
+            self._suspects[job.owner] = time.monotonic() + SUSPECTED
+        if isinstance(error, UNSTORABLE):
+            return InvalidParams("The request cannot be stored: a text is too long, or has a NUL")
+        return error
 
     async def _all(self, db: Any, jobs: Sequence[Change]) -> None:
         """Do them until each of them counts."""
@@ -180,6 +224,8 @@ class Writer:
             job.attempt(ledger)
         if ledger.idle:
             return set()
+        if waiting := ledger.waiting():
+            ledger.offer(await probe(db, waiting))
         sql, values, rows = ledger.statement()
         found = await db.fetch(sql, *values)
         lost, commits = ledger.settle(rows, {key for (key,) in found})

@@ -28,6 +28,7 @@ from dragoman.security.seal import Seal, Unsealable
 from dragoman.store import (
     CANCEL_RECEIPT,
     GIVEN_UP,
+    NOBODY,
     Accepted,
     Census,
     Claim,
@@ -36,6 +37,7 @@ from dragoman.store import (
     Head,
     Line,
     Page,
+    Party,
     Query,
     Receipt,
     Record,
@@ -44,6 +46,7 @@ from dragoman.store import (
     Webhook,
 )
 from dragoman.stores.codec import encode, secrets
+from dragoman.stores.lanes import Lane, Turns
 from dragoman.stores.recent import Recent
 from dragoman.stores.sealed import unsealed
 from dragoman.stores.sqlite import lines
@@ -93,6 +96,7 @@ class SqliteStore:
         self._open: list[Any] = []
         self._folding: set[asyncio.Future[None]] = set()
         self._floors: dict[str, float] = {}
+        self._turns = Turns()
         self._swept = 0.0
         self._turn = 0
 
@@ -297,7 +301,12 @@ class SqliteStore:
     # -- for workers
 
     def claim(
-        self, agents: Collection[str], worker: str, lease: float, limit: int
+        self,
+        agents: Collection[str],
+        worker: str,
+        lease: float,
+        limit: int,
+        passing: Collection[Party] = NOBODY,
     ) -> asyncio.Future[Sequence[Claim]]:
         """See `Store.claim`."""
         names = list(agents)
@@ -306,24 +315,18 @@ class SqliteStore:
         names = names[first:] + names[:first]
 
         def work(ledger: Ledger) -> Sequence[tuple[Head, Received]]:
-            until = time.monotonic() + lease
-            queues = [ledger.ready(agent, limit) for agent in names]
             taken: list[tuple[Head, Received]] = []
-            # one of each in turn, so that a busy agent does not starve the others
-            for place in range(max(map(len, queues), default=0)):
-                for queue in queues:
-                    if place < len(queue) and len(taken) < limit:
-                        row = queue[place]
-                        try:
-                            received = ledger.received(row, row.inbox[0])
-                        except msgspec.MsgspecError as error:  # it must not hold up the others
-                            logger.error("a message cannot be read: %s", error)
-                            row.revoke(row.epoch, row.head().ending(TaskState.FAILED, UNREADABLE))
-                        else:
-                            row.take(worker, until)
-                            row.mail = None
-                            taken.append((row.head(), received))
-                        ledger.touch(row)
+            until, left = time.monotonic() + lease, limit
+            if passing:
+                queues = [ledger.others(agent, left, passing) for agent in names]
+                taken += _take(ledger, queues, worker, until, left)
+                left -= len(taken)
+            if left:
+                queues = [ledger.ready(agent, left) for agent in names]
+                taken += _take(ledger, queues, worker, until, left)
+                for agent, queue in zip(names, queues, strict=True):
+                    if len(queue) < left and not any(row.ready for row in queue):
+                        ledger.taken(agent)
             return taken
 
         claims: asyncio.Future[Sequence[Claim]] = self._loop.create_future()
@@ -480,14 +483,39 @@ class SqliteStore:
 
     # -- for those who deliver
 
-    async def dispatch(self, agents: Collection[str], limit: int, lease: float) -> Sequence[Line]:
+    async def dispatch(
+        self,
+        agents: Collection[str],
+        limit: int,
+        lease: float,
+        passing: Collection[Party] = NOBODY,
+    ) -> Sequence[Line]:
         """See `Store.dispatch`."""
         if not await self._read(lambda view: view.due(agents)):
             return ()  # looked at often, and mostly in vain
-        taken = await self._writer.submit(
-            partial(lines.take, agents=agents, limit=limit, lease=lease)
-        )
+        taken: list[Line] = []
+        first = (limit + 1) // 2
+        if not passing:
+            work = partial(lines.take, agents=agents, limit=first, lease=lease)
+            taken = await self._writer.submit(work)
+        if passing or (len(taken) == first < limit):
+            rest = limit - len(taken)
+            found = [
+                lane for agent in agents for lane in await self._due_lanes(agent, rest, passing)
+            ]
+            work = partial(lines.take_of, lanes=found, limit=rest, lease=lease)
+            taken += await self._writer.submit(work) if found else ()
         return [line for item in taken if (line := await unsealed(self, self._seal, item))]
+
+    async def _due_lanes(
+        self, agent: str, limit: int, passing: Collection[Party]
+    ) -> Sequence[Lane]:
+        skipped = await self._read(lambda view: view.passed(agent, passing))
+
+        async def walk(after: int, most: int) -> Sequence[tuple[int, bool]]:
+            return await self._read(lambda view: view.walk(agent, after, most))
+
+        return await self._turns.due(agent, walk, limit, skipped)
 
     async def dispatched(
         self, line: Line, cursor: int, *, wait: float = 0.0, failed: str = "", parked: bool = False
@@ -568,3 +596,25 @@ class SqliteStore:
 
     def _opened(self, webhook: Webhook) -> Webhook:
         return secrets(webhook, self._seal.open)
+
+
+def _take(
+    ledger: Ledger, queues: Sequence[Sequence[Leaf]], worker: str, until: float, limit: int
+) -> list[tuple[Head, Received]]:
+    """Claim rows: one of each queue in turn, so that a busy agent does not starve the others."""
+    taken: list[tuple[Head, Received]] = []
+    for place in range(max(map(len, queues), default=0)):
+        for queue in queues:
+            if place < len(queue) and len(taken) < limit:
+                row = queue[place]
+                try:
+                    received = ledger.received(row, row.inbox[0])
+                except msgspec.MsgspecError as error:  # it must not hold up the others
+                    logger.error("a message cannot be read: %s", error)
+                    row.revoke(row.epoch, row.head().ending(TaskState.FAILED, UNREADABLE))
+                else:
+                    row.take(worker, until)
+                    row.mail = None
+                    taken.append((row.head(), received))
+                ledger.touch(row)
+    return taken

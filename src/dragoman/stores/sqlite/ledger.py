@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
-from dragoman.caller import Scope
+from dragoman.caller import Scope, long
 from dragoman.errors import LimitExceeded, TaskNotFound
 from dragoman.events import Entry, Event, Received
-from dragoman.store import LARGE, Draft, Receipt
+from dragoman.store import LARGE, Draft, Party, Receipt, party
 from dragoman.stores.codec import ARTIFACT, STATES, body, decode_canceled, encode, entry
 from dragoman.stores.dump import veiled
+from dragoman.stores.ranks import Ranks, Waiting, fair, owners
 from dragoman.stores.recent import Commit
 from dragoman.stores.row import Stored
 from dragoman.stores.sqlite.driver import Connection
@@ -116,7 +117,14 @@ class Ledger:
         self._version = -1
         self._sound = False
         self._key = 0
-        self._offer = 0
+        self._receipts: dict[tuple[Scope, str], tuple[Leaf, bytes, int]] = {}
+        self._ranks = Ranks()
+        self._empty: set[str] = set()
+        """Agents for whom nothing waits that has a rank."""
+        self._queues: dict[str, Waiting] = {}
+        """What this transaction knows of the others."""
+        self._after = 0
+        """Where the look for owners who are not passed over goes on."""
 
     # -- the transaction
 
@@ -135,9 +143,8 @@ class Ledger:
             (key,) = db.execute("SELECT coalesce(max(key), 0) FROM task").fetchone()
             # a key is never given twice: readers may remember whose it was
             self._key = max(self._key, key)
-            (offer,) = db.execute("SELECT max(ready) FROM task WHERE ready NOTNULL").fetchone()
-            self._offer = offer or 0
             self._version, self._sound = version, True
+        self._queues.clear()
         return foreign
 
     def commit(self) -> list[Commit]:
@@ -168,6 +175,9 @@ class Ledger:
         self._changes, self._sizes = {}, {}
         self._scopes.clear()
         self._tally.clear()
+        self._receipts.clear()
+        self._empty.clear()
+        self._queues.clear()
 
     # -- rows
 
@@ -208,16 +218,109 @@ class Ledger:
             yield row
 
     def ready(self, agent: str, limit: int) -> list[Leaf]:
-        """Rows of an agent that wait for a worker, the longest first."""
+        """Rows of an agent that wait for a worker, those with the lowest rank first."""
+        fresh = self._fresh(agent)
+        if agent in self._empty and len(fresh) <= limit:
+            return fresh
+        for row in fresh:
+            self._offer(row)
         # One row more for each that this transaction has taken already.
-        where = "WHERE task.agent = ? AND task.ready NOTNULL ORDER BY task.ready LIMIT ?"
+        where = "WHERE task.agent = ? AND task.ready NOTNULL ORDER BY task.ready, task.key LIMIT ?"
         stored = self.rows(where, (agent, limit + len(self._touched)))
-        found = [row for row in stored if row.ready]
-        known = {row.id for row in found}
-        for row in self._touched.values():
-            if row.ready and row.scope.agent == agent and row.id not in known:
-                found.append(row)
-        return found[:limit]
+        known = {row.id: row for row in stored if row.ready}
+        if fresh:
+            known |= {row.id: row for row in fresh}
+            return sorted(known.values(), key=_order)[:limit]
+        return list(known.values())[:limit]
+
+    def others(self, agent: str, limit: int, passing: Collection[Party]) -> list[Leaf]:
+        """The same, without those of these owners. However many of theirs wait, they are not
+        read: it goes from owner to owner."""
+        fresh = [row for row in self._fresh(agent) if party(row.scope) not in passing]
+        if agent in self._empty and len(fresh) <= limit:
+            return fresh
+        self.flush()
+        passed = {key for each in passing if (key := self._scope(agent, each))}
+        window = owners(limit)
+        found: list[Leaf] = []
+        after = began = self._after
+        while True:
+            keys = self._owners(agent, after, window)
+            for key in keys:
+                if key not in passed:
+                    found += self.rows(
+                        "WHERE task.agent = ? AND task.scope = ? AND task.ready NOTNULL "
+                        "ORDER BY task.ready, task.key LIMIT ?",
+                        (agent, key, limit),
+                    )
+            more = len(keys) == window
+            if len(found) >= limit or not (more or began):
+                break
+            if not more:  # from the beginning to where it began
+                began = 0
+            after = keys[-1] if more else 0
+        self._after = keys[-1] if more else 0
+        return sorted(dict.fromkeys(found), key=_order)[:limit]
+
+    def taken(self, agent: str) -> None:
+        """Nothing of this agent's waits any more."""
+        self._empty.add(agent)
+        self._queues.pop(agent, None)
+
+    def _fresh(self, agent: str) -> list[Leaf]:
+        """Rows that wait since this transaction began, owners in turn."""
+        rows = [row for row in self._touched.values() if row.ready and row.scope.agent == agent]
+        return rows if len(rows) < 2 else fair(rows)
+
+    def _owners(self, agent: str, after: int, limit: int) -> list[int]:
+        """The keys of scopes of which something waits."""
+        found: list[int] = []
+        while len(found) < limit:
+            next_ = self.db.execute(
+                "SELECT scope FROM task WHERE agent = ? AND ready NOTNULL AND scope > ? "
+                "ORDER BY scope LIMIT 1",
+                (agent, found[-1] if found else after),
+            ).fetchone()
+            if next_ is None:
+                break
+            found += next_
+        return found
+
+    def _scope(self, agent: str, owner: Party) -> int | None:
+        """The key of a scope that may not be there."""
+        scope = Scope(agent, *owner)
+        if (known := self._scopes.get(scope)) is None:
+            known = self.db.execute(
+                "SELECT max(key) FROM scope WHERE agent = ? AND tenant = ? AND owner = ?",
+                (agent, *owner),
+            ).fetchone()[0]
+        return known
+
+    def _offer(self, row: Leaf) -> None:
+        """Give a row that waits its rank."""
+        if row.offered is not None:
+            return
+        agent = row.scope.agent
+        queue = self._queues.get(agent)
+        if queue is None:
+            queue = self._queues[agent] = Waiting()
+            if agent in self._empty:
+                self._empty.discard(agent)
+            else:
+                queue.lowest = self._probe("agent = ?", (agent,), "ASC")
+        if queue.lowest is not None and row.scope not in queue.highest:
+            found = self._probe("agent = ? AND scope = ?", (agent, self.scope(row.scope)), "DESC")
+            queue.highest[row.scope] = found
+        row.offered = queue.add(self._ranks, row.scope)
+
+    def _probe(self, where: str, values: tuple[Any, ...], order: str) -> int | None:
+        """One end of the ranks that are given."""
+        found = self.db.execute(
+            f"SELECT ready FROM task WHERE {where} AND ready NOTNULL "
+            f"ORDER BY ready {order} LIMIT 1",
+            values,
+        ).fetchone()
+        return found[0] if found else None
 
     def mine(self, scope: Scope, task: str) -> Leaf:
         """A born row of this scope; TaskNotFound."""
@@ -231,6 +334,9 @@ class Ledger:
 
     def receipt(self, scope: Scope, name: str) -> tuple[bytes, str, int] | None:
         """The digest, the task and the number of a send that came before."""
+        if fresh := self._receipts.get((scope, name)):
+            row, digest, number = fresh
+            return digest, row.id, number
         found: tuple[bytes, str, int] | None = self.db.execute(
             "SELECT receipt.digest, task.id, receipt.number FROM receipt "
             "JOIN task ON task.key = receipt.task "
@@ -242,11 +348,7 @@ class Ledger:
 
     def keep(self, row: Leaf, receipt: Receipt, number: int) -> None:
         """Remember a send, or a cancel."""
-        self.flush()  # it gives a new row its key
-        self.db.execute(
-            "INSERT INTO receipt (scope, name, digest, task, number) VALUES (?, ?, ?, ?, ?)",
-            (self.scope(row.scope), receipt.key, receipt.digest, row.key, number),
-        )
+        self._receipts[row.scope, receipt.key] = (row, receipt.digest, number)
 
     def received(self, row: Leaf, number: int) -> Received:
         """The message of this number."""
@@ -328,6 +430,21 @@ class Ledger:
             db.executemany(_UPDATE, [(*row.values(), row.key) for row in known])
         if fresh:
             db.executemany("INSERT INTO entry (place, turn, kind, body) VALUES (?, ?, ?, ?)", fresh)
+        if self._receipts:
+            db.executemany(
+                "INSERT INTO receipt (scope, name, digest, task, number) VALUES (?, ?, ?, ?, ?)",
+                [
+                    (
+                        self.scope(scope),
+                        veiled(name) if long(name) else name,
+                        digest,
+                        row.key,
+                        number,
+                    )
+                    for (scope, name), (row, digest, number) in self._receipts.items()
+                ],
+            )
+            self._receipts.clear()
         if hooked:
             db.executemany("UPDATE line SET behind = 1 WHERE task = ?", hooked)
         if self._tally:
@@ -352,12 +469,11 @@ class Ledger:
             yield base + item.number, item.turn, kind, data
 
     def _views(self, row: Leaf) -> None:
-        """What is derived from the row: its place in the queue, its end, its count."""
+        """What is derived from the row: its rank, its end, its count."""
         if not row.ready:
             row.offered = None
-        elif row.offered is None:
-            self._offer += 1
-            row.offered = self._offer
+        else:
+            self._offer(row)
         if row.ended and row.ended_at is None:
             row.ended_at = time.time()
         if row.born and row.told is not row.state:
@@ -370,3 +486,8 @@ class Ledger:
     def _count(self, scope: int, state: int, number: int) -> None:
         place = (scope, state)
         self._tally[place] = self._tally.get(place, 0) + number
+
+
+def _order(row: Leaf) -> tuple[float, int]:
+    """By rank; a new row, which has no key yet, is the last of its rank."""
+    return row.offered or 0, row.key or 1 << 62

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from dragoman.caller import Scope
 from dragoman.store import Line, Webhook
 from dragoman.stores.codec import decode_webhook, encode
+from dragoman.stores.lanes import Lane
 from dragoman.stores.sqlite.ledger import Leaf, Ledger
 
 LINE = (
@@ -44,7 +45,8 @@ def put(ledger: Ledger, row: Leaf, webhook: Webhook, cursor: int) -> None:
     ledger.flush()
     ledger.db.execute(
         "INSERT INTO line (task, id, agent, webhook, cursor, attempts, due, taken, behind, "
-        "parked, reason, ticket) VALUES (?, ?, ?, ?, ?, 0, 0, 0, ?, 0, '', ?) "
+        "parked, reason, ticket, lane) VALUES (?1, ?, ?, ?, ?, 0, 0, 0, ?, 0, '', ?, "
+        "(SELECT scope FROM task WHERE key = ?1)) "
         "ON CONFLICT DO UPDATE SET webhook = excluded.webhook, attempts = 0, due = 0, "
         "taken = 0, parked = 0, reason = '', ticket = ticket + 1",
         (
@@ -71,7 +73,26 @@ def take(ledger: Ledger, agents: Collection[str], limit: int, lease: float) -> l
             (agent, now, limit),
         ).fetchall()
         found.extend(map(line, columns))
-    taken = sorted(found, key=lambda item: item.due)[:limit]
+    return _taken(ledger, sorted(found, key=lambda item: item.due)[:limit], now, lease)
+
+
+def take_of(ledger: Ledger, lanes: Sequence[Lane], limit: int, lease: float) -> list[Line]:
+    """Take those that are due in these lanes, as many of each."""
+    ledger.flush()
+    now = time.time()
+    found: list[Line] = []
+    each = max(1, limit // max(1, len(lanes)))
+    for agent, lane in lanes[:limit]:
+        columns = ledger.db.execute(
+            f"{LINE} WHERE line.agent = ? AND line.lane = ? AND line.due <= ? "
+            "AND line.behind = 1 AND line.parked = 0 ORDER BY line.due LIMIT ?",
+            (agent, lane, now, each),
+        ).fetchall()
+        found.extend(map(line, columns))
+    return _taken(ledger, found, now, lease)
+
+
+def _taken(ledger: Ledger, taken: Sequence[Line], now: float, lease: float) -> list[Line]:
     ledger.db.executemany(
         "UPDATE line SET ticket = ticket + 1, taken = 1, due = ? "
         "WHERE id = ? AND task = (SELECT key FROM task WHERE id = ?)",

@@ -13,6 +13,7 @@ from dragoman.caller import Scope
 from dragoman.stores import dump
 from dragoman.stores.clerk import Differs, Fate
 from dragoman.stores.dump import Dump, Hook, Item, Stub
+from dragoman.stores.ranks import Ranks
 from dragoman.stores.sqlite.driver import Connection
 from dragoman.stores.sqlite.ledger import COLUMNS, FOUND, Leaf
 from dragoman.stores.sqlite.schema import BITS
@@ -120,10 +121,7 @@ def _same(db: Connection, row: Leaf, given: Dump) -> bool:
 def _write(db: Connection, given: Dump, key: int, epoch: int, tickets: dict[str, int]) -> None:
     scope = _scope(db, given.scope)
     last, base = len(given.entries), key << BITS
-    offer = None
-    if given.ready:
-        queue = "SELECT max(ready) FROM task WHERE agent = ? AND ready NOTNULL"
-        offer = _next(db, queue, given.scope.agent)
+    offer = _rank(db, given.scope, scope) if given.ready else None
     values = dump.columns(given) | {"key": key, "scope": scope, "epoch": epoch, "ready": offer}
     db.execute(_INSERT, tuple(values[name] for name in COLUMNS.split(", ")))
     db.executemany(
@@ -141,14 +139,27 @@ def _write(db: Connection, given: Dump, key: int, epoch: int, tickets: dict[str,
         id = dump.webhook(hook).config.id
         db.execute(
             "INSERT INTO line (task, id, agent, webhook, cursor, attempts, due, taken, behind, "
-            "parked, reason, ticket) VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?)",
+            "parked, reason, ticket, lane) VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?)",
             (
                 *(key, id, given.scope.agent, bytes(hook.webhook), hook.cursor, hook.attempts),
                 *(hook.due, hook.cursor < last, hook.parked, hook.reason, tickets.get(id, 0)),
+                scope,
             ),
         )
     if given.born:
         _count(db, scope, given.state.number, 1)
+
+
+def _rank(db: Connection, scope: Scope, key: int) -> int:
+    """The rank of one more that is ready."""
+    (lowest,) = db.execute(
+        "SELECT min(ready) FROM task WHERE agent = ? AND ready NOTNULL", (scope.agent,)
+    ).fetchone()
+    (highest,) = db.execute(
+        "SELECT max(ready) FROM task WHERE agent = ? AND scope = ? AND ready NOTNULL",
+        (scope.agent, key),
+    ).fetchone()
+    return Ranks().give(scope, lowest, highest)
 
 
 def _clear(db: Connection, row: Leaf) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dragoman.caller import INDEXED, owner_key
 from dragoman.errors import Unavailable
 from dragoman.stores.sqlite.driver import Connection
 
@@ -116,7 +117,21 @@ CREATE TABLE about (
 INSERT INTO about (id) VALUES (lower(hex(randomblob(16))));
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _ABOUT)
+# For the highest rank of an owner, and the owners of whom something waits.
+_WAITING = """
+CREATE INDEX task_waiting ON task (agent, scope, ready) WHERE ready IS NOT NULL;
+"""
+
+# For the owners of whom something is due.
+_LANES = """
+ALTER TABLE line ADD COLUMN lane INTEGER NOT NULL DEFAULT 0;
+
+UPDATE line SET lane = coalesce((SELECT scope FROM task WHERE key = line.task), 0);
+
+CREATE INDEX line_lane ON line (agent, lane, due) WHERE behind = 1 AND parked = 0;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _ABOUT, _WAITING, _LANES)
 """Each leads from the version that is its index to the next one."""
 
 VERSION = len(MIGRATIONS)
@@ -153,6 +168,8 @@ def migrate(db: Connection) -> int:
             for statement in script.split(";"):
                 if statement.strip():
                     db.execute(statement)
+        if 0 < before < 3:
+            _shorten(db)
         db.execute(f"PRAGMA application_id = {APPLICATION}")
         db.execute(f"PRAGMA user_version = {VERSION}")
     except BaseException:
@@ -160,3 +177,10 @@ def migrate(db: Connection) -> int:
         raise
     db.execute("COMMIT")
     return before
+
+
+def _shorten(db: Connection) -> None:
+    """Know owners by their digests that are longer than other stores can bear."""
+    found = "SELECT key, owner FROM scope WHERE length(CAST(owner AS BLOB)) > ?"
+    for key, owner in db.execute(found, (INDEXED,)).fetchall():
+        db.execute("UPDATE scope SET owner = ? WHERE key = ?", (owner_key(owner), key))

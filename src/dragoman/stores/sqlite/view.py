@@ -12,7 +12,7 @@ import msgspec
 from dragoman.caller import Scope
 from dragoman.events import Entry, Received
 from dragoman.lifecycle import fold
-from dragoman.store import Census, Head, Line, Page, Query, Webhook
+from dragoman.store import PAGE_BYTES, Census, Head, Line, Page, Party, Query, Webhook
 from dragoman.stores.codec import STATES, decode_task, decode_webhook
 from dragoman.stores.row import age
 from dragoman.stores.sqlite.driver import Connection
@@ -123,15 +123,20 @@ class View:
             if len(chosen) > query.size:
                 chosen.pop()
                 cursor = (chosen[-1][0], chosen[-1][1])
-            tasks = [self._task(id, query.artifacts) for _, id in chosen]
+            tasks: list[Task] = []
+            size = 0
+            for place in chosen:
+                row = self.row(place[1])
+                assert row is not None  # it is one state of the file
+                folded = self._fold(row, artifacts=query.artifacts)
+                tasks.append(folded.task)
+                size += folded.snapshot + folded.tail
+                if size >= PAGE_BYTES and place is not chosen[-1]:
+                    cursor = (place[0], place[1])
+                    break
             return Page(tasks, cursor, total)
         finally:
             db.execute("COMMIT")
-
-    def _task(self, id: str, artifacts: bool) -> Task:
-        row = self.row(id)
-        assert row is not None  # it is one state of the file
-        return self._fold(row, artifacts=artifacts).task
 
     def _total(self, scope: int, query: Query, where: str, values: tuple[Any, ...]) -> int:
         """Counted while writing; a context or a time makes it a count of index entries."""
@@ -169,21 +174,25 @@ class View:
             (agent,),
         ).fetchall()
         queue = "FROM task WHERE agent = ? AND ready NOTNULL"
-        (ready,) = db.execute(f"SELECT count(*) {queue}", (agent,)).fetchone()
-        first = db.execute(f"SELECT key, inbox {queue} ORDER BY ready LIMIT 1", (agent,)).fetchone()
-        oldest = 0.0
-        if first is not None:
-            number = int(first[1].partition(",")[0])
-            (entry,) = entries(db, first[0], number - 1, 1)
+        ready, oldest = db.execute(f"SELECT count(*), min(key) {queue}", (agent,)).fetchone()
+        # the first in order of age may have a new message, and the next one may be a new task
+        waiting = db.execute(
+            f"SELECT key, inbox FROM task WHERE key IN (?, (SELECT key {queue} "
+            "ORDER BY ready, key LIMIT 1))",
+            (oldest, agent),
+        ).fetchall()
+        ages = []
+        for key, inbox in waiting:
+            (entry,) = entries(db, key, int(inbox.partition(",")[0]) - 1, 1)
             assert isinstance(entry.event, Received)
-            oldest = age(entry.event)
+            ages.append(age(entry.event))
         lines = "SELECT count(*) FROM line WHERE agent = ? AND behind = 1 AND parked ="
         (behind,) = db.execute(f"{lines} 0", (agent,)).fetchone()
         (parked,) = db.execute(f"{lines} 1", (agent,)).fetchone()
         return Census(
             tasks={STATES[state]: number for state, number in tasks},
             ready=ready,
-            oldest=oldest,
+            oldest=max(ages, default=0.0),
             behind=behind,
             parked=parked,
         )
@@ -226,6 +235,32 @@ class View:
             (time.time(), json.dumps(list(agents))),
         )
         return found.fetchone() is not None
+
+    def passed(self, agent: str, passing: Collection[Party]) -> set[int]:
+        """The lanes of these owners."""
+        found = (
+            self.db.execute(
+                "SELECT key FROM scope WHERE agent = ? AND tenant = ? AND owner = ?", (agent, *one)
+            ).fetchone()
+            for one in passing
+        )
+        return {row[0] for row in found if row is not None}
+
+    def walk(self, agent: str, after: int, limit: int) -> list[tuple[int, bool]]:
+        """The lanes of an agent from a place on, and whether a line of each is due."""
+        found: list[tuple[int, bool]] = []
+        now = time.time()
+        while len(found) < limit:
+            row = self.db.execute(
+                "SELECT lane, due FROM line WHERE agent = ? AND behind = 1 AND parked = 0 "
+                "AND lane > ? ORDER BY lane, due LIMIT 1",
+                (agent, after),
+            ).fetchone()
+            if row is None:
+                break
+            after = row[0]
+            found.append((after, row[1] <= now))
+        return found
 
     def lines(self, limit: int, parked: bool | None) -> list[Line]:
         """Lines with something to deliver."""

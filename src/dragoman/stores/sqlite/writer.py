@@ -81,8 +81,9 @@ class Writer:
             commits = self._commit(jobs, more)
         except Exception as error:  # noqa: BLE001 - it is raised where the work was asked for
             if len(jobs) > 1:  # one that cannot be written must not take the others with it
-                for job in jobs:
-                    self._group([job], _no_more)
+                half = len(jobs) // 2
+                self._group(jobs[:half], _no_more)
+                self._group(jobs[half:], _no_more)
                 return
             broken = isinstance(error, self._driver.error)
             jobs[0].error = unavailable(error) if broken else error

@@ -1,0 +1,112 @@
+"""The hosts that are the server's own: as configured, or those of this machine."""
+
+from __future__ import annotations
+
+import re
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from dragoman.bindings.exchange import Exchange
+from dragoman.settings import Settings
+
+_PORT = re.compile(r":\d*$")
+_USUAL = {"http": ":80", "https": ":443"}
+_REMEMBERED = 256
+
+
+def loopback(name: str) -> bool:
+    """Whether a name or address always means this machine."""
+    try:
+        address = ip_address(name.strip("[]"))
+        return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+    except ValueError:
+        name = name.rstrip(".")
+        return name == "localhost" or name.endswith(".localhost")
+
+
+class Hosts:
+    """Which hosts a request may name.
+
+    With the setting `hosts` it is those. Otherwise a server that listens on a loopback address
+    takes the names of this machine and the host of `url`: a page in a browser can give any other
+    name to that address. A server that listens elsewhere, or says by `forwarded` that a proxy is in
+    front of it, takes any name; what such a request names is not believed, only answered."""
+
+    def __init__(self, settings: Settings) -> None:
+        names = [host.lower() for host in settings.hosts]
+        self._listed = bool(names)
+        self._names = frozenset(name for name in names if not name.startswith("*."))
+        self._under = tuple(name[1:] for name in names if name.startswith("*."))
+        self._forwarded = settings.forwarded
+        url = urlsplit(settings.url)
+        self._url = (url.hostname or "").lower()
+        self._origin = _origin(url.scheme, url.netloc) if self._url else ""
+        self.address = ""
+        """The address that the server listens on, if it has told; else each request has it."""
+        self._loopback: dict[str, bool] = {}
+
+    def any(self, exchange: Exchange) -> bool:
+        """Whether any host may be named."""
+        return not self._listed and (self._forwarded or not self._local(exchange))
+
+    def accepts(self, exchange: Exchange) -> bool:
+        """Whether a request may name the host that it names."""
+        if self.any(exchange):
+            return True
+        name = self._named(exchange)
+        if self._listed:
+            return self._lists(name)
+        return not name or loopback(name) or name == self._url
+
+    def own(self, exchange: Exchange) -> bool:
+        """Whether the address at which a caller has reached the server is known to be its own, so
+        that it may be told to others: `url`, or a host that is trusted."""
+        if self._url:
+            return True
+        name = self._named(exchange)
+        if self._listed:
+            return self._lists(name)
+        return self._local(exchange) and (not name or loopback(name))
+
+    def origins(self, exchange: Exchange) -> tuple[str, str]:
+        """The origins of the server's own pages: by `url`, and as the caller has reached it."""
+        scheme, host = exchange.scope.get("scheme", "http"), exchange.header(b"host")
+        if self._forwarded:
+            told = _first(exchange.header(b"x-forwarded-proto")).lower()
+            scheme = told if told in _USUAL else scheme
+            host = _first(exchange.header(b"x-forwarded-host")) or host
+        return self._origin, _origin(scheme, host)
+
+    def _lists(self, name: str) -> bool:
+        return name in self._names or bool(self._under and name.endswith(self._under))
+
+    def _local(self, exchange: Exchange) -> bool:
+        """Whether the server listens on a loopback address."""
+        address = self.address
+        if not address:
+            server = exchange.scope.get("server")
+            address = server[0] if server else ""
+        known = self._loopback.get(address)
+        if known is None:
+            if len(self._loopback) >= _REMEMBERED:
+                self._loopback.clear()
+            known = self._loopback[address] = loopback(address)
+        return known
+
+    def _named(self, exchange: Exchange) -> str:
+        """The host that a request names, without its port, in lower case."""
+        host = exchange.header(b"host")
+        if self._forwarded and (told := _first(exchange.header(b"x-forwarded-host"))):
+            host = told
+        return _PORT.sub("", host.lower())
+
+
+def _origin(scheme: str, host: str) -> str:
+    """An origin as browsers write it."""
+    host = host.lower()
+    usual = _USUAL.get(scheme, "")
+    return f"{scheme}://{host.removesuffix(usual) if usual else host}"
+
+
+def _first(text: str) -> str:
+    return text.partition(",")[0].strip()

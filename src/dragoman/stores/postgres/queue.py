@@ -1,0 +1,118 @@
+"""The queue in PostgreSQL: what is ready, in the order of ranks.
+
+The column `ready` is the rank. It is of the size of a time, which it was in older versions, so
+that replicas of both can take from one queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from dragoman.caller import Scope
+from dragoman.store import Party
+from dragoman.stores.postgres.ledger import COLUMNS, NOW
+from dragoman.stores.postgres.link import Source
+from dragoman.stores.ranks import Waiting, owners
+
+_TAKEN = f"""
+taken AS (
+  UPDATE task SET epoch = epoch + 1, version = version + 1, attempt = attempt + 1, holder = $3,
+  lease = {NOW} + $4, turn = split_part(inbox, ',', 1)::int, ready = NULL
+  FROM next WHERE task.key = next.key RETURNING task.*, next.ready AS waited
+)
+SELECT {COLUMNS}, entry.turn, entry.kind, entry.body
+FROM taken AS task LEFT JOIN entry ON entry.task = task.key AND entry.number = task.turn
+ORDER BY task.waited, task.key
+"""
+START = ("", "")
+CLAIM = f"""
+WITH next AS (
+  SELECT key, ready FROM task WHERE agent = $1 AND ready IS NOT NULL ORDER BY ready, key LIMIT $2
+  FOR UPDATE SKIP LOCKED
+), {_TAKEN}
+"""
+# From owner to owner: what each of them has waiting is not read.
+_OWNERS = """
+WITH RECURSIVE owners AS (
+  (SELECT tenant, owner, 1 AS place FROM task WHERE agent = $1 AND ready IS NOT NULL
+  AND (tenant, owner) >= ($2::text, $3::text) ORDER BY tenant, owner LIMIT 1)
+  UNION ALL
+  SELECT other.tenant, other.owner, owners.place + 1 FROM owners CROSS JOIN LATERAL (
+    SELECT task.tenant, task.owner FROM task WHERE agent = $1 AND ready IS NOT NULL
+    AND (task.tenant, task.owner) > (owners.tenant, owners.owner)
+    ORDER BY task.tenant, task.owner LIMIT 1
+  ) AS other WHERE owners.place < $4
+)
+SELECT tenant, owner FROM owners ORDER BY place
+"""
+_THEIRS = f"""
+WITH found AS (
+  SELECT first.key FROM unnest($5::text[], $6::text[]) AS u(tenant, owner) CROSS JOIN LATERAL (
+    SELECT key, ready FROM task WHERE agent = $1 AND tenant = u.tenant AND owner = u.owner
+    AND ready IS NOT NULL ORDER BY ready LIMIT $2
+  ) AS first ORDER BY first.ready, first.key LIMIT $2
+), next AS (
+  SELECT key, ready FROM task WHERE key IN (SELECT key FROM found) AND ready IS NOT NULL
+  FOR UPDATE SKIP LOCKED
+), {_TAKEN}
+"""
+_PROBE = """
+SELECT u.place, (SELECT ready FROM task WHERE agent = u.agent AND ready IS NOT NULL
+ORDER BY ready LIMIT 1), (SELECT ready FROM task WHERE agent = u.agent AND tenant = u.tenant
+AND owner = u.owner AND ready IS NOT NULL ORDER BY ready DESC LIMIT 1)
+FROM unnest($1::int[], $2::text[], $3::text[], $4::text[]) AS u(place, agent, tenant, owner)
+"""
+
+
+async def probe(db: Source, scopes: Iterable[Scope]) -> dict[str, Waiting]:
+    """What waits for these agents and owners."""
+    named = list(dict.fromkeys(scopes))
+    queues: dict[str, Waiting] = {}
+    for place, lowest, highest in await db.fetch(
+        _PROBE,
+        list(range(len(named))),
+        [scope.agent for scope in named],
+        [scope.tenant for scope in named],
+        [scope.owner for scope in named],
+    ):
+        scope = named[place]
+        queues.setdefault(scope.agent, Waiting(lowest)).highest[scope] = highest
+    return queues
+
+
+class Others:
+    """Claims what is ready of owners that are not passed over."""
+
+    def __init__(self) -> None:
+        self._after: dict[str, Party] = {}
+        """Where the look for owners goes on."""
+
+    async def claim(
+        self,
+        db: Source,
+        agent: str,
+        limit: int,
+        worker: str,
+        lease: float,
+        passing: Collection[Party],
+    ) -> list[Any]:
+        """Up to so many rows; fewer are all that there are."""
+        window = owners(limit)
+        found: list[Any] = []
+        after = began = self._after.pop(agent, START)
+        while True:
+            named = [tuple(row) for row in await db.fetch(_OWNERS, agent, *after, window)]
+            wanted = [each for each in named if each not in passing]
+            if wanted:
+                tenants, names = (list(column) for column in zip(*wanted, strict=True))
+                left = limit - len(found)
+                found += await db.fetch(_THEIRS, agent, left, worker, lease, tenants, names)
+            more = len(named) == window
+            if more:
+                self._after[agent] = named[-1]
+            if len(found) >= limit or not (more or began != START):
+                return found
+            if not more:  # from the beginning to where it began
+                began = START
+            after = named[-1] if more else START
