@@ -217,7 +217,7 @@ def test_the_second_signal_stops_it_now(here: Path) -> None:
 
 
 def test_bodies_that_never_come_do_not_delay_its_end(here: Path) -> None:
-    head = b"POST /message:send HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    head = b"POST /message:send HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     with serving(here, "booking:agent") as served, ExitStack() as stack:
         address = ("127.0.0.1", urlsplit(served.url).port)
         peers = [stack.enter_context(socket.create_connection(address, 10)) for _ in range(20)]
