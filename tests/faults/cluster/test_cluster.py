@@ -149,7 +149,7 @@ class Times:
             if run.begun < deed.at < (run.ended or deed.over)
             if (begun := again.get((run.turn, run.attempt + 1), 0.0)) > deed.at
             if not any(
-                other.at < begun and other.over > deed.at
+                other.at < begun and other.over > run.begun
                 for other in deeds
                 if other is not deed and (other.pid == run.pid or "database" in other.what)
             )
