@@ -155,9 +155,11 @@ class Ledger:
     async def fetch(
         self, db: Any, tasks: Collection[str], receipts: Collection[tuple[Scope, str]]
     ) -> None:
-        """Have these rows and receipts at hand, as they are now."""
-        wanted = set(tasks)
+        """Have these rows and receipts at hand, as they are now. The receipts are read later: of
+        what has changed a row, its receipt is there as well."""
         self._known.clear()
+        await self._read(db, set(tasks))
+        named_tasks: set[str] = set()
         if receipts:
             named = list(receipts)
             found = await db.fetch(
@@ -170,11 +172,14 @@ class Ledger:
             )
             for place, digest, task, number in found:
                 self._known[named[place]] = (digest, task, number)
-                wanted.add(task)
-        for task in wanted:
+                named_tasks.add(task)
+        await self._read(db, named_tasks)
+
+    async def _read(self, db: Any, tasks: Collection[str]) -> None:
+        for task in tasks:
             self._rows.pop(task, None)
-        if wanted:
-            for columns in await db.fetch(FETCH, [task for task in wanted if "\0" not in task]):
+        if tasks:
+            for columns in await db.fetch(FETCH, [task for task in tasks if "\0" not in task]):
                 self._rows[columns[1]] = Leaf.restored(columns)
 
     def missing(self, tasks: Iterable[str]) -> list[str]:
@@ -211,7 +216,7 @@ class Ledger:
         return self._known.get((scope, name))
 
     def keep(self, row: Leaf, receipt: Receipt, number: int) -> None:
-        """Remember a send."""
+        """Remember a send, or a cancel."""
         self._receipts.append((row, receipt, number))
         self._known[row.scope, receipt.key] = (receipt.digest, row.id, number)
 
