@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
@@ -187,6 +187,23 @@ class Postgres(Server):
         """Remove a database, whoever is connected to it."""
         self.sql(f'DROP DATABASE IF EXISTS "{database}" WITH (FORCE)')
 
+    @contextlib.contextmanager
+    def hanging(self) -> Iterator[None]:
+        """It answers nothing for a while, and refuses nothing: all of its processes are stopped."""
+        assert self.process is not None
+        pids = [self.process.pid]
+        os.kill(pids[0], signal.SIGSTOP)  # first: it begins no others then
+        try:
+            pids += _children(pids[0])
+            for pid in pids[1:]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+            yield
+        finally:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
     def sql(self, statement: str, database: str = "postgres") -> str:
         """What a statement answers, as psql prints it without a frame."""
         command = [self.bin / "psql", "-XqAt", "-v", "ON_ERROR_STOP=1", "-c", statement]
@@ -331,6 +348,16 @@ class Redis(Server):
         named = {"bind": "127.0.0.1", "port": self.port, "dir": self.folder, "appendonly": "no"}
         options = [word for name, value in named.items() for word in (f"--{name}", str(value))]
         return [self.program, *options, "--save", ""]
+
+
+def _children(parent: int) -> list[int]:
+    """The processes that a process has started."""
+    found = []
+    for about in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if int(about.read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append(int(about.parent.name))
+    return found
 
 
 def free() -> int:

@@ -95,7 +95,7 @@ class Call(Struct, frozen=True):
 
     caller: Caller
     key: str = ""
-    """The `Idempotency-Key`: the same key and body is the same send."""
+    """The `Idempotency-Key`: the same key and body is the same send, or cancel."""
     place: str = ""
     """The `Last-Event-ID`: what the reader has seen of a stream."""
     trace: str = ""

@@ -24,6 +24,10 @@ BATCH = 64
 class Sink(Protocol):
     """Where the events of a running handler go."""
 
+    def begin(self) -> None:
+        """Called just before the handler begins, where it runs; what it raises keeps it from
+        that."""
+
     def put(self, value: Any) -> bool:
         """Take what was yielded; True asks the handler to pause in `relieve`."""
 
@@ -54,6 +58,7 @@ class Handler:
             if kind not in (Turn, Message, str)
         ]
         self._streams = inspect.isasyncgenfunction(self.run)
+        self._yields = inspect.isgeneratorfunction(self.run)
         self._awaits = inspect.iscoroutinefunction(self.run)
         hints = _hints(self.run)
         self.reply = hints.get("return") is Message if reply is None else reply
@@ -71,10 +76,14 @@ class Handler:
         if not self._plain:
             args = [self._argument(turn, kind, default) for _, kind, default in self.arguments]
         if self._streams:
+            sink.begin()
             return await _from_async(call(*args), sink)
         if self._awaits:
+            sink.begin()
             return await _from_any(await call(*args), turn, sink, threads)
-        value = await threads.run(call, *args)
+        if self._yields:
+            return await _from_sync(call(*args), turn, sink, threads, begun=False)
+        value = await threads.run(_begin, sink, call, args)  # it may wait for a thread
         return await _from_any(value, turn, sink, threads)
 
     async def stop(self, turn: Turn, sink: Sink, threads: Threads) -> None:
@@ -104,6 +113,11 @@ class Handler:
 # ---- running -------------------------------------------------------------------------------
 
 
+def _begin(sink: Sink, call: Callable[..., Any], args: list[Any]) -> Any:
+    sink.begin()
+    return call(*args)
+
+
 async def _from_async(values: AsyncGenerator[Any, Any], sink: Sink) -> None:
     put = sink.put
     try:
@@ -128,21 +142,28 @@ async def _from_any(value: Any, turn: Turn, sink: Sink, threads: Threads) -> Non
 
 
 async def _from_sync(
-    values: Generator[Any, Any, Any], turn: Turn, sink: Sink, threads: Threads
+    values: Generator[Any, Any, Any],
+    turn: Turn,
+    sink: Sink,
+    threads: Threads,
+    *,
+    begun: bool = True,
 ) -> None:
     """Iterate in a thread, which stops at the next value once the turn is canceled."""
     loop = asyncio.get_running_loop()
-    faults: list[Exception] = []
+    faults: list[BaseException] = []
 
     def feed(value: Any) -> None:
         if faults:
             return  # what came after the value that was refused
         try:
             sink.put(value)
-        except Exception as error:  # noqa: BLE001 - it is raised where the handler runs
+        except BaseException as error:  # noqa: BLE001 - it is raised where the handler runs
             faults.append(error)
 
     def pump() -> None:
+        if not begun:
+            sink.begin()
         for count, value in enumerate(values, start=1):
             loop.call_soon_threadsafe(feed, value)
             if turn.canceled or faults:

@@ -7,6 +7,7 @@ has old tasks forgotten.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping
 
@@ -14,11 +15,19 @@ from dragoman.agent import Agent
 from dragoman.bell import Bell
 from dragoman.errors import Unavailable
 from dragoman.settings import Settings
-from dragoman.store import Head, Store
+from dragoman.store import GIVEN_UP, Head, Store
 from dragoman.telemetry import logger
 from dragoman.types import TaskState, TaskStatusUpdateEvent
 
-REAP = 32
+REAP = 1000
+"""The most claims that are taken at one look."""
+LATE = 0.5
+"""How many seconds later than at its time a look may be answered, at least, and still be in time;
+a look may always be late by one interval."""
+LOOKS_IN_TIME = 2
+"""In how many looks in a row, all of them in time, an expired claim is seen before it is taken."""
+LOOKS = 5
+"""In how many looks it is seen before it is taken even if none of them was in time."""
 
 
 class Keeper:
@@ -31,8 +40,11 @@ class Keeper:
         self.store = store
         self.bell = bell
         self.settings = settings
-        self._patience = 0.0
-        """Until then nobody's claim is taken."""
+        self._answered = -math.inf
+        """When the store answered the last look; long ago if it failed since."""
+        self._seen: dict[tuple[str, int, float], tuple[int, int]] = {}
+        """The claims that the last look found expired: in how many looks in time, and in how many
+        at all."""
 
     async def run(self) -> None:
         """Look after things for ever; a failing store is looked after again later."""
@@ -43,8 +55,7 @@ class Keeper:
                 while await self.store.prune():
                     pass
             except Unavailable as error:
-                # its workers could not renew their claims, either: they are to have the chance
-                self._patience = time.monotonic() + 2 * self.settings.poll
+                self._answered = -math.inf
                 logger.error("the store could not be looked after; trying again: %s", error)
             except Exception:
                 logger.exception("the store could not be looked after; trying again")
@@ -59,21 +70,34 @@ class Keeper:
                 self.bell.ears.wake(task)
 
     async def reap(self) -> None:
-        """Take expired claims from their workers."""
-        if time.monotonic() < self._patience:
-            return
-        while found := await self.store.expired(self.agents, REAP):
-            # (with their exceptions: one that is raised at once can make a cancel be forgotten)
-            taken = await asyncio.gather(*map(self._take, found), return_exceptions=True)
-            for error in taken:
-                if isinstance(error, BaseException):
-                    raise error
-            if not any(taken):
-                return
+        """Look for expired claims, and take those from their workers that could have been renewed.
 
-    async def _take(self, head: Head) -> bool:
+        While this process or the store stood still, nobody could renew. So a look that is
+        answered late takes nothing: live workers get the time until the next ones. A store that
+        is always late still has dead workers' claims taken, after more looks.
+        """
+        found = await self.store.expired(self.agents, REAP)
+        now, poll = time.monotonic(), self.settings.poll
+        in_time = now - self._answered <= poll + max(poll, LATE)
+        self._answered = now
+        seen, taken = self._seen, []
+        self._seen = {}
+        for head in found:
+            # one that is to be canceled has a grace, which a live worker's renewals do not prolong
+            key = (head.id, head.epoch, 0.0 if head.canceling else head.lease)
+            timely, looks = seen.get(key, (0, 0))
+            timely, looks = timely + 1 if in_time else 0, looks + 1
+            if timely >= LOOKS_IN_TIME or looks >= LOOKS or head.lease == GIVEN_UP:
+                taken.append(head)
+            self._seen[key] = timely, looks
+        # (with their exceptions: one that is raised at once can make a cancel be forgotten)
+        for error in await asyncio.gather(*map(self._take, taken), return_exceptions=True):
+            if isinstance(error, BaseException):
+                raise error
+
+    async def _take(self, head: Head) -> None:
         if await self.store.revoke(head, self._verdict(head), expired=True) is None:
-            return False
+            return
         event = self._verdict(head)
         how = "it is run again" if event is None else f"it is {event.status.state.name.lower()}"
         logger.warning(
@@ -85,7 +109,6 @@ class Keeper:
         self.bell.ring(head.id)
         self.bell.ring(head.holder)
         self.bell.ring(f"work:{head.scope.agent}")
-        return True
 
     def _verdict(self, head: Head) -> TaskStatusUpdateEvent | None:
         """How an orphaned task ends; None if it may be run again."""

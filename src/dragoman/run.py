@@ -6,6 +6,9 @@ It is a worker's, and knows of it no more than `Working` says.
 from __future__ import annotations
 
 import asyncio
+import math
+import signal
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -44,6 +47,16 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 _readable = msgspec.json.Decoder(StreamResponse).decode
 
 
+def interrupted(error: BaseException) -> bool:
+    """Whether a person may have pressed Ctrl-C: only where nobody handles the signal itself, as
+    servers do, does Python raise it in whatever runs."""
+    return (
+        isinstance(error, KeyboardInterrupt)
+        and threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+
+
 class Working(Protocol):
     """What a run asks of the worker that it belongs to."""
 
@@ -62,11 +75,18 @@ class Working(Protocol):
     def give_back(self, run: Run) -> None:
         """Give it up, since its words cannot be stored."""
 
+    def let_go(self, run: Run) -> None:
+        """Give it up, since its claim ran out before its handler began."""
+
     def abandon(self, run: Run) -> None:
         """Give it up, since it can write nothing any more."""
 
     def left(self, run: Run) -> None:
         """It has ended."""
+
+
+class NotHeld(Exception):
+    """The claim ran out before its handler began."""
 
 
 class Run:
@@ -88,6 +108,8 @@ class Run:
     """Nothing can be written any more."""
     reason = ""
     """Why the handler was asked to stop."""
+    held_until = math.inf
+    """Until when the claim is certainly ours, by our own clock."""
 
     _scheduled = False
     _flight: asyncio.Future[bool] | None = None
@@ -133,6 +155,11 @@ class Run:
         return origin(self.worker.store.id, self.agent.key)
 
     # -- what the handler says (its sink)
+
+    def begin(self) -> None:
+        """A process that was stopped for longer than its leases begins nothing when it wakes."""
+        if time.monotonic() > self.held_until:
+            raise NotHeld
 
     def put(self, value: Any) -> bool:
         """Take what was yielded; True asks for a pause."""
@@ -371,9 +398,11 @@ class Run:
                     self._failed(error)
             except InvalidAgentResponse as error:
                 self._invalid(error)
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:  # noqa: BLE001 - an agent cannot take the server down
+            except NotHeld:
+                self.worker.let_go(self)
+            except BaseException as error:  # an agent cannot take the server down
+                if interrupted(error):
+                    raise
                 self._failed(error)
             self.closing = True
             if self._stopper is not None and not self.lost:
@@ -429,9 +458,11 @@ class Run:
     async def _author_cancel(self) -> None:
         try:
             await self.handler.stop(self.turn, self, self.worker.threads)
-        except (asyncio.CancelledError, KeyboardInterrupt):
+        except asyncio.CancelledError:
             raise
         except BaseException as error:
+            if interrupted(error):
+                raise
             logger.error("handler %s: cancel failed", self.handler.name, exc_info=error)
         finally:
             if not self.closing:

@@ -65,6 +65,7 @@ from dragoman.types import (
 PAGE, LARGEST_PAGE = 50, 100
 WEBHOOKS = 100
 """The most that one task may have."""
+USED = "was used before, with another request"
 FOREIGN = (
     "The caller may not name this tenant: show a credential of the tenant, leave the tenant out, "
     "or have the server allow it (tenants= of the scheme)"
@@ -215,7 +216,11 @@ class Service:
             caller=call.caller.stored, at=clock.now(), metadata=request.metadata
         )
         grace = self.settings.cancel_grace
-        head = await self.store.cancel(scope, head.id, asked, canceled, grace)
+        receipt = self._cancel_receipt(request, call, scope)
+        try:
+            head = await self.store.cancel(scope, head.id, asked, canceled, grace, receipt)
+        except Conflict:
+            raise InvalidParams.at("Idempotency-Key", USED) from None
         self.bell.ring(head.holder)
         head = await self.reader.until(lambda head: head.state.terminal, scope, head.id, grace)
         while not head.state.terminal:  # the agent did not stop in time
@@ -419,9 +424,7 @@ class Service:
         except Conflict:
             if chosen:  # it was begun by another message, which this one follows
                 return await self._accept(request, scope, call, begins=False)
-            raise InvalidParams.at(
-                "Idempotency-Key", "was used before, with another message"
-            ) from None
+            raise InvalidParams.at("Idempotency-Key", USED) from None
         finally:
             if counted:
                 self._quota.landed(scope)
@@ -437,13 +440,21 @@ class Service:
         digest = hashlib.sha256(msgspec.json.encode(said)).digest()
         if chosen:  # two that begin it at the same time are one
             return Receipt(f"task:{chosen}", digest)
-        # the keys of those with whom a task is shared are not its owner's
-        name = call.caller.qualified
-        guest = "" if scope.owner == name else f"of:{name}:"
+        guest = _guest(call, scope)
         if call.key:
             return Receipt(f"{guest}key:{call.key}", digest)
         # Clients reuse message ids: only the same id with the same body is the same send.
         return Receipt(f"{guest}message:{message.message_id}:{digest.hex()}", digest)
+
+    def _cancel_receipt(
+        self, request: CancelTaskRequest, call: Call, scope: Scope
+    ) -> Receipt | None:
+        """What makes a repeated cancel recognisable, if it has a key."""
+        if not call.key:
+            return None
+        said = ("CancelTask", request.id, request.metadata)
+        digest = hashlib.sha256(msgspec.json.encode(said)).digest()
+        return Receipt(f"{_guest(call, scope)}key:{call.key}", digest)
 
     async def _reply(self, scope: Scope, task: str) -> Message:
         entries = await self.store.read(scope, task, 1, 1)
@@ -539,6 +550,12 @@ class Service:
             except (Refused, Unreachable) as error:
                 raise InvalidParams.at(f"{field}url", str(error)) from None
         return Webhook(replace(config, task_id=task), caller.version)
+
+
+def _guest(call: Call, scope: Scope) -> str:
+    """The keys of those with whom a task is shared are not its owner's."""
+    name = call.caller.qualified
+    return "" if scope.owner == name else f"of:{name}:"
 
 
 def trimmed(task: Task, history: int | None, artifacts: bool = True) -> Task:

@@ -27,6 +27,8 @@ from dragoman.types import (
     TaskStatusUpdateEvent,
 )
 
+GIVEN_UP = 1e-9
+"""The lease of a claim that nobody can hold any more: its process is known to have ended."""
 LARGE = 1024 * 1024
 """The bytes after which a read of entries is long enough."""
 WRITTEN = 10.0
@@ -92,6 +94,9 @@ class Head(Struct, frozen=True, kw_only=True, gc=False):
     canceling: bool
     hooked: bool = False
     """A webhook follows it."""
+    lease: float = 0.0
+    """When the claim runs out, by the store's clock. To renew it does not change the version, so
+    only `Store.expired` is sure to tell the current one."""
 
     @property
     def over(self) -> bool:
@@ -117,8 +122,12 @@ class Head(Struct, frozen=True, kw_only=True, gc=False):
         return TaskStatusUpdateEvent(task_id=self.id, context_id=self.context, status=status)
 
 
+CANCEL_RECEIPT = 1
+"""A receipt names a message of its task; that of a cancel names the first."""
+
+
 class Receipt(Struct, frozen=True):
-    """A send that may come again: the same key and digest is the same send."""
+    """A send or cancel that may come again: the same key and digest is the same request."""
 
     key: str
     digest: bytes
@@ -297,9 +306,11 @@ class Store(Protocol):
         request: CancelRequested,
         canceled: TaskStatusUpdateEvent,
         grace: float,
+        receipt: Receipt | None = None,
     ) -> Head:
         """Log the request. An unclaimed task is canceled at once, a claimed one after `grace`.
-        TaskNotFound, TaskNotCancelable."""
+        With a receipt that is known already nothing is done. TaskNotFound, TaskNotCancelable,
+        Conflict."""
 
     async def put_webhook(self, scope: Scope, webhook: Webhook) -> None:
         """Create or replace; TaskNotFound."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import math
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
@@ -28,6 +29,8 @@ from dragoman.telemetry import logger
 from dragoman.threads import Threads
 from dragoman.types import TaskStatusUpdateEvent
 
+PATIENCE = 1 / 3
+"""The part of a lease for which a renewal is waited for before it is tried again."""
 CLAIMS = 64
 """The most that are claimed at once: others want to work, too."""
 
@@ -74,8 +77,13 @@ class Worker:
         self._soon = False
         self._doubtful = False
         """An answer was lost: something may be claimed here that nobody has heard of."""
+        self._settling = False
+        """What was claimed so is being given back."""
         self._given_up: set[tuple[str, int]] = set()
         """Claims that were begun, and are not handed back yet."""
+        self._overdue: set[Run] = set()
+        """Runs that are past their deadline and grace, and are being ended without their
+        handler."""
         self._returned: list[asyncio.Future[Any]] = []
         self._again = False
         self._context = contextvars.copy_context()
@@ -167,14 +175,15 @@ class Worker:
             self._again = True
             return
         self._again = False
+        until = time.monotonic() + self.settings.lease
         future = self.store.claim(self.agents, self.id, self.settings.lease, room, passing)
         if future.done():
-            self._claimed(future, room)
+            self._claimed(future, room, until)
         else:
             self._claims[future] = room
-            future.add_done_callback(partial(self._claimed, room=room))
+            future.add_done_callback(partial(self._claimed, room=room, until=until))
 
-    def _claimed(self, future: asyncio.Future[Sequence[Claim]], room: int) -> None:
+    def _claimed(self, future: asyncio.Future[Sequence[Claim]], room: int, until: float) -> None:
         self._claims.pop(future, None)
         if error := future.exception():
             away = isinstance(error, Unavailable)
@@ -186,23 +195,24 @@ class Worker:
             )
             return
         claims = future.result()
-        if self._draining:  # they came too late
+        if self._draining or time.monotonic() > until:  # they came too late
             for claim in claims:
                 self._return(self._let_go(claim.head, None, begun=False))
             return
         for claim in claims:
-            self.begin(claim)
+            self.begin(claim, until)
         if self._again or len(claims) == room:
             self.look()
 
-    def begin(self, claim: Claim) -> Run:
-        """Work on a claim."""
+    def begin(self, claim: Claim, until: float = math.inf) -> Run:
+        """Work on a claim, which is held until then by our own clock, if it is not renewed."""
         if before := self.runs.get(claim.head.id):  # its lease ran out, and it has not heard of it
             self.abandon(before)
         if self._waits and claim.attempt == 1:
             waited = time.time() - clock.seconds(claim.received.at)
             self._waits[claim.head.scope.agent].observe(waited if waited > 0 else 0.0)
         run = Run(self, claim)
+        run.held_until = until
         self.runs[claim.head.id] = run
         owner = party(claim.head.scope)
         self._shares[owner] = self._shares.get(owner, 0) + 1
@@ -237,50 +247,76 @@ class Worker:
                 await ear.wait(self.settings.poll)
                 try:
                     self.look()
+                    self._check_deadlines()
+                    self._check_claims()
                     if self.runs:
                         await self._renew()
-                    if self._doubtful and not self._claims:
-                        await self._settle()
-                        self.look()
                 except Unavailable as error:
                     logger.error("claims could not be looked after; trying again: %s", error)
                 except Exception:
                     logger.exception("claims could not be looked after; trying again")
 
+    def _check_claims(self) -> None:
+        """Give back what was claimed here without our hearing of it."""
+        if self._doubtful and not self._claims and not self._settling:
+            self._settling = True
+            self._return(self._settle())
+
     async def _settle(self) -> None:
         """Let go of what was claimed here without our hearing of it: it was never begun."""
-        known = {(run.claim.head.id, run.claim.epoch) for run in self.runs.values()}
-        for head in await self.store.held(self.id):
-            if (head.id, head.epoch) not in known | self._given_up:
-                logger.warning("a claim was answered too late", extra={"task": head.id})
-                await self._let_go(head, None, begun=False)
-        self._doubtful = False
+        try:
+            known = {(run.claim.head.id, run.claim.epoch) for run in self.runs.values()}
+            for head in await self.store.held(self.id):
+                if (head.id, head.epoch) not in known | self._given_up:
+                    logger.warning("a claim was answered too late", extra={"task": head.id})
+                    await self._let_go(head, None, begun=False)
+            self._doubtful = False
+        finally:
+            self._settling = False
+        self.look()
 
     async def _renew(self) -> None:
+        """Renew all claims, in one call. Nothing else is waited for between two renewals."""
         runs = dict(self.runs)
         # One that has said its last word holds nothing any more.
         claims = [run.claim for run in runs.values() if not run.over]
-        renewal = await self.store.renew(claims, self.settings.lease)
-        for task in renewal.lost:
-            run = runs[task]
+        asked, lease = time.monotonic(), self.settings.lease
+        patience = max(lease * PATIENCE, self.settings.poll)
+        try:
+            async with asyncio.timeout(patience):
+                renewal = await self.store.renew(claims, lease)
+        except TimeoutError:  # perhaps only this connection hangs
+            raise Unavailable(f"The store has not answered within {patience:g} s") from None
+        lost = set(renewal.lost)
+        for task, run in runs.items():
+            if task not in lost:
+                run.held_until = asked + lease
             # else it has let go itself meanwhile
-            if run.stopping or not (run.over or run.closing):
+            elif run.stopping or not (run.over or run.closing):
                 self.abandon(run)
         for task in renewal.canceling:
             runs[task].stop("cancel")
-        now = time.monotonic()
-        for run in runs.values():
-            if now > run.deadline + self.settings.cancel_grace:
-                await self._overdue(run)
+
+    def _check_deadlines(self) -> None:
+        """Stop the turns whose time is up, and end those that do not stop."""
+        now, grace = time.monotonic(), self.settings.cancel_grace
+        for run in list(self.runs.values()):
+            if now > run.deadline + grace:
+                if run not in self._overdue:
+                    self._overdue.add(run)
+                    self._return(self._end_overdue(run))
             elif now > run.deadline:
                 run.stop("deadline")
 
-    async def _overdue(self, run: Run) -> None:
+    async def _end_overdue(self, run: Run) -> None:
         """The handler ignores its cancellation: end the task without it."""
         event = run.turn.fail(run.words("deadline"))
         assert isinstance(event, TaskStatusUpdateEvent)
-        await self._let_go(run.claim.head, event)
-        self.abandon(run)
+        try:
+            await self._let_go(run.claim.head, event)
+            self.abandon(run)
+        finally:
+            self._overdue.discard(run)
 
     def give_back(self, run: Run) -> None:
         """Give up a run whose words cannot be stored, so that it can be tried again."""
@@ -296,6 +332,12 @@ class Worker:
         self._returned.remove(giving)
         if error := giving.exception():  # the lease will run out
             logger.error("a claim could not be given back: %s", error)
+
+    def let_go(self, run: Run) -> None:
+        """Give up a run before its handler has begun, since its claim has run out."""
+        logger.warning("a claim ran out before its turn began", extra={"task": run.claim.head.id})
+        run.lost = run.turn.canceled = True
+        self._return(self._let_go(run.claim.head, None, begun=False))
 
     async def hand_back(self, run: Run) -> None:
         """Let another worker try again if the agent allows it, else say why not."""

@@ -259,9 +259,13 @@ class Failing(Inside):
     def __init__(self, app: App, *, before: int = 0, after: int = 0) -> None:
         super().__init__(app)
         self.before, self.after = before, after
+        self.canceled: list[str] = []
+        """The keys of cancels."""
 
     async def send(self, request: Request) -> Response:
         """Fail, or send."""
+        if b"CancelTask" in (request.body or b"") or request.url.endswith(":cancel"):
+            self.canceled.append(request.headers.get("idempotency-key", ""))
         if request.method == "POST" and self.before:
             self.before -= 1
             raise Unreachable("refused")
@@ -289,6 +293,8 @@ async def test_a_cancel_that_is_lost_is_made_up_for(app: App, binding: str, lost
         assert begun.task is not None
         setattr(engine, lost, 1)
         assert (await client.task(begun.task.id).cancel()).status.state is TaskState.CANCELED
+    assert len(set(engine.canceled)) == 1  # it is the same cancel, however often
+    assert engine.canceled[0]
 
 
 async def test_what_keeps_failing_is_told(app: App, monkeypatch: pytest.MonkeyPatch) -> None:

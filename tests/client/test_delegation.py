@@ -616,7 +616,7 @@ async def test_a_turn_that_is_run_again_finds_what_it_has_begun(
         worker = world.worker()
         first = worker.begin(await world.claim(worker, OVER))
         await done.wait()
-        await world.keeper.reap()
+        await world.reap()
         await world.run()
         assert (await world.task(task)).status.state is TaskState.COMPLETED
         worker.abandon(first)
@@ -657,7 +657,7 @@ async def test_one_that_says_something_else_begins_anew() -> None:
         worker = world.worker()
         first = worker.begin(await world.claim(worker, OVER))
         await done.wait()
-        await world.keeper.reap()
+        await world.reap()
         await world.run()
         assert (await world.task(task)).status.state is TaskState.COMPLETED
         worker.abandon(first)

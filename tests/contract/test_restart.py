@@ -229,6 +229,39 @@ async def test_a_repeated_send_is_recognised(
     assert failed.value.fields == ["Idempotency-Key"]
 
 
+@pytest.mark.clause("cancel.idempotent", "cancel.terminal-task")
+@pytest.mark.parametrize("text", ["ask", "gate"])
+async def test_a_repeated_cancel_is_recognised(
+    begin: Start, kind: type[Binding], text: str
+) -> None:
+    """Of a task that is in work, and of one that is not."""
+    first = await begin()
+    if text == "gate":
+        task = await at_the_gate(first, kind)
+    else:
+        sent = await first.client(kind).call("SendMessage", message=user(text))
+        task = sent["task"]["id"]
+    client = first.client(kind, Idempotency_Key="k")
+    found = await asyncio.gather(*(client.call("CancelTask", id=task) for _ in range(5)))
+    assert found == [found[0]] * 5
+    assert found[0]["status"]["state"] == "TASK_STATE_CANCELED"
+    second = await begin(first)
+    for other in (JsonRpc, HttpJson):  # the binding does not matter
+        client = second.client(other, Idempotency_Key="k")
+        assert await client.call("CancelTask", id=task) == found[0]
+        for headers in ({}, {"Idempotency_Key": "another"}):
+            with pytest.raises(Failed) as failed:
+                await second.client(other, **headers).call("CancelTask", id=task)
+            assert failed.value.reason == "TASK_NOT_CANCELABLE"
+        for call in (
+            client.call("CancelTask", id=task, metadata={"why": "because"}),
+            client.call("SendMessage", message=user("hi")),
+        ):
+            with pytest.raises(Failed) as failed:
+                await call
+            assert failed.value.fields == ["Idempotency-Key"]
+
+
 async def test_a_hundred_at_once_are_one(begin: Start, kind: type[Binding]) -> None:
     world = await begin()
     client = world.client(kind, Idempotency_Key="k")

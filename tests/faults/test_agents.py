@@ -200,6 +200,7 @@ class Quit(BaseException):
 ERRORS: dict[str, Callable[[], BaseException]] = {
     "ValueError": lambda: ValueError("secret"),
     "SystemExit": lambda: SystemExit("secret"),
+    "KeyboardInterrupt": lambda: KeyboardInterrupt("secret"),
     "StopIteration": lambda: StopIteration("secret"),
     "StopAsyncIteration": lambda: StopAsyncIteration("secret"),
     "GeneratorExit": lambda: GeneratorExit("secret"),
@@ -259,8 +260,13 @@ async def test_whatever_is_raised_fails_the_task(kind: Any, log: pytest.LogCaptu
             task = await found.send(name)
             assert state(task) == "failed", name
             said = words(task)
-            if name in ("StopIteration", "StopAsyncIteration", "GeneratorExit"):
-                # Python itself makes a RuntimeError of some of these
+            if name in (
+                "StopIteration",
+                "StopAsyncIteration",
+                "GeneratorExit",
+                "KeyboardInterrupt",
+            ):
+                # Python itself makes a RuntimeError of some of these, and so do threads
                 assert name in said or "RuntimeError" in said
             else:
                 assert f"({name})" in said

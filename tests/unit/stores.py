@@ -181,10 +181,16 @@ async def write(store: Store, held: Claim, *events: Event, release: bool = False
     return found
 
 
-async def cancel(store: Store, task: str = "t", grace: float = LONG, scope: Scope = SCOPE) -> Head:
+async def cancel(
+    store: Store,
+    task: str = "t",
+    grace: float = LONG,
+    scope: Scope = SCOPE,
+    receipt: Receipt | None = None,
+) -> Head:
     """Ask for the end of a task."""
     asked = CancelRequested(caller=Caller(), at=AT)
-    return await store.cancel(scope, task, asked, status(task, TaskState.CANCELED), grace)
+    return await store.cancel(scope, task, asked, status(task, TaskState.CANCELED), grace, receipt)
 
 
 async def head(store: Store, task: str = "t") -> Head:

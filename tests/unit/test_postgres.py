@@ -265,6 +265,44 @@ async def test_a_lease_is_renewed_without_waiting_for_those_who_write(
     assert [id for (id,) in rows] == ["two"]
 
 
+@pytest.mark.parametrize("size", [3, 8])
+async def test_a_lease_is_renewed_while_all_other_connections_are_in_use(size: int) -> None:
+    store = PostgresStore(database(), size=size)
+    await store.open()
+    try:
+        await accept(store)
+        held = await store.claim(["agent"], "w", LONG, 1)
+        await store.renew(held, LONG)
+        busy = [asyncio.create_task(store._link.fetch("SELECT pg_sleep(20)")) for _ in range(20)]
+        try:
+            for _ in range(3):
+                await asyncio.sleep(0.1)
+                async with asyncio.timeout(3):
+                    assert not (await store.renew(held, LONG)).lost
+        finally:
+            for each in busy:
+                each.cancel()
+            await asyncio.wait(busy)
+    finally:
+        await store.close()
+
+
+async def test_two_replicas_cancel_a_task_under_one_key(
+    pair: tuple[PostgresStore, PostgresStore],
+) -> None:
+    store, other = pair
+    for number in range(5):
+        receipt = Receipt(f"key:{number}", b"d")
+        await accept(store, f"t{number}")
+        found = await asyncio.gather(
+            *(cancel(each, f"t{number}", receipt=receipt) for each in (*pair, *pair))
+        )
+        assert {head.state for head in found} == {TaskState.CANCELED}
+        assert len({head.version for head in found}) == 1
+        again = await cancel(other, f"t{number}", receipt=receipt)
+        assert again.version == found[0].version
+
+
 @pytest.mark.parametrize("size", [1, 2])
 async def test_a_connection_that_was_closed_is_replaced(size: int) -> None:
     """Whoever writes just then is told so; writes go on."""

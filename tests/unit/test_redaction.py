@@ -93,7 +93,7 @@ def test_what_looks_like_a_secret(text: str, secret: str) -> None:
         "token: cannot be sent in a header",
         "push_keys: a whpk_ key is for receivers; give the whsk_ key of the pair",
         "listening on http://127.0.0.1:8000, card at http://me@a.example:80/x",
-        "Idempotency-Key: was used before, with another message",
+        "Idempotency-Key: was used before, with another request",
     ],
 )
 def test_other_words_stay(text: str) -> None:

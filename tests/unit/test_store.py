@@ -723,6 +723,60 @@ async def test_a_second_cancel_adds_nothing(store: Store) -> None:
     assert await store.expired(["agent"], 9), "it does not prolong the grace either"
 
 
+async def test_a_cancel_with_a_receipt_may_come_again(store: Store) -> None:
+    receipt = Receipt("key:k", b"d")
+    await accept(store)
+    first = await cancel(store, receipt=receipt)
+    assert first.state is TaskState.CANCELED
+    assert await cancel(store, receipt=receipt) == first
+    assert len(await log(store)) == 3
+    for other in (None, Receipt("key:other", b"d")):
+        with pytest.raises(TaskNotCancelable):
+            await cancel(store, receipt=other)
+    with pytest.raises(TaskNotCancelable):  # it has left none
+        await cancel(store, receipt=Receipt("key:other", b"d"))
+
+
+async def test_a_cancel_of_a_claimed_task_may_come_again(store: Store) -> None:
+    one, other = Receipt("key:k", b"d"), Receipt("key:other", b"d")
+    await accept(store)
+    held = await claim(store)
+    first = await cancel(store, receipt=one)
+    assert await cancel(store, receipt=one) == first
+    assert await cancel(store, receipt=other) == first  # who asked meanwhile has one as well
+    assert len(await log(store)) == 2
+    await say(store, held, TaskState.CANCELED, release=True)
+    for receipt in (one, other):
+        assert (await cancel(store, receipt=receipt)).state is TaskState.CANCELED
+
+
+async def test_the_key_of_a_cancel_is_no_other_requests(store: Store) -> None:
+    receipt = Receipt("key:k", b"d")
+    await accept(store, "sent", receipt=receipt)
+    with pytest.raises(Conflict):
+        await cancel(store, "sent", receipt=Receipt("key:k", b"e"))
+    assert (await head(store, "sent")).state is TaskState.SUBMITTED
+    await accept(store)
+    await cancel(store, receipt=Receipt("key:c", b"c"))
+    await accept(store, "another")
+    with pytest.raises(Conflict):
+        await accept(store, "new", receipt=Receipt("key:c", b"d"))
+    with pytest.raises(Conflict):
+        await cancel(store, "another", receipt=Receipt("key:c", b"d"))
+    other = replace(SCOPE, owner="somebody else")
+    await accept(store, "theirs", scope=other)
+    found = await cancel(store, "theirs", scope=other, receipt=Receipt("key:c", b"d"))
+    assert found.state is TaskState.CANCELED
+
+
+async def test_concurrent_cancels_with_one_receipt_are_one(store: Store) -> None:
+    receipt = Receipt("key:k", b"d")
+    await accept(store)
+    found = await asyncio.gather(*(cancel(store, receipt=receipt) for _ in range(20)))
+    assert found == [found[0]] * 20
+    assert len(await log(store)) == 3
+
+
 @pytest.mark.clause("cancel.terminal-task", "cancel.unknown-task")
 async def test_what_cannot_be_canceled(store: Store) -> None:
     with pytest.raises(TaskNotFound):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -61,6 +62,8 @@ class Port:
         self.settings = settings
         self.number = port
         """The port, once it is open; before that, the one that is wanted."""
+        self._fresh: Any = None
+        """Certificates that were read again, and that no connection has used yet."""
 
     async def __aenter__(self) -> Port:
         settings = self.settings
@@ -118,6 +121,13 @@ class Port:
         await self._server.stop(1.0)
 
     def _credentials(self) -> grpc.ServerCredentials | None:
+        found = self._certificates()
+        if found is None:
+            return None
+        required = bool(_authority(self.settings))
+        return grpc.dynamic_ssl_server_credentials(found, self._fetch, required)
+
+    def _certificates(self) -> Any:
         """Those of gRPC, else those of HTTP: beside https, nobody expects it in the clear."""
         settings = self.settings
         if settings.grpc_cert:
@@ -130,9 +140,33 @@ class Port:
             return None
         name = _authority(settings)
         ca = _file(name, getattr(settings, name)) if name else None
-        return grpc.ssl_server_credentials(
-            [(key, cert)], root_certificates=ca, require_client_auth=ca is not None
-        )
+        return grpc.ssl_server_certificate_configuration([(key, cert)], ca)
+
+    def reload(self) -> None:
+        """Use the certificates that are in the files now, for connections from now on; ValueError
+        if they cannot be used."""
+        found = self._certificates()
+        if found is None:
+            return
+        settings = self.settings
+        own = settings.grpc_cert or settings.cert
+        key = settings.grpc_key if settings.grpc_cert else settings.key
+        name = _authority(settings)
+        # gRPC would find out only when somebody connects
+        trial = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            trial.load_cert_chain(own, key or None, lambda: "")
+            if name:
+                trial.load_verify_locations(getattr(settings, name))
+        except ssl.SSLError as error:
+            files = ", ".join(file for file in (own, key, name and getattr(settings, name)) if file)
+            raise ValueError(f"{files}: {error.reason or error}") from None
+        self._fresh = found
+
+    def _fetch(self) -> Any:
+        """The certificates for the next connection, if they have changed; gRPC keeps them."""
+        fresh, self._fresh = self._fresh, None
+        return fresh
 
 
 def _authority(settings: Settings) -> str:

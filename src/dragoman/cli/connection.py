@@ -158,6 +158,19 @@ class Protocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
         else:
             self.transport.start_reading(self.flow.read_paused)
 
+    def unfinished(self) -> bool:
+        """Whether a part of a request has come, head or body, and not all of it."""
+        cycle = self.cycle
+        return not self.transport.is_closing() and (
+            self.begun() or (cycle is not None and cycle.more_body and not cycle.response_started)
+        )
+
+    def refuse(self) -> None:
+        """End it, without the rest of its request."""
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            self.transport.write(refusal(503, "The server is shutting down"))
+        self.transport.close()
+
     def due(self) -> bool:
         """Whether a request will come, or the rest of it: nobody connects for nothing."""
         return not self.transport.is_closing() and (self.cycle is None or self.begun())

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import importlib
 import os
+import signal
 import socket
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -47,6 +50,7 @@ def run(names: Sequence[str], settings: Settings, *, reload: bool) -> int:
     from dragoman.cli.server import Server
 
     configure(settings.log_level, settings.log_format)
+    hang_up()
     app = build(names, settings)
     tls.context(settings)  # now, so that a wrong file is told in a line
     listener = bind(settings.host, settings.port)
@@ -180,6 +184,17 @@ def child() -> App:
     settings = msgspec.convert(given["settings"], Settings)
     configure(settings.log_level, settings.log_format)
     return build(given["names"], settings)
+
+
+def hang_up(then: Callable[[], None] | None = None) -> None:
+    """From now on SIGHUP, which a closed terminal sends as well, does not end the process; it does
+    this, on the running loop."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGHUP"):
+        return
+    if then is None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    else:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, then)
 
 
 def leave(how: str) -> None:

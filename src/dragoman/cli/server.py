@@ -7,6 +7,7 @@ import ipaddress
 import socket
 import time
 from collections.abc import Sequence
+from types import FrameType
 
 import uvicorn
 
@@ -14,7 +15,9 @@ from dragoman.app import App
 from dragoman.cli import tls
 from dragoman.cli.book import Book, files, taken
 from dragoman.cli.connection import HTTP, Protocol
-from dragoman.cli.serve import leave
+from dragoman.cli.serve import hang_up, leave
+from dragoman.errors import A2AError
+from dragoman.settings import SettingsError
 from dragoman.telemetry import logger
 
 LINGER = 1.0
@@ -26,6 +29,38 @@ class Server(uvicorn.Server):
 
     book: Book
     """Who is connected."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Drain; at the second signal, whichever it is, end at once."""
+        again = self.should_exit
+        super().handle_exit(sig, frame)
+        self.force_exit = self.force_exit or again
+
+    def reload(self) -> None:
+        """Read the certificates again. Connections from now on get the new ones; what cannot be
+        used is told, and the old one stays."""
+        app: App = self.config.loaded_app
+        settings = app.settings
+        if not (settings.cert or settings.grpc_cert):
+            logger.info("SIGHUP: there is no certificate to reload")
+            return
+        try:
+            secured = tls.context(settings)
+        except SettingsError as error:
+            logger.error("SIGHUP: the old certificate stays in use: %s", error)
+        else:
+            for server in self.servers:
+                if isinstance(server, tls.Porch) and secured is not None:
+                    server.secured = secured
+                    logger.info("SIGHUP: reloaded the certificate %s", settings.cert)
+        for port in app.ports:
+            try:
+                port.reload()
+            except (A2AError, ValueError) as error:
+                logger.error("SIGHUP: the old certificate of gRPC stays in use: %s", error)
+            else:
+                file = settings.grpc_cert or settings.cert
+                logger.info("SIGHUP: reloaded the certificate %s of gRPC", file)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to serve, and say where."""
@@ -54,6 +89,7 @@ class Server(uvicorn.Server):
                     )
                 )
         self.started = True
+        hang_up(self.reload)
         if sockets:
             announce(app, sockets[0].getsockname()[1])
             if self.book.most < settings.max_connections:
@@ -99,6 +135,9 @@ class Server(uvicorn.Server):
                 await asyncio.wait([drain], timeout=0.1)
             drain.cancel()
         await self._last(sockets or ())
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, Protocol) and connection.unfinished():
+                connection.refuse()
         await super().shutdown(sockets)
         await asyncio.sleep(0)
         if self.force_exit:
@@ -127,9 +166,9 @@ class Server(uvicorn.Server):
             await asyncio.sleep(0.02)
 
     def _due(self) -> bool:
-        """Whether somebody has come in and not asked yet."""
+        """Whether somebody has come in and not asked yet, or not to the end."""
         return any(
-            isinstance(connection, Protocol) and connection.due()
+            isinstance(connection, Protocol) and (connection.due() or connection.unfinished())
             for connection in self.server_state.connections
         ) or any(isinstance(server, tls.Porch) and server.busy for server in self.servers)
 

@@ -152,7 +152,8 @@ class Porch:
     ) -> None:
         self._audited = audited
         self._listener = listener
-        self._secured = secured
+        self.secured = secured
+        """What the next connections are secured with."""
         self._book = book
         self._make = make
         self._timeout = timeout
@@ -215,7 +216,7 @@ class Porch:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: protocol,
                 peer,
-                ssl=self._secured,
+                ssl=self.secured,
                 ssl_handshake_timeout=self._timeout,
                 ssl_shutdown_timeout=self._timeout,
             )

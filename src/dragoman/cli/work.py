@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from dragoman.app import App
 from dragoman.cli import UsageError
-from dragoman.cli.serve import build, leave
+from dragoman.cli.serve import build, hang_up, leave
 from dragoman.errors import A2AError
 from dragoman.settings import Settings
 from dragoman.telemetry import configure, logger, redacted
@@ -17,6 +17,7 @@ from dragoman.telemetry import configure, logger, redacted
 def run(names: Sequence[str], settings: Settings) -> int:
     """Work until interrupted."""
     configure(settings.log_level, settings.log_format)
+    hang_up()
     if not settings.store.startswith(("postgresql:", "postgres:")):
         raise UsageError(
             "store: a worker shares its tasks with others, which needs PostgreSQL: "
@@ -41,6 +42,7 @@ async def _work(app: App) -> int:
 
     for sign in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(sign, heard, sign)
+    hang_up(lambda: logger.info("SIGHUP: a worker has no certificate to reload"))
     try:
         await app.start()
     except A2AError as error:

@@ -563,7 +563,7 @@ class Client:
                         Order(
                             call="cancel",
                             request=CancelTaskRequest(id=task),
-                            headers=self.headers(),
+                            headers=self.headers({"idempotency-key": clock.uuid7()}),
                         )
                     )
 

@@ -51,14 +51,15 @@ class Remote:
     async def cancel(self, *, metadata: dict[str, Any] | None = None) -> Task:
         """Ask the agent to end it."""
         request = CancelTaskRequest(id=self.id, metadata=metadata)
+        headers = {"idempotency-key": clock.uuid7()}
         task: Task
         try:
-            task = await self._client.call("cancel", request)
+            task = await self._client.call("cancel", request, headers)
         except Unreachable:
-            # it may have arrived, or not; asked twice, an agent that did it would refuse
+            # it may have arrived, or not; asked twice, an agent without receipts would refuse
             task = await self.get()
             if task.status.state is not TaskState.CANCELED:
-                task = await self._client.call("cancel", request)
+                task = await self._client.call("cancel", request, headers)
         return task
 
     def subscribe(self, *, keep: bool = True) -> Stream:

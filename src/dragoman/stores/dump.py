@@ -17,7 +17,7 @@ from msgspec import Meta, Raw, Struct, structs
 from dragoman.caller import Scope, long, owner_key
 from dragoman.events import CancelRequested, Event, Received, Reply
 from dragoman.lifecycle import IllegalEvent, fold
-from dragoman.store import Webhook
+from dragoman.store import GIVEN_UP, Webhook
 from dragoman.stores.codec import ARTIFACT, CANCEL, RECEIVED, REPLY, STATUS, digested
 from dragoman.stores.row import Stored
 from dragoman.types import (
@@ -210,7 +210,7 @@ def dumped(
 def columns(given: Dump) -> dict[str, Any]:
     """What a database keeps in the head's row, by the name of the column."""
     # a moment that is past on every machine's clock, and is not "none"
-    past = 1e-9
+    past = GIVEN_UP
     return {
         "id": given.id,
         "agent": given.scope.agent,

@@ -19,6 +19,7 @@ from dragoman.errors import A2AError, LimitExceeded, TaskNotFound
 from dragoman.events import CancelRequested, Entry, Received
 from dragoman.lifecycle import IllegalEvent
 from dragoman.store import (
+    CANCEL_RECEIPT,
     NOBODY,
     PAGE_BYTES,
     Accepted,
@@ -31,6 +32,7 @@ from dragoman.store import (
     Page,
     Party,
     Query,
+    Receipt,
     Record,
     Renewal,
     Stale,
@@ -107,8 +109,7 @@ class MemoryStore:
         if draft.webhook is not None:
             self._keep(log, draft.webhook, number)
         if receipt is not None:
-            self._receipts[scope, receipt.key] = (receipt.digest, log.id, number)
-            log.receipts = (*log.receipts, receipt.key)
+            self._remember(log, receipt, number)
         self._waiting.pop(log.id, None)
         self._offer(log)
         return Accepted(log.head(), number, draft.received, True)
@@ -161,10 +162,17 @@ class MemoryStore:
         request: CancelRequested,
         canceled: TaskStatusUpdateEvent,
         grace: float,
+        receipt: Receipt | None = None,
     ) -> Head:
         """See `Store.cancel`."""
         log = self._born(scope, task)
+        if receipt is not None and (known := self._receipts.get((scope, receipt.key))):
+            if known[0] != receipt.digest:
+                raise Conflict(receipt.key)
+            return log.head()
         log.cancel(request, canceled, time.monotonic() + grace)
+        if receipt is not None:
+            self._remember(log, receipt, CANCEL_RECEIPT)
         self._settle(log)
         return log.head()
 
@@ -255,7 +263,7 @@ class MemoryStore:
         """See `Store.expired`."""
         now = time.monotonic()
         found = (
-            log.head()
+            replace(log.head(), lease=log.lease)
             for log in list(self._held.values())
             if log.scope.agent in agents and (log.lease < now or 0 < log.cancel_at < now)
         )
@@ -431,6 +439,10 @@ class MemoryStore:
         if log is None or not log.born:
             raise TaskNotFound
         return log
+
+    def _remember(self, log: Log, receipt: Receipt, number: int) -> None:
+        self._receipts[log.scope, receipt.key] = (receipt.digest, log.id, number)
+        log.receipts = (*log.receipts, receipt.key)
 
     def _settle(self, log: Log) -> None:
         """Bring all views of a row in step with it."""

@@ -218,6 +218,7 @@ class Row:
             attempt=self.attempt,
             canceling=self.cancel_at > 0,
             hooked=self.hooked,
+            lease=self.lease,
         )
         return head
 

@@ -19,7 +19,6 @@ from tests.services import Missing, Nats, Postgres, Redis
 AGENT = "tests.faults.cluster.clerk:agent"
 LEASE, POLL, GRACE, DRAIN = 2.0, 0.2, 1.0, 1.0
 SETTINGS = (
-    f"lease={LEASE}",
     f"poll={POLL}",
     f"cancel_grace={GRACE}",
     f"drain={DRAIN}",
@@ -85,8 +84,17 @@ class Hand(Replica):
 class House:
     """All of them. The bell is `nats:`, `redis:`, or the default one."""
 
-    def __init__(self, folder: Path, *, replicas: int, workers: int, bell: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        replicas: int,
+        workers: int,
+        bell: str = "",
+        lease: float = LEASE,
+    ) -> None:
         self.folder = folder
+        self.lease = lease
         self.runs = folder / "runs"
         self.effects = folder / "effects"
         try:
@@ -100,8 +108,9 @@ class House:
 
     def _made(self, kind: type[Replica], name: str) -> Replica:
         clock = Clock(self.folder / f"clock-{name}")
+        settings = (f"lease={self.lease}", *SETTINGS)
         served = kind(
-            self.folder, *SETTINGS, agent=AGENT, **{RUNS: str(self.runs)}, **clock.environment
+            self.folder, *settings, agent=AGENT, **{RUNS: str(self.runs)}, **clock.environment
         )
         served.name, served.clock = name, clock
         return served

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import asyncpg
 
-from tests.faults.cluster.house import LEASE, House, Replica
+from tests.faults.cluster.house import House, Replica
 from tests.faults.crash.forms import say
 
 POISE = 1.0
@@ -49,16 +49,22 @@ class Deed(NamedTuple):
 
 class Monkey:
     """Does one thing after the other, in an order that its chance decides. A `nap` is as long as
-    a worker sleeps beside all that."""
+    a worker sleeps beside all that; `hanging` is for how long the database hangs."""
 
     def __init__(
-        self, house: House, chance: random.Random, streams: Callable[[], int], nap: float = 0.0
+        self,
+        house: House,
+        chance: random.Random,
+        streams: Callable[[], int],
+        nap: float = 0.0,
+        hanging: float = 3.0,
     ) -> None:
         self.house = house
         self.chance = chance
         self.deeds: list[Deed] = []
         self._streams = streams
         self._nap = nap
+        self._hanging = hanging
         self._napping: dict[Replica, asyncio.Task[None]] = {}
         self._tricks: dict[str, Callable[[], Awaitable[None]]] = {
             "kill a replica": lambda: self._kill(self._any(self.house.replicas)),
@@ -67,6 +73,7 @@ class Monkey:
             "kill the database": lambda: self._database("kill", signal.SIGKILL),
             "restart the database": lambda: self._database("restart", signal.SIGINT),
             "crash the database": lambda: self._database("crash", signal.SIGQUIT),
+            "hang the database": self._hang,
             "restart a replica": lambda: self._restart(self._any(self.house.replicas)),
             "restart a worker": lambda: self._restart(self._any(self.house.hands)),
             "shift a clock": self._shift,
@@ -116,7 +123,7 @@ class Monkey:
         self._done(deed)
 
     async def _stop(self, served: Replica) -> None:
-        await self._sleep(served, LEASE + self.chance.uniform(0.5, 1.5))
+        await self._sleep(served, self.house.lease + self.chance.uniform(0.5, 1.5))
 
     async def _doze(self) -> None:
         """It sleeps on while other things happen, but never two at once."""
@@ -143,6 +150,13 @@ class Monkey:
         await asyncio.to_thread(postgres.end, sign)
         await asyncio.sleep(self.chance.uniform(0, 1.0))
         await asyncio.to_thread(postgres.start)
+        self._done(deed)
+
+    async def _hang(self) -> None:
+        """The database says nothing for a while, and refuses nothing."""
+        deed = await self._strike("hang database")
+        with self.house.postgres.hanging():
+            await asyncio.sleep(self._hanging)
         self._done(deed)
 
     async def _shift(self) -> None:

@@ -26,16 +26,21 @@ from tests.listening import listening
 REPLICAS = WORKERS = 3 if SOAK else 2
 SENDS = int(10_000 * SCALE) if SOAK else 150
 STREAMS = int(400 * SCALE) if SOAK else 16
-TRICKS = int(150 * SCALE) if SOAK else 10
+TRICKS = int(150 * SCALE) if SOAK else 11
 ABREAST = 20 if SOAK else 6
 """How many streams are open at once."""
 PAUSE = (0.5, 3.0) if SOAK else (0.2, 0.8)
 WITHIN = 60 + 1800 * SCALE if SOAK else 60
-TAKEOVER = LEASE + 2.0 if SOAK else LEASE + 6.0
+TAKEOVER = 2.0 if SOAK else 6.0
+"""How long after a lease another worker may take to begin."""
 RECOVERY = 5.0 if SOAK else 10.0
 NAP = (60.0 if SCALE > 0.2 else 10.0) if SOAK else 0.0
-BELLS = [("", 1.0), *((("nats:", 0.2), ("redis:", 0.1)) if SOAK else ())]
-"""With which bell (the first is the database's own), and what part of the whole."""
+HANGING = 12.0 if SOAK else LEASE + 0.5
+KINDS: list[tuple[str, float, float]] = [("", LEASE, 1.0)]
+"""With which bell (the first is the database's own), which lease, and what part of the whole."""
+if SOAK:
+    KINDS += [("nats:", LEASE, 0.2), ("redis:", LEASE, 0.1)]
+    KINDS += [("", lease, 0.1) for lease in (5.0, 10.0, 30.0)]
 
 
 @asynccontextmanager
@@ -56,23 +61,25 @@ async def fronting(house: House, chance: random.Random) -> AsyncIterator[tuple[F
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("bell", "part"), BELLS)
-async def test_whatever_the_monkey_does(tmp_path: Path, bell: str, part: float) -> None:
+@pytest.mark.parametrize(("bell", "lease", "part"), KINDS)
+async def test_whatever_the_monkey_does(
+    tmp_path: Path, bell: str, lease: float, part: float
+) -> None:
     chance = seeded("cluster")
     load = Traffic(
         chance, sends=int(SENDS * part), streams=int(STREAMS * part), abreast=ABREAST, pause=1.0
     )
     began = time.monotonic()
     async with (
-        House(tmp_path, replicas=REPLICAS, workers=WORKERS, bell=bell) as house,
+        House(tmp_path, replicas=REPLICAS, workers=WORKERS, bell=bell, lease=lease) as house,
         fronting(house, chance) as (front, inbox),
     ):
         say(f"up after {time.monotonic() - began:.1f} s")
-        monkey = Monkey(house, chance, lambda: front.open, NAP)
-        playing = asyncio.create_task(monkey.play(max(10, int(TRICKS * part)), PAUSE))
+        monkey = Monkey(house, chance, lambda: front.open, NAP, HANGING)
+        playing = asyncio.create_task(monkey.play(max(11, int(TRICKS * part)), PAUSE))
         done = await load.until(front, playing, WITHIN)
         await playing
-        within = await settled(house, LEASE + 2 + GRACE + DRAIN)
+        within = await settled(house, lease + 2 + GRACE + DRAIN)
         delivered = await told(house)
         await house.end()
         found = await history.logs(house.url)
@@ -90,11 +97,11 @@ async def test_whatever_the_monkey_does(tmp_path: Path, bell: str, part: float) 
         f"{within:.1f} s, {len(inbox.posts)} posts told after {delivered:.1f} s, "
         f"{time.monotonic() - began:.1f} s in all"
     )
-    times = Times(monkey.deeds, clerk.runs(house.runs), front.answers)
+    times = Times(monkey.deeds, clerk.runs(house.runs), front.answers, lease)
     times.tell()
     assert not breaches, breaches[:20]
     assert done
-    assert within < LEASE + 2 + GRACE + DRAIN
+    assert within < lease + 2 + GRACE + DRAIN
     assert all(house.balance.carried)
     house.sound()
     times.check()
@@ -104,12 +111,17 @@ class Times:
     """How long it took others to notice, and what was open when the monkey struck."""
 
     def __init__(
-        self, deeds: Sequence[Deed], runs: Sequence[clerk.Run], answers: Sequence[float]
+        self,
+        deeds: Sequence[Deed],
+        runs: Sequence[clerk.Run],
+        answers: Sequence[float],
+        lease: float,
     ) -> None:
         self.deeds = deeds
+        self.lease = lease
         again = {(run.turn, run.attempt): run.begun for run in runs}
         self.spans = [
-            (run, run.ended or again.get((run.turn, run.attempt + 1), run.begun + LEASE))
+            (run, run.ended or again.get((run.turn, run.attempt + 1), run.begun + lease))
             for run in runs
         ]
         outages = [deed for deed in deeds if "database" in deed.what]
@@ -122,13 +134,27 @@ class Times:
                 for run in runs
                 if run.pid == deed.pid and run.begun < deed.at < (run.ended or deed.over)
                 if (begun := again.get((run.turn, run.attempt + 1), 0.0)) > deed.at
-                if not any(o.at < begun and o.over + LEASE > deed.at for o in outages)
+                if not any(o.at < begun and o.over + lease > deed.at for o in outages)
             ]
 
         self.takeovers = taken("kill worker", "stop worker")
         self.handed = taken("restart worker")
         """From the end of a worker to the next attempt, where the database was there; and from
         its being told to go."""
+        hangs = [deed for deed in deeds if deed.what == "hang database"]
+        self.robbed = [
+            (deed, run)
+            for deed in hangs
+            for run in runs
+            if run.begun < deed.at < (run.ended or deed.over)
+            if (begun := again.get((run.turn, run.attempt + 1), 0.0)) > deed.at
+            if not any(
+                other.at < begun and other.over > run.begun
+                for other in deeds
+                if other is not deed and (other.pid == run.pid or "database" in other.what)
+            )
+        ]
+        """Turns that others took up because the database hung, though nothing else happened."""
         self.kills = [deed for deed in deeds if deed.kills]
         self.torn = [deed for deed in self.kills if deed.transactions]
         """Kills, and those that tore a transaction."""
@@ -169,8 +195,10 @@ class Times:
         """It hit, and was noticed in time."""
         assert len(self.hits) * 2 >= len(self.deeds), self.deeds
         assert len(self.torn) * 2 >= len(self.kills), self.kills
-        assert max(self.takeovers, default=0.0) < TAKEOVER, sorted(self.takeovers)[-9:]
-        assert max(self.handed, default=0.0) < DRAIN + TAKEOVER, self.handed
+        takeover = self.lease + TAKEOVER
+        assert max(self.takeovers, default=0.0) < takeover, sorted(self.takeovers)[-9:]
+        assert max(self.handed, default=0.0) < DRAIN + takeover, self.handed
+        assert not self.robbed
         assert max(self.answered, default=0.0) < RECOVERY, self.answered
         assert max(self.worked, default=0.0) < RECOVERY, self.worked
 

@@ -17,6 +17,7 @@ from dragoman.events import CancelRequested, Entry, Received
 from dragoman.lifecycle import birth
 from dragoman.security.seal import Seal, Unsealable
 from dragoman.store import (
+    CANCEL_RECEIPT,
     NOBODY,
     PROBE,
     WRITTEN,
@@ -30,6 +31,7 @@ from dragoman.store import (
     Page,
     Party,
     Query,
+    Receipt,
     Record,
     Renewal,
     Stale,
@@ -148,6 +150,8 @@ class PostgresStore:
         self._view = View(self._link, self._damage)
         self._ledger = Ledger(max_task=self.max_task, shard=self._shard)
         self._recent = Recent()
+        # of its own: claims are renewed while all others are in use
+        self._renewing = self._link.hold()
         self._writer = Writer(self._ledger, self._link, self._recent.publish, self._recent.clear)
 
     async def _check(self, db: Any) -> None:
@@ -166,6 +170,7 @@ class PostgresStore:
             _, hanging = await asyncio.wait(self._working, timeout=CLOSE)
             for work in hanging:
                 work.cancel()
+        await self._renewing.end()
         await self._link.close()
 
     # -- for callers
@@ -278,16 +283,24 @@ class PostgresStore:
         request: CancelRequested,
         canceled: TaskStatusUpdateEvent,
         grace: float,
+        receipt: Receipt | None = None,
     ) -> Head:
         """See `Store.cancel`."""
 
         def work(ledger: Ledger) -> Head:
             row = ledger.mine(scope, task)
+            if receipt is not None and (known := ledger.receipt(scope, receipt.key)):
+                if known[0] != receipt.digest:
+                    raise Conflict(receipt.key)
+                return row.head()
             row.cancel(request, canceled, ledger.now + grace)
             ledger.touch(row)
+            if receipt is not None:
+                ledger.keep(row, receipt, CANCEL_RECEIPT)
             return row.head()
 
-        return await self._writer.submit(work, task, owner=scope)
+        known = None if receipt is None else (scope, receipt.key)
+        return await self._writer.submit(work, task, receipt=known, owner=scope)
 
     async def put_webhook(self, scope: Scope, webhook: Webhook) -> None:
         """See `Store.put_webhook`."""
@@ -476,7 +489,7 @@ class PostgresStore:
     async def renew(self, claims: Collection[Claim], lease: float) -> Renewal:
         """See `Store.renew`."""
         named = {claim.head.id: claim.epoch for claim in claims}
-        found = await self._link.fetch(RENEW, list(named), list(named.values()), float(lease))
+        found = await self._renewing.fetch(RENEW, list(named), list(named.values()), float(lease))
         held = dict(found)
         lost = [task for task in named if task not in held]
         return Renewal(lost, [task for task, canceling in held.items() if canceling])

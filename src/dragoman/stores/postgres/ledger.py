@@ -177,10 +177,12 @@ class Ledger:
     async def fetch(
         self, db: Any, tasks: Collection[str], receipts: Collection[tuple[Scope, str]]
     ) -> None:
-        """Have these rows and receipts at hand, as they are now."""
-        wanted = set(tasks)
+        """Have these rows and receipts at hand, as they are now. The receipts are read later: of
+        what has changed a row, its receipt is there as well."""
         self._known.clear()
         self._broken.clear()
+        await self._read(db, set(tasks))
+        named_tasks: set[str] = set()
         if receipts:
             named = list(receipts)
             found = await db.fetch(
@@ -193,11 +195,15 @@ class Ledger:
             )
             for place, digest, task, number in found:
                 self._known[named[place]] = (digest, task, number)
-                wanted.add(task)
-        for task in wanted:
+                named_tasks.add(task)
+        await self._read(db, named_tasks)
+
+    async def _read(self, db: Any, tasks: Collection[str]) -> None:
+        for task in tasks:
             self._rows.pop(task, None)
-        if wanted:
-            for columns in await db.fetch(FETCH, [task for task in wanted if "\0" not in task]):
+            self._broken.pop(task, None)
+        if tasks:
+            for columns in await db.fetch(FETCH, [task for task in tasks if "\0" not in task]):
                 try:
                     self._rows[columns[1]] = Leaf.restored(columns)
                 except Unreadable as error:  # it is for those who ask for it
@@ -241,7 +247,7 @@ class Ledger:
         return self._known.get((scope, name))
 
     def keep(self, row: Leaf, receipt: Receipt, number: int) -> None:
-        """Remember a send."""
+        """Remember a send, or a cancel."""
         self._receipts.append((row, receipt, number))
         self._known[row.scope, receipt.key] = (receipt.digest, row.id, number)
 

@@ -23,6 +23,8 @@ IDLE = 60.0
 """How long a connection may be kept without use: whatever is in between may have forgotten it."""
 TICK = 1.0
 """How old what we know of the database's clock may be."""
+HELD = 2
+"""How many connections may be kept: one to write, one to renew claims."""
 AGAIN = {"retry-after": "1"}
 
 
@@ -153,6 +155,18 @@ class Hold:
         self._link = link
         self._db: Any = None
         self._used = 0.0
+        self._lock = asyncio.Lock()
+
+    async def fetch(self, sql: str, *values: Any) -> list[Any]:
+        """The rows that a statement answers with, one after the other; Unavailable."""
+        try:
+            async with self._lock, self as db:
+                rows: list[Any] = await db.fetch(sql, *values)
+                return rows
+        except A2AError:
+            raise
+        except Exception as error:
+            raise self._link.unavailable(error) from error
 
     async def __aenter__(self) -> Any:
         if self._db is not None and (self._lost or time.monotonic() - self._used > IDLE):
@@ -166,7 +180,7 @@ class Hold:
         sound = kind is None or issubclass(kind, asyncpg.PostgresError)
         if not sound or issubclass(kind or Exception, asyncpg.ReadOnlySQLTransactionError):
             await self.end()
-        elif self._link.size == 1:
+        elif self._link.size <= HELD:  # others need one, too
             await self._give_back()
 
     @property

@@ -25,6 +25,8 @@ from dragoman.events import CancelRequested, Entry, Received
 from dragoman.lifecycle import birth
 from dragoman.security.seal import Seal, Unsealable
 from dragoman.store import (
+    CANCEL_RECEIPT,
+    GIVEN_UP,
     NOBODY,
     WRITTEN,
     Accepted,
@@ -37,6 +39,7 @@ from dragoman.store import (
     Page,
     Party,
     Query,
+    Receipt,
     Record,
     Renewal,
     Stale,
@@ -141,7 +144,10 @@ class SqliteStore:
         except Unusable as error:
             raise Unusable(f"{self.path}: {error.message}") from None
         # Nobody else has the file: whoever held a claim is dead.
-        db.execute("UPDATE task SET lease = 1e-9, cancel_at = min(cancel_at, 1e-9) WHERE lease > 0")
+        db.execute(
+            "UPDATE task SET lease = ?1, cancel_at = min(cancel_at, ?1) WHERE lease > 0",
+            (GIVEN_UP,),
+        )
         db.execute(
             "UPDATE line SET due = 0, taken = 0 WHERE behind = 1 AND parked = 0 AND taken = 1"
         )
@@ -244,13 +250,20 @@ class SqliteStore:
         request: CancelRequested,
         canceled: TaskStatusUpdateEvent,
         grace: float,
+        receipt: Receipt | None = None,
     ) -> Head:
         """See `Store.cancel`."""
 
         def work(ledger: Ledger) -> Head:
             row = ledger.mine(scope, task)
+            if receipt is not None and (known := ledger.receipt(scope, receipt.key)):
+                if known[0] != receipt.digest:
+                    raise Conflict(receipt.key)
+                return row.head()
             row.cancel(request, canceled, time.monotonic() + grace)
             ledger.touch(row)
+            if receipt is not None:
+                ledger.keep(row, receipt, CANCEL_RECEIPT)
             return row.head()
 
         return await self._writer.submit(work)

@@ -406,7 +406,7 @@ class Ledger:
         return found
 
     def keep(self, row: Leaf, receipt: Receipt, number: int) -> None:
-        """Remember a send."""
+        """Remember a send, or a cancel."""
         self._receipts[row.scope, receipt.key] = (row, receipt.digest, number)
 
     def received(self, row: Leaf, number: int) -> Received:
