@@ -302,6 +302,24 @@ async def test_unfinished_bodies_have_a_budget() -> None:
         await until(lambda: app.bodies.budget.used == 0)
 
 
+async def test_bodies_that_wait_to_be_decoded_have_a_budget() -> None:
+    """Those that have arrived, while others of their size are worked on."""
+    body = message(b'{"text":"%b"}' % (b"x" * 2 * MEGABYTE))
+    async with server(max_in_flight=8 * MEGABYTE) as found:
+        app: App = found.config.loaded_app
+        async with httpx.AsyncClient(base_url=found.url, timeout=30) as http:
+            app.bodies.turns._busy = True  # somebody is at it
+            post = {"content": body, "headers": {"content-type": JSON}}
+            waiting = [asyncio.ensure_future(http.post("/message:send", **post)) for _ in range(4)]  # type: ignore[arg-type]
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            assert {one.result().status_code for one in done} == {429}
+            await until(lambda: len(app.bodies.turns._waiting) >= 1)
+            app.bodies.turns._free()
+            statuses = [one.status_code for one in await asyncio.gather(*waiting)]
+            assert set(statuses) == {200, 429}
+        assert app.bodies.budget.used == 0
+
+
 async def test_a_body_must_keep_coming(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.bindings.body.WINDOW", 0.2)
     async with server(body_timeout=60) as found, connect(found.url) as slow:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx
@@ -49,7 +50,7 @@ async def server() -> AsyncIterator[Served]:
             await asyncio.Event().wait()
         return turn.text
 
-    async with served(App(agent, drain=0.1)) as server:
+    async with served(App(agent, drain=0.1, max_in_flight=2_000_000)) as server:
         yield server
 
 
@@ -74,6 +75,26 @@ async def test_a_flood_behind_an_answer_that_takes_its_time(server: Served, firs
         # the rest is still at the sender's end
         assert flood.writer.transport.get_write_buffer_size() > 1_000_000
         flood.writer.transport.abort()
+
+
+async def test_what_many_connections_wait_with_has_a_budget(server: Served) -> None:
+    budget = server.config.loaded_app.bodies.budget
+    async with AsyncExitStack() as stack:
+        floods = [await stack.enter_async_context(connect(server.url)) for _ in range(20)]
+        for flood in floods:
+            await flood.send(post("wait", b"stream"))
+            flood.writer.write(GET * 20_000)
+        # those that are beyond it are closed
+        endings = [asyncio.ensure_future(flood.over()) for flood in floods]
+        await asyncio.wait(endings, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+        assert any(ending.done() and ending.result() for ending in endings)
+        assert budget.used <= budget.share
+        for flood in floods:
+            flood.writer.transport.abort()
+        await asyncio.wait(endings)
+    async with asyncio.timeout(10):
+        while budget.used:
+            await asyncio.sleep(0.01)
 
 
 async def test_a_flood_of_quick_ones(server: Served) -> None:

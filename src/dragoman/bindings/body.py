@@ -107,8 +107,6 @@ class Bodies:
             raise TooSlow("The body did not arrive in time") from None
         finally:
             del self._arriving[task]
-            if arriving.counted:
-                self.budget.give(arriving.address, arriving.counted)
 
     def came(self, arriving: Arriving, size: int, request: Request) -> None:
         """More of a body has arrived; errors if too much is under way."""
@@ -119,9 +117,15 @@ class Bodies:
             self.budget.take(arriving.address, more)
             arriving.counted += more
 
+    def decoded(self, arriving: Arriving) -> None:
+        """A body is no longer under way."""
+        if arriving.counted:
+            self.budget.give(arriving.address, arriving.counted)
+
     async def run(self) -> None:
         """Look after them until cancelled."""
         self.loop = asyncio.get_running_loop()
+        self.turns, self._computing = Turns(), asyncio.Lock()  # those of this loop
         limit = self.settings.body_timeout
         while True:
             await asyncio.sleep(min(1.0, limit / 2))

@@ -175,8 +175,11 @@ class Exchange:
         if self._declared() > settings.max_body:
             raise _too_large(settings.max_body)
         arriving = Arriving()
-        found = await self.bodies.wait(self._read(settings.max_body, arriving), arriving)
-        await self.bodies.admit(found)
+        try:
+            found = await self.bodies.wait(self._read(settings.max_body, arriving), arriving)
+            await self.bodies.admit(found)
+        finally:
+            self.bodies.decoded(arriving)
         return found
 
     def _check_type(self, kind: bytes) -> None:
@@ -199,10 +202,12 @@ class Exchange:
             chunk: bytes = message.get("body", b"")
             if arriving.size + len(chunk) > limit:
                 raise _too_large(limit)
-            if not message.get("more_body", False):
+            more = message.get("more_body", False)
+            if more or len(chunk) > SMALL:
+                self.bodies.came(arriving, len(chunk), self)
+            if not more:
                 return b"".join((*chunks, chunk)) if chunks else chunk
             chunks.append(chunk)
-            self.bodies.came(arriving, len(chunk), self)
 
     def _declared(self) -> int:
         length = self.headers.get(b"content-length", b"0")

@@ -12,6 +12,8 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from dragoman.cli import tls
 from dragoman.cli.book import Book, party
+from dragoman.errors import A2AError
+from dragoman.security.budget import SMALL, ByteBudget
 from dragoman.settings import Settings
 
 PLAIN = 4096
@@ -83,9 +85,12 @@ class Cork:
 class Protocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
     """uvicorn's HTTP, with one write for a short answer instead of two, and with deadlines."""
 
-    def __init__(self, *arguments: Any, book: Book, settings: Settings, who: str = "") -> None:
+    def __init__(
+        self, *arguments: Any, book: Book, budget: ByteBudget, settings: Settings, who: str = ""
+    ) -> None:
         super().__init__(*arguments)
         self.book = book
+        self.budget = budget
         self.settings = settings
         self.who = who
         """Whose connection it is, as the book has it; empty until it is entered."""
@@ -191,6 +196,8 @@ class Counted(Protocol):
         self._rest, self._place = b"", 0
         """What was read, and from where on it is not parsed yet: requests wait for those before
         them."""
+        self._counted = 0
+        """How much of it counts as under way."""
         self._body_of: Any = None
         self._body_size = 0
         """How much of the body of that request has come."""
@@ -215,7 +222,7 @@ class Counted(Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget what waits."""
-        self._rest = b""
+        self._forget()
         super().connection_lost(exc)
 
     def _advance(self) -> None:
@@ -225,13 +232,32 @@ class Counted(Protocol):
             self._parse(rest[start:end])
             start = end
         if start >= len(rest) or self.transport.is_closing():
-            self._rest, self._place = b"", 0
+            self._forget()
         else:
             self._place = start
+            self._count(len(rest))
         if self.pipeline:
             self.transport.stop_reading()
         else:
             self.transport.start_reading(self.flow.read_paused)
+
+    def _count(self, size: int) -> None:
+        """Count what waits as under way. If too much is, hang up: an answer is being written, so
+        that nothing can be said."""
+        if size <= max(SMALL, self._counted):
+            return
+        try:
+            self.budget.take(self.who, size - self._counted)
+            self._counted = size
+        except A2AError:
+            self._forget()
+            self.transport.close()
+
+    def _forget(self) -> None:
+        self._rest, self._place = b"", 0
+        if self._counted:
+            self.budget.give(self.who, self._counted)
+            self._counted = 0
 
     def _step(self) -> int:
         """How much may be parsed at once: the rest of a body whose length is known, or a slice."""

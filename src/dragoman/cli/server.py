@@ -102,6 +102,7 @@ class Server(uvicorn.Server):
         return HTTP(
             *(self.config, self.server_state, self.lifespan.state),
             book=self.book,
+            budget=app.bodies.budget,
             settings=app.settings,
             who=who,
         )
