@@ -8,6 +8,7 @@ the store's own, so that replicas need not agree on the clock.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
@@ -42,6 +43,7 @@ PAGE_BYTES = 8 * 1024 * 1024
 Party: TypeAlias = tuple[str, str]
 """A tenant and an owner: who takes turns with others."""
 NOBODY: frozenset[Party] = frozenset()
+MANY = sys.maxsize
 
 
 def party(scope: Scope) -> Party:
@@ -330,10 +332,11 @@ class Store(Protocol):
         lease: float,
         limit: int,
         passing: Collection[Party] = NOBODY,
+        spare: int = MANY,
     ) -> asyncio.Future[Sequence[Claim]]:
         """Begin to take up to `limit` logs of these agents that have an unread message. Owners
-        take turns; those that are passed over get only what nobody else waits for. Fewer than
-        `limit` are all that wait."""
+        take turns; those that are passed over get only what nobody else waits for, and at most
+        `spare` of that. Fewer than `limit` are otherwise all that wait."""
 
     def append(
         self, claim: Claim, entries: Sequence[Entry], *, release: bool = False

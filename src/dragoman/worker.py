@@ -31,6 +31,8 @@ from dragoman.types import TaskStatusUpdateEvent
 
 PATIENCE = 1 / 3
 """The part of a lease for which a renewal is waited for before it is tried again."""
+RESERVED = 10
+"""One slot of so many is never given to an owner who has all the others."""
 CLAIMS = 64
 """The most that are claimed at once: others want to work, too."""
 
@@ -65,6 +67,9 @@ class Worker:
         """What the agents' lifespans yielded."""
         self.runs: dict[str, Run] = {}
         self._half = max(1, settings.max_running // 2)
+        self._alone = settings.max_running - settings.max_running // RESERVED
+        """The most slots of one owner, also where nobody else waits: the first that comes then need
+        not wait for a turn to end."""
         """The most that one owner may run while others wait."""
         self._shares: dict[Party, int] = {}
         """How many runs each owner has."""
@@ -140,7 +145,7 @@ class Worker:
             if self.metrics is not None:
                 took = time.monotonic() - (run.deadline - self.settings.turn_timeout)
                 self.metrics.turn.at(run.agent.key, run.outcome).observe(took)
-            full = len(self.runs) >= self.settings.max_running
+            full = len(self.runs) >= self._alone
             del self.runs[run.claim.head.id]
             owner = party(run.claim.head.scope)
             self._shares[owner] -= 1
@@ -166,17 +171,18 @@ class Worker:
         coming = sum(self._claims.values()) if self._claims else 0
         taken = len(self.runs) + coming
         room = min(CLAIMS, self.settings.max_running - taken)
-        passing = NOBODY
+        passing, spare = NOBODY, room
         if taken + room > self._half:  # else nobody can have more than half
             passing = frozenset(each for each, n in self._shares.items() if n >= self._half)
             most = max((n for n in self._shares.values() if n < self._half), default=0)
             room = min(room, self._half - most - coming)
+            spare = max(self._alone - max(self._shares.values(), default=0) - coming, 0)
         if room <= 0 or self._draining or self._doubtful:
             self._again = True
             return
         self._again = False
         until = time.monotonic() + self.settings.lease
-        future = self.store.claim(self.agents, self.id, self.settings.lease, room, passing)
+        future = self.store.claim(self.agents, self.id, self.settings.lease, room, passing, spare)
         if future.done():
             self._claimed(future, room, until)
         else:

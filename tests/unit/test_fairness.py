@@ -137,6 +137,34 @@ async def test_who_is_passed_over_gets_what_nobody_else_waits_for(store: Store) 
     assert not await claim(store, 9, ANN)
 
 
+async def test_who_is_passed_over_gets_no_more_than_is_spared(store: Store) -> None:
+    await flood(store, 20)
+    await send(store, "b0")
+    passed = frozenset([("tenant", "ann")])
+    assert ids(await store.claim(["agent"], "w", LONG, 9, passed, 2)) == ["b0", "a0", "a1"]
+    assert not await store.claim(["agent"], "w", LONG, 9, passed, 0)
+    accepting = [
+        store.accept(ANN, Draft(task=f"x{n}", received=received(f"x{n}"), new=True))
+        for n in range(3)
+    ]
+    assert len(await store.claim(["agent"], "w", LONG, 9, passed, 1)) == 1
+    await asyncio.gather(*accepting)
+    assert len(await claim(store, 64)) == 20
+
+
+async def test_of_what_is_just_accepted_too(store: Store) -> None:
+    assert not await claim(store, 9)  # nothing else waits
+    passed = frozenset([("tenant", "ann")])
+    accepting = [
+        store.accept(ANN, Draft(task=f"a{n}", received=received(f"a{n}"), new=True))
+        for n in range(3)
+    ]
+    claiming = store.claim(["agent"], "w", LONG, 9, passed, 1)
+    await asyncio.gather(*accepting)
+    assert len(await claiming) == 1
+    assert len(await claim(store, 9)) == 2
+
+
 async def test_who_is_passed_over_gets_it_at_once_too(store: Store) -> None:
     assert not await claim(store, 9)
     accepting = store.accept(ANN, Draft(task="a", received=received("a"), new=True))

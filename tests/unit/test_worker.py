@@ -825,6 +825,21 @@ async def test_an_owner_alone_has_all_and_another_gets_the_next() -> None:
         await busy.world.until(lambda: not busy.running)
 
 
+async def test_a_tenth_is_never_one_owner_s_alone() -> None:
+    busy = Busy(20)
+    async with busy.world.working():
+        await busy.send(*(f"a{n}" for n in range(60)))
+        await busy.world.until(lambda: len(busy.running) == 18)
+        await busy.send("b0", "b1", "b2")  # nothing has to end for the first two
+        await busy.world.until(lambda: busy.count("b") == 2)
+        assert busy.count("a") == 18
+        await busy.end("a0")
+        assert (busy.count("a"), busy.count("b")) == (17, 3)
+        for gate in busy.gates.values():
+            gate.set()
+        await busy.world.until(lambda: not busy.running)
+
+
 async def test_of_a_single_slot_owners_take_turns() -> None:
     busy = Busy(1)
     seen = []

@@ -20,6 +20,7 @@ from dragoman.events import CancelRequested, Entry, Received
 from dragoman.lifecycle import IllegalEvent
 from dragoman.store import (
     CANCEL_RECEIPT,
+    MANY,
     NOBODY,
     PAGE_BYTES,
     Accepted,
@@ -199,11 +200,14 @@ class MemoryStore:
         lease: float,
         limit: int,
         passing: Collection[Party] = NOBODY,
+        spare: int = MANY,
     ) -> asyncio.Future[Sequence[Claim]]:
         """See `Store.claim`. Here they are taken when the call returns."""
         future: asyncio.Future[Sequence[Claim]] = self._future()
         claims: list[Claim] = []
         for passed in (passing, NOBODY) if passing else (NOBODY,):
+            if passing and not passed:
+                limit = min(limit, len(claims) + spare)
             queues = [queue for agent in agents if (queue := self._queues.get(agent))]
             while queues and len(claims) < limit:
                 # one of each in turn, so that a busy agent does not starve the others

@@ -18,6 +18,7 @@ from dragoman.lifecycle import birth
 from dragoman.security.seal import Seal, Unsealable
 from dragoman.store import (
     CANCEL_RECEIPT,
+    MANY,
     NOBODY,
     PROBE,
     WRITTEN,
@@ -37,6 +38,7 @@ from dragoman.store import (
     Stale,
     Unreadable,
     Webhook,
+    party,
 )
 from dragoman.stores.codec import body, entry, secrets, webhook_of
 from dragoman.stores.damage import ASIDE, DECODING, PAUSE, Damage
@@ -348,6 +350,7 @@ class PostgresStore:
         lease: float,
         limit: int,
         passing: Collection[Party] = NOBODY,
+        spare: int = MANY,
     ) -> asyncio.Future[Sequence[Claim]]:
         """See `Store.claim`."""
         names = list(agents)
@@ -363,7 +366,10 @@ class PostgresStore:
             rows = [row for name in names for row in ledger.fresh(name)]
             if len(rows) > limit:
                 rows = fair(rows, passing)[:limit]
+            passed = [row for row in rows if party(row.scope) in passing] if passing else []
             for row in rows:
+                if row in passed[spare:]:
+                    continue
                 assert row.mail is not None  # it was accepted with it
                 received = row.mail[1]
                 row.take(worker, ledger.now + lease)
@@ -371,7 +377,7 @@ class PostgresStore:
             return taken
 
         here = self._writer.submit(work)
-        return self._work(self._claim(here, names, worker, float(lease), limit, passing))
+        return self._work(self._claim(here, names, worker, float(lease), limit, passing, spare))
 
     async def _claim(
         self,
@@ -381,11 +387,14 @@ class PostgresStore:
         lease: float,
         limit: int,
         passing: Collection[Party],
+        spare: int,
     ) -> Sequence[Claim]:
         if taken := list(await here):
             return taken
         looked, left = time.monotonic(), limit
         for passed in (passing, NOBODY) if passing else (NOBODY,):
+            if passing and not passed:
+                left = min(left, spare)
             rest = list(names)
             while rest and left:
                 # each gets its share, so that a busy agent does not starve the others

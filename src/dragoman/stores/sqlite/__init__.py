@@ -27,6 +27,7 @@ from dragoman.security.seal import Seal, Unsealable
 from dragoman.store import (
     CANCEL_RECEIPT,
     GIVEN_UP,
+    MANY,
     NOBODY,
     WRITTEN,
     Accepted,
@@ -308,6 +309,7 @@ class SqliteStore:
         lease: float,
         limit: int,
         passing: Collection[Party] = NOBODY,
+        spare: int = MANY,
     ) -> asyncio.Future[Sequence[Claim]]:
         """See `Store.claim`."""
         names = list(agents)
@@ -321,7 +323,7 @@ class SqliteStore:
             if passing:
                 queues = [ledger.others(agent, left, passing) for agent in names]
                 taken += _take(ledger, queues, worker, until, left)
-                left -= len(taken)
+                left = min(left - len(taken), spare)
             if left:
                 queues = [ledger.ready(agent, left) for agent in names]
                 taken += _take(ledger, queues, worker, until, left)
