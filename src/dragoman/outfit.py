@@ -69,15 +69,12 @@ def limits(settings: Settings) -> Limits | None:
     """How often callers may come, if that is limited."""
     if not (settings.rate or settings.rate_address or settings.proxies):
         return None
-    try:
-        return Limits(
-            address=settings.rate_address,
-            identity=settings.rate,
-            burst=settings.rate_burst,
-            proxies=settings.proxies,
-        )
-    except ValueError as error:
-        raise ValueError(f"proxies: {error}") from None
+    return Limits(
+        address=settings.rate_address,
+        identity=settings.rate,
+        burst=settings.rate_burst,
+        proxies=settings.proxies,
+    )
 
 
 def keys(settings: Settings) -> list[Key]:

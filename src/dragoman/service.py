@@ -546,7 +546,7 @@ class Service:
                 raise InvalidParams.at(field + name, "cannot be sent in a header")
         if self.egress is not None:
             try:
-                await self.egress.check(config.url, owner=(caller.tenant, caller.identity))
+                await self.egress.check(config.url, owner=(caller.tenant, caller.qualified))
             except (Refused, Unreachable) as error:
                 raise InvalidParams.at(f"{field}url", str(error)) from None
         return Webhook(replace(config, task_id=task), caller.version)

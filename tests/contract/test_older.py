@@ -230,10 +230,13 @@ async def test_a_grpc_caller_that_is_gone_leaves_no_reader_behind(start: Start) 
         def peer(self) -> str:
             return "ipv4:127.0.0.1:1"
 
+        async def read(self) -> bytes:
+            return request.SerializeToString()
+
         async def send_initial_metadata(self, _: Any) -> None:
             raise asyncio.CancelledError
 
     handler = _handler(endpoint, SPEECHES[0], operation)
     with pytest.raises(asyncio.CancelledError):
-        await handler.unary_stream(request.SerializeToString(), Gone())
+        await handler.stream_stream(None, Gone())
     assert not endpoint.service.bell.ears.places()

@@ -183,9 +183,9 @@ async def test_nothing_is_looked_up_for_a_task_that_is_not_yours(
     looked: list[str] = []
     check = Egress.check
 
-    async def noted(self: Egress, url: str) -> Any:
+    async def noted(self: Egress, url: str, **more: Any) -> Any:
         looked.append(url)
-        return await check(self, url)
+        return await check(self, url, **more)
 
     monkeypatch.setattr(Egress, "check", noted)
     task = await large(house, "a-key")

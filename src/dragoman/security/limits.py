@@ -138,7 +138,11 @@ class Proxies:
     """The proxies in front of a server, whose word on where a request comes from is believed."""
 
     def __init__(self, networks: Sequence[str]) -> None:
-        self._networks = tuple(ipaddress.ip_network(network, strict=False) for network in networks)
+        try:
+            found = tuple(ipaddress.ip_network(network, strict=False) for network in networks)
+        except ValueError as error:
+            raise ValueError(f"proxies: {error}") from None
+        self._networks = found
 
     def origin(self, peer: str, forwarded: str) -> str:
         """Where a request comes from: the last address that is not a proxy's."""
