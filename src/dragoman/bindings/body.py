@@ -11,7 +11,7 @@ import asyncio
 import re
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import Any, Protocol, TypeVar
 
@@ -19,7 +19,7 @@ from dragoman.errors import InvalidRequest, TooSlow
 from dragoman.security.budget import SMALL, ByteBudget
 from dragoman.security.limits import Proxies, customer
 from dragoman.settings import Settings
-from dragoman.types import ListTasksResponse, Part, SendMessageResponse, Task
+from dragoman.types import ListTasksResponse, Task
 
 R = TypeVar("R")
 Headers = Iterable[tuple[bytes, bytes]]
@@ -119,8 +119,7 @@ class Bodies:
 
     def decoded(self, arriving: Arriving) -> None:
         """A body is no longer under way."""
-        if arriving.counted:
-            self.budget.give(arriving.address, arriving.counted)
+        self.budget.give(arriving.address, arriving.counted)
 
     async def run(self) -> None:
         """Look after them until cancelled."""
@@ -139,6 +138,14 @@ class Bodies:
                     body.late = True
                     task.cancel()
 
+    def light(self, body: bytes) -> bool:
+        """Whether a body may be decoded without more ado."""
+        settings = self.settings
+        return (
+            len(body) <= HEAVY <= settings.max_elements
+            and body.count(b"[") + body.count(b"{") <= settings.max_depth
+        )
+
     async def admit(self, body: bytes) -> None:
         """Wait until a body may be decoded, in the step that follows. InvalidRequest if it has too
         many elements or is nested too deeply."""
@@ -148,11 +155,6 @@ class Bodies:
         else:
             seen = await self._count(body, depth, elements)
         if seen > HEAVY or len(body) > LARGE:
-            await self.turns.next()
-
-    async def encode(self, answer: object) -> None:
-        """Wait until a large answer may be encoded, in the step that follows."""
-        if weight(answer) > LARGE:
             await self.turns.next()
 
     async def aside(self, work: Callable[..., R], *arguments: Any) -> R:
@@ -173,21 +175,20 @@ class Bodies:
         return opening + commas
 
 
+WEIGHED = frozenset(("get", "list"))
+"""The operations whose answers may be large although nobody has worked for them."""
+
+
 def weight(answer: object) -> int:
     """About how many bytes an answer has: those of texts and files."""
-    match answer:
-        case SendMessageResponse():
-            return 0 if answer.task is None else weight(answer.task)
-        case ListTasksResponse():
-            return sum(map(weight, answer.tasks))
-        case Task():
-            said = sum(_size(message.parts) for message in answer.history)
-            return said + sum(_size(artifact.parts) for artifact in answer.artifacts)
-    return 0
-
-
-def _size(parts: Sequence[Part]) -> int:
-    return sum(len(part.text or part.raw or "") for part in parts)
+    if type(answer) is ListTasksResponse:
+        return sum(map(weight, answer.tasks))
+    size = 0
+    if type(answer) is Task:
+        for holder in (*answer.history, *answer.artifacts):
+            for part in holder.parts:  # type: ignore[attr-defined]
+                size += len(part.text or part.raw or "")
+    return size
 
 
 class Turns:
@@ -233,8 +234,6 @@ def check(body: bytes, max_depth: int, max_elements: int) -> int:
     """How many elements JSON has, found without parsing it, or a few more. InvalidRequest if it has
     too many, or is nested too deeply."""
     opening = body.count(b"[") + body.count(b"{")
-    if opening <= max_depth and len(body) <= min(HEAVY, max_elements):
-        return opening
     elements = opening + body.count(b",")
     if opening <= max_depth and elements <= max_elements:
         return elements

@@ -177,9 +177,11 @@ class Exchange:
         arriving = Arriving()
         try:
             found = await self.bodies.wait(self._read(settings.max_body, arriving), arriving)
-            await self.bodies.admit(found)
+            if not self.bodies.light(found):
+                await self.bodies.admit(found)
         finally:
-            self.bodies.decoded(arriving)
+            if arriving.counted:
+                self.bodies.decoded(arriving)
         return found
 
     def _check_type(self, kind: bytes) -> None:
@@ -241,10 +243,10 @@ class Exchange:
                 ],
             }
         )
-        for start in range(0, len(body) - SMALL, SMALL):
-            piece = body[start : start + SMALL]
-            await self.send({"type": "http.response.body", "body": piece, "more_body": True})
         if len(body) > SMALL:
+            for start in range(0, len(body) - SMALL, SMALL):
+                piece = body[start : start + SMALL]
+                await self.send({"type": "http.response.body", "body": piece, "more_body": True})
             body = body[(len(body) - 1) // SMALL * SMALL :]
         await self.send({"type": "http.response.body", "body": body})
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman import dialects
+from dragoman.bindings.body import LARGE, WEIGHED, weight
 from dragoman.bindings.endpoint import Endpoint
 from dragoman.bindings.exchange import A2A, JSON, SLASH, Exchange, Gone, headers_of
 from dragoman.bindings.jsonrpc import activated
@@ -85,7 +86,8 @@ async def serve(endpoint: Endpoint, exchange: Exchange, path: str) -> None:
         del request  # it may be large, and is of no more use here
         answer = await answering
         streaming = isinstance(answer, Stream)
-        await endpoint.bodies.encode(answer)
+        if found.operation.call in WEIGHED and weight(answer) > LARGE:
+            await endpoint.bodies.turns.next()
         body = b"{}" if answer is None or streaming else _form(version, exchange).encode(answer)
         exchange.reserve(len(body))
     except A2AError as error:

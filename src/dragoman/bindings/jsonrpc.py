@@ -10,6 +10,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from dragoman import dialects
+from dragoman.bindings.body import LARGE, WEIGHED, weight
 from dragoman.bindings.endpoint import ANONYMOUS, Endpoint
 from dragoman.bindings.exchange import JSON, Exchange, Gone, headers_of
 from dragoman.bindings.sse import EVENT_STREAM, Pour
@@ -130,7 +131,8 @@ async def serve(endpoint: Endpoint, exchange: Exchange) -> None:
             call = endpoint.call(exchange, caller, "0.1")
             answer = await _operate(endpoint, exchange, method, asked, params, call)
         streaming = isinstance(answer, Stream)
-        await endpoint.bodies.encode(answer)
+        if method.operation.call in WEIGHED and weight(answer) > LARGE:
+            await endpoint.bodies.turns.next()
         result = b"null" if answer is None or streaming else asked.dialect.encode(answer)
         exchange.reserve(len(result))
     except A2AError as error:

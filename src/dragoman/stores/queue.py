@@ -19,24 +19,40 @@ class Queue:
     """Logs in the order of their ranks. Those that were taken or forgotten elsewhere stay until
     their turn."""
 
-    __slots__ = ("_came", "_heap", "_owners", "_ranks")
+    __slots__ = ("_came", "_heap", "_only", "_owners", "_ranks")
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
         self._came = 0
+        self._only: Log | None = None
+        """The only one, where there is one: most are taken as soon as they come."""
         self._owners: dict[Scope, deque[Place]] = {}
         self._heap: list[tuple[int, int, Scope]] = []
         """The first place of each owner."""
 
     def __bool__(self) -> bool:
-        return bool(self._heap)
+        return self._only is not None or bool(self._heap)
 
     def __iter__(self) -> Iterator[Log]:
         """All logs, in no order."""
+        self._settle()
         return (place[2] for places in self._owners.values() for place in places)
 
     def add(self, log: Log) -> None:
         """A log has become ready."""
+        if self._only is None and not self._heap:
+            self._only = log
+            return
+        self._settle()
+        self._add(log)
+
+    def _settle(self) -> None:
+        """Give the only one its place among the others."""
+        if (log := self._only) is not None:
+            self._only = None
+            self._add(log)
+
+    def _add(self, log: Log) -> None:
         scope, heap = log.scope, self._heap
         self._came += 1
         if not heap:
@@ -53,6 +69,11 @@ class Queue:
 
     def pop(self, passing: Collection[Party]) -> Log | None:
         """Whose turn it is, but for those who are passed over."""
+        if (log := self._only) is not None:
+            if passing and party(log.scope) in passing:
+                return None
+            self._only = None
+            return log
         heap = self._heap
         if not passing:
             return self._pop() if heap else None
