@@ -15,17 +15,23 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import Any, Protocol, TypeVar
 
-from dragoman.errors import InvalidRequest, TooSlow
+import msgspec
+from msgspec import UNSET
+
+from dragoman.errors import A2AError, InvalidRequest, TooSlow
 from dragoman.security.budget import SMALL, ByteBudget
 from dragoman.security.limits import Proxies, customer
 from dragoman.settings import Settings
-from dragoman.types import ListTasksResponse, Task
+from dragoman.types import ListTasksResponse, SendMessageResponse, Task
 
 R = TypeVar("R")
 Headers = Iterable[tuple[bytes, bytes]]
 
 SLOWEST, WINDOW = 4096, 5.0
 """The fewest bytes of a body that must arrive in so many seconds."""
+SOON = 0.25
+"""A body of which it is not told how much has arrived counts as the largest that may come, after so
+many seconds."""
 HEAVY = 4096
 """A body with more elements than this is decoded in turn with others of its kind."""
 LARGE = 1 << 20
@@ -35,6 +41,7 @@ PIECE = 32 * 1024
 SHARE = 4
 """Between two large bodies the event loop has this many times as long for everything else."""
 
+_encode = msgspec.json.Encoder().encode
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _INSIDE = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _WHOLE = re.compile(rb'(?:[^"]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
@@ -54,21 +61,23 @@ class Request(Protocol):
 
 
 class Arriving:
-    """A body that has not arrived yet."""
+    """A body that has not arrived yet. (What most of them never need is the class's.)"""
 
-    __slots__ = ("address", "counted", "late", "marked", "seen", "since", "size")
+    hidden: Request | None = None
+    """The request, if nobody is told how much of its body has arrived."""
+    size = 0
+    """The bytes that have arrived."""
+    seen, marked = 0.0, 0
+    """When it was last looked at, and how many bytes had arrived then."""
+    address = ""
+    """Whose budget it counts against, once it is large enough to be counted."""
+    counted = 0
+    """How many of its bytes are counted in the budget."""
+    late = False
+    fault: A2AError | None = None
 
     def __init__(self) -> None:
-        self.address = ""
-        """Whose budget it counts against, once it is large enough to be counted."""
-        self.since = self.seen = time.monotonic()
-        self.size = 0
-        """The bytes that have arrived."""
-        self.marked = 0
-        """How many those were at `seen`."""
-        self.counted = 0
-        """How many of them are counted in the budget."""
-        self.late = False
+        self.since = time.monotonic()
 
 
 class Bodies:
@@ -104,7 +113,7 @@ class Bodies:
         except asyncio.CancelledError:
             if not arriving.late or task.uncancel():
                 raise
-            raise TooSlow("The body did not arrive in time") from None
+            raise arriving.fault or TooSlow("The body did not arrive in time") from None
         finally:
             del self._arriving[task]
 
@@ -127,16 +136,27 @@ class Bodies:
         self.turns, self._computing = Turns(), asyncio.Lock()  # those of this loop
         limit = self.settings.body_timeout
         while True:
-            await asyncio.sleep(min(1.0, limit / 2))
+            await asyncio.sleep(min(SOON, limit / 2))
             now = time.monotonic()
             for task, body in list(self._arriving.items()):
-                slow = False
-                if now - body.seen > WINDOW:
-                    slow = body.size - body.marked < SLOWEST
-                    body.seen, body.marked = now, body.size
-                if (slow or now - body.since > limit) and not body.late:
+                if not body.late and (now - body.since > limit or self._slow(body, now)):
                     body.late = True
                     task.cancel()
+
+    def _slow(self, body: Arriving, now: float) -> bool:
+        """Whether a body comes too slowly, or cannot be waited for."""
+        if body.hidden is not None:
+            if not body.counted and now - body.since > SOON:
+                try:
+                    self.came(body, self.settings.max_body, body.hidden)
+                except A2AError as error:
+                    body.fault = error
+            return body.fault is not None
+        if now - (body.seen or body.since) <= WINDOW:
+            return False
+        slow = body.size - body.marked < SLOWEST
+        body.seen, body.marked = now, body.size
+        return slow
 
     def light(self, body: bytes) -> bool:
         """Whether a body may be decoded without more ado."""
@@ -188,6 +208,22 @@ def weight(answer: object) -> int:
         for holder in (*answer.history, *answer.artifacts):
             for part in holder.parts:  # type: ignore[attr-defined]
                 size += len(part.text or part.raw or "")
+    return size
+
+
+def bulk(answer: object) -> int:
+    """The same, with those of data."""
+    if type(answer) is SendMessageResponse:
+        answer = answer.task
+    if type(answer) is ListTasksResponse:
+        return sum(map(bulk, answer.tasks))
+    if type(answer) is not Task:
+        return 0
+    size = weight(answer)
+    for holder in (*answer.history, *answer.artifacts):
+        for part in holder.parts:  # type: ignore[attr-defined]
+            if part.data is not UNSET:
+                size += len(_encode(part.data))
     return size
 
 

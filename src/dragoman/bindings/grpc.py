@@ -17,7 +17,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from dragoman import dialects
-from dragoman.bindings.body import Bodies
+from dragoman.bindings.body import Arriving, Bodies, bulk
 from dragoman.bindings.endpoint import ANONYMOUS, Endpoint
 from dragoman.bindings.headers import check_single
 from dragoman.bindings.sse import asking, current, formed, wrote
@@ -30,7 +30,6 @@ from dragoman.errors import (
     AmbiguousRequest,
     InternalError,
     InvalidRequest,
-    TooSlow,
     Unavailable,
 )
 from dragoman.events import RESUME, Entry, placed
@@ -47,8 +46,6 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 SMALL = 16 * 1024
 """What is larger is decoded and encoded in a thread: protobuf's values are read one by one."""
-SOON = 0.25
-"""A message that has not arrived after so many seconds counts as one under way."""
 SOME = 32
 """So many events are encoded and then sent: to go to and fro for each costs more, and all of them
 would wait in memory for a slow reader."""
@@ -350,7 +347,7 @@ def _handler(endpoint: Endpoint, speech: Speech, operation: Operation) -> grpc.R
         try:
             _, answer = await begin(inquiry)
             encode = _heard(speech, inquiry).encode
-            if answer is None or len(v1_0.encode(answer)) <= SMALL:
+            if bulk(answer) <= SMALL:
                 return encode(answer)
             body = await endpoint.bodies.aside(encode, answer)
             _reserve(inquiry, endpoint.bodies, len(body))
@@ -393,41 +390,14 @@ def _alone(error: A2AError) -> A2AError:
 
 
 async def _read(inquiry: Inquiry, bodies: Bodies) -> bytes:
-    """The message of a call. One that takes its time counts as the largest that may come, since
-    gRPC does not say how much of it has come."""
-    task, loop = asyncio.current_task(), asyncio.get_running_loop()
-    assert task is not None
-    settings, address = inquiry.settings, ""
-    fault: A2AError | None = None
-    timer: asyncio.TimerHandle
-
-    def late() -> None:
-        nonlocal fault
-        fault = TooSlow("The message did not arrive in time")
-        task.cancel()
-
-    def slow() -> None:
-        nonlocal address, fault, timer
-        try:
-            bodies.budget.take(found := bodies.address(inquiry), settings.max_body)
-            address = found
-        except A2AError as error:
-            fault = error
-            task.cancel()
-        else:
-            timer = loop.call_later(max(settings.body_timeout - SOON, 0), late)
-
-    timer = loop.call_later(min(SOON, settings.body_timeout), slow)
+    """The message of a call. gRPC does not say how much of it has come."""
+    arriving = Arriving()
+    arriving.hidden = inquiry
     try:
-        body = await inquiry.context.read()
-    except asyncio.CancelledError:
-        if fault is None or task.uncancel():
-            raise
-        raise fault from None
+        body = await bodies.wait(inquiry.context.read(), arriving)
     finally:
-        timer.cancel()
-        if address:
-            bodies.budget.give(address, settings.max_body)
+        if arriving.counted:
+            bodies.decoded(arriving)
     if not isinstance(body, bytes):
         raise InvalidRequest("The call has no message")
     return body

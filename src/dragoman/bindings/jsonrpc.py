@@ -109,7 +109,10 @@ async def serve(endpoint: Endpoint, exchange: Exchange) -> None:
         caller = ANONYMOUS["1.0"].caller if plain else await endpoint.caller(exchange)
         body = await exchange.body()
         envelope = _open(body, asked)
-        asked.id = None if envelope.id is UNSET else _id(envelope.id)
+        id = None if envelope.id is UNSET else v1_0.encode(envelope.id)
+        if id is not None and len(id) > LONGEST_ID:  # it is repeated in every event of a stream
+            raise _too_long()
+        asked.id = id
         method = _method(envelope.method, exchange, asked)
         params = bytes(envelope.params)
         del envelope, body  # what may be large is held by nobody while the answer is waited for
@@ -189,15 +192,9 @@ def _salvaged(document: Any) -> bytes:
     return found if len(found) <= LONGEST_ID else b"null"
 
 
-def _id(id: str | float | None) -> bytes:
-    """An id as JSON. It is repeated in every event of a stream, so it has a limit."""
-    found = v1_0.encode(id)
-    if len(found) > LONGEST_ID:
-        raise InvalidRequest(
-            f"id: is longer than {LONGEST_ID} bytes",
-            violations=[("id", f"is longer than {LONGEST_ID} bytes")],
-        )
-    return found
+def _too_long() -> InvalidRequest:
+    what = f"is longer than {LONGEST_ID} bytes"
+    return InvalidRequest(f"id: {what}", violations=[("id", what)])
 
 
 def _method(name: str, exchange: Exchange, asked: Asked) -> Method:

@@ -31,8 +31,8 @@ GARBAGE = 10_000
 """How many objects there must be more before the collector looks for those that hold each other:
 requests make many, and leave nearly none."""
 
-MMAP_THRESHOLD = -3
-"""The number of that option in glibc's malloc.h."""
+MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1
+"""The numbers of these options in glibc's malloc.h."""
 SWITCH = 0.0005
 """How many seconds a busy event loop keeps a thread waiting, such as the one that writes to SQLite;
 Python's own five milliseconds, several times for each write, add up to most of an answer's time."""
@@ -77,7 +77,9 @@ def _return_memory() -> None:
     keeps them by default once some have been freed, and a server would stay as large as it ever
     was."""
     try:
-        ctypes.CDLL(None).mallopt(MMAP_THRESHOLD, 1 << 20)
+        libc = ctypes.CDLL(None)
+        libc.mallopt(MMAP_THRESHOLD, 1 << 20)
+        libc.mallopt(TRIM_THRESHOLD, 32 << 20)  # or small ones are given back again and again
     except (OSError, AttributeError):  # another C library
         return
 
