@@ -38,6 +38,8 @@ LARGE = 1 << 20
 """A body with more bytes than this, too."""
 PIECE = 32 * 1024
 """What is scanned in one call."""
+LATELY = 60.0
+"""How long it is remembered who had a large answer."""
 SHARE = 4
 """Between two large bodies the event loop has this many times as long for everything else."""
 
@@ -94,6 +96,8 @@ class Bodies:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.budget = ByteBudget(settings.max_in_flight)
         self.turns = Turns()
+        self.large: dict[str, float] = {}
+        """Who has had a large answer lately, and when: the next ones are encoded in turn."""
         self.proxies = Proxies(settings.proxies)
         self._computing = asyncio.Lock()
         """One at a time: each thread that computes slows the event loop down."""
@@ -138,6 +142,8 @@ class Bodies:
         while True:
             await asyncio.sleep(min(SOON, limit / 2))
             now = time.monotonic()
+            while self.large and now - next(iter(self.large.values())) > LATELY:
+                del self.large[next(iter(self.large))]
             for task, body in list(self._arriving.items()):
                 if not body.late and (now - body.since > limit or self._slow(body, now)):
                     body.late = True
@@ -177,6 +183,11 @@ class Bodies:
         if seen > HEAVY or len(body) > LARGE:
             await self.turns.next()
 
+    def remember(self, who: str) -> None:
+        """Somebody has a large answer."""
+        self.large.pop(who, None)
+        self.large[who] = time.monotonic()
+
     async def aside(self, work: Callable[..., R], *arguments: Any) -> R:
         """Have something done in a thread that takes long, but not in one call."""
         async with self._computing:
@@ -195,35 +206,18 @@ class Bodies:
         return opening + commas
 
 
-WEIGHED = frozenset(("get", "list"))
-"""The operations whose answers may be large although nobody has worked for them."""
-
-
-def weight(answer: object) -> int:
-    """About how many bytes an answer has: those of texts and files."""
-    if type(answer) is ListTasksResponse:
-        return sum(map(weight, answer.tasks))
-    size = 0
-    if type(answer) is Task:
-        for holder in (*answer.history, *answer.artifacts):
-            for part in holder.parts:  # type: ignore[attr-defined]
-                size += len(part.text or part.raw or "")
-    return size
-
-
 def bulk(answer: object) -> int:
-    """The same, with those of data."""
+    """About how many bytes an answer has: those of texts, files and data."""
     if type(answer) is SendMessageResponse:
         answer = answer.task
     if type(answer) is ListTasksResponse:
         return sum(map(bulk, answer.tasks))
-    if type(answer) is not Task:
-        return 0
-    size = weight(answer)
-    for holder in (*answer.history, *answer.artifacts):
-        for part in holder.parts:  # type: ignore[attr-defined]
-            if part.data is not UNSET:
-                size += len(_encode(part.data))
+    size = 0
+    if type(answer) is Task:
+        for holder in (*answer.history, *answer.artifacts):
+            for part in holder.parts:  # type: ignore[attr-defined]
+                data = b"" if part.data is UNSET else _encode(part.data)
+                size += len(part.text or part.raw or data)
     return size
 
 

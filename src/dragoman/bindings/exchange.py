@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from dragoman.bindings.body import Arriving, Bodies, Headers
-from dragoman.caller import Request
+from dragoman.bindings.body import LARGE, Arriving, Bodies, Headers
+from dragoman.caller import Call, Request
 from dragoman.errors import MediaTypeNotAccepted, TooLarge
 from dragoman.security.budget import SMALL
 
@@ -215,11 +215,21 @@ class Exchange:
         length = self.headers.get(b"content-length", b"0")
         return int(length) if length.isdigit() and len(length) < 19 else 0
 
-    def reserve(self, size: int) -> None:
-        """Count the bytes of an answer as under way; errors if too many are."""
-        if size > SMALL:
-            self.bodies.budget.take(self.bodies.address(self), size)
-            self.reserved += size
+    async def in_turn(self, call: Call) -> None:
+        """Wait until an answer may be encoded, if this caller has had a large one lately."""
+        if self._who(call) in self.bodies.large:
+            await self.bodies.turns.next()
+
+    def reserve(self, size: int, call: Call | None = None) -> None:
+        """Count the bytes of a large answer as under way; errors if too many are."""
+        address = self.bodies.address(self)
+        self.bodies.budget.take(address, size)
+        self.reserved += size
+        if call is not None and size > LARGE:
+            self.bodies.remember(self._who(call))
+
+    def _who(self, call: Call) -> str:
+        return call.caller.owner or self.bodies.address(self)
 
     def release(self) -> None:
         """They are sent."""

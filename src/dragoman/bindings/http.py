@@ -9,7 +9,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman import dialects
-from dragoman.bindings.body import LARGE, WEIGHED, weight
 from dragoman.bindings.endpoint import Endpoint
 from dragoman.bindings.exchange import A2A, JSON, SLASH, Exchange, Gone, headers_of
 from dragoman.bindings.jsonrpc import activated
@@ -27,6 +26,7 @@ from dragoman.errors import (
 from dragoman.events import RESUME
 from dragoman.operations import OPERATIONS, Operation
 from dragoman.reader import Stream
+from dragoman.security.budget import SMALL
 from dragoman.telemetry import logger
 from dragoman.types import Wire
 
@@ -86,10 +86,11 @@ async def serve(endpoint: Endpoint, exchange: Exchange, path: str) -> None:
         del request  # it may be large, and is of no more use here
         answer = await answering
         streaming = isinstance(answer, Stream)
-        if found.operation.call in WEIGHED and weight(answer) > LARGE:
-            await endpoint.bodies.turns.next()
+        if exchange.bodies.large:
+            await exchange.in_turn(call)
         body = b"{}" if answer is None or streaming else _form(version, exchange).encode(answer)
-        exchange.reserve(len(body))
+        if len(body) > SMALL:
+            exchange.reserve(len(body), call)
     except A2AError as error:
         endpoint.refused(error, exchange)
         return await fail(exchange, error, version)

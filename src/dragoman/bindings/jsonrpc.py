@@ -10,7 +10,6 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from dragoman import dialects
-from dragoman.bindings.body import LARGE, WEIGHED, weight
 from dragoman.bindings.endpoint import ANONYMOUS, Endpoint
 from dragoman.bindings.exchange import JSON, Exchange, Gone, headers_of
 from dragoman.bindings.sse import EVENT_STREAM, Pour
@@ -28,6 +27,7 @@ from dragoman.errors import (
 from dragoman.events import RESUME
 from dragoman.operations import BY_CALL, OPERATIONS, Operation
 from dragoman.reader import Stream
+from dragoman.security.budget import SMALL
 from dragoman.telemetry import logger
 from dragoman.types import SendMessageRequest
 
@@ -134,10 +134,11 @@ async def serve(endpoint: Endpoint, exchange: Exchange) -> None:
             call = endpoint.call(exchange, caller, "0.1")
             answer = await _operate(endpoint, exchange, method, asked, params, call)
         streaming = isinstance(answer, Stream)
-        if method.operation.call in WEIGHED and weight(answer) > LARGE:
-            await endpoint.bodies.turns.next()
+        if exchange.bodies.large:
+            await exchange.in_turn(call)
         result = b"null" if answer is None or streaming else asked.dialect.encode(answer)
-        exchange.reserve(len(result))
+        if len(result) > SMALL:
+            exchange.reserve(len(result), call)
     except A2AError as error:
         endpoint.refused(error, exchange)
         return await fail(exchange, error, asked)

@@ -16,6 +16,7 @@ from dragoman.errors import A2AError, InternalError, LimitExceeded, Unauthentica
 from dragoman.events import Entry, placed
 from dragoman.metrics import Metrics
 from dragoman.reader import Stream
+from dragoman.security.budget import SMALL
 from dragoman.settings import Settings
 from dragoman.telemetry import logger
 from dragoman.types import TaskStatusUpdateEvent
@@ -278,7 +279,8 @@ class Pour:
 
     async def _send(self, body: bytes) -> None:
         limit = self.exchange.settings.stream_buffer
-        self.exchange.reserve(len(body))  # a slow reader of a large event holds a copy of it
+        if len(body) > SMALL:  # a slow reader of a large event holds a copy of it
+            self.exchange.reserve(len(body))
         try:
             for start in range(0, len(body), limit):  # in pieces: it takes them steadily
                 piece = body if len(body) <= limit else body[start : start + limit]
