@@ -14,6 +14,8 @@ import pytest
 from dragoman.caller import Caller, Scope
 from dragoman.errors import Unavailable
 from dragoman.events import Entry, Received
+from dragoman.store import Draft
+from dragoman.stores.recent import ROOM
 from dragoman.stores.sqlite import SqliteStore, schema
 from dragoman.stores.sqlite.driver import STANDARD, Driver
 from dragoman.stores.sqlite.schema import Unusable
@@ -236,3 +238,28 @@ async def test_lines_of_older_files_get_the_lanes_of_their_owners(tmp_path: Path
     (line,) = await store.dispatch(["agent"], 9, 30.0, {("", "a")})
     assert line.task == "b"
     await store.close()
+
+
+async def test_what_is_remembered_is_weighed_by_its_elements(tmp_path: Path) -> None:
+    """A list of empty lists takes twenty times as much memory as text on disk."""
+    store = SqliteStore(tmp_path / "a.db")
+    await store.open()
+    try:
+        for number in range(200):
+            received = Received(
+                message=Message(
+                    message_id="m",
+                    task_id=f"t{number}",
+                    context_id="c",
+                    role=Role.USER,
+                    parts=(Part(data=[[] for _ in range(4_000)]),),
+                ),
+                caller=Caller(),
+                at="2026-01-31T12:00:00.000Z",
+            )
+            await store.accept(SCOPE, Draft(task=f"t{number}", received=received, new=True))
+        assert sum(live.size for live in store._recent._logs.values()) <= ROOM
+        # each is 12 KB on disk, and half a megabyte in memory
+        assert 10 < len(store._recent._logs) < 50
+    finally:
+        await store.close()

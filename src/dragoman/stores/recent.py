@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from dragoman.caller import Scope
 from dragoman.events import Entry
 from dragoman.store import LARGE, Head
@@ -13,10 +15,23 @@ from dragoman.stores.tail import Tail
 ROOM = 16 * 1024 * 1024
 """The bytes of entries that are remembered in all; of one log, at most LARGE."""
 LOGS = 10_000
+ENTRY, ELEMENT = 512, 64
+"""About how many bytes of memory an entry takes beside its text, and an element of JSON in it."""
+_encode = msgspec.json.Encoder().encode
 
 Commit = tuple[str, Head | None, Sequence[Entry], int]
 """What a transaction made of a log: its head, or None if it is gone, its new entries and their
 bytes."""
+
+
+def memory(entries: Sequence[Entry], size: int) -> int:
+    """About how many bytes of memory entries take that are so many bytes of JSON."""
+    found = size + ENTRY * len(entries)
+    if size > 2 * ENTRY * len(entries):  # there may be many elements in them
+        for entry in entries:
+            body = _encode(entry.event) if entry.wire is None else entry.wire
+            found += ELEMENT * (body.count(b"[") + body.count(b"{") + body.count(b","))
+    return found
 
 
 class Live(Tail):
@@ -77,7 +92,7 @@ class Recent:
             live.head, live.told = head, time.monotonic()
             self._logs[task] = live  # the latest is the last to go
             if fresh:
-                self._extend(live, fresh, size + 512 * len(fresh))
+                self._extend(live, fresh, memory(fresh, size))
         while self._logs and (self._size > ROOM or len(self._logs) > LOGS):
             self._size -= self._logs.pop(next(iter(self._logs))).size
 

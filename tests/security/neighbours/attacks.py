@@ -326,7 +326,6 @@ ATTACKS: dict[str, Attack] = {
     "streams that nobody reads": holding(
         lambda at: at.head("/message:stream", len(STREAM)) + STREAM, 300
     ),
-    "more tasks than slots": many_tasks,
     "long names": posting(
         "/message:send", lambda: message(b'{"text":"a"}', b',"taskId":"%b"' % (b"t" * 10**6)), 8
     ),
@@ -341,6 +340,8 @@ ATTACKS: dict[str, Attack] = {
     "cookies": posting("/message:send", lambda: message(b'{"text":"a"}'), 8, COOKIES),
     "walking through ids": walking,
     "guessed tokens": guessing,
+    # the last: what it leaves behind goes on for long
+    "more tasks than slots": many_tasks,
 }
 
 
