@@ -179,7 +179,7 @@ class InvalidRequest(A2AError):
 class AmbiguousRequest(InvalidRequest):
     """What may stand only once in a request stands there again, so that readers could differ."""
 
-    reason, text, transport = "AMBIGUOUS_REQUEST", "A header is repeated", True
+    text, transport = "A header is repeated", True
 
 
 class MethodNotFound(A2AError):
