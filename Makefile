@@ -26,7 +26,7 @@ demo: $(STAMP)
 	@$(BIN)/dragoman demo $(if $(ONCE),--once)
 
 test: check
-	$(BIN)/python -m pytest -n 2 --dist loadfile -rs
+	$(BIN)/python -m pytest -n 3 --dist loadfile -rs
 
 interop: $(STAMP)
 	INTEROP=full $(BIN)/python -m pytest -p tests.interop.report -n 2 --dist loadfile -rs tests/interop
