@@ -90,3 +90,24 @@ async def test_a_task_that_is_looked_at_is_the_one_that_was_asked_for() -> None:
         with pytest.raises(InvalidAgentResponse, match="asked for task t and told u"):
             async for _ in client.task("t").subscribe():
                 pass
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_a_stream_that_ends_with_the_end_of_another_task(binding: str) -> None:
+    """As agents do that give the failure of a task another id."""
+
+    def failing() -> Iterator[Any]:
+        yield begun()
+        yield status(WORKING)
+        yield status(FAILED, "u")
+
+    async with (
+        telling(binding, failing) as stranger,
+        Client.connect(stranger.card, attempts=1) as client,
+        client.stream("x") as stream,
+    ):
+        told = [event async for event in stream]
+        assert len(told) == 3
+        assert stream.result.state is FAILED
+        assert stream.task is not None
+        assert stream.task.id == "t"

@@ -80,6 +80,8 @@ class Stream:
         self._weigh_at = client.limits.task // EXPANSION
         """The bytes that must have come before it is worth while to weigh the task."""
         self._strays = 0
+        self._ending: TaskStatusUpdateEvent | None = None
+        """The end of another task, if that was told last."""
         """How many of them were of other tasks."""
         self._number = 0
         """The last place that the agent told."""
@@ -333,6 +335,13 @@ class Stream:
                 if meter.bytes > self._weigh_at:
                     self._bound()
             self._last = event
+            self._ending = None
+            yield event
+        if self._ending is not None and folding.id and not self._over():
+            # There are agents that give the failure of a task another id, and then end the stream.
+            event = replace(self._ending, task_id=folding.id)
+            self._take(event)
+            self._last = event
             yield event
 
     def _skips(self, event: Event) -> bool:
@@ -345,6 +354,8 @@ class Stream:
         if not self._stray(event):
             return False
         self._strays += 1
+        ended = isinstance(event, TaskStatusUpdateEvent) and event.status.state.terminal
+        self._ending = event if ended else None  # type: ignore[assignment]
         if self._strays == 1:  # an agent that does so may do so often
             logger.warning(
                 "the agent sent an event of another task on the stream of task %s; "
@@ -378,6 +389,7 @@ class Stream:
         request: SendMessageRequest | SubscribeToTaskRequest,
         headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[StreamResponse]:
+        self._ending = None
         found, spans = self._client.headers(headers), self._client.spans
         span = None
         if spans is not None:
