@@ -40,7 +40,7 @@ PIECE = 32 * 1024
 """What is scanned in one call."""
 LATELY = 60.0
 """How long it is remembered who had a large answer."""
-SHARE = 4
+SHARE = 8
 """Between two large bodies the event loop has this many times as long for everything else."""
 
 _encode = msgspec.json.Encoder().encode
