@@ -361,7 +361,7 @@ async def main(url: str, port: str, token: str, seconds: str, *names: str) -> No
         print(f"end {name} {json.dumps(target.counts)}", flush=True)  # noqa: T201
 
 
-STREAM = message(b'{"text":"much 100000"}')
+STREAM = message(b'{"text":"much 1000000"}')
 
 if __name__ == "__main__":
     os.environ["GRPC_VERBOSITY"] = "NONE"
