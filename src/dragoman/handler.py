@@ -16,9 +16,11 @@ from dragoman.dialects.protojson import explain
 from dragoman.errors import InvalidParams
 from dragoman.threads import Threads
 from dragoman.turn import Turn
-from dragoman.types import Message
+from dragoman.types import Artifact, Message, Part, TaskArtifactUpdateEvent
 
 BATCH = 64
+SMALL = 64 * 1024
+"""What is smaller is encoded at once, without waiting for a slot."""
 
 
 class Sink(Protocol):
@@ -36,6 +38,9 @@ class Sink(Protocol):
 
     async def relieve(self) -> None:
         """Until there is room again."""
+
+    async def slot(self) -> None:
+        """Until a large value may be taken, in the step that follows."""
 
 
 class Handler:
@@ -113,6 +118,23 @@ class Handler:
 # ---- running -------------------------------------------------------------------------------
 
 
+def large(value: Any) -> bool:
+    """Whether it takes long to encode what an author said."""
+    kind = type(value)
+    if kind is str or kind is bytes:
+        return len(value) > SMALL
+    parts: Any = ()
+    if kind is TaskArtifactUpdateEvent:
+        parts = value.artifact.parts
+    elif kind is Artifact or kind is Message:
+        parts = value.parts
+    elif kind is Part:
+        parts = (value,)
+    elif kind is list:
+        return any(map(large, value))
+    return sum(len(part.text or part.raw or "") for part in parts) > SMALL
+
+
 def _begin(sink: Sink, call: Callable[..., Any], args: list[Any]) -> Any:
     sink.begin()
     return call(*args)
@@ -122,6 +144,8 @@ async def _from_async(values: AsyncGenerator[Any, Any], sink: Sink) -> None:
     put = sink.put
     try:
         async for value in values:
+            if large(value):
+                await sink.slot()
             if put(value):
                 await sink.relieve()
     except BaseException:
@@ -138,6 +162,8 @@ async def _from_any(value: Any, turn: Turn, sink: Sink, threads: Threads) -> Non
     elif inspect.isawaitable(value):
         await _from_any(await value, turn, sink, threads)
     else:
+        if large(value):
+            await sink.slot()
         sink.finish(value)
 
 
@@ -161,11 +187,18 @@ async def _from_sync(
         except BaseException as error:  # noqa: BLE001 - it is raised where the handler runs
             faults.append(error)
 
+    async def feed_large(value: Any) -> None:
+        await sink.slot()
+        feed(value)
+
     def pump() -> None:
         if not begun:
             sink.begin()
         for count, value in enumerate(values, start=1):
-            loop.call_soon_threadsafe(feed, value)
+            if large(value):
+                asyncio.run_coroutine_threadsafe(feed_large(value), loop).result()
+            else:
+                loop.call_soon_threadsafe(feed, value)
             if turn.canceled or faults:
                 values.close()
                 return

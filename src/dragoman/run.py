@@ -23,8 +23,10 @@ from dragoman.bell import Bell
 from dragoman.dialects import v1_0
 from dragoman.errors import A2AError, InvalidAgentResponse, Unavailable
 from dragoman.events import Entry, Event, Reply
+from dragoman.handler import large
 from dragoman.lifecycle import IllegalEvent, advance
 from dragoman.lineage import origin
+from dragoman.pace import Pace
 from dragoman.settings import Settings
 from dragoman.store import LARGE, Claim, Query, Stale, Store
 from dragoman.telemetry import CORRELATION, TASK, audit, logger
@@ -67,6 +69,7 @@ class Working(Protocol):
     loop: asyncio.AbstractEventLoop
     states: dict[str, Any]
     threads: Threads
+    pace: Pace
     timed: Callable[[float], None] | None
 
     async def hand_back(self, run: Run) -> None:
@@ -184,10 +187,16 @@ class Run:
         await self._landing()
         await asyncio.sleep(0)
 
+    async def slot(self) -> None:
+        """Until a large value may be taken: one handler that says much must not block others."""
+        await self.worker.pace.next()
+
     async def emit(self, event: Event) -> None:
         """Take what a coroutine says."""
         if self.closing:
             return await Over(self.handler.name).emit(event)
+        if large(event):
+            await self.slot()
         self._say(event)
         if self._much():
             await self.relieve()

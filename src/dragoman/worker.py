@@ -22,6 +22,7 @@ from dragoman.bell import Bell
 from dragoman.errors import Unavailable
 from dragoman.metrics import Metrics
 from dragoman.otel import Spans
+from dragoman.pace import Pace
 from dragoman.run import Run
 from dragoman.settings import Settings
 from dragoman.store import NOBODY, Claim, Head, Party, Store, party
@@ -67,13 +68,15 @@ class Worker:
         """What the agents' lifespans yielded."""
         self.runs: dict[str, Run] = {}
         self._half = max(1, settings.max_running // 2)
+        """The most that one owner may run while others wait."""
         self._alone = settings.max_running - settings.max_running // RESERVED
         """The most slots of one owner, also where nobody else waits: the first that comes then need
         not wait for a turn to end."""
-        """The most that one owner may run while others wait."""
         self._shares: dict[Party, int] = {}
         """How many runs each owner has."""
         self.threads = Threads(settings.threads)
+        self.pace = Pace()
+        """Lets one large output at a time be encoded."""
         self._zombies: set[asyncio.Task[None]] = set()
         self._draining = False
         self._drained = asyncio.Event()

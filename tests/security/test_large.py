@@ -16,10 +16,11 @@ import pytest
 import uvloop
 
 from dragoman import Agent, App, Turn
-from dragoman.bindings.body import Turns, check, scan
+from dragoman.bindings.body import check, scan
 from dragoman.dialects.protobuf import V1
 from dragoman.dialects.protobuf.wellknown import framed
 from dragoman.errors import InvalidRequest, LimitExceeded, Unavailable
+from dragoman.pace import Pace
 from dragoman.security.budget import SMALL, ByteBudget
 from dragoman.types import SendMessageRequest
 from tests.faults.raw import connect
@@ -138,11 +139,11 @@ async def test_what_is_decoded_holds_nobody_up() -> None:
         assert sorted(waits)[-1] > 4 * sorted(waits)[0]
 
 
-async def test_turns_are_handed_on_when_somebody_gives_up() -> None:
-    turns = Turns()
-    await turns.next()
-    gone = asyncio.ensure_future(turns.next())
-    other = asyncio.ensure_future(turns.next())
+async def test_the_pace_goes_on_when_somebody_gives_up() -> None:
+    pace = Pace()
+    await pace.next()
+    gone = asyncio.ensure_future(pace.next())
+    other = asyncio.ensure_future(pace.next())
     await asyncio.sleep(0)
     gone.cancel()
     async with asyncio.timeout(5):
@@ -308,13 +309,13 @@ async def test_bodies_that_wait_to_be_decoded_have_a_budget() -> None:
     async with server(max_in_flight=8 * MEGABYTE) as found:
         app: App = found.config.loaded_app
         async with httpx.AsyncClient(base_url=found.url, timeout=30) as http:
-            app.bodies.turns._busy = True  # somebody is at it
+            app.bodies.pace._busy = True  # somebody is at it
             post = {"content": body, "headers": {"content-type": JSON}}
             waiting = [asyncio.ensure_future(http.post("/message:send", **post)) for _ in range(4)]  # type: ignore[arg-type]
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             assert {one.result().status_code for one in done} == {429}
-            await until(lambda: len(app.bodies.turns._waiting) >= 1)
-            app.bodies.turns._free()
+            await until(lambda: len(app.bodies.pace._waiting) >= 1)
+            app.bodies.pace._free()
             statuses = [one.status_code for one in await asyncio.gather(*waiting)]
             assert set(statuses) == {200, 429}
         assert app.bodies.budget.used == 0

@@ -15,7 +15,8 @@ import pytest
 
 from dragoman import Agent, Message, Part, Role, TaskState, Turn
 from dragoman.errors import InvalidParams
-from dragoman.handler import Handler, structured
+from dragoman.handler import SMALL, Handler, structured
+from dragoman.pace import Pace
 from dragoman.telemetry import TASK
 from dragoman.testing import Rehearsal, message, rehearse
 from dragoman.types import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
@@ -109,6 +110,28 @@ def shape(events: Any) -> list[str]:
         event.status.state.name if isinstance(event, TaskStatusUpdateEvent) else "artifact"
         for event in events
     ]
+
+
+async def says_much(turn: Turn) -> None:
+    """A coroutine that says it itself."""
+    await turn.emit(turn.artifact(turn.text))
+
+
+@pytest.mark.parametrize("kind", [agenerator, coroutine, function, generator, says_much])
+async def test_large_outputs_are_encoded_one_at_a_time(
+    kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[Pace] = []
+    following = Pace.next
+
+    async def next_one(pace: Pace) -> None:
+        waited.append(pace)
+        await following(pace)
+
+    monkeypatch.setattr(Pace, "next", next_one)
+    for size, count in ((SMALL, 0), (SMALL + 1, 1)):
+        found = await run(kind, "a" * size)
+        assert (found.text, len(waited)) == ("a" * size, count)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import Any, Protocol, TypeVar
@@ -19,6 +18,7 @@ import msgspec
 from msgspec import UNSET
 
 from dragoman.errors import A2AError, InvalidRequest, TooSlow
+from dragoman.pace import Pace
 from dragoman.security.budget import SMALL, ByteBudget
 from dragoman.security.limits import Proxies, customer
 from dragoman.settings import Settings
@@ -40,8 +40,6 @@ PIECE = 32 * 1024
 """What is scanned in one call."""
 LATELY = 60.0
 """How long it is remembered who had a large answer."""
-SHARE = 8
-"""Between two large bodies the event loop has this many times as long for everything else."""
 
 _encode = msgspec.json.Encoder().encode
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
@@ -95,7 +93,7 @@ class Bodies:
         self.secure: Headers = (*self.always, *strict)
         self.loop: asyncio.AbstractEventLoop | None = None
         self.budget = ByteBudget(settings.max_in_flight)
-        self.turns = Turns()
+        self.pace = Pace()
         self.large: dict[str, float] = {}
         """Who has had a large answer lately, and when: the next ones are encoded in turn."""
         self.proxies = Proxies(settings.proxies)
@@ -137,7 +135,7 @@ class Bodies:
     async def run(self) -> None:
         """Look after them until cancelled."""
         self.loop = asyncio.get_running_loop()
-        self.turns, self._computing = Turns(), asyncio.Lock()  # those of this loop
+        self.pace, self._computing = Pace(), asyncio.Lock()  # those of this loop
         limit = self.settings.body_timeout
         while True:
             await asyncio.sleep(min(SOON, limit / 2))
@@ -181,7 +179,7 @@ class Bodies:
         else:
             seen = await self._count(body, depth, elements)
         if seen > HEAVY or len(body) > LARGE:
-            await self.turns.next()
+            await self.pace.next()
 
     def remember(self, who: str) -> None:
         """Somebody has a large answer."""
@@ -219,45 +217,6 @@ def bulk(answer: object) -> int:
                 data = b"" if part.data is UNSET else _encode(part.data)
                 size += len(part.text or part.raw or data)
     return size
-
-
-class Turns:
-    """Lets one large piece of work into the event loop at a time. After each, the loop has `SHARE`
-    times as long for all others."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._busy = False
-
-    async def next(self) -> None:
-        """Until it is this one's turn: its work is what it does before it next waits."""
-        if self._busy:
-            future = asyncio.get_running_loop().create_future()
-            self._waiting.append(future)
-            try:
-                await future
-            except asyncio.CancelledError:
-                if future.done() and not future.cancelled():
-                    self._begin()  # its turn had come: hand it on
-                raise
-        self._begin()
-
-    def _begin(self) -> None:
-        self._busy = True
-        loop = asyncio.get_running_loop()
-        # what is called soon runs when the work of this step is done
-        loop.call_soon(self._done, loop, time.perf_counter())
-
-    def _done(self, loop: asyncio.AbstractEventLoop, began: float) -> None:
-        loop.call_later(SHARE * (time.perf_counter() - began), self._free)
-
-    def _free(self) -> None:
-        while self._waiting:
-            future = self._waiting.popleft()
-            if not future.done():
-                future.set_result(None)
-                return
-        self._busy = False
 
 
 def check(body: bytes, max_depth: int, max_elements: int) -> int:

@@ -218,7 +218,7 @@ class Exchange:
     async def in_turn(self, call: Call) -> None:
         """Wait until an answer may be encoded, if this caller has had a large one lately."""
         if self._who(call) in self.bodies.large:
-            await self.bodies.turns.next()
+            await self.bodies.pace.next()
 
     def reserve(self, size: int, call: Call | None = None) -> None:
         """Count the bytes of a large answer as under way; errors if too many are."""
