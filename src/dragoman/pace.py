@@ -11,15 +11,16 @@ SHARE = 8
 
 
 class Pace:
-    """Lets one large piece of work into the event loop at a time. After each, the loop has `SHARE`
-    times as long for all others."""
+    """Lets one large piece of work into the event loop at a time, and others run before the
+    next."""
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._busy = False
 
-    async def next(self) -> None:
-        """Until it is this one's turn: its work is what it does before it next waits."""
+    async def next(self, share: int = SHARE) -> None:
+        """Until it is this one's turn: its work is what it does before it next waits. After it the
+        loop has `share` times as long for others."""
         if self._busy:
             future = asyncio.get_running_loop().create_future()
             self._waiting.append(future)
@@ -27,18 +28,18 @@ class Pace:
                 await future
             except asyncio.CancelledError:
                 if future.done() and not future.cancelled():
-                    self._begin()  # its turn had come: hand it on
+                    self._begin(share)  # its turn had come: hand it on
                 raise
-        self._begin()
+        self._begin(share)
 
-    def _begin(self) -> None:
+    def _begin(self, share: int) -> None:
         self._busy = True
         loop = asyncio.get_running_loop()
         # what is called soon runs when the work of this step is done
-        loop.call_soon(self._done, loop, time.perf_counter())
+        loop.call_soon(self._done, loop, time.perf_counter(), share)
 
-    def _done(self, loop: asyncio.AbstractEventLoop, began: float) -> None:
-        loop.call_later(SHARE * (time.perf_counter() - began), self._free)
+    def _done(self, loop: asyncio.AbstractEventLoop, began: float, share: int) -> None:
+        loop.call_later(share * (time.perf_counter() - began), self._free)
 
     def _free(self) -> None:
         while self._waiting:

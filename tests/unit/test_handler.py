@@ -124,9 +124,9 @@ async def test_large_outputs_are_encoded_one_at_a_time(
     waited: list[Pace] = []
     following = Pace.next
 
-    async def next_one(pace: Pace) -> None:
+    async def next_one(pace: Pace, *share: int) -> None:
         waited.append(pace)
-        await following(pace)
+        await following(pace, *share)
 
     monkeypatch.setattr(Pace, "next", next_one)
     for size, count in ((SMALL, 0), (SMALL + 1, 1)):

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import UNSET
 
 from dragoman.errors import A2AError, InvalidRequest, TooSlow
-from dragoman.pace import Pace
+from dragoman.pace import SHARE, Pace
 from dragoman.security.budget import SMALL, ByteBudget
 from dragoman.security.limits import Proxies, customer
 from dragoman.settings import Settings
@@ -178,7 +178,9 @@ class Bodies:
             seen = check(body, depth, elements)
         else:
             seen = await self._count(body, depth, elements)
-        if seen > HEAVY or len(body) > LARGE:
+        if len(body) > LARGE:  # what follows costs as much again: it is stored, and read by a turn
+            await self.pace.next(2 * SHARE)
+        elif seen > HEAVY:
             await self.pace.next()
 
     def remember(self, who: str) -> None:
