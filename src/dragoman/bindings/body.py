@@ -96,6 +96,10 @@ class Bodies:
         self.pace = Pace()
         self.large: dict[str, float] = {}
         """Who has had a large answer lately, and when: the next ones are encoded in turn."""
+        self.whole = min(SMALL, settings.max_body)
+        """A body that comes whole, and is no larger, is not counted."""
+        self._light = HEAVY if settings.max_elements >= HEAVY else -1
+        self._depth = settings.max_depth
         self.proxies = Proxies(settings.proxies)
         self._computing = asyncio.Lock()
         """One at a time: each thread that computes slows the event loop down."""
@@ -105,8 +109,8 @@ class Bodies:
         """The address whose budget a request counts against."""
         return customer(self.proxies.origin(request.peer, request.every(b"x-forwarded-for")))
 
-    async def wait(self, body: Awaitable[bytes], arriving: Arriving) -> bytes:
-        """The body; TooSlow if it does not arrive in time."""
+    async def wait(self, body: Awaitable[R], arriving: Arriving) -> R:
+        """The body, or a part of it; TooSlow if it does not arrive in time."""
         task = asyncio.current_task(self.loop)
         assert task is not None
         self._arriving[task] = arriving
@@ -164,11 +168,7 @@ class Bodies:
 
     def light(self, body: bytes) -> bool:
         """Whether a body may be decoded without more ado."""
-        settings = self.settings
-        return (
-            len(body) <= HEAVY <= settings.max_elements
-            and body.count(b"[") + body.count(b"{") <= settings.max_depth
-        )
+        return len(body) <= self._light and body.count(b"[") + body.count(b"{") <= self._depth
 
     async def admit(self, body: bytes) -> None:
         """Wait until a body may be decoded, in the step that follows. InvalidRequest if it has too

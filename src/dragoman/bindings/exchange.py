@@ -176,7 +176,11 @@ class Exchange:
             raise _too_large(settings.max_body)
         arriving = Arriving()
         try:
-            found = await self.bodies.wait(self._read(settings.max_body, arriving), arriving)
+            message = await self.bodies.wait(self.receive(), arriving)
+            found: bytes = message.get("body", b"")
+            if message.get("more_body") or not 0 < len(found) <= self.bodies.whole:
+                rest = self._read(message, settings.max_body, arriving)
+                found = await self.bodies.wait(rest, arriving)
             if not self.bodies.light(found):
                 await self.bodies.admit(found)
         finally:
@@ -195,10 +199,10 @@ class Exchange:
         if b"origin" in self.headers or self.header(b"sec-fetch-site") == "cross-site":
             raise MediaTypeNotAccepted("Content-Type must be application/json, and is missing")
 
-    async def _read(self, limit: int, arriving: Arriving) -> bytes:
+    async def _read(self, message: Any, limit: int, arriving: Arriving) -> bytes:
+        """The body of which this message is the first."""
         chunks: list[bytes] = []
         while True:
-            message = await self.receive()
             if message["type"] == "http.disconnect":
                 raise Gone
             chunk: bytes = message.get("body", b"")
@@ -210,6 +214,7 @@ class Exchange:
             if not more:
                 return b"".join((*chunks, chunk)) if chunks else chunk
             chunks.append(chunk)
+            message = await self.receive()
 
     def _declared(self) -> int:
         length = self.headers.get(b"content-length", b"0")
