@@ -208,6 +208,7 @@ def test_what_belongs_together_in_kubernetes() -> None:
         for each in documents()
         if each["kind"] == "Deployment"
     }
+    assert {name for kind, name in found if kind == "PodDisruptionBudget"} == set(labels)
     for (kind, _), each in found.items():
         if kind == "Service":
             assert each["spec"]["selector"].items() <= labels["dragoman-serve"].items()
