@@ -7,18 +7,19 @@ STAMP := .venv/.stamp
 BENCH_STAMP := .venv/.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test interop soak fuzz check format proto bench wheel clean
+.PHONY: help demo test docs interop soak fuzz check format proto bench wheel clean
 
 help:
 	@echo "make demo    three agents plan a trip, and one is killed (ONCE=1 ends after one round)"
 	@echo "make test    set up, check and run all tests"
+	@echo "make docs    try the blocks, links and tables of the pages"
 	@echo "make interop every foreign client and server, in full; writes docs/interop.md"
 	@echo "make soak    crash it, cut its network and attack it for an hour (SCALE=0.1 for less)"
 	@echo "make fuzz    send it whatever it should not be sent (SECONDS=600; FUZZ_SEED=… again)"
 	@echo "make check   format, lint, types, import rules"
 	@echo "make format  put the format right"
 	@echo "make proto   compile the .proto files anew"
-	@echo "make bench   dragoman beside its peers (ARGS=--quick)"
+	@echo "make bench   dragoman beside its peers: more than an hour (ARGS=--quick for a small round)"
 	@echo "make wheel   build wheel and sdist"
 	@echo "make clean   remove what was made"
 
@@ -27,6 +28,9 @@ demo: $(STAMP)
 
 test: check
 	$(BIN)/python -m pytest -n 3 --dist loadfile -rs
+
+docs: $(STAMP)
+	$(BIN)/python -m pytest -rs tests/unit/test_docs.py tests/unit/test_pages.py tests/examples
 
 interop: $(STAMP)
 	INTEROP=full $(BIN)/python -m pytest -p tests.interop.report -n 2 --dist loadfile -rs tests/interop
@@ -57,7 +61,8 @@ wheel: $(STAMP)
 	$(BIN)/python -m build
 
 clean:
-	rm -rf .venv .peers dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .peers dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis benchmarks/out src/*.egg-info
+	find . -type d -name __pycache__ -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dragoman needs Python 3.11 or newer; try make PYTHON=python3.12")'

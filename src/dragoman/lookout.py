@@ -84,6 +84,8 @@ class Lookout:
             for agent, census in count.latest.items():
                 yield (agent,), figure(census)
 
+        served = self._settings.grpc_port is not None
+        metrics.start(agents, ("jsonrpc", "http", "grpc") if served else ("jsonrpc", "http"))
         metrics.running.read = runs
         metrics.streams.read = lambda: [((), streams())]
         metrics.tasks.read = tasks

@@ -11,9 +11,11 @@ import os
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
 
 from dragoman._version import __version__
+from dragoman.operations import OPERATIONS
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 """What a page of figures is."""
@@ -21,6 +23,13 @@ QUICK = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 
 """The buckets of what a store does, in seconds."""
 LONG = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """The buckets of what an agent does, or what waits for one."""
+STARTED_VERSIONS = ("1.0", "0.3")
+"""The versions of A2A whose requests are counted from 0; older ones appear with their first."""
+STARTED_REQUESTS = ("ok", "INTERNAL_ERROR", "UNAVAILABLE")
+STARTED_REFUSALS = ("UNAUTHENTICATED", "RESOURCE_EXHAUSTED")
+STARTED_TURNS = ("completed", "failed", "lost")
+STARTED_DELIVERIES = ("delivered", "failed", "parked")
+"""The outcomes that are counted from 0."""
 
 Labels = tuple[str, ...]
 Sample = tuple[str, Labels, Labels, float]
@@ -36,6 +45,10 @@ class Counter:
     def __init__(self, name: str, help: str, *labels: str) -> None:
         self.name, self.help, self.labels = name, help, labels
         self.values: dict[Labels, float] = {} if labels else {(): 0}
+
+    def start(self, *key: str) -> None:
+        """Tell 0 for these values of the labels until it happens."""
+        self.values.setdefault(key, 0)
 
     def add(self, *key: str) -> None:
         """It happened once, with these values of the labels."""
@@ -188,6 +201,21 @@ class Metrics:
             *(self.rings, self.tasks, self.queue, self.oldest, self.lines, self.aside),
             *(self.unreadable, self.ready, self.store, info, *_process()),
         )
+
+    def start(self, agents: Iterable[str], bindings: Iterable[str]) -> None:
+        """Tell 0 for everything that alerts watch. Prometheus sees no increase in a series that
+        first appears with its first fault: that fault would raise no alert."""
+        bindings = tuple(bindings)
+        for agent in agents:
+            for binding, version in product(bindings, STARTED_VERSIONS):
+                for operation, outcome in product(OPERATIONS, STARTED_REQUESTS):
+                    self.requests.start(agent, operation.name, binding, version, outcome)
+            for binding, reason in product(bindings, STARTED_REFUSALS):
+                self.refused.start(agent, binding, reason)
+            for outcome in STARTED_TURNS:
+                self.turn.at(agent, outcome)
+            for outcome in STARTED_DELIVERIES:
+                self.deliveries.start(agent, outcome)
 
     def counting(self, ring: Callable[[str], None]) -> Callable[[str], None]:
         """The same, counted."""

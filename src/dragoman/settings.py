@@ -258,7 +258,7 @@ def load(
 ) -> Settings:
     """The settings in force. `texts` are arguments from a command line, not yet of their type.
     The file is the one given, `DRAGOMAN_CONFIG`, or `dragoman.toml` if it is there."""
-    environ = os.environ if environ is None else environ
+    environ = _without_service_links(os.environ if environ is None else environ)
     checks = checks or {}
     values: dict[str, Any] = dict(defaults or {})
     named = file or environ.get(PREFIX + "CONFIG")
@@ -279,6 +279,23 @@ def load(
     for name, text in (texts or {}).items():
         values[name] = _one(name, text, name, checks, strict=False)
     return Settings(**values)
+
+
+def _without_service_links(environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables without those that Kubernetes sets in each pod for a Service whose name begins
+    with dragoman, such as `DRAGOMAN_PORT=tcp://10.0.0.7:80`: nobody chose them."""
+    found = dict(environ)
+    for name in environ:
+        service = name.removesuffix("_SERVICE_HOST")
+        if service == name or not name.startswith(PREFIX):
+            continue
+        for link in environ:
+            if link.startswith((f"{service}_SERVICE_", f"{service}_PORT_")) or (
+                # a plain number there was chosen by somebody, and comes before the link
+                link == f"{service}_PORT" and "://" in environ[link]
+            ):
+                found.pop(link, None)
+    return found
 
 
 def _read(path: Path, checks: Checks) -> dict[str, Any]:

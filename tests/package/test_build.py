@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -115,11 +116,35 @@ def test_the_archive_of_the_sources(built: Built) -> None:
     for name in ("LICENSE", "README.md", "pyproject.toml", "PKG-INFO", "src/dragoman/py.typed"):
         assert name in names
     assert "tests/package/test_build.py" in names
+    assert "benchmarks/out" not in names
     assert not [n for n in names if "__pycache__" in n or n.startswith((".venv", ".git/", "dist"))]
+
+
+def test_links_lead_somewhere_in_the_archive_of_the_sources(built: Built) -> None:
+    with tarfile.open(built.sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+        names |= {above.as_posix() for name in names for above in Path(name).parents}
+        pages = [name for name in names if name.endswith(".md")]
+        for page in pages:
+            file = archive.extractfile(f"dragoman-{__version__}/{page}")
+            assert file is not None
+            for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", file.read().decode()):
+                found = os.path.normpath(Path(page).parent / target)
+                assert found in names, f"{page}: {target}"
+    assert {"README.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md"} <= set(pages)
+
+
+def test_this_version_is_in_the_changelog() -> None:
+    page = (ROOT / "CHANGELOG.md").read_text()
+    assert re.search(rf"^## {re.escape(__version__)} \(\d{{4}}-\d\d-\d\d\)$", page, re.MULTILINE)
 
 
 def test_what_it_says_of_itself(built: Built) -> None:
     found = metadata(built)
+    assert found["Author"] == "The dragoman authors"
+    assert found.get_all("Project-URL")
+    versions = [v.rpartition(" :: ")[2] for v in found.get_all("Classifier") or []]
+    assert {"3", "3.11", "3.12", "3.13"} <= set(versions)
     assert (found["Name"], found["Version"]) == ("dragoman", __version__)
     assert found["Requires-Python"] == ">=3.11"
     assert found["License-Expression"] == "Apache-2.0"

@@ -1,74 +1,37 @@
-"""What is in deploy/ fits what it deploys: commands, settings, ports, times and figures."""
+"""What is in deploy/ fits what it deploys: commands, settings, ports and times."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shlex
-import shutil
-import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import kubernetes_validate as validate
 import msgspec
-import promql_parser as promql
 import pytest
 import yaml
 
-from dragoman import App, settings
+from dragoman import App, __version__, settings
 from dragoman.cli import _parser
-from dragoman.client import Client
-from dragoman.metrics import Metrics
 from dragoman.settings import PREFIX, Settings
-from dragoman.types import TaskState
+from tests.package.deployed import (
+    DEPLOY,
+    MANIFESTS,
+    UNITS,
+    compose,
+    dockerfile,
+    documents,
+    images,
+    pods,
+    units,
+)
 from tests.telemetry.offices import office, port
-from tests.telemetry.scraping import Scrape, scrape
 
-DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
-UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 KUBERNETES = "1.31"
-
-
-def documents() -> list[dict[str, Any]]:
-    """All manifests."""
-    return [found for path in MANIFESTS for found in yaml.safe_load_all(path.read_text())]
-
-
-def compose() -> dict[str, Any]:
-    """The services, with what they share filled in."""
-    found: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
-    return found
-
-
-def dockerfile() -> list[tuple[str, str]]:
-    """The instructions of the image."""
-    text = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")
-    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
-    return [(line.split(" ", 1)[0], line.split(" ", 1)[1]) for line in lines]
-
-
-def units(path: Path) -> list[tuple[str, str]]:
-    """The directives of a unit; their names repeat."""
-    lines = [line for line in path.read_text().splitlines() if line and line[0] not in "#["]
-    return [(line.partition("=")[0], line.partition("=")[2]) for line in lines]
-
-
-def pods() -> Iterator[tuple[str, dict[str, Any]]]:
-    """The pods of the manifests, by what they are of."""
-    for found in documents():
-        if found["kind"] in ("Deployment", "Job"):
-            yield found["metadata"]["name"], found["spec"]["template"]["spec"]
-
-
-def images() -> Iterator[tuple[str, dict[str, Any]]]:
-    """The services of the compose file that are ours."""
-    for name, service in compose()["services"].items():
-        if service["image"].startswith("dragoman"):
-            yield name, service
-
 
 # ---- commands ------------------------------------------------------------------------------
 
@@ -108,10 +71,20 @@ def variables() -> Iterator[tuple[str, str, str]]:
         if found["kind"] in ("ConfigMap", "Secret"):
             for key, value in (found.get("data") or found["stringData"]).items():
                 yield found["kind"], key, value
+    for name, pod in pods():
+        for given in pod["containers"][0].get("env", ()):
+            yield name, given["name"], given["value"]
     for name, value in dockerfile():
         if name == "ENV":
             for pair in shlex.split(value):
                 yield "Dockerfile", pair.partition("=")[0], pair.partition("=")[2]
+    for path in UNITS:
+        for name, value in units(path):
+            if name == "Environment":
+                yield path.name, value.partition("=")[0], value.partition("=")[2]
+    for path in (DEPLOY / "systemd").glob("*.env"):
+        for name, value in units(path):
+            yield path.name, name, value
 
 
 def test_each_setting_is_one() -> None:
@@ -154,6 +127,8 @@ def test_the_manifests_are_what_kubernetes_takes(path: Path) -> None:
 def test_the_probes_ask_for_what_is_there() -> None:
     values = {key: value for where, key, value in variables() if where == "ConfigMap"}
     numbers = {"http": Settings().port, "metrics": int(values["DRAGOMAN_METRICS_PORT"])}
+    (grpc,) = {int(v) for where, key, v in variables() if key == "DRAGOMAN_GRPC_PORT"}
+    numbers["grpc"] = grpc
     for name, pod in pods():
         (container,) = pod["containers"]
         ports = {found["name"]: found["containerPort"] for found in container.get("ports", ())}
@@ -166,6 +141,56 @@ def test_the_probes_ask_for_what_is_there() -> None:
             assert asked["port"] in ports
             assert asked["path"] == ("/readyz" if probe == "readinessProbe" else "/healthz")
     assert values["DRAGOMAN_METRICS_HOST"] == values["DRAGOMAN_HOST"] == "0.0.0.0"
+    (policy,) = (each for each in documents() if each["kind"] == "NetworkPolicy")
+    allowed = {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
+    assert allowed == set(numbers.values())
+    (service,) = (each for each in documents() if each["kind"] == "Service")
+    assert {port["targetPort"] for port in service["spec"]["ports"]} == {"http", "grpc"}
+
+
+def test_a_pod_gets_no_variables_of_a_service() -> None:
+    """The Service named dragoman would set DRAGOMAN_PORT to an address."""
+    for name, pod in pods():
+        assert pod["enableServiceLinks"] is False, name
+
+
+def test_a_pod_can_write_temporary_files() -> None:
+    for name, pod in pods():
+        (container,) = pod["containers"]
+        assert container["securityContext"]["readOnlyRootFilesystem"], name
+        (mounted,) = (m for m in container["volumeMounts"] if m["mountPath"] == "/tmp")
+        (volume,) = (v for v in pod["volumes"] if v["name"] == mounted["name"])
+        assert "emptyDir" in volume, name
+    for name, service in images():
+        assert service["read_only"], name
+        assert service["tmpfs"] == ["/tmp"], name
+
+
+def test_the_image_is_the_one_that_is_built() -> None:
+    """Not the latest: Kubernetes would fetch it each time, from a registry that has none."""
+    built = {
+        found
+        for path in (*DEPLOY.rglob("*"), *DEPLOY.parent.glob("docs/*.md"))
+        if path.is_file() and not path.name.endswith(".json")
+        for found in re.findall(r"\bdragoman:(\d[\w.]*|latest)\b", path.read_text())
+    }
+    assert built == {__version__}
+    for name, pod in pods():
+        (container,) = pod["containers"]
+        assert container["imagePullPolicy"] == "IfNotPresent", name
+
+
+def test_each_file_says_the_command_that_uses_it() -> None:
+    for path in DEPLOY.rglob("*"):
+        if path.is_dir() or path.suffix == ".json" or path.name.endswith(".dockerignore"):
+            continue
+        head = path.read_text().partition("\n\n")[0]
+        said = "\n".join(line for line in head.splitlines() if line.startswith("#"))
+        uses = (str(path.relative_to(DEPLOY.parent)), f"/etc/dragoman/{path.name}")
+        assert any(use in said for use in uses), path
+        if path.suffix != ".env":  # those go with a unit
+            tools = "docker|kubectl|helm|nginx|systemctl|promtool"
+            assert re.search(rf"\b({tools}) [-\w]", said), path
 
 
 def test_what_belongs_together_in_kubernetes() -> None:
@@ -183,12 +208,18 @@ def test_what_belongs_together_in_kubernetes() -> None:
         for each in documents()
         if each["kind"] == "Deployment"
     }
+    assert {name for kind, name in found if kind == "PodDisruptionBudget"} == set(labels)
     for (kind, _), each in found.items():
         if kind == "Service":
             assert each["spec"]["selector"].items() <= labels["dragoman-serve"].items()
         elif kind == "PodDisruptionBudget":
             matched = each["spec"]["selector"]["matchLabels"]
-            assert matched.items() <= labels["dragoman-serve"].items()
+            assert matched.items() <= labels[each["metadata"]["name"]].items()
+            # one worker must not keep its node from being drained
+            needed = 2 if "minAvailable" in each["spec"] else 0
+            assert (
+                found["Deployment", each["metadata"]["name"]]["spec"].get("replicas", 1) >= needed
+            )
         elif kind == "HorizontalPodAutoscaler":
             target = each["spec"]["scaleTargetRef"]
             assert (target["kind"], target["name"]) in found
@@ -196,7 +227,7 @@ def test_what_belongs_together_in_kubernetes() -> None:
             assert "replicas" not in found[target["kind"], target["name"]]["spec"]
 
 
-# ---- compose, Docker, systemd --------------------------------------------------------------
+# ---- compose, Docker --------------------------------------------------------------
 
 
 def test_what_belongs_together_in_compose() -> None:
@@ -233,147 +264,48 @@ def test_the_image() -> None:
     assert final["USER"] != "0"
     assert json.loads(final["ENTRYPOINT"]) == ["dragoman"]
     env = {key: value for where, key, value in variables() if where == "Dockerfile"}
-    assert env["DRAGOMAN_METRICS_PORT"] in final["HEALTHCHECK"]
-    exposed = [str(Settings().port), env["DRAGOMAN_METRICS_PORT"]]
+    (grpc,) = {value for _, key, value in variables() if key == "DRAGOMAN_GRPC_PORT"}
+    exposed = [str(Settings().port), env["DRAGOMAN_METRICS_PORT"], grpc]
     assert final["EXPOSE"].split() == exposed
+    arguments = dict(value.split("=", 1) for name, value in found if name == "ARG" and "=" in value)
+    base = r"python:3\.\d+-slim-\w+@sha256:[0-9a-f]{64}"
+    assert re.fullmatch(base, arguments["BASE"]), "a version and a digest, and not the latest"
+    stages = [value.split()[-1] for name, value in found if name == "FROM"]
     for name, value in found:
         if name == "FROM":
-            assert re.match(r"python:3\.\d+-slim-\w+", value), "a version, and not the latest"
+            assert value.split()[0] in ("${BASE}", *stages)
         if name == "COPY" and "--from" not in value:
             for source in value.split()[:-1]:
                 assert (DEPLOY.parent / source).exists()
-    extras = set(re.findall(r"\[([\w,]+)\]", (DEPLOY / "Dockerfile").read_text()))
-    assert len(extras) == 1, "what is built is what is installed"
     pyproject = (DEPLOY.parent / "pyproject.toml").read_text()
-    for extra in extras.pop().split(","):
+    for extra in arguments["EXTRAS"].split(","):
         assert re.search(rf"^{extra} = \[", pyproject, re.MULTILINE), extra
 
 
-HARDENED = {"NoNewPrivileges": "yes", "ProtectSystem": "strict", "DynamicUser": "yes"}
+def test_dependencies_have_a_layer_of_their_own() -> None:
+    """A change in the sources must not fetch and install all of them again."""
+    stages: list[list[str]] = []
+    for name, value in dockerfile():
+        if name == "FROM":
+            stages.append([value])
+        elif stages:
+            stages[-1].append(f"{name} {value}")
+    dependencies, _, final = stages
+    copied = {s for line in dependencies if line.startswith("COPY") for s in line.split()[1:-1]}
+    assert copied == {"pyproject.toml", "LICENSE", "src/dragoman/_version.py"}
+    installs = [line for line in final if "pip install" in line]
+    assert ["from=dependencies" in line for line in installs] == [True, False]
 
 
-@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
-def test_the_units(path: Path, tmp_path: Path) -> None:
-    found = dict(units(path))
-    assert found.items() >= HARDENED.items()
-    if shutil.which("systemd-analyze") is None:
-        pytest.skip("systemd is not installed")
-    unit = tmp_path / path.name.replace("@", "@booking")
-    shutil.copy(path, unit)
-    done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(unit)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    said = [line for line in done.stderr.splitlines() if path.name.split("@")[0] in line]
-    assert not said
-
-
-# ---- figures -------------------------------------------------------------------------------
-
-_METRIC = re.compile(r"\b((?:dragoman|process)_[a-z_]+)(?:\{([^}]*)\})?")
-ADDED = {"instance", "job", "le"}
-"""Labels that Prometheus adds, and that of buckets."""
-
-
-def queries() -> dict[str, str]:
-    """Every query, by where it is."""
-    dashboard = json.loads((DEPLOY / "grafana/dashboard.json").read_text())
-    found = {
-        f"{panel['title']} {target['refId']}": target["expr"]
-        for panel in dashboard["panels"]
-        for target in panel["targets"]
-    }
-    for variable in dashboard["templating"]["list"]:
-        if variable["type"] == "query":
-            found[variable["name"]] = variable["query"]
-    for group in yaml.safe_load((DEPLOY / "prometheus/alerts.yaml").read_text())["groups"]:
-        found |= {rule["alert"]: rule["expr"] for rule in group["rules"]}
-    for each in documents():
-        if each["kind"] == "HorizontalPodAutoscaler":
-            for metric in each["spec"]["metrics"]:
-                found["autoscaler"] = metric["external"]["metric"]["name"]
-    return found
-
-
-def filled(query: str) -> str:
-    """The query as Prometheus is asked, with a value for each variable of Grafana."""
-    dashboard = json.loads((DEPLOY / "grafana/dashboard.json").read_text())
-    values = {variable["name"]: "office" for variable in dashboard["templating"]["list"]}
-    values["__rate_interval"] = "5m"
-    query = re.sub(r"\$(\w+)", lambda found: values.get(found[1], found[0]), query)
-    # a function of Grafana's own, around what it asks for
-    return re.sub(r"^label_values\((.+), \w+\)$", r"\1", query)
-
-
-@pytest.mark.parametrize("where", queries())
-def test_each_query_is_understood(where: str) -> None:
-    query = filled(queries()[where])
-    assert "$" not in query, f"{where}: nobody fills in what is left in {query}"
-    try:
-        promql.parse(query)
-    except ValueError as error:
-        pytest.fail(f"{where}: {error}: {query}")
-
-
-def test_no_query_hides_another() -> None:
-    dashboard = json.loads((DEPLOY / "grafana/dashboard.json").read_text())
-    groups = yaml.safe_load((DEPLOY / "prometheus/alerts.yaml").read_text())["groups"]
-    told = sum(len(panel["targets"]) for panel in dashboard["panels"])
-    told += sum(variable["type"] == "query" for variable in dashboard["templating"]["list"])
-    told += sum(len(group["rules"]) for group in groups)
-    assert len(queries().keys() - {"autoscaler"}) == told, "two have the same name"
-
-
-@pytest.fixture
-async def scraped() -> Scrape:
-    """What a real server tells after some work."""
-    async with App(office(), metrics_port=0) as app, Client.connect(app=app) as client:
-        for text in ("x", "fail", "ask"):
-            await client.send(text)
-        return await scrape(port(app))
-
-
-async def test_every_figure_that_is_asked_for_is_told(scraped: Scrape) -> None:
-    declared = {figure.name: set(figure.labels) for figure in Metrics().figures}
-    names = scraped.names()
-    asked = set()
-    for where, query in queries().items():
-        found = _METRIC.findall(query)
-        assert found, where
-        for name, selector in found:
-            assert name in names, f"{where}: {name}"
-            asked.add(name)
-            base = name if name in declared else name.rsplit("_", 1)[0]
-            labels = declared[base] | ADDED
-            used = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", selector))
-            used |= {x for by in re.findall(r"by \(([^)]*)\)", query) for x in by.split(", ")}
-            assert used <= labels, f"{where}: {used - labels}"
-            seen = scraped.labels(name)
-            assert seen <= labels
-    unasked = {name for name, kind in scraped.kinds.items() if not any(name in a for a in asked)}
-    assert unasked <= {"dragoman_build_info", "process_open_fds", "process_start_time_seconds"}
-
-
-def test_the_values_of_labels_that_are_asked_for_exist() -> None:
-    from dragoman import errors
-
-    reasons = {
-        each.reason for each in vars(errors).values() if hasattr(each, "reason")
-    } | {"ok"}  # fmt: skip
-    endings = {state.name.lower() for state in TaskState} | {"lost", "replied", "handed_back"}
-    known = {
-        "reason": reasons,
-        "outcome": reasons | endings,
-        "state": endings | {"parked", "waiting"},
-        "operation": {"SendMessage"},
-    }
-    checked = 0
-    for where, query in queries().items():
-        for label, _, value in re.findall(r'(\w+)(=~|!=|=)"([^"$]+)"', query):
-            if label in known:
-                checked += 1
-                assert set(value.split("|")) <= known[label], where
-    assert checked > 5
+async def test_the_health_check_asks_the_port_that_is_set() -> None:
+    (check,) = (value for name, value in dockerfile() if name == "HEALTHCHECK")
+    _, *words = json.loads(check[check.index("[") :])
+    async with App(office(), metrics_port=0) as app:
+        for number, status in ((port(app), 0), (1, 1)):
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *words,
+                env={"DRAGOMAN_METRICS_PORT": str(number)},
+                stderr=asyncio.subprocess.DEVNULL,
+            )
+            assert await process.wait() == status

@@ -22,6 +22,11 @@ class Scrape:
         wanted = set(labels.items())
         return sum(v for (n, found), v in self.samples.items() if n == name and wanted <= found)
 
+    def having(self, name: str, **labels: str) -> dict[frozenset[tuple[str, str]], float]:
+        """The samples with these labels, by all of their labels."""
+        wanted = set(labels.items())
+        return {found: v for (n, found), v in self.samples.items() if n == name and wanted <= found}
+
     def names(self) -> set[str]:
         """What can be asked for, with the suffixes of histograms."""
         return {

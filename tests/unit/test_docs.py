@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from argparse import ArgumentParser
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
+from dragoman.cli import _parser
+from dragoman.client.binding import BINDINGS
 from dragoman.events import RESUME
 from dragoman.settings import DESCRIPTIONS, Settings
 
@@ -40,3 +44,45 @@ def test_links_lead_somewhere() -> None:
     for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")):
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def commands(
+    parser: ArgumentParser, *before: str
+) -> Iterator[tuple[tuple[str, ...], ArgumentParser]]:
+    """All commands below a parser, by their words."""
+    inner = {**getattr(parser, "inner", {})}
+    own = True
+    for action in parser._actions:
+        if isinstance(action.choices, dict):
+            inner |= action.choices
+            own = False
+    if own and before:
+        yield before, parser
+    for name, one in inner.items():
+        yield from commands(one, *before, name)
+
+
+def test_every_command_is_on_its_page() -> None:
+    page = (ROOT / "docs/cli.md").read_text()
+    told: set[tuple[str, ...]] = set()
+    table = page.partition("| command | does |\n|---|---|\n")[2].partition("\n\n")[0]
+    for row in table.splitlines():
+        for words in re.findall(r"`(?:dragoman )?([^`]+)`", re.split(r"(?<!\\)\|", row)[1]):
+            first, *rest = words.split()
+            names = rest[0].split("\\|") if rest and rest[0].islower() else []
+            if first == "completion":  # what follows are shells
+                names = []
+            told |= {(first, name) for name in names} or {(first,)}
+    assert told == {words for words, _ in commands(_parser())}
+
+
+def test_the_help_names_every_binding() -> None:
+    asked = 0
+    for words, parser in commands(_parser()):
+        shown = " ".join(parser.format_help().split())
+        if "--binding" in shown:
+            asked += 1
+            line = shown.partition("--binding NAME ")[2].partition(" --")[0]
+            for name in BINDINGS:
+                assert re.search(rf"(?<![\w+]){re.escape(name)}\b", line), words
+    assert asked > 5

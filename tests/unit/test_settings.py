@@ -123,6 +123,43 @@ def test_words_for_false(word: str) -> None:
     assert load(environ={"DRAGOMAN_PUSH": word}).push is False
 
 
+# ---- what Kubernetes sets ------------------------------------------------------------------
+
+
+def links(service: str) -> dict[str, str]:
+    """What Kubernetes sets in every pod of a namespace for one of its Services."""
+    name = service.upper().replace("-", "_")
+    port = f"{name}_PORT_80_TCP"
+    return {
+        f"{name}_SERVICE_HOST": "10.43.0.7",
+        f"{name}_SERVICE_PORT": "80",
+        f"{name}_SERVICE_PORT_HTTP": "80",
+        f"{name}_PORT": "tcp://10.43.0.7:80",
+        port: "tcp://10.43.0.7:80",
+        f"{port}_PROTO": "tcp",
+        f"{port}_PORT": "80",
+        f"{port}_ADDR": "10.43.0.7",
+    }
+
+
+@pytest.mark.parametrize("service", ["dragoman", "dragoman-grpc", "dragoman-metrics"])
+def test_the_links_of_a_service_with_our_name_are_no_settings(service: str) -> None:
+    assert load(environ=links(service)) == Settings()  # a warning would fail this, too
+
+
+def test_a_setting_beside_the_links_counts() -> None:
+    environ = links("dragoman") | links("dragoman-metrics")
+    chosen = {"DRAGOMAN_PORT": "8080", "DRAGOMAN_HOST": "0.0.0.0", "DRAGOMAN_URL": "https://x"}
+    found = load(environ=environ | chosen)
+    assert found == Settings(port=8080, host="0.0.0.0", url="https://x")
+
+
+def test_an_address_in_the_place_of_a_port_is_refused_where_there_is_no_service() -> None:
+    assert fault(environ={"DRAGOMAN_PORT": "tcp://10.43.0.7:80"}).startswith("DRAGOMAN_PORT: ")
+    other = {**links("dragoman-grpc"), "DRAGOMAN_PORT": "tcp://10.43.0.7:80"}
+    assert fault(environ=other).startswith("DRAGOMAN_PORT: ")
+
+
 # ---- what is refused, and how it is named --------------------------------------------------
 
 

@@ -85,7 +85,9 @@ def add(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
         "--insecure-http", action="store_true", help="send credentials over plain HTTP, too"
     )
     group.add_argument(
-        "--binding", metavar="NAME", help="JSONRPC or HTTP+JSON; by default the agent's choice"
+        "--binding",
+        metavar="NAME",
+        help="JSONRPC, HTTP+JSON or GRPC; by default the agent's choice",
     )
     group.add_argument(
         "--timeout", type=float, default=300.0, metavar="SECONDS", help="for one answer; 300"

@@ -37,11 +37,12 @@ def run(*, once: bool) -> int:
                 urls[name] = servers[name].url
             book_hotel(urls["hotel"])
             plan_trip(urls["travel"], servers["flight"])
-            show_more(urls)
             if not once:
+                show_more(urls)
                 say("\nThe agents stay up; Ctrl-C ends them.", BOLD)
                 while True:
                     time.sleep(3600)
+        say("\nThe agents have ended. Without --once they stay up, for you to try.", BOLD)
     except KeyboardInterrupt:
         say("\nbye")
     return 0

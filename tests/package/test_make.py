@@ -1,0 +1,52 @@
+"""The targets of the Makefile; none of them is run."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "Makefile").read_text()
+TARGETS = re.findall(r"^(\w+):", TEXT, re.MULTILINE)
+
+
+def plan(target: str) -> str:
+    """What make would do."""
+    program = shutil.which("make")
+    if program is None:
+        pytest.skip("make is not installed")
+    done = subprocess.run(
+        [program, "-n", target], cwd=ROOT, capture_output=True, text=True, check=True, timeout=30
+    )
+    return done.stdout
+
+
+def test_a_folder_with_the_name_of_a_target_does_not_stand_for_it() -> None:
+    (phony,) = re.findall(r"^\.PHONY: (.+)$", TEXT, re.MULTILINE)
+    assert set(phony.split()) == set(TARGETS)
+    for target in TARGETS:
+        assert "to be done" not in plan(target)
+
+
+def test_each_target_is_in_the_help() -> None:
+    for target in TARGETS:
+        assert target == "help" or f'"make {target} ' in TEXT, target
+
+
+def test_clean_removes_whatever_is_made() -> None:
+    words = plan("clean")
+    made = [line for line in (ROOT / ".gitignore").read_text().splitlines() if line.endswith("/")]
+    assert "benchmarks/out/" in made
+    for folder in made:
+        assert folder.rstrip("/") in words, f"{folder} stays"
+
+
+def test_docs_tries_files_that_are_there() -> None:
+    tried = re.findall(r"tests/\S+", plan("docs"))
+    assert tried
+    for path in tried:
+        assert (ROOT / path).exists(), path
