@@ -16,7 +16,7 @@ help:
 	@echo "make interop every foreign client and server, in full; writes docs/interop.md"
 	@echo "make soak    crash it, cut its network and attack it for an hour (SCALE=0.1 for less)"
 	@echo "make fuzz    send it whatever it should not be sent (SECONDS=600; FUZZ_SEED=… again)"
-	@echo "make check   format, lint, types, import rules"
+	@echo "make check   format, lint, types, import rules, the table of clauses"
 	@echo "make format  put the format right"
 	@echo "make proto   compile the .proto files anew"
 	@echo "make bench   dragoman beside its peers: more than an hour (ARGS=--quick for a small round)"
@@ -46,6 +46,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.spec.table --check
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -235,13 +235,12 @@ class Agent:
             )
 
     def admit(self, message: Message, skill: str) -> None:
-        """ContentTypeNotSupported if a part is of a type that neither agent nor skill takes."""
+        """ContentTypeNotSupported if a part is of a type that is not taken: the modes of the skill
+        count, or the agent's own where it has none."""
+        modes = (self.skills[skill].card.input_modes if skill else ()) or self.input_modes
         for index, part in enumerate(message.parts):
             if not part.media_type:
                 continue
-            modes = self.input_modes
-            if skill:
-                modes += self.skills[skill].card.input_modes
             if not any(admits(mode, part.media_type) for mode in modes):
                 raise ContentTypeNotSupported(
                     f"message.parts[{index}].mediaType: {part.media_type!r} is not among the "

@@ -15,7 +15,7 @@ from dragoman.bell import Bell
 from dragoman.bindings import card, http, jsonrpc, resource
 from dragoman.bindings.body import Bodies
 from dragoman.bindings.door import Door
-from dragoman.bindings.endpoint import METADATA, Endpoint, Identify
+from dragoman.bindings.endpoint import METADATA, Endpoint, Identify, origin
 from dragoman.bindings.exchange import Exchange, Gone, Receive, Scope, Send
 from dragoman.bindings.hosts import Hosts
 from dragoman.bindings.signer import JWKS
@@ -110,7 +110,7 @@ class App:
         self.bodies = Bodies(self.settings)
         self.hosts = Hosts(self.settings)
         """Which hosts are its own; a server tells it the address that it listens on."""
-        limits = outfit.limits(self.settings)
+        self._limits = limits = outfit.limits(self.settings)
         several = len(agents) > 1
         self.endpoints = {
             key: Endpoint(
@@ -164,19 +164,22 @@ class App:
         if kind == "websocket":
             return await send({"type": "websocket.close", "code": 1003})
         exchange = Exchange(scope, receive, send, self.bodies)
-        if not self._door.passes(exchange) and await self._door.stops(exchange):
-            return None
-        # (asking for the running loop is a system call before Python 3.12)
-        if self._loop is None or not self._loop.is_running():
-            try:
-                await self._first()
-            except Exception:
-                logger.exception("the application cannot start")
-                error = Unavailable("The agent is not started", headers={"retry-after": "5"})
-                if exchange.path == "/":
-                    return await jsonrpc.fail(exchange, error)
-                return await http.fail(exchange, error)
+        line = None
+        if self.settings.access_log:
+            line = exchange.follow(origin(exchange, self._limits))
         try:
+            if not self._door.passes(exchange) and await self._door.stops(exchange):
+                return None
+            # (asking for the running loop is a system call before Python 3.12)
+            if self._loop is None or not self._loop.is_running():
+                try:
+                    await self._first()
+                except Exception:
+                    logger.exception("the application cannot start")
+                    error = Unavailable("The agent is not started", headers={"retry-after": "5"})
+                    if exchange.path == "/":
+                        return await jsonrpc.fail(exchange, error)
+                    return await http.fail(exchange, error)
             if exchange.path == "/" and self._only is not None and scope["method"] == "POST":
                 await jsonrpc.serve(self._only, exchange)
             else:
@@ -186,6 +189,8 @@ class App:
         finally:
             if exchange.reserved:
                 exchange.release()
+            if line is not None:
+                line.write()
         return None
 
     async def _route(self, exchange: Exchange) -> None:
@@ -346,6 +351,8 @@ class App:
                                 self.settings,
                                 egress,
                                 metrics=lookout.metrics,
+                                spans=lookout.spans,
+                                names={key: agent.name for key, agent in self.agents.items()},
                             ).run()
                         )
                     if self.settings.watchdog:

@@ -94,8 +94,8 @@ class Lookout:
         metrics.oldest.read = lambda: each(lambda census: census.oldest)
         metrics.aside.read = lambda: each(lambda census: census.aside)
         metrics.unreadable.read = lambda: [((kind,), n) for kind, n in store.unreadable.items()]
-        metrics.ready.read = lambda: [((), self.pulse.up and not self._draining())]
-        metrics.store.read = lambda: [((), self.pulse.up)]
+        metrics.ready.read = lambda: [((), int(self.pulse.up and not self._draining()))]
+        metrics.store.read = lambda: [((), int(self.pulse.up))]
 
     def bell(self, bell: Bell) -> Bell:
         """The bell, whose rings are counted if figures are kept and others hear it."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dragoman._version import __version__
 from dragoman.errors import A2AError
+from dragoman.types import SendMessageRequest, SendMessageResponse, StreamResponse
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     from dragoman.metrics import Figure
 
 NAME = "dragoman"
+LONGEST = 512
+"""The most characters of an id in a span; a caller may have chosen it."""
+BINDINGS = {"JSONRPC": "jsonrpc", "HTTP+JSON": "http", "GRPC": "grpc"}
+"""How spans, figures and the access log write the bindings of a card."""
+About = Mapping[str, str | int]
 T = TypeVar("T")
 
 
@@ -41,22 +47,32 @@ class Spans:
 
     def __init__(self, tracer: Tracer) -> None:
         from opentelemetry import trace
+        from opentelemetry.context import Context
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         self._tracer = tracer
         self._present = trace.get_current_span
         self._use = trace.use_span
         self._extract = TraceContextTextMapPropagator().extract
+        self._nothing = Context
         self._kinds = trace.SpanKind
         self._error = trace.StatusCode.ERROR
 
     @contextmanager
     def open(
-        self, kind: str, name: str, about: Mapping[str, str], came: str = "", state: str = ""
+        self,
+        kind: str,
+        name: str,
+        about: About,
+        came: str = "",
+        state: str = "",
+        *,
+        apart: bool = False,
     ) -> Iterator[Span]:
         """A span of this kind (SERVER, CLIENT, CONSUMER) that is the present one in the block: a
-        child of the one before, or, if there is none, of the `traceparent` that came."""
-        span = self.begin(kind, name, about, came, state)
+        child of the one before, or, if there is none, of the `traceparent` that came. With `apart`
+        only of what came: what runs in the background is no part of what was open at its start."""
+        span = self.begin(kind, name, about, came, state, apart=apart)
         with self._use(span, True, record_exception=False, set_status_on_exception=False):
             try:
                 yield span
@@ -65,23 +81,37 @@ class Spans:
                 raise
 
     def begin(
-        self, kind: str, name: str, about: Mapping[str, str], came: str = "", state: str = ""
+        self,
+        kind: str,
+        name: str,
+        about: About,
+        came: str = "",
+        state: str = "",
+        *,
+        apart: bool = False,
     ) -> Span:
-        """The same, but it does not become the present one; whoever has it ends it."""
-        context = None
-        if came and not self._present().get_span_context().is_valid:
-            context = self._extract({"traceparent": came, "tracestate": state})
+        """The same, but it does not become the present one; whoever has it ends it. Attributes
+        that are empty are left out."""
+        context = self._nothing() if apart else None
+        if came and (apart or not self._present().get_span_context().is_valid):
+            context = self._extract({"traceparent": came, "tracestate": state}, context)
+        told = {name: value for name, value in about.items() if value != ""}
         return self._tracer.start_span(
-            name, context=context, kind=self._kinds[kind], attributes=about
+            name, context=context, kind=self._kinds[kind], attributes=told
         )
 
     async def around(self, span: Span, items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-        """These items, got within the span, which ends with them."""
+        """These items, got within the span, which ends with them. The first says what it is
+        about."""
+        first = True
         try:
             while True:
                 # not over a yield: whoever iterates has a context of its own
                 with self._use(span, record_exception=False, set_status_on_exception=False):
                     item = await anext(items)
+                if first:
+                    first = False
+                    span.set_attributes(ids(item))
                 yield item
         except StopAsyncIteration:
             return
@@ -92,9 +122,33 @@ class Spans:
             span.end()
             await items.aclose()
 
-    def failed(self, span: Span, why: str) -> None:
-        """Say that it went wrong."""
+    def failed(self, span: Span, why: str, kind: str = "") -> None:
+        """Say that it went wrong, and by which kind of error if that says more."""
         span.set_status(self._error, why)
+        span.set_attribute("error.type", kind or why)
+
+
+def subject(value: object) -> tuple[str, str]:
+    """The ids of the task and of the context that a request or an answer names; empty if none."""
+    if isinstance(value, SendMessageRequest):
+        value = value.message
+    elif isinstance(value, SendMessageResponse):
+        value = value.task or value.message
+    elif isinstance(value, StreamResponse):
+        value = value.task or value.message or value.status_update or value.artifact_update
+    task = getattr(value, "task_id", "") or getattr(value, "id", "")
+    return _id(task), _id(getattr(value, "context_id", ""))
+
+
+def _id(found: object) -> str:
+    return found if isinstance(found, str) and len(found) <= LONGEST else ""
+
+
+def ids(value: object) -> dict[str, str]:
+    """The same as attributes of a span."""
+    task, context = subject(value)
+    about = {"a2a.task.id": task, "gen_ai.conversation.id": context}
+    return {name: value for name, value in about.items() if value}
 
 
 def reason(error: BaseException) -> str:

@@ -13,9 +13,11 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextvars import Context
 from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -24,15 +26,20 @@ from dragoman.bell import Bell
 from dragoman.dialects import v0_1, v1_0
 from dragoman.dialects.v0_3 import rpc as v0_3
 from dragoman.errors import Unavailable
+from dragoman.events import Received
 from dragoman.metrics import Metrics
+from dragoman.otel import About, Spans
 from dragoman.reader import Past
 from dragoman.security import signature
 from dragoman.security.egress import Answer, Busy, Egress, Refused, Unreachable
 from dragoman.security.shares import Shares
 from dragoman.settings import Settings
 from dragoman.store import Line, Party, Store, Unreadable, party
-from dragoman.telemetry import logger
+from dragoman.telemetry import carry, logger
 from dragoman.types import TaskStatusUpdateEvent
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
 
 BATCH = 64
 LOOK = 256
@@ -52,6 +59,8 @@ READS = 64
 """The most reads of a log for one whole task."""
 LONGEST = 24 * 3600.0
 """The longest that a receiver can ask us to wait."""
+TRACES = 1024
+"""The most messages whose trace is remembered."""
 TOPIC = "push:"
 KINDS = {"1.0": "application/a2a+json"}
 
@@ -60,10 +69,22 @@ class Failure(Struct, frozen=True):
     """Why a delivery was not taken."""
 
     reason: str
+    kind: str
+    """The same in a word: the status that was answered, or the kind of error."""
     final: bool = False
     """There is no use in trying again."""
     after: float = 0.0
     """The receiver's own wish when to come again."""
+
+
+class Delivery(Struct, frozen=True):
+    """What is posted of one entry of a log, which may be nothing."""
+
+    number: int
+    body: bytes = b""
+    turn: int = 0
+    """The message that the entry's writer was working on; 0 if no turn wrote it."""
+    context: str = ""
 
 
 class Courier:
@@ -78,9 +99,14 @@ class Courier:
         egress: Egress,
         *,
         metrics: Metrics | None = None,
+        spans: Spans | None = None,
+        names: Mapping[str, str] = {},
     ) -> None:
+        """`names` has the agents' names by their keys, for spans."""
         self.agents = agents
         self.metrics = metrics
+        self.spans = spans
+        self.names = names
         self.store = store
         self.bell = bell
         self.settings = settings
@@ -97,6 +123,8 @@ class Courier:
         # one owner alone has `push_running`, and others find some left
         self._places = Shares(2 * settings.push_running)
         self._wake: Callable[[], None] = lambda: None
+        self._traces: dict[tuple[str, int], str] = {}
+        """The `traceparent` of messages, by task and number."""
 
     async def run(self) -> None:
         """Deliver for ever; a failing store is asked again later."""
@@ -134,7 +162,8 @@ class Courier:
             self._owners[owner] += 1
             self._held += 1
             self._moved.setdefault(host, time.monotonic())
-            task = group.create_task(self._deliver(line, host))
+            # a context of its own: what was open when this began is no part of a delivery
+            task = group.create_task(self._deliver(line, host), context=Context())
             task.add_done_callback(partial(self._left, host, owner))
         # at once, so that they share a commit
         await asyncio.gather(*(self._later(line, line.cursor, host) for line, host in back))
@@ -191,14 +220,16 @@ class Courier:
                     return  # deleted meanwhile
                 # one stretch: a log that never ends must not keep the place for itself
                 events = line.webhook.version == "1.0"
-                for number, body in await (self._events if events else self._tasks)(line):
-                    if body and (failure := await self._post(line, number, body)):
+                for item in await (self._events if events else self._tasks)(line):
+                    body = item.body
+                    attempt = line.attempts + 1 if cursor == line.cursor else 1
+                    if body and (failure := await self._post(line, item, attempt)):
                         await self._failed(line, cursor, failure)
                         return
                     if body:
                         self._count(line, "delivered")
                         sent += len(body)
-                    cursor = number
+                    cursor = item.number
                     self._moved[host] = time.monotonic()
                     if body and not await self.store.dispatched(line, cursor, wait=self.lease):
                         return  # deleted, or taken over
@@ -216,60 +247,111 @@ class Courier:
             logger.error("webhook %s: %s", line.webhook.config.id, error)  # its lease runs out
         except Unreadable as error:  # another attempt would not read more
             with _recording(line):
-                await self._failed(line, cursor, Failure(str(error), final=True))
+                await self._failed(line, cursor, Failure(str(error), "Unreadable", final=True))
         except Exception:
             logger.exception("webhook %s", line.webhook.config.id, extra={"task": line.task})
             with _recording(line):
-                await self._failed(line, cursor, Failure("internal error"))
+                await self._failed(line, cursor, Failure("internal error", "Exception"))
 
-    async def _events(self, line: Line) -> Iterable[tuple[int, bytes]]:
-        """The next entries of the log and what is posted of each, which may be nothing."""
+    async def _events(self, line: Line) -> Iterable[Delivery]:
+        """What is posted of the next entries of the log."""
         entries = await self.store.read(line.scope, line.task, line.cursor, BATCH)
-        return ((entry.number, v1_0.streamed(entry)) for entry in entries or ())
+        return (
+            Delivery(
+                *(entry.number, v1_0.streamed(entry), entry.turn),
+                getattr(entry.event, "context_id", ""),
+            )
+            for entry in entries or ()
+        )
 
-    async def _tasks(self, line: Line) -> Iterable[tuple[int, bytes]]:
+    async def _tasks(self, line: Line) -> Iterable[Delivery]:
         """The same for clients before 1.0, who are told by the whole task whenever its status
         changes. Many or large ones cost too much: then only the last one is posted."""
-        last, changes = line.cursor, list[int]()
+        last, changes = line.cursor, dict[int, int]()
         for _ in range(READS):
             entries = await self.store.read(line.scope, line.task, last, SHORT) or ()
             for entry in entries:
                 last = entry.number
                 if isinstance(entry.event, TaskStatusUpdateEvent):
-                    changes.append(last)
+                    changes[last] = entry.turn
             if len(entries) < SHORT:
                 record = await self.store.load(line.scope, line.task)
                 if record is None or record.head.last <= last:
                     break
         else:
             record = await self.store.load(line.scope, line.task)
-        skipped = (last, b"")
+        skipped = Delivery(last)
         if record is None or not changes:
             return [skipped]
         encode = v0_1.encode if line.webhook.version == "0.1" else v0_3.encode
         if len(changes) <= FEW and record.head.last <= SHORT:
             past = Past(self.store, line.scope, line.task)
             tasks = [(number, await past.at(number)) for number in changes]
-            found = [(number, encode(task)) for number, task in tasks if task is not None]
-            if sum(len(body) for _, body in found) <= SMALL:
+            found = [
+                Delivery(number, encode(task), changes[number], task.context_id)
+                for number, task in tasks
+                if task is not None
+            ]
+            if sum(len(item.body) for item in found) <= SMALL:
                 return [*found, skipped]
-        return [(changes[-1], encode(record.task)), skipped]
+        number, turn = changes.popitem()
+        return [Delivery(number, encode(record.task), turn, record.task.context_id), skipped]
 
-    async def _post(self, line: Line, number: int, body: bytes) -> Failure | None:
+    async def _post(self, line: Line, item: Delivery, attempt: int) -> Failure | None:
+        """Post it, as a part of the trace that its message came with."""
+        headers = self._headers(line, item.number, item.body)
+        trace = await self._trace(line, item.turn or 1)
+        if self.spans is None:
+            carry(headers, trace)
+            return await self._request(line, headers, item.body)
+        agent = line.scope.agent
+        about: About = {
+            "a2a.agent": agent,
+            "gen_ai.agent.name": self.names.get(agent, ""),
+            "a2a.task.id": line.task,
+            "gen_ai.conversation.id": item.context,
+            "a2a.webhook.id": line.webhook.config.id,
+            "a2a.attempt": attempt,
+            "http.request.method": "POST",
+            "server.address": self._host(line),
+        }
+        with self.spans.open("CLIENT", f"webhook {agent}", about, trace) as span:
+            carry(headers, trace)
+            failure = await self._request(line, headers, item.body, span)
+            if failure is not None:
+                self.spans.failed(span, failure.kind)
+            return failure
+
+    async def _request(
+        self, line: Line, headers: dict[str, str], body: bytes, span: Span | None = None
+    ) -> Failure | None:
         try:
             answer = await self.egress.post(
-                line.webhook.config.url,
-                body,
-                headers=self._headers(line, number, body),
-                owner=party(line.scope),
+                line.webhook.config.url, body, headers=headers, owner=party(line.scope)
             )
         except Refused as error:
-            return Failure(f"refused: {error}", final=True)
+            return Failure(f"refused: {error}", "Refused", final=True)
         except Busy:
             raise  # it was not tried
         except Unreachable as error:
-            return Failure(str(error))
+            return Failure(str(error), "Unreachable")
+        if span is not None:
+            span.set_attribute("http.response.status_code", answer.status)
         return _verdict(answer)
+
+    async def _trace(self, line: Line, number: int) -> str:
+        """The `traceparent` that this message of the log came with."""
+        key = line.task, number
+        if key not in self._traces:
+            try:
+                entries = await self.store.read(line.scope, line.task, number - 1, 1)
+            except Unreadable:  # what can be told is told without it
+                entries = ()
+            event = entries[0].event if entries else None
+            if len(self._traces) >= TRACES:
+                self._traces.clear()
+            self._traces[key] = event.trace if isinstance(event, Received) else ""
+        return self._traces[key]
 
     async def _failed(self, line: Line, cursor: int, failure: Failure) -> None:
         # what came before it was taken, so this one fails for the first time
@@ -358,4 +440,5 @@ def _verdict(answer: Answer) -> Failure | None:
     wish = answer.headers.get("retry-after", "")
     if wish.isascii() and wish.isdigit():
         after = min(float(wish[:8]), LONGEST)
-    return Failure(f"answered {answer.status}", final=answer.status == 410, after=after)
+    status = answer.status
+    return Failure(f"answered {status}", str(status), final=status == 410, after=after)

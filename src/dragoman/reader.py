@@ -95,12 +95,13 @@ class Stream:
         scope: Scope,
         task: str,
         *,
+        context: str,
         after: int,
         first: Entry | None = None,
         answer: int = 0,
         reset: bool = False,
     ) -> None:
-        self.task = task
+        self.task, self.context = task, context
         self.reset = reset
         """The first entry is a fresh start: the place that was asked for is not to be had."""
         self._store = reader.store

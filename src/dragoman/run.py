@@ -111,6 +111,8 @@ class Run:
     """Nothing can be written any more."""
     reason = ""
     """Why the handler was asked to stop."""
+    error = ""
+    """The kind of error that ended the handler."""
     held_until = math.inf
     """Until when the claim is certainly ours, by our own clock."""
 
@@ -488,6 +490,7 @@ class Run:
 
     def _invalid(self, error: InvalidAgentResponse) -> None:
         logger.error("handler %s: invalid agent response: %s", self.handler.name, error)
+        self.error = error.reason
         if not self.ended and not self.lost:
             reason = error.message.encode("utf-8", "replace").decode()
             self._say(self.turn.fail(f"{InvalidAgentResponse.text}: {reason}"), ours=True)
@@ -495,7 +498,7 @@ class Run:
     def _failed(self, error: BaseException) -> None:
         correlation = clock.uuid7()
         CORRELATION.set(correlation)
-        name = type(error).__name__
+        self.error = name = type(error).__name__
         logger.error("handler %s raised %s", self.handler.name, name, exc_info=error)
         if not self.ended and not self.lost:
             words = f"The agent failed ({name}); correlation id {correlation}"

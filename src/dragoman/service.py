@@ -147,7 +147,9 @@ class Service:
         head, number = accepted.head, accepted.number
         place = None if accepted.fresh else self._place(call, head.id)
         if place is not None and number <= place <= head.last:
-            return Stream(self.reader, scope, head.id, after=place, answer=number)
+            return Stream(
+                self.reader, scope, head.id, context=head.context, after=place, answer=number
+            )
         if number == 1 and (accepted.fresh or not head.born):
             first = Entry(1, birth(accepted.received))
         else:
@@ -165,6 +167,7 @@ class Service:
             self.reader,
             scope,
             head.id,
+            context=head.context,
             after=first.number,
             first=first,
             answer=number,
@@ -244,14 +247,20 @@ class Service:
         head = record.head
         place = self._place(call, head.id)
         if place is not None and 1 <= place <= head.last:
-            return Stream(self.reader, scope, head.id, after=place)
+            return Stream(self.reader, scope, head.id, context=head.context, after=place)
         if place is None and head.state.terminal:
             raise UnsupportedOperation(
                 f"Task has ended ({head.state.name.lower()}); there is nothing to subscribe to"
             )
         first = Entry(head.last, record.task)
         return Stream(
-            self.reader, scope, head.id, after=head.last, first=first, reset=place is not None
+            self.reader,
+            scope,
+            head.id,
+            context=head.context,
+            after=head.last,
+            first=first,
+            reset=place is not None,
         )
 
     # -- push configs

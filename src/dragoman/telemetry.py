@@ -30,6 +30,8 @@ logger = logging.getLogger("dragoman")
 logger.addHandler(logging.NullHandler())
 auditor = logging.getLogger("dragoman.audit")
 auditor.setLevel(logging.INFO)  # whatever else is logged
+access_logger = logging.getLogger("dragoman.access")
+access_logger.setLevel(logging.INFO)  # the setting `access_log` decides
 
 _STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {
     "message",
@@ -225,6 +227,7 @@ _NAMES = {"task", "correlation", "color_message"}
 """Those of `_STANDARD` that may hold what a caller chose."""
 _USUAL = len(logging.LogRecord("", 0, "", 0, "", (), None).__dict__)
 logger.addFilter(Redaction())
+access_logger.addFilter(Redaction())  # a logger's filter does not see the records of its children
 
 
 # ---- who did what --------------------------------------------------------------------------
@@ -232,33 +235,18 @@ logger.addFilter(Redaction())
 
 def audit(event: str, **fields: str) -> None:
     """Put down who did what, with what result: a JSON object as a line of `dragoman.audit`."""
-    now = time.time()
-    at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"
     told = {key: redacted(value) for key, value in fields.items() if value}
     # in ASCII: JSON escapes all else, and whoever reads it gets the names as they are
-    auditor.info("%s", json.dumps({"time": at, "event": event, **told}))
+    auditor.info("%s", json.dumps({"time": utc(time.time()), "event": event, **told}))
 
 
 # ---- forms ---------------------------------------------------------------------------------
 
 
-class Queries(logging.Filter):
-    """Masks the query of each request that is put down: any parameter of it may be a secret, and
-    what a scheme calls its own nobody knows here."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Never drops anything."""
-        if record.name == "uvicorn.access" and isinstance(record.args, tuple):
-            record.args = tuple(
-                _unsaid(each) if isinstance(each, str) else each for each in record.args
-            )
-        return True
-
-
-def _unsaid(path: str) -> str:
-    path, mark, query = path.partition("?")
-    names = (f"{name}={MASK}" if value else MASK for name, value in _written(query))
-    return f"{path}?{'&'.join(names)}" if mark else path
+def utc(seconds: float) -> str:
+    """A Unix time as ISO 8601 in UTC, with milliseconds."""
+    whole, milliseconds = divmod(int(seconds * 1000), 1000)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)) + f".{milliseconds:03d}Z"
 
 
 class Ids(logging.Filter):
@@ -296,7 +284,7 @@ class Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """All that is known of the record."""
         found: dict[str, Any] = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}",
+            "time": utc(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -319,7 +307,6 @@ def configure(level: str, form: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Json() if form == "json" else Text())
     handler.addFilter(Ids())
-    handler.addFilter(Queries())
     handler.addFilter(Redaction())  # uvicorn's, too
     for name in ("dragoman", "uvicorn"):
         target = logging.getLogger(name)

@@ -383,6 +383,7 @@ class Turn:
                 description=description,
                 parts=_parts(content),
                 metadata=metadata,
+                extensions=self._extended(metadata),
             ),
             last_chunk=True,
         )
@@ -478,7 +479,12 @@ class Turn:
             role=Role.AGENT,
             parts=_parts(content),
             metadata=metadata,
+            extensions=self._extended(metadata),
         )
+
+    def _extended(self, metadata: Metadata | None) -> tuple[str, ...]:
+        """The active extensions whose data these are: an artifact or message lists them."""
+        return tuple(uri for uri in self.extensions if uri in metadata) if metadata else ()
 
     def _own(self, message: Message) -> Message:
         """The author's message, with the ids that it must have here."""

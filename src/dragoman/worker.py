@@ -21,7 +21,7 @@ from dragoman.agent import Agent
 from dragoman.bell import Bell
 from dragoman.errors import Unavailable
 from dragoman.metrics import Metrics
-from dragoman.otel import Spans
+from dragoman.otel import About, Spans
 from dragoman.pace import Pace
 from dragoman.run import Run
 from dragoman.settings import Settings
@@ -233,19 +233,20 @@ class Worker:
     async def _traced(self, run: Run, spans: Spans) -> None:
         """The life of a run, in a span."""
         claim = run.claim
-        about = {
+        about: About = {
             "a2a.agent": run.agent.key,
+            "gen_ai.agent.name": run.agent.name,
             "a2a.skill": claim.received.skill,
             "a2a.task.id": claim.head.id,
-            "a2a.context.id": claim.head.context,
-            "a2a.attempt": str(claim.attempt),
+            "gen_ai.conversation.id": claim.head.context,
+            "a2a.attempt": claim.attempt,
         }
         trace = claim.received.trace
-        with spans.open("CONSUMER", f"turn {run.agent.key}", about, trace) as span:
+        with spans.open("CONSUMER", f"turn {run.agent.key}", about, trace, apart=True) as span:
             await run.perform()
             span.set_attribute("a2a.outcome", run.outcome)
             if run.outcome in ("failed", "lost"):
-                spans.failed(span, run.outcome)
+                spans.failed(span, run.outcome, run.error or run.reason)
 
     # -- keeping claims
 

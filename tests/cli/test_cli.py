@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import re
@@ -329,7 +330,9 @@ def test_access_log(here: Path) -> None:
     with serving(here, "booking:agent", "--access-log") as served:
         httpx.get(f"{served.url}/tasks/unknown")
         eventually(lambda: "/tasks/unknown" in served.text())
-        assert "404" in served.text()
+        (line,) = [line for line in served.text().splitlines() if "/tasks/unknown" in line]
+        words = r"127\.0\.0\.1 GET /tasks/unknown 404 \d+\.\d ms GetTask TASK_NOT_FOUND"
+        assert re.search(rf"{words} \[task=unknown\]$", line)
         assert served.end() == 0
 
 
@@ -619,7 +622,7 @@ def test_passwords_are_masked(here: Path) -> None:
 @pytest.mark.clause("errors.logged")
 def test_logs_for_machines(here: Path) -> None:
     arguments = ("--log-format", "json", "--access-log", *SHORT)
-    with serving(here, "booking:agent", *arguments) as served:
+    with serving(here, "booking:agent", *arguments, TZ="Asia/Kathmandu") as served:
         task = served.send("raise")["id"]
         found = served.until(task, "FAILED")
         words = found["status"]["message"]["parts"][0]["text"]
@@ -629,13 +632,18 @@ def test_logs_for_machines(here: Path) -> None:
         lines = [json.loads(line) for line in served.text().splitlines()]
     for line in lines:
         assert {"time", "level", "logger", "message"} <= line.keys()
-        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}.*", line["time"])
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"])
+        told = datetime.datetime.fromisoformat(line["time"])
+        assert abs(datetime.datetime.now(datetime.UTC) - told) < datetime.timedelta(minutes=5)
     (raised,) = [line for line in lines if "exception" in line]
     assert (raised["level"], raised["task"]) == ("error", task)
     assert raised["correlation"] in words
     assert "answer" in raised["message"]
     assert "secret inside" in raised["exception"]
-    assert any("/message" in line["message"] for line in lines)
+    (sent,) = [line for line in lines if line.get("operation") == "SendMessage"]
+    assert (sent["task"], sent["status"], sent["outcome"]) == (task, 200, "ok")
+    assert (sent["client"], sent["logger"]) == ("127.0.0.1", "dragoman.access")
+    assert sent["duration_ms"] > 0
 
 
 def test_logs_for_people(here: Path) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from dragoman.caller import qualified
 from dragoman.stores.clerk import Choice, Pruned
 from dragoman.stores.postgres import clerk as postgres
 from dragoman.stores.postgres import schema as versions
@@ -23,6 +24,7 @@ from tests.cli.stock import BOTH, DAY, execute, hook, ids, line, opened, seed, s
 # ---- prune ---------------------------------------------------------------------------------
 
 
+@pytest.mark.clause("data.retention")
 @BOTH
 def test_prune(here: Path, db: Any) -> None:
     seed(
@@ -51,6 +53,34 @@ def test_prune(here: Path, db: Any) -> None:
     sound(here)
     for name, number in (("entry", 4), ("line", 0), ("receipt", 0)):
         assert execute(here, f"SELECT count(*) FROM {name}") == [(number,)]
+
+
+@BOTH
+@pytest.mark.clause("data.retention")
+def test_prune_of_one_owner(here: Path, db: Any) -> None:
+    keys = qualified("keys", "ann")
+    seed(
+        here,
+        line("a", age=60, owner="ann", receipts=("key",)),
+        line("b", age=60, owner="ann", tenant="blue", webhooks=[hook("b")]),
+        line("open", "WORKING", age=60, owner="ann"),
+        line("c", age=60, owner="bob"),
+        line("d", age=60),
+        line("e", age=60, owner=keys),
+    )
+    arguments = ("prune", "--older", "0s", "--owner", "ann", "--force")
+    assert db(*arguments, "--dry-run").out.startswith("2 tasks would be forgotten, ")
+    assert db(*arguments).out.startswith("2 tasks forgotten, ")
+    assert set(ids(db("list", "--json"))) == {"open", "c", "d", "e"}
+    assert db(*arguments, "--realm", "keys").out.startswith("1 task forgotten, ")
+    assert db("prune", "--older", "0s", "--owner", "nobody").out.startswith("0 tasks forgotten, ")
+    assert db("prune", "--older", "0s", "--owner", "").out.startswith("1 task forgotten, ")
+    assert set(ids(db("list", "--json"))) == {"open", "c"}
+    assert execute(here, "SELECT count(*) FROM receipt") == [(0,)]
+    assert execute(here, "SELECT count(*) FROM line") == [(0,)]
+    sound(here)
+    refused = db("prune", "--older", "0s", "--realm", "keys")
+    assert "--realm needs --owner" in refused.err
 
 
 @BOTH

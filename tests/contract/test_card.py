@@ -237,6 +237,7 @@ async def house() -> AsyncIterator[httpx.AsyncClient]:
         yield http
 
 
+@pytest.mark.clause("card.security-schemes")
 @pytest.mark.parametrize("where", ["header", "query"])
 @pytest.mark.parametrize("version", FORMS)
 @pytest.mark.parametrize("path", [CARD, OLD])
@@ -331,6 +332,7 @@ async def extended() -> AsyncIterator[httpx.AsyncClient]:
             yield http
 
 
+@pytest.mark.clause("extended.caching")
 @pytest.mark.parametrize(
     ("version", "protocol"), [("", "0.2.6"), ("0.2", "0.2.6"), ("0.3", "0.3.0"), ("0.1", "0.3.0")]
 )

@@ -57,6 +57,7 @@ async def test_no_answer_is_guessed_at() -> None:
             assert "strict-transport-security" not in response.headers
 
 
+@pytest.mark.clause("tls.modern")
 async def test_https_stays_https() -> None:
     name, age = "strict-transport-security", "max-age=60"
     async for http in answers("https", hsts=60):

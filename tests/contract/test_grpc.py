@@ -17,7 +17,7 @@ from a2a.compat.v0_3 import a2a_v0_3_pb2 as old_pb2
 from a2a.compat.v0_3 import a2a_v0_3_pb2_grpc as old_grpc
 from a2a.types import a2a_pb2
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
-from google.rpc import status_pb2
+from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -83,6 +83,7 @@ async def test_a_reader_that_cancels_is_gone_at_once(hall: World, kind: type[Grp
     assert (await ended(client, task))["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
+@pytest.mark.clause("grpc.error-info")
 @both
 async def test_errors_say_all_in_their_details(hall: World, kind: type[Grpc]) -> None:
     client = hall.client(kind)
@@ -99,6 +100,14 @@ async def test_errors_say_all_in_their_details(hall: World, kind: type[Grpc]) ->
     assert names == ["ErrorInfo", "BadRequest"]
     prefix = "InvalidParamsError: " if kind is Grpc03 else ""
     assert error.details() == f"{prefix}{status.message}"
+    with pytest.raises(grpc.aio.AioRpcError) as failed:
+        await client.start("GetTask", {"id": "none"})
+    status = status_pb2.Status.FromString(
+        dict(failed.value.trailing_metadata())["grpc-status-details-bin"]
+    )
+    info = error_details_pb2.ErrorInfo()
+    assert status.details[0].Unpack(info)
+    assert (info.reason, info.domain) == ("TASK_NOT_FOUND", "a2a-protocol.org")
 
 
 @both
@@ -166,6 +175,7 @@ async def test_methods_that_are_none(hall: World, service: str) -> None:
 # ---- who calls -----------------------------------------------------------------------------
 
 
+@pytest.mark.clause("grpc.metadata")
 async def test_identify_sees_a_call_as_a_request() -> None:
     seen: list[Request] = []
 
@@ -257,6 +267,7 @@ async def test_health_while_it_drains() -> None:
             assert (await world.client(kind).call("GetTask", id=task))["id"] == task
 
 
+@pytest.mark.clause("grpc.service")
 async def test_reflection_tells_both_services(hall: World) -> None:
     stub = reflection_pb2_grpc.ServerReflectionStub(hall.channel)
 

@@ -196,7 +196,7 @@ async def test_parts_of_every_kind_go_there_and_back(client: Binding) -> None:
 
 
 @pytest.mark.needs("media-type")
-@pytest.mark.clause("send.content-type")
+@pytest.mark.clause("send.content-type", "card.skill-modes")
 async def test_media_types_are_checked_against_agent_and_skill(client: Binding) -> None:
     def message(media_type: str, skill: str | None) -> dict[str, Any]:
         data = {"data": {"city": "Rome"}, "mediaType": media_type}
@@ -205,13 +205,18 @@ async def test_media_types_are_checked_against_agent_and_skill(client: Binding) 
     for media_type, skill in (
         ("image/png", None),
         ("text/html", "book"),
+        ("application/json", "book"),  # its own modes take the place of the agent's
     ):
         with pytest.raises(Failed) as failed:
             await client.call("SendMessage", message=message(media_type, skill))
         assert failed.value.reason == "CONTENT_TYPE_NOT_SUPPORTED"
         assert media_type in failed.value.message
-    for media_type in ("image/png", "application/json; charset=utf-8", "TEXT/PLAIN"):
-        answer = await client.call("SendMessage", message=message(media_type, "book"))
+    for media_type, skill in (
+        ("image/png", "book"),
+        ("application/json; charset=utf-8", None),
+        ("TEXT/PLAIN", None),
+    ):
+        answer = await client.call("SendMessage", message=message(media_type, skill))
         assert answer["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
 
 

@@ -331,7 +331,7 @@ async def test_the_extended_card(start: Start, kind: type[Binding]) -> None:
 
 
 @pytest.mark.needs("1.0")
-@pytest.mark.clause("capability.required-extension", "extensions.unknown-ignored")
+@pytest.mark.clause("capability.required-extension", "extensions.unknown-ignored", "http.headers")
 async def test_extensions(start: Start, kind: type[Binding]) -> None:
     from dragoman.events import RESUME
     from tests.contract.agents import REQUIRED

@@ -74,6 +74,26 @@ async def test_a_version_must_be_one_of_the_methods(hall: World, query: bool) ->
             assert answer["error"]["code"] == (-32009 if known else -32603), (method, version)
 
 
+@pytest.mark.clause("version.empty")
+async def test_a_request_that_names_no_version_is_one_of_0_3(hall: World) -> None:
+    """Where the request can be of 0.3; a method, path or package that only 1.0 has is of 1.0."""
+    for headers in ({}, {"A2A_Version": ""}):
+        sent = await rpc(hall, "message/send", {"message": said("x")}, **headers)
+        task = sent["result"]
+        assert (task["kind"], task["status"]["state"]) == ("task", "completed")
+        # 0.2 and 0.1 have this method, too
+        got = await rpc(hall, "tasks/get", {"id": task["id"]}, **headers)
+        assert got["result"] == task
+        missing = await rpc(hall, "tasks/get", {"id": "none"}, **headers)
+        assert missing["error"]["code"] == -32001
+        older = {"message": {"messageId": "m", "role": "ROLE_USER", "content": [{"text": "x"}]}}
+        answer = await post(hall, "/v1/message:send", older, **headers)
+        assert answer.headers["content-type"] == "application/json"
+        assert "content" in answer.json()["task"]["history"][0]
+    task = await hall.client(Grpc03, A2A_Version="").call("SendMessage", message=user("x"))
+    assert task["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
 async def test_a_header_goes_before_the_query(hall: World) -> None:
     path = "/?A2A-Version=0.3"
     assert "result" in await rpc(hall, "SendMessage", NEWER["SendMessage"], path, A2A_Version="1.0")
@@ -81,6 +101,7 @@ async def test_a_header_goes_before_the_query(hall: World) -> None:
     assert reason(answer) == "VERSION_NOT_SUPPORTED"
 
 
+@pytest.mark.clause("http.headers")
 async def test_a_path_says_the_version(hall: World) -> None:
     newer = {"message": user("x")}
     older = {"message": {"messageId": "m", "role": "ROLE_USER", "content": [{"text": "x"}]}}
@@ -108,7 +129,7 @@ async def test_a_path_says_the_version(hall: World) -> None:
     assert (await post(hall, "/blue/v1/message:send", older)).status_code == 404
 
 
-@pytest.mark.clause("version.unsupported")
+@pytest.mark.clause("version.unsupported", "grpc.metadata")
 async def test_the_package_says_the_version(hall: World) -> None:
     for kind, good, wrong in (
         (Grpc, ("", "1.0", "1.0.9"), ("0.3", "0.2", "0.1", "7.0", "x")),
@@ -130,6 +151,7 @@ async def test_the_package_says_the_version(hall: World) -> None:
 # ---- extensions ----------------------------------------------------------------------------
 
 
+@pytest.mark.clause("grpc.metadata", "http.headers")
 @each
 async def test_an_extension_that_is_required(kind: type[Binding]) -> None:
     uri = agents_required()

@@ -59,6 +59,7 @@ async def house() -> AsyncIterator[House]:
         yield found
 
 
+@pytest.mark.clause("logs.security-events", "audit.trail")
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 async def test_who_walks_other_people_s_tasks(
     house: House, kind: type[Binding], lines: Lines
@@ -102,6 +103,7 @@ async def test_a_line_is_not_longer_than_it_must_be(house: House, lines: Lines) 
     assert all(len(json.dumps(line)) < 1000 for line in lines)
 
 
+@pytest.mark.clause("logs.security-events")
 async def test_hosts_and_pages_that_are_refused(lines: Lines) -> None:
     app = App(agents.make(), audit=True, proxies=["127.0.0.1/32"], drain=0.0)
     async with serving(app) as url, httpx.AsyncClient(base_url=url) as http:

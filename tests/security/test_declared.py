@@ -73,6 +73,7 @@ async def card(url: str, version: str = "") -> Any:
 # ---- on the card ---------------------------------------------------------------------------
 
 
+@pytest.mark.clause("card.security-schemes")
 @pytest.mark.parametrize("name", FLOWS)
 async def test_every_flow_in_every_form(name: str) -> None:
     metadata = "https://id.example/.well-known/oauth-authorization-server"
@@ -113,6 +114,7 @@ async def test_two_flows_are_two_entries() -> None:
     assert refused.headers["www-authenticate"].count("Bearer ") == 1
 
 
+@pytest.mark.clause("card.security-schemes")
 async def test_openid_in_every_form() -> None:
     scheme = OpenId(issuer="https://id.example/", audience="flights")
     where = "https://id.example/.well-known/openid-configuration"

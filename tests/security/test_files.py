@@ -10,6 +10,7 @@ import pytest
 from dragoman import Agent, Part, Turn
 from dragoman.caller import Caller
 from tests.contract.bindings import Binding, Failed, JsonRpc
+from tests.listening import listening
 from tests.security.house import KINDS, asked, housed
 
 EICAR = b"this stands for a virus"
@@ -71,6 +72,28 @@ async def test_large_files_are_refused() -> None:
         assert not isinstance(await asked(alice, "SendMessage", said(raw(b"x" * 1000))), Failed)
         found = await asked(alice, "SendMessage", said(raw(b"x" * 1001)))
         assert (found.reason, found.fields) == ("INVALID_PARAMS", ["message.parts[1].raw"])
+
+
+@pytest.mark.clause("content.file-ssrf")
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+async def test_a_file_that_is_named_by_a_url_is_not_fetched(kind: type[Binding]) -> None:
+    """Neither by the server, nor for the scan, nor for the agent that is given the URL."""
+    seen: list[str] = []
+
+    async def scan(part: Part, caller: Caller) -> str:
+        seen.append(part.url or "")
+        return ""
+
+    async with (
+        listening() as canary,
+        housed(agent(), scan=scan, egress_allow=["127.0.0.1"]) as house,
+    ):
+        url = f"http://127.0.0.1:{canary.port}/f.png"
+        part = {"url": url, "mediaType": "image/png", "filename": "f.png"}
+        done = await asked(house.client(kind, "a-key"), "SendMessage", said(part))
+        assert "1 files" in str(done)
+        await canary.unseen()
+    assert seen == [url], "a scan is told where it is, and decides"
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)

@@ -223,6 +223,7 @@ async def test_an_operation_that_is_no_json_is_the_agents_fault() -> None:
     assert "operation:" in result.text
 
 
+@pytest.mark.clause("audit.trail")
 async def test_who_approved_what_is_put_down(caplog: pytest.LogCaptureFixture) -> None:
     till = Till()
     with caplog.at_level(logging.INFO, "dragoman.audit"):

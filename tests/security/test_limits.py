@@ -61,6 +61,7 @@ def test_many_callers_cost_no_more_than_some() -> None:
     assert len(rate._buckets) == KNOWN
 
 
+@pytest.mark.clause("limits.rate")
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 async def test_too_many_requests_of_an_identity(kind: type[Binding]) -> None:
     async with housed(agents.make(), rate=0.01, rate_burst=3) as house:
@@ -74,6 +75,7 @@ async def test_too_many_requests_of_an_identity(kind: type[Binding]) -> None:
         assert (await asked(bob, "GetTask", {"id": UNKNOWN})).reason == "TASK_NOT_FOUND"
 
 
+@pytest.mark.clause("limits.rate")
 @pytest.mark.parametrize("kind", [JsonRpc, HttpJson])
 async def test_a_limit_is_a_429_that_says_when_to_come_back(kind: type[Binding]) -> None:
     async with housed(agents.make(), rate=0.05, rate_burst=1) as house:
@@ -84,6 +86,7 @@ async def test_a_limit_is_a_429_that_says_when_to_come_back(kind: type[Binding])
         assert 15 <= int(alice.last.headers["retry-after"]) <= 20
 
 
+@pytest.mark.clause("limits.rate")
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 async def test_an_address_that_guesses_keys(kind: type[Binding]) -> None:
     async with housed(agents.make(), rate_address=0.01, rate_burst=3) as house:

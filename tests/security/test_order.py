@@ -159,6 +159,7 @@ async def test_every_operation_has_an_entry() -> None:
     assert set(CALLS) == {operation.name for operation in OPERATIONS}
 
 
+@pytest.mark.clause("access.before-queries")
 @pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("name", [name for name, call in CALLS.items() if call is not None])
 async def test_the_same_is_done(house: Watched, name: str, kind: type[Binding]) -> None:
@@ -177,6 +178,7 @@ async def test_the_same_is_done(house: Watched, name: str, kind: type[Binding]) 
     assert found == [first] * 4
 
 
+@pytest.mark.clause("access.before-queries")
 async def test_nothing_is_looked_up_for_a_task_that_is_not_yours(
     house: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -212,6 +212,7 @@ def booking() -> dict[str, Any]:
     return {**MESSAGE, "message": {**MESSAGE["message"], "metadata": metadata}}
 
 
+@pytest.mark.clause("authz.permission")
 async def test_a_scope_that_a_skill_needs() -> None:
     app = App(doorman(), auth=bearer(), grpc_port=0, drain=0.0)
     where = ""
@@ -241,6 +242,7 @@ async def test_a_scope_that_a_skill_needs() -> None:
         assert (await http.post(f"{url}/message:send", json=booking(), headers=good)).is_success
 
 
+@pytest.mark.clause("authz.permission")
 async def test_a_scope_that_every_token_needs() -> None:
     for auth in (
         bearer(scopes=["talk"]),
@@ -265,9 +267,11 @@ async def test_a_good_token_that_lacks_a_scope_is_not_called_bad() -> None:
             assert (await send(url, token())).status_code == 403
 
 
+@pytest.mark.clause("authz.permission")
 async def test_a_key_that_lacks_a_scope_is_told_of_no_tokens() -> None:
     auth = ApiKey(header="X-Key", keys={"ann": "s3cret"})
     async with serving(App(doorman(), auth=auth, drain=0.0)) as url, httpx.AsyncClient() as http:
         answer = await http.post(f"{url}/message:send", json=booking(), headers={"x-key": "s3cret"})
     assert answer.status_code == 403
+    assert answer.json()["error"]["message"] == "The skill 'booking' needs the scope 'book'"
     assert "www-authenticate" not in answer.headers

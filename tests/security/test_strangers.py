@@ -46,6 +46,7 @@ async def test_every_operation_has_an_entry() -> None:
     assert set(CALLS) == {operation.name for operation in OPERATIONS}
 
 
+@pytest.mark.clause("authz.permission")
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("name", CALLS)
 async def test_a_stranger_learns_nothing(house: House, name: str, kind: type[Binding]) -> None:
@@ -70,6 +71,7 @@ async def test_a_stranger_learns_nothing(house: House, name: str, kind: type[Bin
     assert kept["url"] == "https://h.example/x"
 
 
+@pytest.mark.clause("access.before-queries")
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("key", ["", "wrong", "A-KEY", "a-key ", "a-ke"])
@@ -93,6 +95,7 @@ async def test_a_key_that_is_being_replaced(house: House) -> None:
     assert (await new.call("GetTask", id=task["id"]))["id"] == task["id"]
 
 
+@pytest.mark.clause("card.security-schemes")
 async def test_what_the_card_says(house: House) -> None:
     for version in ("1.0", "0.3", ""):
         headers = {"A2A-Version": version} if version else {}

@@ -132,6 +132,7 @@ async def test_a_certificate_says_who_asks(tmp_path: Path, over: str) -> None:
 # ---- HTTP ----------------------------------------------------------------------------------
 
 
+@pytest.mark.clause("tls.required")
 async def test_everything_over_tls(tmp_path: Path) -> None:
     own = certificate(tmp_path, "server")
     app = watched(cert=str(own.file))
@@ -152,6 +153,7 @@ async def test_everything_over_tls(tmp_path: Path) -> None:
                 await stranger.get(server.url)
 
 
+@pytest.mark.clause("tls.modern")
 async def test_only_what_is_safe(tmp_path: Path) -> None:
     own = certificate(tmp_path, "server")
     async with served(watched(cert=str(own.file))) as server:
@@ -270,6 +272,7 @@ async def extended(app: App, trusted: Certificate, own: Certificate | None = Non
         return str(card.supported_interfaces[0].url)
 
 
+@pytest.mark.clause("tls.required")
 async def test_grpc_has_the_certificate_of_http(tmp_path: Path) -> None:
     own, ann, other = (certificate(tmp_path, name) for name in ("server", "ann", "other"))
     app = watched(cert=str(own.file), ca=str(ann.file), grpc_port=0)

@@ -69,6 +69,7 @@ async def test_anybody_shall(said: Any) -> None:
     assert "each of them sees every task" in word
 
 
+@pytest.mark.clause("tls.required")
 @pytest.mark.parametrize("how", ["auth", "identify", "both"])
 async def test_secrets_in_the_clear(said: Any, how: str) -> None:
     given = {

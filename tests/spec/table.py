@@ -1,7 +1,12 @@
-"""The clause table: which tests show which clauses of the A2A specification."""
+"""The clause table: which tests show which clauses of the A2A specification.
+
+`python -m tests.spec.table` writes the page; with `--check` it only says whether the page is as
+clauses and tests are, and whether each clause has a test. `make check` does that.
+"""
 
 import ast
 import gc
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +25,7 @@ INTRO = """\
 What version 1.0.0 of the specification asks of a server, of the wire and of the agent card, in our
 own words, and the tests that show it. The clauses stand in `clauses.toml`; a test names those it
 shows with `@pytest.mark.clause("id", ...)`. This page is written by `python -m tests.spec.table`.
+The build fails when it is stale, or when a clause has no test.
 
 Left out is what the specification asks of clients, of custom bindings, of those who write an agent
 or run one, and of its own editors.
@@ -30,13 +36,12 @@ Shown = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True)
 class Clause:
-    """One normative requirement; `later` says what has to be built before it can be shown."""
+    """One normative requirement."""
 
     id: str
     section: str
     level: str
     text: str
-    later: str = ""
 
 
 def load(source: Path = SOURCE) -> tuple[dict[str, str], list[Clause]]:
@@ -119,8 +124,8 @@ def render(titles: Mapping[str, str], clauses: Sequence[Clause], shown: Shown) -
 
 
 def _summary(clauses: Sequence[Clause], shown: Shown) -> str:
-    """How many clauses there are, and how many of them are shown, deferred and open."""
-    head = "| | clauses | shown by a test | later | open |\n|---|---|---|---|---|"
+    """How many clauses there are, and how many of them are shown and open."""
+    head = "| | clauses | shown by a test | open |\n|---|---|---|---|"
     rows = [
         _counts(level, [clause for clause in clauses if clause.level == level], shown)
         for level in LEVELS
@@ -131,19 +136,12 @@ def _summary(clauses: Sequence[Clause], shown: Shown) -> str:
 def _counts(label: str, clauses: Sequence[Clause], shown: Shown) -> str:
     """One row of the summary."""
     with_tests = sum(clause.id in shown for clause in clauses)
-    deferred = sum(bool(clause.later) and clause.id not in shown for clause in clauses)
-    still_open = len(clauses) - with_tests - deferred
-    return f"| {label} | {len(clauses)} | {with_tests} | {deferred} | {still_open} |"
+    return f"| {label} | {len(clauses)} | {with_tests} | {len(clauses) - with_tests} |"
 
 
 def _row(clause: Clause, shown: Shown) -> str:
-    """One clause; its tests count even where it is marked as deferred."""
-    if clause.id in shown:
-        tests = "<br>".join(f"`{test}`" for test in shown[clause.id])
-    elif clause.later:
-        tests = f"later: {clause.later}"
-    else:
-        tests = "**none yet**"
+    """One clause."""
+    tests = "<br>".join(f"`{test}`" for test in shown.get(clause.id, ())) or "**none yet**"
     return f"| `{clause.id}` | {clause.level} | {clause.text} | {tests} |"
 
 
@@ -152,5 +150,31 @@ def page() -> str:
     return render(*load(), scan())
 
 
-if __name__ == "__main__":
+def problems(target: Path = TARGET) -> list[str]:
+    """Why the page must not stay as it is."""
+    titles, clauses = load()
+    shown = scan()
+    found = [
+        f"clause {clause.id}: no test names it" for clause in clauses if clause.id not in shown
+    ]
+    known = {clause.id for clause in clauses}
+    for id_ in sorted(shown.keys() - known):
+        found.append(f"clause {id_}: is not in {SOURCE.name}, but {shown[id_][0]} names it")
+    written = target.read_text("utf-8") if target.exists() else ""
+    if written != render(titles, clauses, shown):
+        found.append(f"{target.name} is stale: run python -m tests.spec.table")
+    return found
+
+
+def main(arguments: Sequence[str]) -> str:
+    """Write the page, or with `--check` say what is wrong with it."""
+    if list(arguments) == ["--check"]:
+        return "\n".join(problems())
+    if arguments:
+        return "usage: python -m tests.spec.table [--check]"
     TARGET.write_text(page(), "utf-8")
+    return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]) or 0)

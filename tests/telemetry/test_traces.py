@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from dragoman import Agent, App, Turn, otel
 from dragoman.client import Client
 from dragoman.stores.sqlite import SqliteStore
 from dragoman.types import ListTasksRequest
+from tests.receiving import pushing, receiving
 from tests.serving import serving
 
 SECRET = "a-very-secret-word"
@@ -106,6 +109,23 @@ async def test_one_trace_from_the_client_to_the_second_agent(
         "office",
         "completed",
     )
+    context = result.task.context_id
+    for span, name in zip(chain, ["Office"] * 3 + ["Helper"] * 3, strict=True):
+        assert span.attributes is not None
+        assert span.attributes["gen_ai.agent.name"] == name
+        assert "error.type" not in span.attributes
+        if span in (asked, served, turn):
+            assert span.attributes["gen_ai.conversation.id"] == context
+            assert span.attributes["a2a.task.id"] == result.task.id
+        else:
+            assert span.attributes["gen_ai.conversation.id"] not in ("", context)
+    assert (type(turn.attributes["a2a.attempt"]), turn.attributes["a2a.attempt"]) == (int, 1)
+    spelling = {"JSONRPC": "jsonrpc", "HTTP+JSON": "http", "GRPC": "grpc"}[binding]
+    for span, operation in ((asked, "SendMessage"), (served, "SendMessage")):
+        assert span.attributes is not None
+        assert span.attributes["a2a.binding"] == spelling
+        assert span.attributes["a2a.method.name"] == operation
+        assert span.attributes["a2a.protocol.version"] == "1.0"
 
 
 async def test_one_that_is_open_is_the_parent(exported: InMemorySpanExporter) -> None:
@@ -156,13 +176,149 @@ async def test_failures_are_told_without_their_words(exported: InMemorySpanExpor
             await client.task("none").get()
     turn = named(exported, "CONSUMER", "turn broken")
     assert (turn.status.status_code, turn.status.description) == (trace.StatusCode.ERROR, "failed")
-    missing = named(exported, "SERVER", "GetTask")
-    assert missing.status.description == "TASK_NOT_FOUND"
-    assert missing.attributes is not None
-    assert missing.attributes["a2a.task.id"] == "none"
+    assert turn.attributes is not None
+    assert turn.attributes["error.type"] == "ValueError"
+    for kind in ("SERVER", "CLIENT"):
+        missing = named(exported, kind, "GetTask")
+        assert missing.status.description == "TASK_NOT_FOUND"
+        assert missing.attributes is not None
+        assert missing.attributes["a2a.task.id"] == "none"
+        assert missing.attributes["error.type"] == "TASK_NOT_FOUND"
     for span in exported.get_finished_spans():
         assert SECRET not in span.to_json()
         assert not span.events
+
+
+async def test_a_turn_that_fails_in_other_ways(exported: InMemorySpanExporter) -> None:
+    agent = Agent("Late", description="Is late.", key="late")
+
+    @agent.handler
+    async def work(turn: Turn) -> Any:
+        """Fail as told."""
+        if turn.text == "late":
+            await asyncio.sleep(60)
+        if turn.text == "wrong":
+            yield object()
+        yield turn.fail("I could not")
+
+    async with App(agent, turn_timeout=0.05, poll=0.01) as app, Client.connect(app=app) as client:
+        for text in ("late", "wrong", "no"):
+            await client.send(text)
+    turns = [s for s in exported.get_finished_spans() if s.kind is trace.SpanKind.CONSUMER]
+    assert [s.status.description for s in turns] == ["failed"] * 3
+    kinds = [s.attributes["error.type"] for s in turns if s.attributes is not None]
+    assert kinds == ["deadline", "INVALID_AGENT_RESPONSE", "failed"]
+
+
+async def test_what_was_open_at_the_start_is_no_parent_of_what_comes_later(
+    exported: InMemorySpanExporter,
+) -> None:
+    """A mounted application starts with its first request."""
+    tracer = trace.get_tracer_provider().get_tracer("test")
+    async with AsyncExitStack() as stack:
+        inbox = await stack.enter_async_context(receiving())
+        with tracer.start_as_current_span("mine"):
+            sender = await stack.enter_async_context(pushing())
+        await sender.send("x", inbox.url)
+        await inbox.end()
+    served = named(exported, "SERVER", "SendMessage")
+    assert served.parent is None
+    assert below(named(exported, "CONSUMER", "turn talker"), served)
+    hooks = [s for s in exported.get_finished_spans() if s.name == "webhook talker"]
+    assert hooks
+    assert all(below(hook, served) for hook in hooks)
+
+
+# ---- webhooks ------------------------------------------------------------------------------
+
+CAME = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+async def test_a_webhook_is_part_of_the_trace(exported: InMemorySpanExporter) -> None:
+    async with receiving(500) as inbox, pushing() as sender:
+        sender.http.headers["traceparent"] = CAME
+        task = await sender.send("a", f"{inbox.url}&key={SECRET}", id="h", token=SECRET)
+        await inbox.end(task)
+        # a follow-up is of its own trace
+        other = await sender.send("ask", inbox.url, id="g")
+        await inbox.until(lambda: any("INPUT_REQUIRED" in str(p.event) for p in inbox.posts))
+        del sender.http.headers["traceparent"]
+        await sender.send("b", task=other)
+        posts = await inbox.end(other)
+        context = str((await sender.ended(other))["contextId"])
+    spans = exported.get_finished_spans()
+    served = [s for s in spans if s.name == "SendMessage" and s.kind is trace.SpanKind.SERVER]
+    hooks = [s for s in spans if s.name == "webhook talker"]
+    assert [otel.parent(trace.NonRecordingSpan(s.context)) for s in hooks if s.context] == [
+        post.headers["traceparent"] for post in posts
+    ]
+    first, again, *_ = hooks
+    assert below(first, served[0])
+    assert below(again, served[0])
+    assert first.context is not None
+    assert f"{first.context.trace_id:032x}" in CAME
+    assert below(hooks[-1], served[-1])
+    assert served[-1].parent is None
+    assert first.attributes is not None
+    assert again.attributes is not None
+    assert dict(first.attributes) == {
+        "a2a.agent": "talker",
+        "gen_ai.agent.name": "Talker",
+        "a2a.task.id": task,
+        "gen_ai.conversation.id": posts[0].event["statusUpdate"]["contextId"],
+        "a2a.webhook.id": "h",
+        "a2a.attempt": 1,
+        "http.request.method": "POST",
+        "http.response.status_code": 500,
+        "server.address": "127.0.0.1",
+        "error.type": "500",
+    }
+    assert first.status.description == "500"
+    assert (again.attributes["a2a.attempt"], again.status.status_code) == (
+        2,
+        trace.StatusCode.UNSET,
+    )
+    assert again.attributes["http.response.status_code"] == 200
+    assert hooks[-1].attributes is not None
+    assert hooks[-1].attributes["gen_ai.conversation.id"] == context
+    assert all(SECRET not in span.to_json() for span in spans)
+
+
+async def test_a_webhook_that_cannot_be_reached(exported: InMemorySpanExporter) -> None:
+    async with pushing(push_retries=()) as sender:
+        await sender.send("a", "http://127.0.0.1:9/in", id="h")
+        await sender.parked()
+    first = named(exported, "CLIENT", "webhook talker")
+    assert first.attributes is not None
+    assert first.attributes["error.type"] == first.status.description == "Unreachable"
+
+
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+async def test_without_a_provider_a_webhook_gets_the_trace_that_came(version: str) -> None:
+    assert otel.spans() is None
+    headers = {"traceparent": CAME}
+    async with receiving() as inbox, pushing() as sender:
+        if version == "1.0":
+            sender.http.headers.update(headers)
+            await sender.send("a", inbox.url)
+        else:
+            parts = [{"kind": "text", "text": "a"}]
+            message = {"messageId": "m", "role": "user", "kind": "message", "parts": parts}
+            params = {
+                "message": message,
+                "configuration": {"pushNotificationConfig": {"url": inbox.url}},
+            }
+            body = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": params}
+            answer = await sender.http.post("/", json=body, headers=headers)
+            assert "result" in answer.json()
+        posts = await inbox.end()
+        assert {post.headers["traceparent"] for post in posts} == {CAME}
+        # who came without one gives none
+        sender.http.headers.pop("traceparent", None)
+        inbox.posts.clear()
+        inbox.ends.clear()
+        await sender.send("b", inbox.url)
+        assert not [post for post in await inbox.end() if "traceparent" in post.headers]
 
 
 async def test_a_traceparent_that_makes_no_sense_begins_anew(

@@ -318,12 +318,16 @@ def test_every_part_is_looked_at() -> None:
     assert error.value.metadata == {"field": "message.parts[2].mediaType"}
 
 
+@pytest.mark.clause("card.skill-modes")
 def test_the_modes_of_a_skill_are_its_own() -> None:
     agent = make(input_modes=["text/plain"])
     agent.skill(echo)
     agent.skill(input_modes=["image/*"])(shout)
     agent.handler(whatever)
     agent.admit(typed("image/png"), "shout")
+    agent.admit(typed(""), "shout")
+    with pytest.raises(ContentTypeNotSupported, match=r"text/plain.* input modes image/\*"):
+        agent.admit(typed("text/plain"), "shout")
     for other in ("echo", ""):
         with pytest.raises(ContentTypeNotSupported):
             agent.admit(typed("image/png"), other)

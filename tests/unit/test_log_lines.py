@@ -12,7 +12,18 @@ from collections.abc import Iterator
 import pytest
 
 from dragoman import telemetry
-from dragoman.telemetry import Ids, Json, Queries, Redaction, Text, auditor, escaped, logger
+from dragoman.bindings.access import AccessLine
+from dragoman.caller import Caller
+from dragoman.telemetry import (
+    Ids,
+    Json,
+    Text,
+    access_logger,
+    auditor,
+    escaped,
+    logger,
+    utc,
+)
 from tests.receiving import pushing, receiving
 
 FORGED = "12:00:00 ERROR   forged"
@@ -105,21 +116,35 @@ def test_the_records_of_an_application_are_its_own(caplog: pytest.LogCaptureFixt
     assert caplog.records[-1].getMessage() == "two\nlines"
 
 
-def test_requests() -> None:
-    stream = io.StringIO()
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(Text())
-    for each in (Ids(), Queries(), Redaction(), Redaction()):
-        handler.addFilter(each)
-    record = logging.LogRecord(
-        *("uvicorn.access", 20, "", 0, '%s - "%s %s HTTP/%s" %d'),
-        args=("127.0.0.1:1", "GET", f"/a\x1b[2J\n{FORGED}?key=1", "1.1", 200),
-        exc_info=None,
-    )
-    assert handler.filter(record)
-    handler.emit(record)
-    harmless(stream.getvalue())
-    assert stream.getvalue().count("\n") == 1
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+def test_requests(log: io.StringIO, odd: str) -> None:
+    text = f"x{odd}{FORGED}"
+    line = AccessLine(text, text, text)
+    line.agent = line.operation = line.task = text
+    line.caller = Caller(identity=text, realm=text, tenant=text)
+    line.status = 200
+    logger.removeHandler(handler := logger.handlers[-1])
+    access_logger.addHandler(handler)
+    try:
+        line.write()
+    finally:
+        access_logger.removeHandler(handler)
+        logger.addHandler(handler)
+    harmless(log.getvalue())
+    assert log.getvalue().count("\n") == 1
+
+
+def test_times_are_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Kathmandu")
+    time.tzset()
+    try:
+        record = logging.LogRecord("dragoman", 20, "", 0, "hello", (), None)
+        record.created = 1_790_000_000.9996
+        assert json.loads(Json().format(record))["time"] == "2026-09-21T14:13:20.999Z"
+        assert utc(0.0) == "1970-01-01T00:00:00.000Z"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_the_audit_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -340,6 +340,7 @@ async def everything(**settings: Any) -> None:
         await http.get(f"/tasks/{task}")
 
 
+@pytest.mark.clause("logs.security-events", "audit.trail")
 async def test_who_did_what(audited: list[dict[str, Any]]) -> None:
     await everything(audit=True)
     assert [(line["event"], line["result"]) for line in audited] == [
@@ -392,6 +393,7 @@ async def everything_over_grpc(**settings: Any) -> None:
         await stub.GetTask(a2a_pb2.GetTaskRequest(id=task), metadata=ann)
 
 
+@pytest.mark.clause("logs.security-events", "audit.trail")
 async def test_who_did_what_over_grpc(audited: list[dict[str, Any]]) -> None:
     def same(line: dict[str, Any], task: str) -> dict[str, Any]:
         """What does not depend on the time, the binding, or the names of tasks."""

@@ -946,6 +946,7 @@ async def test_what_is_gone_has_moved(store: Store) -> None:
     assert not await store.moved({})
 
 
+@pytest.mark.clause("data.retention")
 async def test_pruning_forgets_what_has_ended_long_ago(make: Make) -> None:
     store = await make(task_age=0.8)
     await ended(store, "a")

@@ -127,13 +127,14 @@ async def extended(endpoint: Endpoint, exchange: Exchange) -> None:
     """Answer with the card for those who are known, as 0.2 asks for it."""
     try:
         _only_read(exchange)
+        operation = BY_CALL["extended_card"]
+        if exchange.line is not None:
+            exchange.line.begins(endpoint.service.agent.key, operation.name, "http")
         version = _version(exchange) or "0.2"
         if version == "1.0":  # it has this elsewhere
             raise dialects.unsupported(version)
         call = Call(replace(await endpoint.caller(exchange), version=version))
-        card = await endpoint.operate(
-            BY_CALL["extended_card"], GetExtendedAgentCardRequest(), call, exchange
-        )
+        card = await endpoint.operate(operation, GetExtendedAgentCardRequest(), call, exchange)
         body = FORMS[version](card, (), "")
     except A2AError as error:
         return await fail(exchange, error)

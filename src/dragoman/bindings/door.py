@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from dragoman.bindings import card, http
-from dragoman.bindings.endpoint import METADATA
+from dragoman.bindings.endpoint import METADATA, origin
 from dragoman.bindings.exchange import Exchange
 from dragoman.bindings.headers import check_single
 from dragoman.bindings.hosts import Hosts
@@ -125,9 +125,7 @@ class Door:
     def _note(self, event: str, exchange: Exchange, error: A2AError, **about: str) -> None:
         if not self._audit:
             return
-        client = exchange.peer
-        if self._limits is not None:
-            client = self._limits.proxies.origin(client, exchange.every(b"x-forwarded-for"))
+        client = origin(exchange, self._limits)
         audit(event, result=error.reason, client=client, path=exchange.scope["path"], **about)
 
     def _preflight(self, exchange: Exchange) -> list[tuple[bytes, bytes]]:

@@ -102,7 +102,7 @@ class Endpoint:
         self.grpc = 0
         """The port of gRPC, while it is open."""
         self.signer = Signer((), settings)
-        self._limits = limits
+        self.limits = limits
         self._run: Run = self._audited if settings.audit else self._operate
         self._observer: Observer | None = None
         self._open = identify is None and limits is None and not service.required
@@ -112,8 +112,8 @@ class Endpoint:
         """Put down from now on what is asked for, if anybody wants to know."""
         self._run = self._audited if self.settings.audit else self._operate
         self._observer = None
-        if metrics is not None or spans is not None:
-            self._observer = Observer(self.service.agent.key, self._run, metrics, spans)
+        if metrics is not None or spans is not None or self.settings.access_log:
+            self._observer = Observer(self.service.agent, self._run, metrics, spans)
             self._run = self._observer.run
 
     def refused(self, error: Exception, exchange: Inquiry) -> None:
@@ -142,16 +142,18 @@ class Endpoint:
     async def caller(self, exchange: Inquiry) -> Caller:
         """Who asks; comes before anything else is looked at."""
         try:
-            if self._limits is not None:
-                self._limits.knock(exchange.peer, exchange.every(b"x-forwarded-for"))
+            if self.limits is not None:
+                self.limits.knock(exchange.peer, exchange.every(b"x-forwarded-for"))
             caller = await self._identified(exchange)
-            if self._limits is not None and caller.identity:
-                self._limits.enter(caller)
+            if self.limits is not None and caller.identity:
+                self.limits.enter(caller)
         except Exception as error:
             self._challenge(error, exchange)
             if self.settings.audit:
                 self._note("identify", exchange, _outcome(error))
             raise
+        if exchange.line is not None:
+            exchange.line.caller = caller
         return caller
 
     async def _identified(self, exchange: Inquiry) -> Caller:
@@ -273,9 +275,6 @@ class Endpoint:
         self, event: str, exchange: Inquiry, result: str, who: Caller | None = None, **about: str
     ) -> None:
         who = who or ANONYMOUS["1.0"].caller
-        client, forwarded = exchange.peer, exchange.every(b"x-forwarded-for")
-        if self._limits is not None:
-            client = self._limits.proxies.origin(client, forwarded)
         audit(
             event,
             result=result,
@@ -283,7 +282,7 @@ class Endpoint:
             who=who.identity,
             realm=who.realm,
             tenant=who.tenant,
-            client=client,
+            client=origin(exchange, self.limits),
             path=exchange.request().path,
             **about,
         )
@@ -350,6 +349,13 @@ class Endpoint:
             prefix = _first(exchange.header(b"x-forwarded-prefix")).rstrip("/")
             root = prefix + root if _PREFIX.fullmatch(prefix) else root
         return f"{scheme}://{host}{root}"
+
+
+def origin(exchange: Inquiry, limits: Limits | None) -> str:
+    """The address that a request comes from, behind the proxies that are believed."""
+    if limits is None:
+        return exchange.peer
+    return limits.proxies.origin(exchange.peer, exchange.every(b"x-forwarded-for"))
 
 
 class Sought(TaskNotFound):

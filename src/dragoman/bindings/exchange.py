@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
+from dragoman.bindings.access import AccessLine
 from dragoman.bindings.body import LARGE, Arriving, Bodies, Headers
 from dragoman.caller import Call, Request
-from dragoman.errors import MediaTypeNotAccepted, TooLarge
+from dragoman.errors import A2AError, MediaTypeNotAccepted, TooLarge
 from dragoman.security.budget import SMALL
 
 Message = MutableMapping[str, Any]
@@ -34,6 +35,8 @@ class Inquiry(Protocol):
 
     counted: bool
     """Whether it has been put down for the figures."""
+    line: AccessLine | None
+    """What the access log says of it, if there is one."""
 
     @property
     def binding(self) -> str:
@@ -68,7 +71,7 @@ class Exchange:
     """The request's parts as they are needed, and ways to answer."""
 
     __slots__ = (
-        *("always", "binding", "bodies", "counted", "headers"),
+        *("always", "binding", "bodies", "counted", "headers", "line"),
         *("path", "receive", "reserved", "root", "scope", "send", "settings"),
     )
 
@@ -79,6 +82,7 @@ class Exchange:
         self.bodies = bodies
         self.settings = bodies.settings
         self.binding, self.counted = "http", False
+        self.line: AccessLine | None = None
         self.reserved = 0
         """The bytes of its answer that count as under way."""
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -94,6 +98,28 @@ class Exchange:
             path = path[len(self.root) :]
         self.path = path or "/"
         """The path below the place where the application is mounted."""
+
+    def follow(self, client: str) -> AccessLine:
+        """Note for the access log what is answered; the client is whoever proxies say it is."""
+        # as it was sent: a decoded path can have spaces, and so look like other fields
+        raw = self.scope.get("raw_path") or quote(self.scope["path"]).encode()
+        path = raw.partition(b"?")[0].decode("latin-1")
+        line, send = AccessLine(self.method, path, client), self.send
+
+        async def noted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                line.status = message["status"]
+            await send(message)
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                line.complete = True
+
+        self.line, self.send = line, noted
+        return line
+
+    def failed(self, error: A2AError) -> None:
+        """Note for the access log that the answer is this error."""
+        if self.line is not None:
+            self.line.outcome = error.reason
 
     def _safe(self) -> bool:
         """Whether the request came over https, as far as is known here."""

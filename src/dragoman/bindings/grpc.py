@@ -17,8 +17,9 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from dragoman import dialects
+from dragoman.bindings.access import GONE, AccessLine
 from dragoman.bindings.body import Arriving, Bodies, bulk
-from dragoman.bindings.endpoint import ANONYMOUS, Endpoint
+from dragoman.bindings.endpoint import ANONYMOUS, Endpoint, origin
 from dragoman.bindings.headers import check_single
 from dragoman.bindings.sse import asking, current, formed, wrote
 from dragoman.caller import Call, Caller, Request
@@ -233,7 +234,7 @@ class Pools:
 class Inquiry:
     """One call's metadata, as the endpoint wants to see it."""
 
-    __slots__ = ("context", "counted", "headers", "method", "settings")
+    __slots__ = ("context", "counted", "headers", "line", "method", "settings")
 
     binding = "grpc"
 
@@ -242,6 +243,7 @@ class Inquiry:
         self.method = method
         self.settings = settings
         self.counted = False
+        self.line: AccessLine | None = None
         self.headers = {name.encode(): value for name, value in context.invocation_metadata() or ()}
 
     def check_single(self, endpoint: Endpoint) -> None:
@@ -342,15 +344,26 @@ def _handler(endpoint: Endpoint, speech: Speech, operation: Operation) -> grpc.R
         finally:
             bodies.budget.give(address, len(body))
 
-    async def unary(_: object, context: Context) -> Any:
+    def inquire(context: Context) -> Inquiry:
         inquiry = Inquiry(context, path, endpoint.settings)
+        if endpoint.settings.access_log:
+            inquiry.line = line = AccessLine("POST", path, origin(inquiry, endpoint.limits))
+            line.begins(endpoint.service.agent.key, operation.name, "grpc")
+            context.add_done_callback(lambda _: _ended(line))
+        return inquiry
+
+    async def unary(_: object, context: Context) -> Any:
+        inquiry = inquire(context)
         try:
             _, answer = await begin(inquiry)
             encode = _heard(speech, inquiry).encode
             if bulk(answer) <= SMALL:
-                return encode(answer)
-            body = await endpoint.bodies.aside(encode, answer)
-            _reserve(inquiry, endpoint.bodies, len(body))
+                body = encode(answer)
+            else:
+                body = await endpoint.bodies.aside(encode, answer)
+                _reserve(inquiry, endpoint.bodies, len(body))
+            if inquiry.line is not None:
+                inquiry.line.complete = True
             return body
         except A2AError as error:
             endpoint.refused(error, inquiry)
@@ -359,13 +372,15 @@ def _handler(endpoint: Endpoint, speech: Speech, operation: Operation) -> grpc.R
             logger.exception("internal error")
             endpoint.refused(error, inquiry)
             fault = InternalError.of(error)
-        return await _abort(context, speech, fault)
+        return await _abort(inquiry, speech, fault)
 
     async def stream(_: object, context: Context) -> None:
-        inquiry = Inquiry(context, path, endpoint.settings)
+        inquiry = inquire(context)
         try:
             call, answer = await begin(inquiry)
             await Flow(context, answer, _heard(speech, inquiry), call.caller).run(endpoint)
+            if inquiry.line is not None:
+                inquiry.line.complete = True
             return
         except A2AError as error:
             endpoint.refused(error, inquiry)
@@ -374,7 +389,7 @@ def _handler(endpoint: Endpoint, speech: Speech, operation: Operation) -> grpc.R
             logger.exception("internal error in a stream")
             endpoint.refused(error, inquiry)
             fault = InternalError.of(error)
-        await _abort(context, speech, fault)
+        await _abort(inquiry, speech, fault)
 
     # On the wire a stream of one message is the message.
     if operation.streams:
@@ -501,8 +516,19 @@ class Flow:
         return self.speech.response(event, last)
 
 
-async def _abort(context: Context, speech: Speech, error: A2AError) -> Any:
+async def _abort(inquiry: Inquiry, speech: Speech, error: A2AError) -> Any:
     """End the call with an error."""
+    if inquiry.line is not None:
+        inquiry.line.outcome, inquiry.line.grpc_status = error.reason, error.grpc
     trailers: list[tuple[str, str | bytes]] = [(DETAILS, protobuf.status(error))]
     trailers += [(name, value) for name, value in error.headers.items() if name != "connection"]
-    await context.abort(ERRORS[error.grpc], speech.words(error), trailing_metadata=tuple(trailers))
+    await inquiry.context.abort(
+        ERRORS[error.grpc], speech.words(error), trailing_metadata=tuple(trailers)
+    )
+
+
+def _ended(line: AccessLine) -> None:
+    """Log a call that is over."""
+    if not line.outcome:
+        line.outcome, line.grpc_status = ("ok", "OK") if line.complete else (GONE, "CANCELLED")
+    line.write()

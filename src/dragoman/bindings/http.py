@@ -76,6 +76,8 @@ async def serve(endpoint: Endpoint, exchange: Exchange, path: str) -> None:
     version = "0.3" if older else "1.0"
     try:
         found = _find(exchange.method, path)
+        if exchange.line is not None:
+            exchange.line.begins(endpoint.service.agent.key, found.operation.name, "http")
         version = dialects.agreed(exchange.version(), (found.version,))
         caller = await endpoint.caller(exchange)
         call = endpoint.call(exchange, caller, version)
@@ -123,6 +125,7 @@ PRIVATE = (b"cache-control", b"no-store")
 
 async def fail(exchange: Exchange, error: A2AError, version: str = "1.0") -> None:
     """Answer with an error."""
+    exchange.failed(error)
     body = _error(error, version)
     headers = (PRIVATE, *headers_of(error.headers))
     await exchange.respond(error.http, body, KINDS[version], headers)

@@ -114,6 +114,8 @@ async def serve(endpoint: Endpoint, exchange: Exchange) -> None:
             raise _too_long()
         asked.id = id
         method = _method(envelope.method, exchange, asked)
+        if exchange.line is not None:
+            exchange.line.begins(endpoint.service.agent.key, method.operation.name, "jsonrpc")
         params = bytes(envelope.params)
         del envelope, body  # what may be large is held by nobody while the answer is waited for
         if params in NOTHING:
@@ -229,6 +231,7 @@ def _operate(
 
 async def fail(exchange: Exchange, error: A2AError, asked: Asked | None = None) -> None:
     """Answer with an error; a notification is answered with nothing."""
+    exchange.failed(error)
     asked = asked or Asked()
     status = error.http if error.transport else 200
     if asked.id is None and not error.transport:

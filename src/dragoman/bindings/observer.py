@@ -1,4 +1,4 @@
-"""What is put down of each operation: a figure, and a span."""
+"""What is put down of each operation: a figure, a span, and its task in the access log."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from typing import Any
 from msgspec.structs import replace
 
 from dragoman import otel
+from dragoman.agent import Agent
+from dragoman.bindings.access import GONE
 from dragoman.bindings.exchange import Inquiry
 from dragoman.caller import Call
 from dragoman.errors import A2AError
 from dragoman.metrics import Metrics
 from dragoman.operations import OPERATIONS, Operation
 from dragoman.reader import Stream
-from dragoman.types import SendMessageRequest, SendMessageResponse, Task, Wire
+from dragoman.types import Wire
 
 Run = Callable[[Operation, Wire, Call, Inquiry], Awaitable[Any]]
-GONE = "CLIENT_GONE"
-"""The outcome of what nobody waited for."""
 
 
 class Observer:
     """Watches one agent's operations. It is only there if somebody wants to know."""
 
     def __init__(
-        self, agent: str, run: Run, metrics: Metrics | None, spans: otel.Spans | None
+        self, agent: Agent, run: Run, metrics: Metrics | None, spans: otel.Spans | None
     ) -> None:
-        self._agent = agent
+        self._agent = agent.key
+        self._name = agent.name
         self._run = run
         self._metrics = metrics
         # by name, since these are asked for with each request
@@ -39,6 +40,9 @@ class Observer:
     async def run(self, operation: Operation, request: Wire, call: Call, exchange: Inquiry) -> Any:
         """Run an operation."""
         exchange.counted = True
+        line = exchange.line
+        if line is not None:
+            line.version, line.task = call.caller.version, otel.subject(request)[0]
         began, outcome = time.perf_counter(), GONE
         try:
             if self._spans is None:
@@ -48,6 +52,8 @@ class Observer:
             del request  # it may be large, and is of no more use here
             answer = await answering
             outcome = "ok"
+            if line is not None and not line.task:
+                line.task = _answered(answer)[0]
             return answer
         except Exception as error:
             outcome = _outcome(error)
@@ -74,20 +80,23 @@ class Observer:
         exchange: Inquiry,
     ) -> Any:
         about = {
-            "a2a.operation": operation.name,
+            "a2a.method.name": operation.name,
             "a2a.agent": self._agent,
+            "gen_ai.agent.name": self._name,
             "a2a.binding": exchange.binding,
-            "a2a.version": call.caller.version,
+            "a2a.protocol.version": call.caller.version,
+            **otel.ids(request),
         }
-        if task := _asked(request):
-            about["a2a.task.id"] = task
         state = exchange.header(b"tracestate") if call.trace else ""
         with spans.open("SERVER", operation.name, about, call.trace, state) as span:
             # what comes of the message is part of this, wherever it is worked on
             call = replace(call, trace=otel.parent(span))
             answer = await self._run(operation, request, call, exchange)
-            if not task and (task := _answered(answer)):
+            task, context = _answered(answer)
+            if task:
                 span.set_attribute("a2a.task.id", task)
+            if context:
+                span.set_attribute("gen_ai.conversation.id", context)
             return answer
 
 
@@ -95,19 +104,8 @@ def _outcome(error: Exception) -> str:
     return error.reason if isinstance(error, A2AError) else A2AError.reason
 
 
-def _asked(request: Wire) -> str:
-    """The task that a request names."""
-    if isinstance(request, SendMessageRequest):
-        return request.message.task_id
-    found = getattr(request, "task_id", "") or getattr(request, "id", "")
-    # a caller chooses what stands there
-    return found if isinstance(found, str) and len(found) <= 128 else ""
-
-
-def _answered(answer: Any) -> str:
-    """The task that an answer is about."""
-    if isinstance(answer, SendMessageResponse):
-        return answer.task.id if answer.task is not None else ""
+def _answered(answer: Any) -> tuple[str, str]:
+    """The task and the context that an answer is about."""
     if isinstance(answer, Stream):
-        return answer.task
-    return answer.id if isinstance(answer, Task) else ""
+        return answer.task, answer.context
+    return otel.subject(answer)

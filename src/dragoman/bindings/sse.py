@@ -207,10 +207,13 @@ class Pour:
             try:
                 await self._pour()
             except A2AError as fault:
+                self.exchange.failed(fault)
                 await self._send(error(fault))
             except Exception as fault:
                 logger.exception("internal error in a stream")
-                await self._send(error(InternalError.of(fault)))
+                wrong = InternalError.of(fault)
+                self.exchange.failed(wrong)
+                await self._send(error(wrong))
             if not self._gone:
                 await self.exchange.send({"type": "http.response.body", "body": b""})
         except asyncio.CancelledError:

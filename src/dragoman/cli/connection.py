@@ -10,6 +10,7 @@ from typing import Any
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from dragoman.bindings.access import AccessLine
 from dragoman.cli import tls
 from dragoman.cli.book import Book, party
 from dragoman.errors import A2AError
@@ -309,6 +310,14 @@ class Counted(Protocol):
         size += len(scope["raw_path"]) + len(scope["query_string"])
         if size <= self._most:
             return await self.app(scope, receive, send)
+        if self.settings.access_log:
+            line = AccessLine(
+                scope["method"],
+                scope["raw_path"].decode("latin-1"),
+                str((scope.get("client") or ("",))[0]),
+            )
+            line.status, line.outcome = 431, "HEAD_TOO_LARGE"
+            line.write()
         headers = [
             (b"content-type", b"text/plain; charset=utf-8"),
             (b"x-content-type-options", b"nosniff"),

@@ -61,6 +61,8 @@ def add(commands: Any) -> None:
         default=[],
         help=f"only those that ended so: {', '.join(ENDED)}; may be repeated",
     )
+    one.add_argument("--owner", help="only those of this identity; '' is who is anonymous")
+    one.add_argument("--realm", default="", help="the realm of --owner; default the empty one")
     one.add_argument("--dry-run", action="store_true", help="only say what would be forgotten")
     one.add_argument(
         "--force",

@@ -136,11 +136,17 @@ def check(arguments: Namespace, make: Make) -> int:
 
 def prune(arguments: Namespace, make: Make) -> int:
     """Forget tasks that have ended."""
+    if arguments.realm and arguments.owner is None:
+        raise UsageError("prune: --realm needs --owner")
+    owner = None
+    if arguments.owner is not None:
+        owner = qualified(arguments.realm, arguments.owner)
     done = Pruned()
     with make(write=not arguments.dry_run) as clerk, Meter() as meter:
         for done in clerk.prune(
             time.time() - arguments.older,
             {_state(name) for name in arguments.state},
+            owner=owner,
             force=arguments.force,
             dry=arguments.dry_run,
         ):

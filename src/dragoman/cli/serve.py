@@ -149,7 +149,7 @@ def _config(uvicorn: Any, app: Any, settings: Settings, **more: Any) -> Any:
         host=settings.host,
         port=settings.port,
         log_config=None,
-        access_log=settings.access_log,
+        access_log=False,  # ours knows the operation, the caller and the task
         server_header=False,
         proxy_headers=False,  # whom to believe is a setting of ours
         backlog=2048,

@@ -415,19 +415,22 @@ class Client:
         telemetry.carry(found, self._behalf.trace if self._behalf else "")
         return found
 
-    def span(self, call: str) -> AbstractContextManager[Any]:
+    def span(self, call: str, request: Wire) -> AbstractContextManager[Any]:
         """A block that is a span of OpenTelemetry, where the process uses it."""
         if self.spans is None:
             return nullcontext()
-        return self.spans.open("CLIENT", BY_CALL[call].name, *self.about(call))
+        return self.spans.open("CLIENT", BY_CALL[call].name, *self.about(call, request))
 
-    def about(self, call: str) -> tuple[dict[str, str], str]:
+    def about(self, call: str, request: Wire) -> tuple[dict[str, str], str]:
         """What such a span says, and the trace that the work came with."""
+        binding = self.interface.protocol_binding
         about = {
-            "a2a.operation": BY_CALL[call].name,
-            "a2a.binding": self.interface.protocol_binding,
-            "a2a.version": self.interface.protocol_version,
+            "a2a.method.name": BY_CALL[call].name,
+            "gen_ai.agent.name": self.card.name[: otel.LONGEST],
+            "a2a.binding": otel.BINDINGS.get(binding, binding),
+            "a2a.protocol.version": self.interface.protocol_version,
             "server.address": urlsplit(self.interface.url).hostname or "",
+            **otel.ids(request),
         }
         return about, self._behalf.trace if self._behalf else ""
 
@@ -441,16 +444,19 @@ class Client:
         """Ask for an operation, as often as it takes and may be done."""
 
         async def once() -> Any:
-            with self.span(call):
+            with self.span(call, request) as span:
                 order = Order(
                     call=call, request=request, headers=self.headers(headers), files=files or {}
                 )
                 async with asyncio.timeout(self.timeout) as limit:
                     before = LIMIT.set(limit)
                     try:
-                        return await self.binding.call(order)
+                        answer = await self.binding.call(order)
                     finally:
                         LIMIT.reset(before)
+                if span is not None:
+                    span.set_attributes(otel.ids(answer))
+                return answer
 
         try:
             async with self.limit():

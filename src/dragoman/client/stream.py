@@ -393,7 +393,7 @@ class Stream:
         found, spans = self._client.headers(headers), self._client.spans
         span = None
         if spans is not None:
-            span = spans.begin("CLIENT", BY_CALL[call].name, *self._client.about(call))
+            span = spans.begin("CLIENT", BY_CALL[call].name, *self._client.about(call, request))
             found["traceparent"] = otel.parent(span)
         order = Order(
             call=call,

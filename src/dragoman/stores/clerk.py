@@ -153,11 +153,13 @@ class Clerk(Protocol):
         before: float,
         states: Collection[TaskState] = (),
         *,
+        owner: str | None = None,
         force: bool = False,
         dry: bool = False,
     ) -> Iterator[Pruned]:
         """Forget tasks that ended before a time, in transactions that are short; what has come
-        of it, after each. With `force` also those that webhooks or repeated sends may need."""
+        of it, after each. With an `owner`, as the store has it, only those of that one; with
+        `force` also those that webhooks or repeated sends may need."""
         ...
 
     def rename_owner(

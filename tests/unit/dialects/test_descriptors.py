@@ -92,6 +92,7 @@ def test_what_is_carried_is_what_was_written(package: str) -> None:
     assert ours(package) == ours(package, proto.compiled()), "make proto"
 
 
+@pytest.mark.clause("grpc.service")
 @pytest.mark.parametrize("package", PACKAGES)
 def test_the_messages_are_those_of_the_reference(package: str) -> None:
     found, known = ours(package), theirs(package)
@@ -102,11 +103,13 @@ def test_the_messages_are_those_of_the_reference(package: str) -> None:
     }
 
 
+@pytest.mark.clause("grpc.service")
 @pytest.mark.parametrize("package", PACKAGES)
 def test_the_methods_are_those_of_the_reference(package: str) -> None:
     assert methods(ours(package)) == methods(theirs(package))
 
 
+@pytest.mark.clause("grpc.service")
 def test_the_methods_are_our_operations() -> None:
     found = methods(ours("lf.a2a.v1"))
     for operation in OPERATIONS:

@@ -285,6 +285,7 @@ class Clerk:
         before: float,
         states: Collection[TaskState] = (),
         *,
+        owner: str | None = None,
         force: bool = False,
         dry: bool = False,
     ) -> Iterator[Pruned]:
@@ -292,7 +293,7 @@ class Clerk:
         done, place = Pruned(), (0.0, 0)
         while True:
             began = time.monotonic()
-            step = self._step(done, before, place, states, force=force, dry=dry)
+            step = self._step(done, before, place, states, owner=owner, force=force, dry=dry)
             done, next_ = self._do(step)
             yield done
             if next_ is None:
@@ -311,6 +312,7 @@ class Clerk:
         place: tuple[float, int],
         states: Collection[TaskState],
         *,
+        owner: str | None,
         force: bool,
         dry: bool,
     ) -> tuple[Pruned, tuple[float, int] | None]:
@@ -324,6 +326,8 @@ class Clerk:
             for behind, recent, *columns in found:
                 row = dict(zip(NAMES, columns, strict=True))  # whether or not it can be read
                 last = (row["ended"], row["key"])
+                if owner is not None and row["owner"] != owner:
+                    continue
                 if states and (row["replied"] or STATES.get(row["state"]) not in states):
                     continue
                 if behind and not force:

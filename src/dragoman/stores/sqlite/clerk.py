@@ -233,12 +233,14 @@ class Clerk:
         before: float,
         states: Collection[TaskState] = (),
         *,
+        owner: str | None = None,
         force: bool = False,
         dry: bool = False,
     ) -> Iterator[Pruned]:
-        """Forget tasks that ended before a time, in transactions that are short; what has come
-        of it, after each. With `force` also those that webhooks or repeated sends may need."""
+        """See `Clerk.prune`."""
         ledger = Ledger(self.db, max_task=0)
+        scopes = self.db.execute("SELECT key FROM scope WHERE owner = ?", (owner,)).fetchall()
+        theirs = {key for (key,) in scopes}
         done, place, more = Pruned(), (0.0, 0), True
         while more:
             began = time.monotonic()
@@ -246,6 +248,8 @@ class Clerk:
             with nullcontext() if dry else _ledger(ledger):
                 for behind, recent, ended, replied, size, row in self._old(before, place):
                     place, more = (ended, row.key), True
+                    if owner is not None and row.scope not in theirs:
+                        continue
                     if states and (replied or STATES.get(row.state) not in states):
                         continue
                     if behind and not force:
