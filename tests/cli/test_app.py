@@ -14,6 +14,8 @@ import pytest
 from dragoman import App
 from dragoman.cli import Options, UsageError, serve, work
 from tests.cli.test_cli import AGENTS, refused, run, serving
+from tests.cli.test_signals import working
+from tests.unit.stores import database
 
 CODE = (
     AGENTS
@@ -139,7 +141,21 @@ def test_a_worker_needs_a_store_that_is_shared(
         work.run([name], options())
 
 
-def test_a_change_of_its_module_is_seen(here: Path) -> None:
+def test_a_worker_takes_it_too(here: Path) -> None:
+    store, name = database(), "hosted:app"
+    flags = ("--log-level", "info")
+    with (
+        working(here, store, *flags, name=name),
+        serving(here, name, "--store", store, "--workers", "0", *flags) as served,
+    ):
+        message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hello"}]}
+        body, ann = {"message": message}, {"x-user": "ann"}
+        sent = httpx.post(f"{served.url}/message:send", json=body, headers=ann, timeout=20)
+        assert sent.json()["task"]["artifacts"][0]["parts"] == [{"text": "hello"}]
+        assert served.end() == 0
+
+
+def test_the_process_that_a_reload_starts_has_it(here: Path) -> None:
     with serving(here, "hosted:app", "--reload", "--log-level", "info") as served:
         headers = {"x-user": "ann"}
         assert httpx.get(f"{served.url}/tasks", headers=headers).status_code == 200

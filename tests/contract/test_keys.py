@@ -299,6 +299,16 @@ async def test_what_is_no_address_of_keys() -> None:
         await App(agent(), sign=[KEYS["ES256"]], card_jku="keys.example").start()
 
 
+async def test_a_file_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
+    """Where the first request starts the application, the log has the reason in a line."""
+    transport = httpx.ASGITransport(App(agent(), card_keys=("no.pem",)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+        assert (await http.get(CARD)).status_code == 503
+    (record,) = (each for each in caplog.records if "cannot start" in each.getMessage())
+    assert record.getMessage().endswith("card_keys: no.pem: No such file or directory")
+    assert record.exc_info is None
+
+
 def test_what_is_no_key() -> None:
     with pytest.raises(TypeError, match="sign takes keys"):
         App(agent(), sign=["key.pem"])  # type: ignore[list-item]
