@@ -14,6 +14,9 @@ from dragoman.app import App
 from dragoman.cli import serve
 from dragoman.cli.server import Server
 
+BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC")
+"""The setting `bindings` of a card that lists all of them."""
+
 
 class Quiet(uvicorn.Server):
     """A server that leaves the signals to the test runner, and ends as soon as it can: a tenth of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar, overload
 
@@ -32,11 +32,8 @@ Extended = Callable[[Caller, AgentCard], AgentCard | Awaitable[AgentCard]]
 
 RESERVED = ("v1", "tasks", "healthz", "readyz")
 MODES = ("text/plain", "application/json")
-INTERFACES = {
-    "1.0": ("JSONRPC", "HTTP+JSON", "GRPC"),
-    "0.3": ("JSONRPC", "HTTP+JSON", "GRPC"),
-}
-"""The versions and bindings that a card announces, in order of preference."""
+VERSIONS = ("1.0", "0.3")
+"""The versions that a card lists by default, in order of preference."""
 
 
 class AgentError(ValueError):
@@ -248,12 +245,21 @@ class Agent:
                     metadata={"field": f"message.parts[{index}].mediaType"},
                 )
 
-    def card(self, url: str, *, push: bool = False, grpc: str = "") -> AgentCard:
-        """The public card of the agent served at this URL, and at this address of gRPC."""
+    def card(
+        self,
+        url: str,
+        *,
+        push: bool = False,
+        addresses: Mapping[str, str] | None = None,
+        versions: Sequence[str] = VERSIONS,
+    ) -> AgentCard:
+        """The public card of the agent served at this URL. `addresses` are those of the bindings
+        that it lists, in their order; by default JSON-RPC and HTTP+JSON at the URL."""
         self.check()
-        # With its slash: a mounted application would redirect without, and no redirect
-        # survives a POST. Paths of HTTP+JSON are appended, so theirs has none.
-        addresses = {"JSONRPC": f"{url}/", "HTTP+JSON": url, "GRPC": grpc}
+        if addresses is None:
+            # With its slash: a mounted application would redirect without, and no redirect
+            # survives a POST. Paths of HTTP+JSON are appended, so theirs has none.
+            addresses = {"JSONRPC": f"{url}/", "HTTP+JSON": url}
         return AgentCard(
             name=self.name,
             description=self.description,
@@ -263,15 +269,14 @@ class Agent:
             icon_url=self.icon_url,
             supported_interfaces=tuple(
                 AgentInterface(
-                    url=addresses[binding],
+                    url=address,
                     protocol_binding=binding,
                     protocol_version=version,
                     # before 1.0 nobody could copy it
                     tenant=self.tenant if version == "1.0" else "",
                 )
-                for version, bindings in INTERFACES.items()
-                for binding in bindings
-                if addresses[binding]
+                for version in versions
+                for binding, address in addresses.items()
             ),
             capabilities=AgentCapabilities(
                 streaming=self.streaming,

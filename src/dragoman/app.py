@@ -8,6 +8,8 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import asdict
+
 from dragoman import bells, outfit, push, stores
 from dragoman import settings as settings_module
 from dragoman.agent import Agent, AgentError
@@ -38,7 +40,6 @@ from dragoman.worker import Worker, blamed
 
 if TYPE_CHECKING:
     from dragoman.bindings.grpc import Port
-    from dragoman.security.schemes import Auth
 
 
 class App:
@@ -47,6 +48,10 @@ class App:
     It starts with the server's lifespan. Mounted in another application, which passes no lifespan
     on, it starts with the first request; close it with `await app.stop()`, or run it from the
     host's lifespan with `async with app:`.
+
+    `auth` are schemes of `dragoman.security`, or tables of them as the setting `auth` has: they are
+    on the card and in force. `identify` is in force, and not on the card. What else is set by name
+    is a setting: `App(agent, bindings=["JSONRPC", "GRPC"], grpc_port=50051)`.
 
     `sign` are keys that sign the card, beside those of the setting `card_keys`: such as
     `Key.remote`, for one that is kept elsewhere.
@@ -57,7 +62,7 @@ class App:
         *agents: Agent,
         store: Store | str | None = None,
         bell: Bell | str | None = None,
-        auth: Auth | None = None,
+        auth: outfit.Given | None = None,
         identify: Identify | None = None,
         policy: Policy | None = None,
         scan: Scan | None = None,
@@ -76,67 +81,22 @@ class App:
         if not agents:
             raise AgentError("App: no agent to serve")
         if isinstance(store, str):
-            arguments["store"] = store
+            arguments["store"], store = store, None
         if isinstance(bell, str):
-            arguments["bell"] = bell
+            arguments["bell"], bell = bell, None
         if settings is not None and arguments:
             raise TypeError("App: give either settings or single ones, not both")
-        self.settings = settings or settings_module.load(arguments, checks=outfit.CHECKS)
-        if identify is None and auth is None and self.settings.auth:
-            auth = outfit.auth(self.settings.auth)
-        gate = None if auth is None else outfit.gate(auth, self.settings)
-        if gate is not None:
-            identify = gate.identify
-        outfit.check_grpc(self.settings, len(agents))
-        secret(*self.settings.secrets())
         self.agents = {agent.key: agent for agent in agents}
         if len(self.agents) < len(agents):
             raise AgentError("App: two agents have the same key; give one Agent(key=…)")
-        for agent in agents:
-            agent.check()
-        self.store: Store = (
-            stores.connect(self.settings) if store is None or isinstance(store, str) else store
-        )
-        self.bell: Bell = (
-            bells.connect(self.settings.bell or bells.fitting(self.settings.store))
-            if bell is None or isinstance(bell, str)
-            else bell
-        )
-        if self.settings.push:  # now, so that a wrong setting is not found out later
-            self._way_out()
-            push.keys(self.settings)
-        self.closing = Closing()
-        self.streams = Streams(self.settings)
-        self.bodies = Bodies(self.settings)
-        self.hosts = Hosts(self.settings)
-        """Which hosts are its own; a server tells it the address that it listens on."""
-        self._limits = limits = outfit.limits(self.settings)
-        several = len(agents) > 1
-        self.endpoints = {
-            key: Endpoint(
-                Service(
-                    agent,
-                    self.store,
-                    self.bell,
-                    self.settings,
-                    self.closing,
-                    policy=policy,
-                    scan=scan,
-                ),
-                self.settings,
-                self.streams,
-                self.bodies,
-                identify=identify,
-                gate=gate,
-                limits=limits,
-                hosts=self.hosts,
-                prefix=f"/{key}" if several else "",
-            )
-            for key, agent in self.agents.items()
-        }
-        single = next(iter(self.endpoints.values())).single
-        self._door = Door(self.settings, self.hosts, single=single, limits=limits)
-        self._only = None if several else next(iter(self.endpoints.values()))
+        self._store, self._bell = store, bell
+        self._auth, self._identify, self._policy, self._scan = auth, identify, policy, scan
+        self.arguments: dict[str, Any] = asdict(settings) if settings is not None else arguments
+        """The settings that it was given in code."""
+        self._compose(settings or settings_module.load(arguments, checks=outfit.CHECKS))
+        for name, given in (("store", store), ("bell", bell)):
+            if given is not None:  # no setting from elsewhere replaces it
+                self.arguments[name] = getattr(self.settings, name)
         self.serves = True
         """False where it only works, and nobody calls."""
         self.ports: list[Port] = []
@@ -153,6 +113,72 @@ class App:
         self._told = False
         self._starting: asyncio.Future[None] | None = None
         self._stopping: asyncio.Event | None = None
+
+    def reconfigure(self, settings: Settings) -> None:
+        """Take these settings in place of those that it was made with. What was given to it as an
+        object stays; ValueError if a setting would replace that, RuntimeError once it runs."""
+        if self._runner is not None:
+            raise RuntimeError("App: it has started; its settings cannot be changed any more")
+        for name, given in (("store", self._store), ("bell", self._bell)):
+            if given is not None and getattr(settings, name) != getattr(self.settings, name):
+                raise ValueError(f"{name}: the App has one that was given in code")
+        self._compose(settings)
+
+    def _compose(self, settings: Settings) -> None:
+        """Make the parts that these settings ask for. Nothing is opened yet."""
+        self.settings = settings
+        identify, gate, auth = self._identify, None, self._auth
+        if auth is None and identify is None:
+            auth = settings.auth or None
+        if auth is not None:
+            gate = outfit.gate(outfit.auth(auth), settings)
+            identify = gate.identify
+        outfit.check_card(settings)
+        outfit.check_grpc(settings, len(self.agents))
+        for agent in self.agents.values():
+            agent.check()
+        secret(*settings.secrets())
+        self.store: Store = stores.connect(settings) if self._store is None else self._store
+        self.bell: Bell = (
+            bells.connect(settings.bell or bells.fitting(settings.store))
+            if self._bell is None
+            else self._bell
+        )
+        if self.settings.push:  # now, so that a wrong setting is not found out later
+            self._way_out()
+            push.keys(self.settings)
+        self.closing = Closing()
+        self.streams = Streams(self.settings)
+        self.bodies = Bodies(self.settings)
+        self.hosts = Hosts(self.settings)
+        """Which hosts are its own; a server tells it the address that it listens on."""
+        self._limits = limits = outfit.limits(self.settings)
+        several = len(self.agents) > 1
+        self.endpoints = {
+            key: Endpoint(
+                Service(
+                    agent,
+                    self.store,
+                    self.bell,
+                    self.settings,
+                    self.closing,
+                    policy=self._policy,
+                    scan=self._scan,
+                ),
+                self.settings,
+                self.streams,
+                self.bodies,
+                identify=identify,
+                gate=gate,
+                limits=limits,
+                hosts=self.hosts,
+                prefix=f"/{key}" if several else "",
+            )
+            for key, agent in self.agents.items()
+        }
+        single = next(iter(self.endpoints.values())).single
+        self._door = Door(self.settings, self.hosts, single=single, limits=limits)
+        self._only = None if several else next(iter(self.endpoints.values()))
 
     # -- requests
 
@@ -174,8 +200,11 @@ class App:
             if self._loop is None or not self._loop.is_running():
                 try:
                     await self._first()
-                except Exception:
-                    logger.exception("the application cannot start")
+                except Exception as why:
+                    if isinstance(why, A2AError | SettingsError):  # the message says all of these
+                        logger.error("the application cannot start: %s", why)
+                    else:
+                        logger.exception("the application cannot start")
                     error = Unavailable("The agent is not started", headers={"retry-after": "5"})
                     if exchange.path == "/":
                         return await jsonrpc.fail(exchange, error)
@@ -202,6 +231,8 @@ class App:
             if endpoint is None:
                 return await self._outside(exchange, path)
             path = slash + rest or "/"
+        if endpoint.moved:
+            path = endpoint.path(path)
         if path == "/":
             if exchange.method == "POST":
                 return await jsonrpc.serve(endpoint, exchange)
@@ -391,6 +422,8 @@ class App:
         if self._told:
             return
         self._told = True
+        if self.settings.grpc_url and not any(e.lists_grpc for e in self.endpoints.values()):
+            logger.warning("grpc_url: is not on the card; add GRPC to `bindings`")
         gates = [endpoint.gate for endpoint in self.endpoints.values()]
         if self.unguarded or any(gate is not None and gate.open for gate in gates):
             why = "no auth is set" if self.unguarded else "Anonymous() is set"
@@ -485,7 +518,8 @@ class App:
                 try:
                     await self.start()
                 except Exception as error:
-                    if not isinstance(error, A2AError):  # those say all in their message
+                    # the server shows the message, which says all of these
+                    if not isinstance(error, A2AError | SettingsError):
                         logger.exception("the application cannot start")
                     failed = {"type": "lifespan.startup.failed", "message": redacted(str(error))}
                     await send(failed)

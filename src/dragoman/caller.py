@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -119,6 +119,8 @@ class Request(Struct, frozen=True):
     url: str = ""
     """The URL that was called, without its query, where a proof must name it; of gRPC its path,
     behind `//` and the host if that is set. Empty if the server does not know its own address."""
+    scope: Mapping[str, Any] | None = None
+    """The ASGI scope, with what middleware has put there, such as `user`. None over gRPC."""
 
 
 def qualified(realm: str, identity: str) -> str:

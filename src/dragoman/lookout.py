@@ -133,8 +133,12 @@ class Lookout:
         return "ok" if await self.pulse.beats() else self.pulse.state
 
     async def page(self) -> bytes:
-        """The figures, as Prometheus reads them."""
-        assert self.metrics is not None
+        """The figures, as Prometheus reads them. RuntimeError if none are kept."""
+        if self.metrics is None:
+            raise RuntimeError(
+                "no figures are kept: set metrics_port (0 picks a free port), or set up a meter "
+                "provider of OpenTelemetry before the application starts"
+            )
         await self._look()
         return render(self.metrics.figures)
 

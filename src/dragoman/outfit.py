@@ -7,29 +7,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dragoman.bindings.endpoint import Endpoint
+from dragoman.bindings.interfaces import GRPC, check_bindings, check_versions, listed
 from dragoman.errors import Unavailable
 from dragoman.security.jwk import Key
 from dragoman.security.limits import Limits
-from dragoman.settings import Settings, SettingsError
+from dragoman.settings import Checks, Settings, SettingsError, table_secrets
 from dragoman.telemetry import secret
 
 if TYPE_CHECKING:
     from dragoman.bindings.grpc import Port
-    from dragoman.security.schemes import Auth, Gate
+    from dragoman.security.schemes import AllOf, Auth, Gate, Scheme
+
+Given: TypeAlias = "Auth | Mapping[str, Any] | Sequence[Scheme | AllOf | Mapping[str, Any]]"
+"""Who may call: schemes, or tables of them as the setting `auth` has."""
 
 
-def auth(tables: Sequence[Mapping[str, Any]]) -> Auth:
-    """What the setting `auth` says; its secrets are told to the logs."""
+def auth(given: Given) -> Auth:
+    """The schemes of the setting `auth`, or of code, where each may also be a table. The secrets
+    of tables are told to the logs."""
     from dragoman.security.configured import build
 
+    single = isinstance(given, Mapping | str) or not isinstance(given, Sequence)
     try:
-        found = build(tables)
+        found = build((given,) if single else given)  # type: ignore[arg-type]
     except ValueError as error:
-        raise SettingsError(f"auth{error}") from None
-    secret(*found.secrets)
+        text = str(error).removeprefix("[0]") if single else str(error)
+        raise SettingsError(f"auth{text}") from None
+    secret(*found.secrets, *table_secrets(given))
     return found.schemes
 
 
@@ -46,7 +53,7 @@ def _check_auth(tables: Sequence[Mapping[str, Any]]) -> None:
             raise ValueError(str(error).removeprefix("auth")) from None
 
 
-CHECKS = {"auth": _check_auth}
+CHECKS: Checks = {"auth": _check_auth, "bindings": check_bindings, "versions": check_versions}
 """What must be so of settings, beyond their types."""
 
 
@@ -79,15 +86,31 @@ def limits(settings: Settings) -> Limits | None:
 
 def keys(settings: Settings) -> list[Key]:
     """The keys that sign the cards."""
-    try:
-        return [Key.load(Path(file)) for file in settings.card_keys]
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"card_keys: {error}") from None
+    found = []
+    for file in settings.card_keys:
+        try:
+            found.append(Key.load(Path(file)))
+        except OSError as error:
+            raise SettingsError(f"card_keys: {file}: {error.strerror or error}") from None
+        except ValueError as error:
+            raise SettingsError(f"card_keys: {error}") from None
+    return found
+
+
+def check_card(settings: Settings) -> None:
+    """SettingsError if a card cannot list what the settings say."""
+    for name in ("bindings", "versions"):
+        try:
+            CHECKS[name](getattr(settings, name))
+        except ValueError as error:
+            raise SettingsError(f"{name}{error}") from None
 
 
 def check_grpc(settings: Settings, agents: int) -> None:
     """ValueError if what is set for gRPC makes no sense."""
     port = settings.grpc_port
+    if port is None and any(each.binding == GRPC for each in listed(settings.bindings)):
+        raise ValueError("bindings: GRPC needs grpc_port, the port that it is served at")
     if port and port + agents - 1 > 65535:
         raise ValueError(f"grpc_port: {port + agents - 1} is beyond 65535; each agent has a port")
     if settings.grpc_cert and not settings.grpc_key:

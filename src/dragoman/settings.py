@@ -72,12 +72,22 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         None, "the port of gRPC; 0 picks a free one, and without it there is no gRPC"
     )
     grpc_url: str = setting(
-        "", "the gRPC address that the card tells, host:port or a URL; by default the host of `url`"
+        "",
+        "the gRPC address that the card tells if `bindings` names GRPC, host:port or a URL; by "
+        "default the host of `url`",
     )
     grpc_cert: str = setting("", "the certificate of gRPC, a PEM file; by default `cert`")
     grpc_key: str = setting("", "the key of that certificate; by default `key` for `cert`")
     grpc_ca: str = setting(
         "", "who must have signed the certificates of gRPC clients; by default `ca`"
+    )
+    bindings: tuple[str, ...] = setting(
+        ("JSONRPC", "HTTP+JSON"),
+        "what the card lists, in this order: JSONRPC, HTTP+JSON, GRPC (it needs `grpc_port`); with "
+        "a path of its own as JSONRPC:/rpc. All are served, also those that are not listed",
+    )
+    versions: tuple[str, ...] = setting(
+        ("1.0", "0.3"), "the versions in which the card lists them, in this order"
     )
     forwarded: bool = setting(False, "trust X-Forwarded-Proto, -Host and -Prefix for the card")
     hosts: tuple[str, ...] = setting(
@@ -224,7 +234,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def secrets(self) -> list[str]:
         """What must not be shown: keys, and the passwords in URLs."""
         found = [key for name in sorted(SECRET) for key in getattr(self, name)]
-        found += (text for text in _hidden(self.auth) if not text.startswith(ELSEWHERE))
+        found += table_secrets(self.auth)
         found += [word for name in sorted(PASSWORD) if (word := getattr(self, name))]
         return [*found, *_PASSWORDS.findall(self.store), *_PASSWORDS.findall(self.bell)]
 
@@ -313,6 +323,11 @@ def _read(path: Path, checks: Checks) -> dict[str, Any]:
 
 def _mask(match: re.Match[str]) -> str:
     return f"{match[1]}***@" if match[1] else f"{match[2]}***"
+
+
+def table_secrets(tables: Any) -> list[str]:
+    """The secrets that stand in tables themselves, and not elsewhere."""
+    return [text for text in _hidden(tables) if not text.startswith(ELSEWHERE)]
 
 
 def _hidden(value: Any, secret: bool = False) -> Iterator[str]:

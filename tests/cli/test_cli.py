@@ -481,10 +481,10 @@ def test_reload_with_an_open_stream(here: Path) -> None:
     [
         ("nothing:agent", ["nothing:agent", "no module 'nothing'"]),
         ("booking.deep:agent", ["no module 'booking.deep'"]),
-        ("booking:missing", ["no 'missing'", "its agents: agent, second, broken, empty"]),
+        ("booking:missing", ["no 'missing'", "it has: agent, second, broken, empty"]),
         ("booking:agent.missing", ["no 'missing'"]),
-        ("booking:number", ["int, not an Agent"]),
-        ("booking:Agent", ["not an Agent"]),
+        ("booking:number", ["its type is int; give an Agent or an App"]),
+        ("booking:Agent", ["its type is type"]),
         ("booking:empty", ["Empty", "no handler", "@agent.skill"]),
         ("booking", ["module:agent"]),
         (":agent", ["module:agent"]),

@@ -175,11 +175,13 @@ def test_a_renewed_certificate_is_shown(here: Path, monkeypatch: pytest.MonkeyPa
 
 
 @contextmanager
-def working(here: Path, store: str, *arguments: str) -> Iterator[Serving]:
+def working(
+    here: Path, store: str, *arguments: str, name: str = "booking:agent"
+) -> Iterator[Serving]:
     """`dragoman worker` at work."""
     log = here / "worker.log"
     with log.open("wb") as output:
-        command = [sys.executable, "-m", "dragoman", "worker", "booking:agent", "--store", store]
+        command = [sys.executable, "-m", "dragoman", "worker", name, "--store", store]
         process = subprocess.Popen(
             [*command, *arguments], cwd=here, env=environment(), stderr=output
         )

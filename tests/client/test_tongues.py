@@ -38,7 +38,7 @@ from dragoman.types import (
 )
 from tests.client.test_client import parrot
 from tests.listening import Certificate as Selfmade
-from tests.serving import serving
+from tests.serving import BINDINGS, serving
 
 TONGUES = [
     ("JSONRPC", "1.0"),
@@ -55,7 +55,7 @@ TONGUES = [
 @asynccontextmanager
 async def desk(agent: Agent | None = None, **settings: Any) -> AsyncIterator[tuple[App, str]]:
     """An agent that can be reached in every way."""
-    app = App(agent or parrot(), grpc_port=0, drain=0.0, **settings)
+    app = App(agent or parrot(), grpc_port=0, bindings=BINDINGS, drain=0.0, **settings)
     async with serving(app) as url:
         yield app, url
 

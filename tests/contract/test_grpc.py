@@ -31,7 +31,7 @@ from tests.contract.older import Grpc03, old_request
 from tests.contract.test_send import ended, until
 from tests.contract.test_tongues import assembly, hall, only
 from tests.listening import Certificate
-from tests.serving import serving
+from tests.serving import BINDINGS, serving
 
 __all__ = ["hall"]  # a fixture
 SERVICES = ("lf.a2a.v1.A2AService", "a2a.v1.A2AService")
@@ -323,7 +323,7 @@ async def test_each_agent_has_a_port_of_its_own() -> None:
     async def second(turn: Turn) -> str:
         return "Two"
 
-    app = App(one, two, grpc_port=0, drain=0.1)
+    app = App(one, two, grpc_port=0, bindings=BINDINGS, drain=0.1)
     async with serving(app) as url, httpx.AsyncClient() as http:
         assert len({port.number for port in app.ports}) == 2
         for port, agent in zip(app.ports, (one, two), strict=True):

@@ -151,9 +151,25 @@ async def test_hosts_that_are_listed_and_an_address_that_is_set() -> None:
             assert (await http.get(CARD, headers={"host": host})).status_code == status
     fixed = App(agent(), sign=[KEYS["ES256"]], url="https://a.example/x", forwarded=True)
     async with serving(fixed) as url, httpx.AsyncClient(base_url=url) as http:
-        card = (await http.get(CARD, headers={**V1, "host": "evil.example"})).json()
-    assert headers(card)[0]["jku"] == f"https://a.example/x{SET}"
-    assert "evil" not in json.dumps(card)
+        for name in ("host", "x-forwarded-host"):
+            # also once it has been signed for somebody else
+            for host in ("evil.example", "a.example", "localhost", "127.0.0.1:1", "evil.example"):
+                answer = await http.get(CARD, headers={**V1, name: host})
+                if host == "evil.example":
+                    assert (answer.status_code, "signatures" in answer.text) == (421, False)
+                    continue
+                assert headers(answer.json())[0]["jku"] == f"https://a.example/x{SET}"
+        # one header of two that is no host does not hide the other
+        both = {**V1, "host": "evil.example", "x-forwarded-host": "localhost:99999"}
+        assert (await http.get(CARD, headers=both)).status_code == 421
+
+
+async def test_an_extended_card_is_for_the_same_hosts() -> None:
+    made = app([], sign=[KEYS["ES256"]], url="https://a.example", forwarded=True)
+    path, ann = "/extendedAgentCard", {**V1, "x-user": "ann"}
+    async with serving(made) as url, httpx.AsyncClient(base_url=url) as http:
+        assert (await http.get(path, headers={**ann, "host": "a.example"})).status_code == 200
+        assert (await http.get(path, headers={**ann, "host": "evil.example"})).status_code == 421
 
 
 # ---- who signs -----------------------------------------------------------------------------
@@ -281,6 +297,16 @@ async def test_an_agent_without_skills_is_not_signed() -> None:
 async def test_what_is_no_address_of_keys() -> None:
     with pytest.raises(SettingsError, match=r"^card_jku: .keys\.example. is neither"):
         await App(agent(), sign=[KEYS["ES256"]], card_jku="keys.example").start()
+
+
+async def test_a_file_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
+    """Where the first request starts the application, the log has the reason in a line."""
+    transport = httpx.ASGITransport(App(agent(), card_keys=("no.pem",)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+        assert (await http.get(CARD)).status_code == 503
+    (record,) = (each for each in caplog.records if "cannot start" in each.getMessage())
+    assert record.getMessage().endswith("card_keys: no.pem: No such file or directory")
+    assert record.exc_info is None
 
 
 def test_what_is_no_key() -> None:

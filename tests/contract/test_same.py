@@ -28,6 +28,7 @@ from tests.contract.bindings import STREAMS, Binding, Failed, Grpc, HttpJson, Js
 from tests.contract.conftest import World, user
 from tests.contract.conftest import identify as named
 from tests.contract.older import Grpc03, Http03, JsonRpc03
+from tests.serving import BINDINGS as LISTED
 from tests.serving import serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -55,6 +56,7 @@ def app(name: str) -> App:
         "drain": 0.1,
         "poll": 0.02,
         "grpc_port": 0,
+        "bindings": LISTED,
         "egress_allow": ["127.0.0.1"],
     }
     if name == "bare":

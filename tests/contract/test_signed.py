@@ -21,7 +21,7 @@ from dragoman.security.signing import verify
 from dragoman.settings import SettingsError
 from dragoman.types import AgentCard
 from tests.client.networks import Answer, Script
-from tests.serving import serving
+from tests.serving import BINDINGS, serving
 
 CARD = "/.well-known/agent-card.json"
 OLD, NEW = jwk.ECKey.generate_key("P-256"), jwk.OKPKey.generate_key("Ed25519")
@@ -118,7 +118,7 @@ async def test_a_client_that_wants_it_signed(files: list[str], bindings: list[st
 async def test_an_extended_card_over_grpc(files: list[str]) -> None:
     """Through protobuf and back, what was signed is still the same."""
     pytest.importorskip("grpc")
-    served = app(files, grpc_port=0)
+    served = app(files, grpc_port=0, bindings=BINDINGS)
     async with (
         serving(served) as url,
         Client.connect(url, signed_by=TRUST, bindings=["GRPC"], insecure=True) as client,

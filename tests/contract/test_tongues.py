@@ -18,7 +18,7 @@ from tests.contract.conftest import KINDS, World, identify, user
 from tests.contract.older import Grpc03, Http03, JsonRpc01, JsonRpc03
 from tests.contract.test_send import until
 from tests.receiving import receiving
-from tests.serving import serving
+from tests.serving import BINDINGS, serving
 
 pytestmark = pytest.mark.first
 FORMS: tuple[type[Binding], ...] = tuple(kind for kind in KINDS if kind is not JsonRpc01)
@@ -36,7 +36,7 @@ async def assembly(
     """A server that speaks everything."""
     agent = agents.make(required=required, extended=extended)
     known = {"cancel_grace": 0.3, "drain": 0.2, "poll": 0.02, "grpc_port": 0, "push": True}
-    more = {"egress_allow": ["127.0.0.1"], "push_retries": (0.02,)}
+    more = {"egress_allow": ["127.0.0.1"], "push_retries": (0.02,), "bindings": BINDINGS}
     app = App(agent, identify=identify, **{**known, **more, **settings})
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(httpx.AsyncClient(timeout=20))

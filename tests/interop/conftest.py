@@ -25,7 +25,8 @@ from tests.serving import serving
 async def house() -> AsyncIterator[str]:
     """The URL of a server with all agents of the household, started once. It hardly ever polls,
     so that a waiting client that nobody wakes is a failed test and not a slow one."""
-    settings: dict[str, Any] = {"push": True, "egress_allow": ["*.example"], "grpc_port": 0}
+    settings: dict[str, Any] = {"push": True, "egress_allow": ["*.example"]}
+    settings |= {"grpc_port": 0, "bindings": BINDINGS}
     anybody = Anonymous(tenants=["*"])
     async with serving(App(*household(), auth=anybody, drain=0.0, poll=60.0, **settings)) as url:
         yield url

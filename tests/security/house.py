@@ -14,7 +14,7 @@ from dragoman import Agent, App
 from dragoman.security import ApiKey
 from tests.contract.bindings import STREAMS, Binding, Failed, Grpc, HttpJson, JsonRpc
 from tests.contract.older import Grpc03, Http03, JsonRpc03
-from tests.serving import serving
+from tests.serving import BINDINGS, serving
 
 KINDS: tuple[type[Binding], ...] = (JsonRpc, HttpJson, Grpc, JsonRpc03, Http03, Grpc03)
 KEYS = {"alice": ["a-key", "a-key-that-comes"], "bob": "b-key"}
@@ -46,7 +46,7 @@ class House:
 async def housed(agent: Agent, **settings: Any) -> AsyncIterator[House]:
     """The agent, for who has a key."""
     settings.setdefault("auth", ApiKey(header="X-Key", keys=KEYS))
-    app = App(agent, grpc_port=0, drain=0.0, **settings)
+    app = App(agent, grpc_port=0, bindings=BINDINGS, drain=0.0, **settings)
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(serving(app))
         http = await stack.enter_async_context(httpx.AsyncClient(timeout=20))

@@ -16,7 +16,7 @@ import pytest
 
 from dragoman import App, Settings
 from dragoman.caller import Request
-from dragoman.cli import serve
+from dragoman.cli import Options, main, serve
 from dragoman.outfit import CHECKS
 from dragoman.security import (
     AllOf,
@@ -264,9 +264,9 @@ def test_it_survives_the_way_to_the_process_that_a_reload_starts(
         "@agent.handler\n"
         "def answer(turn): return ''\n"
     )
-    settings = Settings(auth=tuple(TABLES), url="https://agents.example")
-    given = {"names": ["reloaded_agent:agent"], "settings": settings}
-    monkeypatch.setenv(serve.CHILD, msgspec.json.encode(msgspec.to_builtins(given)).decode())
+    texts = {"auth": json.dumps(TABLES), "url": "https://agents.example"}
+    given = ["reloaded_agent:agent"], Options({"port": None}, texts)
+    monkeypatch.setenv(serve.CHILD, msgspec.json.encode(given).decode())
     app = serve.child()
     assert app.settings.auth == tuple(TABLES)
     (endpoint,) = app.endpoints.values()
@@ -295,3 +295,89 @@ def test_nothing_of_it_is_loaded_where_nobody_asks_for_it() -> None:
     assert "egress" in loaded
     unwanted = {"schemes", "tokens", "introspection", "certificates", "declared", "configured"}
     assert not loaded & {*unwanted, "dpop"}
+
+
+# ---- in code -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("several", [True, False])
+async def test_code_may_give_tables_too(several: bool) -> None:
+    table = {"scheme": "token", "tokens": {"ann": "a-token-in-code"}}
+    auth: Any = [table, ApiKey(header="X-Key", keys={"bob": "k"}, realm="keys")]
+    if several:
+        auth[0]["realm"] = "people"
+    async with serving(App(doorman(), auth=auth if several else table)) as url:
+        assert said(await send(url, "a-token-in-code")) == "ann:"
+        assert (await send(url, "another")).status_code == 401
+        assert (await send(url, **{"x-key": "k"})).status_code == (200 if several else 401)
+    assert redacted("a-token-in-code") == "***"
+
+
+@pytest.mark.parametrize(
+    ("auth", "why"),
+    [
+        ([{"scheme": "tokn"}], r"^auth\[0\]\.scheme: must be one of"),
+        ({"scheme": "token"}, r"^auth\.tokens: is needed by token"),
+        ([{"scheme": "basic", "realm": ""}], r"^auth\[0\]\.users: is needed by basic"),
+        ([Anonymous(), "bearer"], r"^auth\[1\]: str is neither a scheme nor a table of one"),
+        ("bearer", r"^auth: str is neither a scheme nor a table of one"),
+        (Anonymous, r"^auth: type is neither a scheme nor a table of one"),
+        ([], r"^auth: there is no way in"),
+    ],
+)
+def test_what_code_gives_and_is_no_scheme(auth: Any, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        App(doorman(), auth=auth)
+
+
+# ---- extras that are not installed -----------------------------------------------------------
+
+JWT = {"issuer": "https://id.example", "audience": "flights"}
+ASKING = {"url": "https://id.example/ask", "client_id": "me", "client_secret": "s"}
+
+
+@pytest.mark.parametrize(
+    ("missing", "extra", "make"),
+    [
+        ("joserfc", "crypto", lambda: Bearer(**JWT)),
+        ("joserfc", "crypto", lambda: OpenId(**JWT)),
+        ("joserfc", "crypto", lambda: Bearer(**JWT, jwks={"keys": []})),
+        ("joserfc", "crypto", lambda: Introspection(**ASKING, dpop=True)),
+        ("aiohttp", "client", lambda: Bearer(**JWT)),
+        ("aiohttp", "client", lambda: Introspection(**ASKING)),
+    ],
+)
+def test_a_missing_extra_is_named_before_anybody_calls(
+    missing: str, extra: str, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(
+        ImportError, match=rf"needs {missing}, .*`pip install 'dragoman\[{extra}\]'`"
+    ):
+        make()
+
+
+def test_what_is_not_needed_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    assert Bearer(**JWT, jwks={"keys": []})
+    monkeypatch.setitem(sys.modules, "joserfc", None)
+    assert Token({"ann": "a-token"})
+
+
+@pytest.mark.parametrize("scheme", ["bearer", "openid", "oauth2"])
+def test_the_command_names_the_extra(
+    scheme: str,
+    elsewhere: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(sys.modules, "joserfc", None)
+    monkeypatch.setattr(serve, "hang_up", lambda: None)
+    table: dict[str, Any] = {"scheme": scheme, **JWT}
+    if scheme == "oauth2":
+        flow = {"client_credentials": {"token_url": "https://id.example/token"}}
+        table = {"scheme": scheme, "verify": {"scheme": "bearer", **JWT}, "flow": flow}
+    assert main(["serve", "x:y", "--set", f"auth={json.dumps([table])}"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("dragoman: auth[0]")
+    assert "pip install 'dragoman[crypto]'" in said

@@ -14,6 +14,7 @@ from dragoman import App
 from dragoman.bindings.exchange import named
 from dragoman.security import egress
 from tests.contract import agents
+from tests.serving import BINDINGS
 
 HOSTS = {
     "[": "",
@@ -45,7 +46,7 @@ def test_what_is_a_host(host: str) -> None:
 
 async def card(headers: dict[str, str], **settings: Any) -> httpx.Response:
     """The card that is told to who sends these headers."""
-    app = App(agents.make(), grpc_port=0, drain=0.0, **settings)
+    app = App(agents.make(), grpc_port=0, bindings=BINDINGS, drain=0.0, **settings)
     transport = httpx.ASGITransport(app)
     async with app, httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
         return await http.get("/.well-known/agent-card.json", headers=headers)

@@ -31,18 +31,9 @@ JWT = (
 )
 
 AGENT = f"""
-import functools
 from dragoman import Agent, App, Turn
-from dragoman.cli import serve
 from dragoman.security import ApiKey, Basic, Token
 
-serve.App = functools.partial(App, auth=[
-    ApiKey(header="X-Key", keys={{"ann": {SECRETS["api"]!r}}}, realm=""),
-    ApiKey(query="k", keys={{"ann": {SECRETS["query"]!r}}}, name="query", realm=""),
-    ApiKey(cookie="sid", keys={{"ann": {SECRETS["cookie"]!r}}}, name="cookie", realm=""),
-    Token({{"ann": {SECRETS["token"]!r}, "bob": "bob-token"}}, realm=""),
-    Basic({{"ann": {SECRETS["password"]!r}}}, realm=""),
-])
 agent = Agent("House", description="Has secrets.")
 
 @agent.handler
@@ -52,6 +43,14 @@ async def answer(turn: Turn):
     if turn.text == "ask":
         yield turn.ask("And?")
     yield turn.artifact("done")
+
+app = App(agent, auth=[
+    ApiKey(header="X-Key", keys={{"ann": {SECRETS["api"]!r}}}, realm=""),
+    ApiKey(query="k", keys={{"ann": {SECRETS["query"]!r}}}, name="query", realm=""),
+    ApiKey(cookie="sid", keys={{"ann": {SECRETS["cookie"]!r}}}, name="cookie", realm=""),
+    Token({{"ann": {SECRETS["token"]!r}, "bob": "bob-token"}}, realm=""),
+    Basic({{"ann": {SECRETS["password"]!r}}}, realm=""),
+])
 """
 
 
@@ -222,12 +221,13 @@ def test_a_canary_in_every_secret(tmp_path: Path, form: str, sealed: bool) -> No
         "EGRESS_ALLOW": "127.0.0.1",
         "STORE": "sqlite:///x.db",
         "GRPC_PORT": "0",
+        "BINDINGS": "JSONRPC,GRPC",
         "POLL": "0.05",
         "DRAIN": "0.1",
         **({"SEAL_KEYS": key} if sealed else {}),
     }
     env = {f"DRAGOMAN_{name}": value for name, value in settings.items()}
-    with serving(tmp_path, "house:agent", **env) as server:
+    with serving(tmp_path, "house:app", **env) as server:
         card = httpx.get(f"{server.url}/.well-known/agent-card.json").json()
         (port,) = (
             int(each["url"].rpartition(":")[2])

@@ -162,6 +162,14 @@ async def test_without_the_setting_nothing_is_kept() -> None:
         assert app.lookout is not None
         assert app.lookout.metrics is None
         assert app.lookout.board is None
+        with pytest.raises(RuntimeError, match="no figures are kept: set metrics_port"):
+            await app.lookout.page()
+
+
+async def test_the_page_in_code() -> None:
+    async with App(office(), metrics_port=0) as app:
+        assert app.lookout is not None
+        assert b"dragoman_ready 1" in await app.lookout.page()
 
 
 async def test_a_port_that_is_taken_is_named() -> None:

@@ -23,7 +23,7 @@ from dragoman.client import Client
 from dragoman.stores.sqlite import SqliteStore
 from dragoman.types import ListTasksRequest
 from tests.receiving import pushing, receiving
-from tests.serving import serving
+from tests.serving import BINDINGS, serving
 
 SECRET = "a-very-secret-word"
 
@@ -86,8 +86,8 @@ async def test_one_trace_from_the_client_to_the_second_agent(
     exported: InMemorySpanExporter, binding: str
 ) -> None:
     async with (
-        serving(App(helper(), grpc_port=0)) as far,
-        serving(App(office(far), grpc_port=0)) as near,
+        serving(App(helper(), grpc_port=0, bindings=BINDINGS)) as far,
+        serving(App(office(far), grpc_port=0, bindings=BINDINGS)) as near,
         Client.connect(near, bindings=[binding]) as client,
     ):
         result = await client.send(SECRET)

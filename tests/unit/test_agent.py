@@ -370,7 +370,8 @@ def interfaces(card: AgentCard) -> list[tuple[str, str, str]]:
 def test_grpc_is_announced_where_it_is() -> None:
     agent = make()
     agent.skill(echo)
-    assert interfaces(agent.card("http://a", grpc="a:50051")) == [
+    addresses = {"JSONRPC": "http://a/", "HTTP+JSON": "http://a", "GRPC": "a:50051"}
+    assert interfaces(agent.card("http://a", addresses=addresses)) == [
         ("JSONRPC", "1.0", "http://a/"),
         ("HTTP+JSON", "1.0", "http://a"),
         ("GRPC", "1.0", "a:50051"),

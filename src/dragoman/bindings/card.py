@@ -72,7 +72,10 @@ async def serve(endpoint: Endpoint, exchange: Exchange) -> None:
     """Answer with the card, or that the caller's copy is still good."""
     try:
         _only_read(exchange)
-        form = FORMS[_version(exchange)]
+        version = _version(exchange)
+        if not version and "0.3" not in endpoint.settings.versions:
+            version = "1.0"  # there is nothing of 0.3 to tell beside it
+        form = FORMS[version]
         body, tag = await endpoint.card_bytes(exchange, form)
     except A2AError as error:
         if isinstance(error, Misdirected):

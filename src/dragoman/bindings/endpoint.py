@@ -17,11 +17,19 @@ from dragoman.bindings.body import Bodies
 from dragoman.bindings.exchange import Exchange, Inquiry, named
 from dragoman.bindings.headers import SINGLE
 from dragoman.bindings.hosts import Hosts
+from dragoman.bindings.interfaces import GRPC, JSONRPC, REST, Listed, listed
 from dragoman.bindings.observer import Observer, Run
 from dragoman.bindings.signer import EXAMPLE, Signer
 from dragoman.bindings.sse import Streams, current
 from dragoman.caller import Call, Caller, Request, Scope, fault, long
-from dragoman.errors import A2AError, Forbidden, InvalidParams, TaskNotFound, Unauthenticated
+from dragoman.errors import (
+    A2AError,
+    Forbidden,
+    InvalidParams,
+    Misdirected,
+    TaskNotFound,
+    Unauthenticated,
+)
 from dragoman.metrics import Metrics
 from dragoman.operations import Operation
 from dragoman.otel import Spans
@@ -101,6 +109,12 @@ class Endpoint:
         """The agent's own part of the path, where several share an application."""
         self.grpc = 0
         """The port of gRPC, while it is open."""
+        self._listed = listed(settings.bindings)
+        paths = {each.binding: each.path for each in self._listed if each.path}
+        self._rpc, self._rest = paths.get(JSONRPC, "/").rstrip("/"), paths.get(REST, "")
+        self.lists_grpc = any(each.binding == GRPC for each in self._listed)
+        self.moved = bool(paths)
+        """Whether a binding has a path of its own; see `path`."""
         self.signer = Signer((), settings)
         self.limits = limits
         self._run: Run = self._audited if settings.audit else self._operate
@@ -131,7 +145,7 @@ class Endpoint:
     async def sign(self, keys: Sequence[Key]) -> None:
         """Sign the card with these keys from now on; ValueError if it cannot be signed."""
         signer = Signer(keys, self.settings)
-        await signer.check(self._declared(self.service.agent.card(EXAMPLE)))
+        await signer.check(self._card(EXAMPLE))
         self.signer = signer
         self._cards.clear()
 
@@ -244,6 +258,7 @@ class Endpoint:
         # what is signed is the form of 1.0, which older callers do not see
         if call.caller.version != "1.0":
             return card
+        self._check_host(exchange)
         return await self.signer.signed(card, self.url(exchange))
 
     async def _audited(
@@ -289,8 +304,15 @@ class Endpoint:
 
     def card(self, exchange: Inquiry) -> AgentCard:
         """The public card, with the address that the caller used."""
-        url = self.url(exchange)
-        card = self.service.agent.card(url, push=self.settings.push, grpc=self._grpc(url))
+        return self._card(self.url(exchange))
+
+    def _card(self, url: str) -> AgentCard:
+        card = self.service.agent.card(
+            url,
+            push=self.settings.push,
+            addresses={each.binding: self._address(each, url) for each in self._listed},
+            versions=self.settings.versions,
+        )
         return self._declared(card)
 
     def _declared(self, card: AgentCard) -> AgentCard:
@@ -300,17 +322,30 @@ class Endpoint:
         skills = self.service.agent.skills.items()
         return self.gate.declared(card, {key: skill.scopes for key, skill in skills})
 
-    def _grpc(self, url: str) -> str:
-        """Where gRPC is, for who has reached this URL."""
-        if not self.grpc:
-            return ""
-        if self.settings.grpc_url:
-            return self.settings.grpc_url
-        host = urlsplit(url).hostname or self.settings.host
-        return f"[{host}]:{self.grpc}" if ":" in host else f"{host}:{self.grpc}"
+    def _address(self, listed: Listed, url: str) -> str:
+        """Where a binding is, for who has reached this URL."""
+        if listed.binding == GRPC:
+            if self.settings.grpc_url:
+                return self.settings.grpc_url
+            host = urlsplit(url).hostname or self.settings.host
+            port = self.grpc or self.settings.grpc_port
+            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        # JSON-RPC has a slash at the end: a mounted application would redirect without, and no
+        # redirect survives a POST. Paths of HTTP+JSON are appended, so theirs has none.
+        return url + (listed.path or ("/" if listed.binding == JSONRPC else ""))
+
+    def path(self, path: str) -> str:
+        """The path of a request as the bindings know it, without what the settings add to it."""
+        if path.rstrip("/") == self._rpc:
+            return "/"
+        if self._rest and path.startswith(f"{self._rest}/"):
+            return path[len(self._rest) :]
+        return path
 
     async def card_bytes(self, exchange: Inquiry, form: Writing) -> tuple[bytes, bytes]:
-        """The public card encoded in this form, and its tag."""
+        """The public card encoded in this form, and its tag; Misdirected if it is signed, and not
+        for the host that the caller names."""
+        self._check_host(exchange)
         url, signer = self.url(exchange), self.signer
         key = f"{self.grpc} {url}", form
         known = self._cards.get(key)
@@ -321,12 +356,22 @@ class Endpoint:
                 done = self._cards.get(key)  # by somebody whom this one has waited for
                 return done[0] if done else form(card, signer.keys, signer.jku(url))
 
-            body = await signer.make(write, url)
+            body = await signer.make(write)
             known = body, b'"%b"' % hashlib.sha256(body).hexdigest()[:32].encode()
             if len(self._cards) >= CARDS:  # callers choose the host they name
                 self._cards.clear()
             self._cards[key] = known
         return known
+
+    def _check_host(self, exchange: Inquiry) -> None:
+        """Misdirected if the card is signed, and the caller names a host that is not ours."""
+        if not self.signer.keys or not isinstance(exchange, Exchange):
+            return  # callers of gRPC name none
+        if not self.hosts.signs(urlsplit(self._reached(exchange)).hostname or ""):
+            raise Misdirected(
+                "The card is signed, and not for this host; the server's `url` or `hosts` says"
+                " for which"
+            )
 
     def known(self, exchange: Inquiry) -> bool:
         """Whether the address at which the caller reaches it is known to be the server's own. Any
@@ -339,8 +384,10 @@ class Endpoint:
 
     def _base(self, exchange: Inquiry) -> str:
         """Where it reaches the application."""
-        if self.settings.url:
-            return self.settings.url.rstrip("/")
+        return self.settings.url.rstrip("/") or self._reached(exchange)
+
+    def _reached(self, exchange: Inquiry) -> str:
+        """The address that the caller has named."""
         scheme, host, root = exchange.base
         if self.settings.forwarded:
             told = _first(exchange.header(b"x-forwarded-proto")).lower()

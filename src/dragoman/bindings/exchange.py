@@ -178,6 +178,7 @@ class Exchange:
             headers=headers,
             client=self.peer,
             certificate=self._certificate(),
+            scope=self.scope,
         )
 
     def _certificate(self) -> str:

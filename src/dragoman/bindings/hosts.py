@@ -38,6 +38,7 @@ class Hosts:
         self._names = frozenset(name for name in names if not name.startswith("*."))
         self._under = tuple(name[1:] for name in names if name.startswith("*."))
         self._forwarded = settings.forwarded
+        self._host = settings.host
         url = urlsplit(settings.url)
         self._url = (url.hostname or "").lower()
         self._origin = _origin(url.scheme, url.netloc) if self._url else ""
@@ -67,6 +68,14 @@ class Hosts:
         if self._listed:
             return self._lists(name)
         return self._local(exchange) and (not name or loopback(name))
+
+    def signs(self, name: str) -> bool:
+        """Whether a signed card may be shown to who names this host (of IPv6 without brackets):
+        that of `url`, one of `hosts`, or this machine. Who could name any other would get a signed
+        card that leads to it."""
+        if name == self._url or self._lists(name) or self._lists(f"[{name}]"):
+            return True
+        return not self._listed and (name == self._host or loopback(name))
 
     def origins(self, exchange: Exchange) -> tuple[str, str]:
         """The origins of the server's own pages: by `url`, and as the caller has reached it."""

@@ -6,12 +6,10 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from ipaddress import ip_address
 from typing import TypeVar
-from urllib.parse import urlsplit
 
 from dragoman.dialects.v1_0 import encode
-from dragoman.errors import Misdirected, Unavailable
+from dragoman.errors import Unavailable
 from dragoman.security import signing
 from dragoman.security.jwk import Key
 from dragoman.settings import Settings, SettingsError
@@ -87,22 +85,17 @@ class Signer:
         name = hashlib.sha256(encode(card)).digest()
         if (known := self._known.get(name)) is not None:
             return known
-        found = await self.make(lambda: signing.signed(card, self.keys, self.jku(url)), url)
+        found = await self.make(lambda: signing.signed(card, self.keys, self.jku(url)))
         if len(self._known) >= KEPT:
             self._known.clear()
         self._known[name] = found
         return found
 
-    async def make(self, work: Callable[[], T], url: str) -> T:
-        """What this makes of a card that names this URL. Misdirected if that is not for us to say,
-        Unavailable if nobody signs: without its signatures the card is not shown."""
+    async def make(self, work: Callable[[], T]) -> T:
+        """What this makes of a card. Unavailable if nobody signs: without its signatures the card
+        is not shown."""
         if not self.keys:
             return work()
-        if not self._ours(url):
-            raise Misdirected(
-                "The card is signed, and not for this host; the server's `url` or `hosts` says"
-                " for which"
-            )
         async with self._one:
             if time.monotonic() < self._failed:
                 raise _unsigned()
@@ -114,25 +107,6 @@ class Signer:
                     self._failed = time.monotonic() + PAUSE
                 raise _unsigned() from None
 
-    def _ours(self, url: str) -> bool:
-        """Whether a card may name this URL. A caller can name any host, and would get a signed card
-        that leads to it."""
-        if self._settings.url:
-            return True
-        host = (urlsplit(url).hostname or "").lower()
-        if hosts := [each.lower() for each in self._settings.hosts]:
-            return host in hosts or host.endswith(
-                tuple(each[1:] for each in hosts if each.startswith("*."))
-            )
-        return host == self._settings.host or _loopback(host)
-
 
 def _unsigned() -> Unavailable:
     return Unavailable("The card cannot be signed now", headers={"retry-after": f"{PAUSE:.0f}"})
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

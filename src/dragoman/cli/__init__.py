@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from msgspec import Struct
 
 from dragoman import settings
 from dragoman._version import __version__
@@ -74,10 +76,13 @@ def _parser() -> argparse.ArgumentParser:
     serve = commands.add_parser(
         "serve",
         help="serve agents",
-        description="Serve one agent at /, or several, each under its key.",
+        description="Serve one agent at /, or several, each under its key; or the agents of an "
+        "App, with what it was given in code.",
         epilog="Every setting of `dragoman config` can be given with --set name=value.",
     )
-    serve.add_argument("agents", nargs="+", metavar="module:agent", help="what to serve")
+    serve.add_argument(
+        "agents", nargs="+", metavar="module:agent", help="what to serve: agents, or one App"
+    )
     serve.add_argument(
         "--push", action="store_true", default=None, help=settings.DESCRIPTIONS["push"]
     )
@@ -94,7 +99,9 @@ def _parser() -> argparse.ArgumentParser:
         "those who serve them.",
         epilog="Every setting of `dragoman config` can be given with --set name=value.",
     )
-    worker.add_argument("agents", nargs="+", metavar="module:agent", help="whose turns to run")
+    worker.add_argument(
+        "agents", nargs="+", metavar="module:agent", help="whose turns to run: agents, or one App"
+    )
     worker.add_argument(
         "--concurrency", type=int, metavar="N", help="how many turns run at once at most"
     )
@@ -145,20 +152,38 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _settings(arguments: argparse.Namespace, **more: Any) -> settings.Settings:
-    given: dict[str, Any] = {name: getattr(arguments, name) for name in (*SERVE, "access_log")}
-    given |= more
-    from dragoman.outfit import CHECKS
+class Options(Struct, frozen=True):
+    """The settings that a command line names."""
 
+    given: dict[str, Any]
+    texts: dict[str, str]
+    """Those of `--set`, which are not of their type yet."""
+    file: str | None = None
+
+    def in_force(self, own: Mapping[str, Any] | None = None) -> settings.Settings:
+        """All settings in force. `own` are those that an `App` was given in code: they come before
+        the environment and the file, and the command line comes before them."""
+        from dragoman.outfit import CHECKS
+
+        named = {name: value for name, value in self.given.items() if value is not None}
+        return settings.load(
+            {**(own or {}), **named},
+            defaults=DEFAULTS,
+            texts=self.texts,
+            file=self.file,
+            checks=CHECKS,
+        )
+
+
+def _options(arguments: argparse.Namespace, **more: Any) -> Options:
+    given: dict[str, Any] = {name: getattr(arguments, name) for name in (*SERVE, "access_log")}
     texts = {}
     for item in arguments.set:
         name, equals, value = item.partition("=")
         if not equals:
             raise UsageError(f"--set {item}: expected NAME=VALUE")
         texts[name.replace("-", "_")] = value
-    return settings.load(
-        given, defaults=DEFAULTS, texts=texts, file=arguments.config, checks=CHECKS
-    )
+    return Options(given | more, texts, arguments.config)
 
 
 def _worker(arguments: argparse.Namespace) -> int:
@@ -169,11 +194,11 @@ def _worker(arguments: argparse.Namespace) -> int:
         if arguments.concurrency < 1:
             raise UsageError("--concurrency: must be more than nothing")
         more["max_running"] = arguments.concurrency
-    return work.run(arguments.agents, _settings(arguments, **more))
+    return work.run(arguments.agents, _options(arguments, **more))
 
 
 def _config(arguments: argparse.Namespace) -> int:
-    values = _settings(arguments).masked()
+    values = _options(arguments).in_force().masked()
     if arguments.json:
         from dragoman.cli.table import json_text
 
@@ -204,7 +229,7 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 def _serve(arguments: argparse.Namespace) -> int:
     more = {"access_log": True} if arguments.reload and arguments.access_log is None else {}
-    chosen = _settings(arguments, push=arguments.push, **more)
     from dragoman.cli import serve
 
-    return serve.run(arguments.agents, chosen, reload=arguments.reload)
+    options = _options(arguments, push=arguments.push, **more)
+    return serve.run(arguments.agents, options, reload=arguments.reload)

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from dragoman.agent import Agent, AgentError
 from dragoman.app import App
-from dragoman.cli import UsageError
+from dragoman.cli import Options, UsageError
 from dragoman.settings import Settings
 from dragoman.telemetry import configure, logger
 
@@ -38,7 +38,7 @@ SWITCH = 0.0005
 Python's own five milliseconds, several times for each write, add up to most of an answer's time."""
 
 
-def run(names: Sequence[str], settings: Settings, *, reload: bool) -> int:
+def run(names: Sequence[str], options: Options, *, reload: bool) -> int:
     """Serve until interrupted."""
     try:
         import uvicorn
@@ -49,14 +49,14 @@ def run(names: Sequence[str], settings: Settings, *, reload: bool) -> int:
     from dragoman.cli import tls
     from dragoman.cli.server import Server
 
-    configure(settings.log_level, settings.log_format)
     hang_up()
-    app = build(names, settings)
+    app = build(names, options)
+    settings = app.settings
     tls.context(settings)  # now, so that a wrong file is told in a line
     listener = bind(settings.host, settings.port)
     with suppress(KeyboardInterrupt):  # uvicorn passes the signal on after it has ended in order
         if reload:
-            _reload(uvicorn, names, settings, listener)
+            _reload(uvicorn, names, options, settings, listener)
             return 0
         # what is loaded now stays: the collector need not look at it again
         gc.collect()
@@ -84,22 +84,36 @@ def _return_memory() -> None:
         return
 
 
-def build(names: Sequence[str], settings: Settings) -> App:
-    """The application of agents given as `module:agent`."""
-    agents = [load(name) for name in names]
+def build(names: Sequence[str], options: Options) -> App:
+    """The application of agents given as `module:agent`, or the one that is given as `module:app`,
+    with the settings in force; logging is set up as they say."""
+    settings = options.in_force()
+    configure(settings.log_level, settings.log_format)
+    found = [load(name) for name in names]
+    apps = [each for each in found if isinstance(each, App)]
+    if apps and len(found) > 1:
+        raise UsageError(f"{' '.join(names)}: give agents, or one App, which has its agents")
+    agents = [each for each in found if isinstance(each, Agent)]
+    if apps:
+        agents = list(apps[0].agents.values())
+        settings = options.in_force(apps[0].arguments)
+        configure(settings.log_level, settings.log_format)
     if settings.store == "sqlite:":
         keys = "-".join(agent.key for agent in agents)
         settings = replace(settings, store=f"sqlite:///{keys}.db")
     if settings.port and settings.grpc_port == settings.port:
         raise UsageError(f"grpc_port: {settings.port} is the port of HTTP; gRPC has its own")
     try:
-        return App(*agents, settings=settings)
+        if not apps:
+            return App(*agents, settings=settings)
+        apps[0].reconfigure(settings)
     except (AgentError, ValueError) as error:
         raise UsageError(str(error)) from None
+    return apps[0]
 
 
-def load(name: str) -> Agent:
-    """The agent that `module:attribute` names."""
+def load(name: str) -> Agent | App:
+    """The agent, or the application, that `module:attribute` names."""
     module, colon, attribute = name.partition(":")
     if not colon or not module or not attribute:
         raise UsageError(f"{name}: expected module:agent, such as booking:agent")
@@ -118,12 +132,13 @@ def load(name: str) -> Agent:
         raise
     for part in attribute.split("."):
         if not hasattr(found, part):
-            agents = [key for key, value in vars(found).items() if isinstance(value, Agent)]
-            hint = f"; its agents: {', '.join(agents)}" if agents else ""
+            known = [key for key, value in vars(found).items() if isinstance(value, Agent | App)]
+            hint = f"; it has: {', '.join(known)}" if known else ""
             raise UsageError(f"{name}: {module!r} has no {part!r}{hint}")
         found = getattr(found, part)
-    if not isinstance(found, Agent):
-        raise UsageError(f"{name}: is a {type(found).__name__}, not an Agent")
+    if not isinstance(found, Agent | App):
+        kind = type(found).__name__
+        raise UsageError(f"{name}: its type is {kind}; give an Agent or an App")
     return found
 
 
@@ -159,16 +174,18 @@ def _config(uvicorn: Any, app: Any, settings: Settings, **more: Any) -> Any:
 
 
 def _reload(
-    uvicorn: Any, names: Sequence[str], settings: Settings, listener: socket.socket
+    uvicorn: Any,
+    names: Sequence[str],
+    options: Options,
+    settings: Settings,
+    listener: socket.socket,
 ) -> None:
     """Let uvicorn start a child per change; it builds the application by `child`."""
     from uvicorn.supervisors import ChangeReload
 
     from dragoman.cli.server import Server
 
-    os.environ[CHILD] = msgspec.json.encode(
-        {"names": list(names), "settings": msgspec.to_builtins(settings)}
-    ).decode()
+    os.environ[CHILD] = msgspec.json.encode((names, options)).decode()
     config = _config(
         uvicorn,
         "dragoman.cli.serve:child",
@@ -182,10 +199,8 @@ def _reload(
 
 def child() -> App:
     """The application in a process that a reload started."""
-    given = msgspec.json.decode(os.environ[CHILD])
-    settings = msgspec.convert(given["settings"], Settings)
-    configure(settings.log_level, settings.log_format)
-    return build(given["names"], settings)
+    names, options = msgspec.json.decode(os.environ[CHILD], type=tuple[list[str], Options])
+    return build(names, options)
 
 
 def hang_up(then: Callable[[], None] | None = None) -> None:

@@ -195,7 +195,9 @@ def announce(app: App, port: int) -> None:
         logger.info("  card %s%s/.well-known/agent-card.json", base, endpoint.prefix)
         if endpoint.grpc:
             secured = " (TLS)" if settings.grpc_cert or settings.cert else ""
-            told = f", announced as {settings.grpc_url}" if settings.grpc_url else ""
+            told = ", not on the card: `bindings` does not name GRPC"
+            if endpoint.lists_grpc:
+                told = f", announced as {settings.grpc_url}" if settings.grpc_url else ""
             logger.info("  gRPC %s:%d%s%s", host, endpoint.grpc, secured, told)
     if settings.store.startswith("memory:"):
         logger.info("tasks are kept in memory: they end with this process")
@@ -224,8 +226,8 @@ def warn(app: App, base: str) -> None:
         logger.warning(
             "NO AUTHENTICATION: anybody who reaches %s can run these agents, read every task and "
             "its files, cancel it%s. Say who may call with [[auth]] in dragoman.toml, or with "
-            "App(agent, auth=...); or listen on 127.0.0.1; or, if it is meant, say that by "
-            "the scheme anonymous",
+            "App(agent, auth=...), which `dragoman serve module:app` serves; or listen on "
+            "127.0.0.1; or, if it is meant, say that by the scheme anonymous",
             *(base, more),
         )
         return

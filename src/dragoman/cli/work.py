@@ -7,23 +7,23 @@ import signal
 from collections.abc import Sequence
 
 from dragoman.app import App
-from dragoman.cli import UsageError
+from dragoman.cli import Options, UsageError
 from dragoman.cli.serve import build, hang_up, leave
 from dragoman.errors import A2AError
-from dragoman.settings import Settings
-from dragoman.telemetry import configure, logger, redacted
+from dragoman.stores.memory import MemoryStore
+from dragoman.stores.sqlite import SqliteStore
+from dragoman.telemetry import logger, redacted
 
 
-def run(names: Sequence[str], settings: Settings) -> int:
+def run(names: Sequence[str], options: Options) -> int:
     """Work until interrupted."""
-    configure(settings.log_level, settings.log_format)
     hang_up()
-    if not settings.store.startswith(("postgresql:", "postgres:")):
+    app = build(names, options)
+    if isinstance(app.store, MemoryStore | SqliteStore):
         raise UsageError(
             "store: a worker shares its tasks with others, which needs PostgreSQL: "
             "--store postgresql://…"
         )
-    app = build(names, settings)
     app.serves = False
     return asyncio.run(_work(app))
 

@@ -35,6 +35,8 @@ SCHEMES = {
 }
 """What a table calls a scheme, and the class that it is."""
 SECRET = frozenset(("keys", "tokens", "users", "client_secret"))
+KNOWN = frozenset(("keys", "tokens", "users"))
+"""What a table must have although the class has a default: no file can give a function instead."""
 _LISTED = dict[str, str | tuple[str, ...]]
 _KEYS = _LISTED | tuple[str, ...]
 
@@ -50,15 +52,23 @@ class Wrong(ValueError):
     """Something in a table; the text begins with where."""
 
 
-def build(tables: Sequence[Mapping[str, Any]]) -> Built:
-    """The schemes; ValueError begins with where in the list the fault is: `[0].isuer: …`."""
+def build(tables: Sequence[Mapping[str, Any] | Scheme | AllOf]) -> Built:
+    """The schemes, of which some may be there already; ValueError begins with where in the list
+    the fault is: `[0].isuer: …`."""
     secrets: list[str] = []
     return Built(
         [_entry(table, f"[{number}]", secrets) for number, table in enumerate(tables)], secrets
     )
 
 
-def _entry(table: Mapping[str, Any], where: str, secrets: list[str]) -> Scheme | AllOf:
+def _entry(
+    table: Mapping[str, Any] | Scheme | AllOf, where: str, secrets: list[str]
+) -> Scheme | AllOf:
+    ready = callable(getattr(table, "identify", None)) and not isinstance(table, type)
+    if ready or isinstance(table, AllOf):
+        return table  # type: ignore[return-value]
+    if not isinstance(table, Mapping):
+        raise Wrong(f"{where}: {type(table).__name__} is neither a scheme nor a table of one")
     if "all_of" not in table:
         return _scheme(table, where, secrets)
     inner = table["all_of"]
@@ -91,6 +101,8 @@ def _scheme(table: Any, where: str, secrets: list[str]) -> Scheme:
         return kind(**given)
     except ValueError as error:
         raise Wrong(f"{where}: {error}") from None
+    except ImportError as error:  # an extra that is not installed
+        raise ImportError(f"auth{where}: {error}") from None
 
 
 def _arguments(kind: Callable[..., Scheme]) -> tuple[dict[str, Any], list[str]]:
@@ -99,7 +111,8 @@ def _arguments(kind: Callable[..., Scheme]) -> tuple[dict[str, Any], list[str]]:
     init = kind.__init__
     hints = typing.get_type_hints(init, localns={"x509": _Nothing}) if parameters else {}
     known = {name: plain for name in parameters if (plain := _plain(hints[name])) is not None}
-    return known, [name for name in known if parameters[name].default is inspect.Parameter.empty]
+    missing = inspect.Parameter.empty
+    return known, [n for n in known if n in KNOWN or parameters[n].default is missing]
 
 
 class _Nothing:

@@ -1,6 +1,6 @@
 """Tokens about which their issuer is asked (RFC 7662): those of which nothing can be read.
 
-It needs the extra `client` (aiohttp).
+It needs the extra `client` (aiohttp), and `crypto` (joserfc) for tokens that are bound to a key.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from dragoman.caller import Request
 from dragoman.errors import Unauthenticated, Unavailable
+from dragoman.security.extras import need
 from dragoman.security.issuers import Backoff, read
 from dragoman.security.realms import Tenants
 from dragoman.security.schemes import Found
@@ -64,6 +65,10 @@ class Introspection:
         parts = urlsplit(url)
         if parts.scheme != "https" and (parts.scheme, parts.hostname in LOCAL) != ("http", True):
             raise ValueError(f"Introspection: {url}: tokens and secrets are sent by https only")
+        # now, and not when the first caller shows a token
+        need("aiohttp", "client", "Introspection")
+        if dpop:
+            need("joserfc", "crypto", "Introspection(dpop=True)")
         self.issuer = issuer
         self.scopes = tuple(scopes)
         """What every token must be good for."""

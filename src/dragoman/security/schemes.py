@@ -12,7 +12,7 @@ import hashlib
 import hmac
 import inspect
 import re
-from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
@@ -22,6 +22,7 @@ from dragoman.caller import Caller, Request
 from dragoman.errors import A2AError, AmbiguousRequest, Forbidden, Unauthenticated, Unavailable
 from dragoman.security import cookies
 from dragoman.security.realms import Mark, Tenants, check
+from dragoman.security.verify import Verifier, Verify
 from dragoman.types import (
     AgentCard,
     APIKeySecurityScheme,
@@ -39,6 +40,8 @@ them. Each is the secret itself or `sha256:` and the hexadecimal digest of it. W
 `Caller`, the key is the secret."""
 
 
+NOBODY: Mapping[str, str] = {}
+WRONG = "The name or the password is wrong"
 _PLAIN = re.compile(r"[!#-\[\]-~]+")
 """What may stand between the quotes of a challenge."""
 
@@ -104,13 +107,35 @@ def digest(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
+Find = Callable[[Request, str], Found | Awaitable[Found]]
+
+
+def _find(scheme: str, keys: Keys, verify: Verify | None, value: str, unknown: str) -> Find:
+    """Whose secret it is: by the keys, or by the function; Unauthenticated."""
+    if verify is not None:
+        if keys:
+            raise ValueError(f"{scheme}: give what is known beforehand, or verify=, not both")
+        return Verifier(scheme, verify, value, unknown=unknown)
+    secrets = Secrets(keys)
+
+    def find(_: Request, secret: str) -> Caller:
+        caller = secrets.find(secret)
+        if caller is None:
+            raise Unauthenticated(unknown)
+        return caller
+
+    return find
+
+
 class ApiKey:
-    """A key in a header, a query parameter or a cookie."""
+    """A key in a header, a query parameter or a cookie. `keys` are known beforehand, or `verify`
+    says whose a key is."""
 
     def __init__(
         self,
         *,
-        keys: Keys,
+        keys: Keys = (),
+        verify: Verify | None = None,
         header: str = "",
         query: str = "",
         cookie: str = "",
@@ -125,7 +150,7 @@ class ApiKey:
         ((self._where, self._what),) = given
         self.headers = (header.lower(),) if header else ()
         """See `Gate.headers`."""
-        self._secrets = Secrets(keys)
+        self._find = _find("ApiKey", keys, verify, "key", "The API key is not known")
         self.realm, self.tenants = realm, tenants
         self.name = name or "key"
 
@@ -134,15 +159,10 @@ class ApiKey:
         key = APIKeySecurityScheme(location=self._where, name=self._what)
         return SecurityScheme(api_key_security_scheme=key)
 
-    def identify(self, request: Request) -> Found:
+    def identify(self, request: Request) -> Found | Awaitable[Found]:
         """See `Scheme.identify`."""
         secret = self._secret(request)
-        if secret is None:
-            return None
-        caller = self._secrets.find(secret)
-        if caller is None:
-            raise Unauthenticated("The API key is not known")
-        return caller
+        return None if secret is None else self._find(request, secret)
 
     def _secret(self, request: Request) -> str | None:
         if self._where == "header":
@@ -164,17 +184,18 @@ class ApiKey:
 
 
 class Token:
-    """Bearer tokens that are known beforehand."""
+    """Bearer tokens that are known beforehand, or of which `verify` says whose they are."""
 
     def __init__(
         self,
-        tokens: Keys,
+        tokens: Keys = (),
         *,
+        verify: Verify | None = None,
         realm: str | None = None,
         tenants: Tenants = (),
         name: str = "",
     ) -> None:
-        self._secrets = Secrets(tokens)
+        self._find = _find("Token", tokens, verify, "token", "The token is not known")
         self.realm, self.tenants = realm, tenants
         self.name = name or "token"
 
@@ -182,15 +203,10 @@ class Token:
         """See `Scheme.declared`."""
         return SecurityScheme(http_auth_security_scheme=HTTPAuthSecurityScheme(scheme="Bearer"))
 
-    def identify(self, request: Request) -> Found:
+    def identify(self, request: Request) -> Found | Awaitable[Found]:
         """See `Scheme.identify`."""
         token = credentials(request, "bearer")
-        if token is None:
-            return None
-        caller = self._secrets.find(token)
-        if caller is None:
-            raise Unauthenticated("The token is not known")
-        return caller
+        return None if token is None else self._find(request, token)
 
     def challenge(self, realm: str) -> str:
         """See `Scheme.challenge`."""
@@ -198,12 +214,13 @@ class Token:
 
 
 class Basic:
-    """A name and a password."""
+    """A name and a password. The users are known beforehand, or `verify` says who they are."""
 
     def __init__(
         self,
-        users: Mapping[str, str | Sequence[str]],
+        users: Mapping[str, str | Sequence[str]] = NOBODY,
         *,
+        verify: Verify | None = None,
         realm: str | None = None,
         tenants: Tenants = (),
         name: str = "",
@@ -212,8 +229,11 @@ class Basic:
             user: [digest(word) for word in ((words,) if isinstance(words, str) else words)]
             for user, words in users.items()
         }
-        if not self._users:
+        if verify is not None and self._users:
+            raise ValueError("Basic: give users, or verify=, not both")
+        if verify is None and not self._users:
             raise ValueError("Basic: there are no users, so that nobody could call")
+        self._verify = verify and Verifier("Basic", verify, "user", "password", unknown=WRONG)
         self.realm, self.tenants = realm, tenants
         self.name = name or "login"
 
@@ -221,7 +241,7 @@ class Basic:
         """See `Scheme.declared`."""
         return SecurityScheme(http_auth_security_scheme=HTTPAuthSecurityScheme(scheme="Basic"))
 
-    def identify(self, request: Request) -> Found:
+    def identify(self, request: Request) -> Found | Awaitable[Found]:
         """See `Scheme.identify`."""
         told = credentials(request, "basic")
         if told is None:
@@ -230,11 +250,13 @@ class Basic:
             user, _, password = base64.b64decode(told, validate=True).decode().partition(":")
         except (binascii.Error, ValueError):
             raise Unauthenticated("The name and password are not encoded as Basic has it") from None
+        if self._verify is not None:
+            return self._verify(request, user, password)
         given = hashlib.sha256(password.encode()).digest()
         # one that is not there takes as long
         known = self._users.get(user) or [bytes(len(given))]
         if sum(hmac.compare_digest(given, each) for each in known) == 0:
-            raise Unauthenticated("The name or the password is wrong")
+            raise Unauthenticated(WRONG)
         return Caller(identity=user)
 
     def challenge(self, realm: str) -> str:

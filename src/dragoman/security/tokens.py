@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from dragoman.caller import Caller, Request, fault
 from dragoman.errors import Forbidden, Unauthenticated, Unavailable
+from dragoman.security.extras import need
 from dragoman.security.issuers import Backoff, read
 from dragoman.security.realms import Tenants
 from dragoman.security.schemes import Found
@@ -260,6 +261,10 @@ class Bearer:
                 raise ValueError(f"{title}: {algorithm} is not among {', '.join(ALGORITHMS)}")
         if not issuer or not audience or not algorithms:
             raise ValueError(f"{title}: give issuer, audience and algorithms")
+        # now, and not when the first caller shows a token
+        need("joserfc", "crypto", title)
+        if isinstance(jwks, str) and fetch is None:
+            need("aiohttp", "client", title)
         self.issuer = issuer
         self.audience = (audience,) if isinstance(audience, str) else tuple(audience)
         self.scopes = tuple(scopes)

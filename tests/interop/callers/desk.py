@@ -10,7 +10,7 @@ from typing import Any
 
 from dragoman import Agent, AgentCard, App, Caller, Turn
 from dragoman.settings import Settings
-from tests.serving import serving
+from tests.serving import BINDINGS, serving
 
 
 def desk() -> Agent:
@@ -60,6 +60,6 @@ async def desk_serving() -> AsyncIterator[str]:
     often that they live, which not every client takes lightly."""
     settings: dict[str, Any] = {"egress_allow": ["127.0.0.1"], "keepalive": 0.1, "poll": 60.0}
     if has_grpc():
-        settings["grpc_port"] = 0
+        settings |= {"grpc_port": 0, "bindings": BINDINGS}
     async with serving(App(desk(), push=True, drain=0.0, **settings)) as url:
         yield url

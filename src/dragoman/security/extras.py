@@ -1,0 +1,14 @@
+"""What the extras of the package bring, asked for before it is needed."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+
+def need(module: str, extra: str, what: str) -> None:
+    """ImportError, which names the extra, if this module is not installed."""
+    if find_spec(module) is None:
+        raise ImportError(
+            f"{what} needs {module}, which is not installed; "
+            f"`pip install 'dragoman[{extra}]'` brings it"
+        )
