@@ -18,7 +18,7 @@ from dragoman.client import Client
 from dragoman.security import ApiKey
 from dragoman.telemetry import Ids, Json, Text, access_logger
 from tests.faults.raw import connect
-from tests.serving import served, serving
+from tests.serving import BINDINGS, served, serving
 from tests.telemetry.offices import office
 
 KEY = "the-right-key"
@@ -65,7 +65,7 @@ async def lines() -> AsyncIterator[Lines]:
 
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON", "GRPC"])
 async def test_what_a_record_says(lines: Lines, binding: str) -> None:
-    app = App(office(), auth=GATE, access_log=True, grpc_port=0)
+    app = App(office(), auth=GATE, access_log=True, grpc_port=0, bindings=BINDINGS)
     headers = {"x-key": KEY}
     anywhere: Any = {"trust": ["*"], "insecure": True}
     async with (
@@ -153,7 +153,7 @@ def waiting() -> Iterator[tuple[Agent, asyncio.Event]]:
 @pytest.mark.parametrize("binding", ["HTTP+JSON", "GRPC"])
 async def test_a_client_that_goes_away(lines: Lines, binding: str) -> None:
     with waiting() as (agent, _):
-        app = App(agent, access_log=True, grpc_port=0, keepalive=0.1, drain=0.0)
+        app = App(agent, access_log=True, grpc_port=0, bindings=BINDINGS, keepalive=0.1, drain=0.0)
         async with serving(app) as url:
             async with Client.connect(url, bindings=[binding]) as client:
                 stream = client.stream("x")
