@@ -63,9 +63,9 @@ Parts = Annotated[tuple[Part, ...], Meta(min_length=1)]
 
 
 class Message(Wire, frozen=True, kw_only=True):
-    """See `types.Message`."""
+    """See `types.Message`. Some clients send no id: the service gives it one."""
 
-    message_id: Required
+    message_id: str = ""
     context_id: str = ""
     task_id: str = ""
     role: Role
