@@ -102,7 +102,7 @@ class Message(Wire, frozen=True, kw_only=True):
     """See `types.Message`. Some clients send no id: the service gives it one."""
 
     kind: str = ""
-    message_id: str = ""
+    message_id: str = always("")
     context_id: str = ""
     task_id: str = ""
     role: Role
