@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar, overload
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.caller import Caller, fault, long
 from dragoman.errors import ContentTypeNotSupported, Forbidden, InvalidParams
@@ -286,7 +287,15 @@ class Agent:
             ),
             default_input_modes=self.input_modes,
             default_output_modes=self.output_modes,
-            skills=tuple(skill.card for skill in self.skills.values()),
+            skills=tuple(
+                # some readers of cards want the modes of each skill, too
+                replace(
+                    skill.card,
+                    input_modes=skill.card.input_modes or self.input_modes,
+                    output_modes=skill.card.output_modes or self.output_modes,
+                )
+                for skill in self.skills.values()
+            ),
         )
 
 

@@ -224,6 +224,7 @@ class Unauthenticated(A2AError):
 
     http, grpc = 401, "UNAUTHENTICATED"
     reason, text, transport = "UNAUTHENTICATED", "Authentication is required", True
+    former = "UnauthenticatedError"
 
     def __init__(self, message: str = "", **kwargs: Any) -> None:
         super().__init__(message, **kwargs)
@@ -235,6 +236,7 @@ class Forbidden(A2AError):
 
     http, grpc = 403, "PERMISSION_DENIED"
     reason, text, transport = "PERMISSION_DENIED", "Permission denied", True
+    former = "PermissionDeniedError"
 
 
 class Unavailable(A2AError):
@@ -242,6 +244,7 @@ class Unavailable(A2AError):
 
     http, grpc = 503, "UNAVAILABLE"
     reason, text, transport = "UNAVAILABLE", "Service is unavailable", True
+    former = "UnavailableError"
 
 
 class MediaTypeNotAccepted(A2AError):
@@ -265,6 +268,7 @@ class LimitExceeded(A2AError):
 
     http, grpc = 429, "RESOURCE_EXHAUSTED"
     reason, text, transport = "RESOURCE_EXHAUSTED", "A limit is exceeded", True
+    former = "LimitExceededError"
 
     def __init__(self, message: str = "", *, retry_after: int = 1, **kwargs: Any) -> None:
         super().__init__(message, **kwargs)

@@ -44,6 +44,7 @@ class Operation(Struct, frozen=True, kw_only=True):
     call: str
     """The method of the service."""
     verbs: tuple[str, ...]
+    """The HTTP verbs that servers take; clients try them in this order."""
     path: str
     """The HTTP+JSON route; a name in braces is a field of the request."""
     request: type[Wire]
@@ -103,7 +104,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         name="SubscribeToTask",
         call="subscribe",
-        verbs=("GET", "POST"),
+        verbs=("POST", "GET"),  # by the specification's text, and by its proto
         path="/tasks/{id}:subscribe",
         request=SubscribeToTaskRequest,
         response=StreamResponse,

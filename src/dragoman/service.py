@@ -284,11 +284,16 @@ class Service:
     async def get_webhook(
         self, request: GetTaskPushNotificationConfigRequest, call: Call
     ) -> TaskPushNotificationConfig:
-        """One webhook of a task."""
+        """One webhook of a task. Before 1.0 its id may be left out: the one that was created
+        without an id is meant, else the first."""
         operation = "GetTaskPushNotificationConfig"
-        for config in await self._webhooks(request.tenant, request.task_id, call, operation):
-            if config.id == request.id:
+        found = await self._webhooks(request.tenant, request.task_id, call, operation)
+        wanted = request.id or request.task_id
+        for config in found:
+            if config.id == wanted:
                 return config
+        if found and not request.id:
+            return found[0]
         raise TaskNotFound("Push notification config not found")
 
     async def list_webhooks(
@@ -353,6 +358,9 @@ class Service:
         if self.draining:
             raise Unavailable("The server is shutting down", headers={"retry-after": "5"})
         message, configuration = request.message, request.configuration
+        if not message.message_id:  # so some clients before 1.0 send it
+            # a key makes the same request the same message; without one no two are the same
+            message = replace(message, message_id=call.key or clock.uuid7())
         if len(message.parts) > self.settings.max_parts:
             raise InvalidParams.at("message.parts", f"more than {self.settings.max_parts} parts")
         before, context, task = "", message.context_id, message.task_id

@@ -55,6 +55,19 @@ async def test_a_bad_card(bad: str) -> None:
     assert "\x1b" not in out
 
 
+async def test_an_incomplete_card_is_shown_and_refused_only_here(tmp_path: Path) -> None:
+    page = tmp_path / "card.json"
+    interfaces = [{"url": "https://a.example", "protocolBinding": "JSONRPC"}]
+    page.write_text(json.dumps({"name": "A", "supportedInterfaces": interfaces}))
+    status, out, err = await run("card", str(page))
+    assert (status, out.splitlines()[0]) == (0, "A ")
+    assert "lacks required fields: description, supportedInterfaces[0].protocolVersion" in err
+    assert err.count("\n") == 1
+    status, out, err = await run("card", str(page), "--check")
+    assert (status, err) == (1, "")
+    assert "supportedInterfaces[0].protocolVersion" in out
+
+
 async def test_findings_for_programs(bad: str) -> None:
     status, out, _ = await run("card", bad, "--check", "--json")
     findings = [json.loads(line) for line in out.splitlines()]

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from msgspec import to_builtins
 
-from dragoman.client import discovery
+from dragoman.client import Client, discovery
 from dragoman.dialects.v0_3.card import merged, old
 from dragoman.errors import InvalidAgentResponse
-from dragoman.types import AgentCard, AgentInterface
-from tests.client.networks import card
+from dragoman.types import AgentCard, AgentInterface, Part
+from tests.client.networks import Answer, Script, card, result
+from tests.client.networks import document as sent
 
 BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC")
 
@@ -72,6 +73,40 @@ def test_the_order_is_that_of_the_agent() -> None:
     found = discovery.interfaces(card(*offered), BINDINGS)
     assert [item.url[-1] for item in found] == ["b", "f"]
     assert [item.url[-1] for item in discovery.interfaces(card(*offered[3:]), BINDINGS)] == ["d"]
+
+
+@pytest.mark.parametrize(
+    ("version", "order"), [("1.0", "abc"), ("0.3", "cab"), ("0.3.0", "cab"), ("0.2", "c")]
+)
+def test_before_1_0_json_rpc_comes_first(version: str, order: str) -> None:
+    offered = (
+        interface("http://a", "GRPC", version),
+        interface("http://b", "HTTP+JSON", version),
+        interface("http://c", "jsonrpc", version),
+    )
+    found = discovery.interfaces(card(*offered), BINDINGS)
+    assert "".join(item.url[-1] for item in found) == order
+    if version != "0.2":
+        without = discovery.interfaces(card(*offered), ("GRPC", "HTTP+JSON"))
+        assert "".join(item.url[-1] for item in without) == "ab"
+
+
+async def test_a_file_to_an_agent_of_0_3_is_encoded_once() -> None:
+    said = {"kind": "message", "messageId": "r", "role": "agent", "parts": [TEXT]}
+    engine = Script(lambda _: Answer(result(said)))
+    offered = (
+        interface("http://a", "HTTP+JSON", "0.3"),
+        interface("http://b", "JSONRPC", "0.3"),
+    )
+    async with Client.connect(card(*offered), engine=engine) as client:
+        await client.send(Part(raw=b"\x00\xff", filename="f"))
+    (request,) = engine.asked
+    assert request.url == "http://b"
+    (part,) = sent(request)["params"]["message"]["parts"]
+    assert part["file"] == {"bytes": "AP8=", "name": "f"}
+
+
+TEXT = {"kind": "text", "text": "done"}
 
 
 def test_a_version_that_is_not_said_is_tried_out() -> None:

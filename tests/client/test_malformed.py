@@ -460,12 +460,11 @@ CARD: dict[str, Any] = {
 }
 BAD_CARDS: list[tuple[dict[str, Any], str]] = [
     ({"name": 5}, "name"),
-    ({"description": None}, "description"),
     ({"supportedInterfaces": []}, "supportedInterfaces"),
     ({"supportedInterfaces": [{"url": "http://x"}]}, r"supportedInterfaces\[0\]\.protocolBinding"),
     ({"capabilities": []}, "capabilities"),
     ({"capabilities": {"streaming": "yes"}}, r"capabilities\.streaming"),
-    ({"skills": [{"id": "s"}]}, r"skills\[0\]"),
+    ({"skills": ["s"]}, r"skills\[0\]"),
     ({"defaultInputModes": "text/plain"}, "defaultInputModes"),
     ({"securitySchemes": {"a": 5}}, "securitySchemes"),
     (

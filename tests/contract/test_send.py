@@ -146,7 +146,7 @@ def json_only(message: dict[str, Any], field: str) -> Any:
 @pytest.mark.parametrize(
     ("message", "field"),
     [
-        ({"role": "ROLE_USER", "parts": [{"text": "x"}]}, "message.messageId"),
+        malformed({"role": "ROLE_USER", "parts": [{"text": "x"}]}, "message.messageId"),
         malformed({"messageId": "m", "parts": [{"text": "x"}]}, "message.role"),
         ({"messageId": "m", "role": "ROLE_USER", "parts": []}, "message.parts"),
         malformed({"messageId": "m", "role": "ROLE_USER", "parts": [{}]}, "message.parts[0]"),

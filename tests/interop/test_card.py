@@ -118,6 +118,8 @@ async def test_card_tells_all_about_the_agent(http: httpx.AsyncClient) -> None:
                 "name": "Rent a car",
                 "description": "Rents a car.",
                 "tags": ["rent_a_car"],
+                "inputModes": ["text/plain", "image/png"],
+                "outputModes": ["application/json"],
             },
         ],
     }

@@ -23,6 +23,7 @@ SLASH = "\ue000"
 JSON = b"application/json"
 A2A = b"application/a2a+json"
 
+_SLASHES = re.compile(r"/{2,}")
 _HOST = re.compile(r"(?:[\w.~-]+|\[[\da-fA-F:.]+\])(?::\d{1,5})?", re.ASCII)
 
 
@@ -91,13 +92,20 @@ class Exchange:
         if self.settings.hsts and self._safe():
             self.always = bodies.secure
         self.root: str = scope.get("root_path", "").rstrip("/")
-        path: str = scope["path"]
-        if b"%2" in scope.get("raw_path", b"") and SLASH not in path:
-            path = _apart(scope["raw_path"])
+        path = self._asked()
+        if "//" in path:  # clients append paths to an address that ends with a slash
+            path = _SLASHES.sub("/", path)
+        self.path = path
+        """The path below the place where the application is mounted, without empty segments."""
+
+    def _asked(self) -> str:
+        """The same as the client wrote it."""
+        path: str = self.scope["path"]
+        if b"%2" in self.scope.get("raw_path", b"") and SLASH not in path:
+            path = _apart(self.scope["raw_path"])
         if self.root and (path == self.root or path.startswith(f"{self.root}/")):
             path = path[len(self.root) :]
-        self.path = path or "/"
-        """The path below the place where the application is mounted."""
+        return path or "/"
 
     def follow(self, client: str) -> AccessLine:
         """Note for the access log what is answered; the client is whoever proxies say it is."""
@@ -190,7 +198,7 @@ class Exchange:
 
     def called(self, base: str) -> str:
         """See `Inquiry.called`."""
-        return base + quote(self.path.replace(SLASH, "/"))
+        return base + quote(self._asked().replace(SLASH, "/"))
 
     async def body(self) -> bytes:
         """The whole body: bounded in size and time, declared as JSON, with a bounded number of

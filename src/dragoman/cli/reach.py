@@ -121,6 +121,7 @@ def client(arguments: argparse.Namespace) -> Client:
     if arguments.binding and arguments.binding.upper() not in BINDINGS:
         raise UsageError(f"--binding {arguments.binding}: choose one of {', '.join(BINDINGS)}")
     engine = sockets(arguments)
+    _tell()
     return Client.connect(
         arguments.url,
         engine=engine,
@@ -217,13 +218,22 @@ def pins() -> Pins:
     """The keys that agents have been known by here. When one is new, that is told."""
     from dragoman.client import Pins
 
-    class Told(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if record.module == "pins":
-                say(plain(record.getMessage()), 0)
-
-    logging.getLogger("dragoman").addHandler(Told())
+    _tell()
     return Pins(state() / PINS)
+
+
+class _Told(logging.Handler):
+    """Tells what the client logs of cards."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.module in ("pins", "discovery"):
+            say(plain(record.getMessage()), 0)
+
+
+def _tell() -> None:
+    logger = logging.getLogger("dragoman")
+    if not any(isinstance(handler, _Told) for handler in logger.handlers):
+        logger.addHandler(_Told())
 
 
 def run(arguments: argparse.Namespace, work: Callable[[Client, Any], Awaitable[int]]) -> int:

@@ -138,8 +138,11 @@ class JsonRpc:
         return Request("POST", self.url, headers, upload.body(body, order.files), order.patience)
 
     def _read(self, operation: Operation, body: bytes, response: Response) -> Any:
-        if operation.call == "extended_card" and self.speech.version == "0.2":
-            return _card(body, response)
+        if operation.call == "extended_card":
+            if self.speech.version == "0.2":
+                return _card(body, response)
+            found = self._result(_document(body, response), response)
+            return discovery.read(found, "the agent")
         if operation.response is not None and self.speech.version == "1.0":
             try:
                 answer = _answer(operation.response).decode(body)
@@ -182,6 +185,8 @@ class HttpJson:
         self.url = interface.url.rstrip("/")
         if interface.tenant:
             self.url += f"/{quote(interface.tenant, safe='')}"
+        self._verbs: dict[str, str] = {}
+        """The verb that the agent takes, by operation, where there are several."""
 
     async def call(self, order: Order) -> Any:
         """See `Binding.call`."""
@@ -195,11 +200,9 @@ class HttpJson:
     async def stream(self, order: Order) -> AsyncGenerator[StreamResponse, None]:
         """See `Binding.stream`."""
         operation = order.operation
-        response = await self.engine.send(self._request(order))
+        response = await self._opened(order)
         if not _streams(response) or response.status != 200:
-            raise self._error(
-                _document(await whole(response, self.limits.answer, "answer"), response), response
-            )
+            raise await self._refusal(response)
         try:
             async for event in sse.events(response, self.limits.answer, order.meter):
                 if event.name == "error":
@@ -210,8 +213,38 @@ class HttpJson:
         finally:
             await response.close()
 
-    def _request(self, order: Order) -> Request:
-        path, verb = self.speech.name(order.operation), order.operation.verbs[0]
+    async def _opened(self, order: Order) -> Response:
+        """The answer to the request of a stream. Where an operation has two verbs, agents may know
+        only one of them: the other is tried once, and the one that is answered is remembered."""
+        verbs, known = order.operation.verbs, self._verbs.get(order.call)
+        verb = known or verbs[0]
+        response = await self.engine.send(self._request(order, verb))
+        other = next((name for name in verbs if name != verb), None)
+        # what an agent does not route may look like a task that is not there, until one was found
+        found = response.status not in UNROUTED or (known and response.status == 404)
+        if other is None or found:
+            if response.status in ROUTED:
+                self._verbs[order.call] = verb
+            return response
+        first = await self._refusal(response)
+        response = await self.engine.send(self._request(order, other))
+        if response.status in ROUTED:
+            self._verbs[order.call] = other
+        if response.status not in UNROUTED:
+            return response
+        second = await self._refusal(response)
+        raise second if isinstance(second, TaskNotFound) else first
+
+    async def _refusal(self, response: Response) -> A2AError:
+        """The error that was answered."""
+        body = await whole(response, self.limits.answer, "answer")
+        try:
+            return self._error(_document(body, response), response)
+        except A2AError as error:
+            return error
+
+    def _request(self, order: Order, verb: str = "") -> Request:
+        path, verb = self.speech.name(order.operation), verb or order.operation.verbs[0]
         if order.files and self.speech.version != "1.0":  # there, base64 is encoded once more
             request = upload.filled(order.request, order.files)
             order = replace(order, request=request, files={})
@@ -241,16 +274,16 @@ class HttpJson:
 
     def _read(self, operation: Operation, body: bytes, response: Response) -> Any:
         assert operation.response is not None
-        if self.speech.version == "1.0":
+        if self.speech.version == "1.0" and operation.call != "extended_card":
             try:
                 return v1_0.decoder(operation.response).decode(body)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 pass  # an error, or written with liberties
-        elif operation.call == "extended_card":
-            return _card(body, response)
         document = _document(body, response)
         if isinstance(document, dict) and "error" in document:
             raise self._error(document, response)
+        if operation.call == "extended_card":
+            return discovery.read(document, "the agent")
         return _value(operation, document, self.speech)
 
     def _error(self, document: Any, response: Response) -> A2AError:
@@ -268,6 +301,10 @@ class HttpJson:
         )
 
 
+UNROUTED = (404, 405, 501)
+"""What an agent answers that does not know a path, or not with this verb."""
+ROUTED = (200, 400)
+"""What only an agent answers that does."""
 STATUSES: dict[int, type[A2AError]] = {
     404: TaskNotFound,
     409: TaskNotCancelable,
@@ -353,9 +390,23 @@ class Grpc:
     def _read(self, operation: Operation, body: bytes) -> Any:
         assert operation.response is not None
         try:
+            if operation.call == "extended_card":
+                return self._card(body)
             return self.speech.told(operation.response, body)
         except (InvalidParams, ParseError) as error:
             raise _bad(operation, error) from None
+
+    def _card(self, body: bytes) -> discovery.Reading:
+        from dragoman.dialects.protobuf import V1
+
+        try:
+            card = self.speech.told(AgentCard, body)
+            return discovery.Reading(card, card)
+        except InvalidParams:
+            if self.speech.version != "1.0":
+                raise
+        card, missing = V1.partial(AgentCard, body)
+        return discovery.Reading(discovery.workable(card, missing), card, tuple(missing))
 
     def _error(self, headers: Mapping[str, str], body: bytes) -> A2AError:
         from dragoman.dialects.protobuf import restored_status
@@ -397,10 +448,10 @@ def minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def _card(body: bytes, response: Response) -> AgentCard:
+def _card(body: bytes, response: Response) -> discovery.Reading:
     if response.status != 200:
         raise _foreign(response, "there is no card")
-    return discovery.decode(body, "the agent")
+    return discovery.read(_document(body, response), "the agent")
 
 
 def _accept(order: Order) -> str:

@@ -96,6 +96,9 @@ class Options(TypedDict, total=False):
     """How much is taken of the agent: bytes of an answer and of a task, events of a stream."""
     signed_by: Judge | Keys | None
     """Whose signature the card must have: keys, `Trust`, `Pins`, `Origins`; by default nobody's."""
+    strict: bool
+    """Refuse a card that lacks a field which the specification requires. Without it, such a card
+    is used if the agent can be called by it, and a line in the log names the fields."""
     shelf: Shelf | None
     """Where clients share the cards that they have found."""
     inbox: Inbox | None
@@ -172,10 +175,11 @@ class Client:
         """The interfaces that have answered as they should."""
         trusted = options.get("signed_by")
         self._judge = None if trusted is None else judge(trusted)
-        # what one is shown by name is not for all, and what others took may not be signed
-        own = options.get("headers") or self._judge is not None
+        # what one is shown by name is not for all; what others took may be unsigned or incomplete
+        strict = options.get("strict", False)
+        own = options.get("headers") or self._judge is not None or strict
         shelf = None if own else options.get("shelf")
-        self.cards = Cards(self._guard, shelf, self._judge, self._guard.confine)
+        self.cards = Cards(self._guard, shelf, self._judge, self._guard.confine, strict=strict)
 
     @classmethod
     def connect(
@@ -201,7 +205,8 @@ class Client:
         try:
             target = self._target
             if isinstance(target, AgentCard):
-                await self._verify(target)
+                if self._judge is not None:
+                    await self._judge.verify(target, fetch=self.cards.keys)
                 self.card = target
             else:
                 where = address(target)
@@ -372,14 +377,13 @@ class Client:
 
     async def extended_card(self) -> AgentCard:
         """The card for those who are known to the agent."""
-        card: AgentCard = await self.call("extended_card", GetExtendedAgentCardRequest())
-        await self._verify(card)
-        return card
+        found = await self.call("extended_card", GetExtendedAgentCardRequest())
+        return await self.cards.extended(found, self._address)
 
-    async def _verify(self, card: AgentCard) -> None:
-        if self._judge is not None:
-            where = address(self._target) if isinstance(self._target, str) else ""
-            await self._judge.verify(card, url=where, fetch=self.cards.keys)
+    @property
+    def _address(self) -> str:
+        """Where the card was found; empty if it was given."""
+        return address(self._target) if isinstance(self._target, str) else ""
 
     # -- for streams and tasks
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -16,19 +16,31 @@ from dragoman.client.credentials import private
 from dragoman.client.engine import Engine, Request, Response, origin, whole
 from dragoman.client.limits import CARD, TooLarge
 from dragoman.dialects import v1_0
+from dragoman.dialects.partial import at, partial
 from dragoman.dialects.v0_3 import card as v0_3
 from dragoman.dialects.v0_3 import card_proto
-from dragoman.errors import A2AError, InvalidAgentResponse, VersionNotSupported, restored
+from dragoman.errors import (
+    A2AError,
+    InvalidAgentResponse,
+    InvalidParams,
+    VersionNotSupported,
+    restored,
+)
 from dragoman.security.signing import PATIENCE, SET_SIZE, Judge, Unverified
+from dragoman.telemetry import logger
 from dragoman.types import AgentCard, AgentInterface
 
 T = TypeVar("T")
+Signable: TypeAlias = AgentCard | Mapping[str, Any] | bytes
+"""A card as it was received: over gRPC, the message that it came in."""
 
 PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 SPOKEN = ("1.0", "0.3", "0.2", "0.1")
 """The versions that are spoken, the latest first: the one to ask for where there is a choice."""
 LATER = {"HTTP+JSON": ("1.0", "0.3"), "GRPC": ("1.0", "0.3")}
 """The bindings that the oldest versions did not have."""
+MOST_NAMED = 5
+"""So many missing fields are named in a line of the log."""
 INSTALL = "; `pip install 'dragoman[grpc]'` brings GRPC"
 
 
@@ -83,10 +95,14 @@ class Cards:
         shelf: Shelf | None = None,
         judge: Judge | None = None,
         confine: Callable[[], None] | None = None,
+        *,
+        strict: bool = False,
     ) -> None:
         self._engine = engine
         self._shelf = shelf or Shelf()
         self._judge = judge
+        self._strict = strict
+        """Whether a card must have all that the specification requires."""
         self._confine = confine or (lambda: None)
         """Is called when a card came from a public address, before anything is made of it."""
 
@@ -140,15 +156,27 @@ class Cards:
 
     async def _read(self, body: bytes, where: str, url: str) -> AgentCard:
         """The card in a document; of what must be signed, what the signature covers."""
+        return await self._verified(body, where, url) or decode(body, where, self._strict)
+
+    async def extended(self, reading: Reading, url: str) -> AgentCard:
+        """The same of an extended card that an agent at this address has answered with."""
+        where = "the agent"
+        return await self._verified(reading.document, where, url) or accepted(
+            reading, where, self._strict
+        )
+
+    async def _verified(self, received: Signable, where: str, url: str) -> AgentCard | None:
+        """What the signature of a card covers, by the document as it was received; None if it
+        need not be signed."""
         if self._judge is None:
-            return decode(body, where)
+            return None
         try:
-            found = await self._judge.verify(body, url=url, fetch=self.keys)
+            found = await self._judge.verify(received, url=url, fetch=self.keys)
         except Unverified as error:
             raise Unverified(f"{where}: {error}") from None
         if found is None:
-            return decode(body, where)
-        return understood(found.document | {"signatures": found.signatures}, where)
+            return None
+        return understood(found.document | {"signatures": found.signatures}, where, self._strict)
 
     async def _document(self, url: str) -> Document:
         response, body = await self._ask(url)
@@ -195,33 +223,100 @@ def _refused(url: str, response: Response) -> A2AError:
     return InvalidAgentResponse(words + hint)
 
 
-def decode(body: bytes, where: str) -> AgentCard:
+class Reading(Struct, frozen=True):
+    """A card, and what it was read from."""
+
+    card: AgentCard
+    document: Signable
+    """As it was received."""
+    missing: tuple[str, ...] = ()
+    """The required fields that it lacks, and that are not needed to call the agent."""
+
+
+def decode(body: bytes, where: str, strict: bool = False) -> AgentCard:
     """The card in a document, of any version; InvalidAgentResponse names the field that is wrong.
     What a document says in 1.0 counts, also where it says it in older words, too."""
     try:
         document = v1_0.parse(body)
     except A2AError as error:
-        raise InvalidAgentResponse(f"the card at {where} is not valid: {error}") from None
-    return understood(document, where)
+        raise _invalid(where, error) from None
+    return understood(document, where, strict)
 
 
-def understood(document: Any, where: str) -> AgentCard:
+def understood(document: Any, where: str, strict: bool = False) -> AgentCard:
     """`decode` of what has been parsed."""
+    return accepted(read(document, where), where, strict)
+
+
+def accepted(reading: Reading, where: str, strict: bool) -> AgentCard:
+    """The card that was read. If it lacks required fields, a line in the log says so, and if it is
+    to be `strict`, InvalidAgentResponse does."""
+    if reading.missing and strict:
+        raise _invalid(where, f"{reading.missing[0]}: is required")
+    if reading.missing:
+        logger.warning(
+            "the card at %s lacks required fields: %s; the client uses it all the same",
+            where,
+            ", ".join(reading.missing[:MOST_NAMED]) + (", …" * (len(reading.missing) > MOST_NAMED)),
+        )
+    return reading.card
+
+
+def read(document: Any, where: str) -> Reading:
+    """The card in a parsed document of any version; InvalidAgentResponse names a field that is
+    wrong, or missing and needed to call the agent."""
     try:
         if v0_3.older(document):
             if card_proto.meant(document):
-                return card_proto.new(v1_0.convert(card_proto.AgentCard, document))
-            return v0_3.new(v1_0.convert(v0_3.AgentCard, document))
-        return v1_0.convert(AgentCard, document)
+                return Reading(
+                    card_proto.new(v1_0.convert(card_proto.AgentCard, document)), document
+                )
+            return Reading(v0_3.new(v1_0.convert(v0_3.AgentCard, document)), document)
+        try:
+            return Reading(v1_0.convert(AgentCard, document), document)
+        except InvalidParams:
+            card, missing = partial(AgentCard, document)
+        told = str(document.get("protocolVersion", ""))
+        return Reading(workable(card, missing, told), document, tuple(missing))
     except A2AError as error:
-        raise InvalidAgentResponse(f"the card at {where} is not valid: {error}") from None
+        raise _invalid(where, error) from None
+
+
+def workable(card: AgentCard, missing: Sequence[str], version: str = "") -> AgentCard:
+    """What of a card that lacks these fields can be used; InvalidParams if no interface can. One
+    that says no version has this one, which the card says as a whole, else the latest."""
+    version = version if ".".join(version.split(".")[:2]) in SPOKEN else SPOKEN[0]
+    interfaces = tuple(
+        replace(found, protocol_version=found.protocol_version or version)
+        for found in card.supported_interfaces
+        if found.url and found.protocol_binding
+    )
+    if not interfaces:
+        name = "supportedInterfaces"
+        raise InvalidParams.at(
+            next((path for path in missing if path.startswith(f"{name}[")), name), "is required"
+        )
+
+    def answerable(name: str) -> bool:
+        """Whether a scheme says what a credential must be like."""
+        path = f"{at('securitySchemes', name)}."
+        lacks = [field for field in missing if field.startswith(path)]
+        return all(field.endswith((".scopes", ".location")) for field in lacks)
+
+    schemes = {name: item for name, item in card.security_schemes.items() if answerable(name)}
+    return replace(card, supported_interfaces=interfaces, security_schemes=schemes)
+
+
+def _invalid(where: str, what: object) -> InvalidAgentResponse:
+    return InvalidAgentResponse(f"the card at {where} is not valid: {what}")
 
 
 def interfaces(
     card: AgentCard, bindings: Collection[str], *, plain: bool = False
 ) -> list[AgentInterface]:
     """The interfaces that can be used, in the agent's order, all in the version of the first; an
-    error says why there are none. `plain` is for agents that have no TLS elsewhere, either."""
+    error says why there are none. Before 1.0 JSON-RPC comes first: over the others, SDKs differ in
+    how files are written. `plain` is for agents that have no TLS elsewhere, either."""
     usable = [
         found
         for found in card.supported_interfaces
@@ -232,6 +327,8 @@ def interfaces(
         version = v0_3.minor(usable[0])
         # of an agent that does not say its version it is tried out
         among = ("0.2", "0.1") if version == "0.2" else (version,)
+        if version != SPOKEN[0]:
+            usable.sort(key=lambda found: found.protocol_binding.upper() != "JSONRPC")
         usable = [
             way for found in usable if v0_3.minor(found) in among for way in _dialled(found, plain)
         ]

@@ -222,7 +222,7 @@ class Speech:
     def decode(self, kind: type[W], body: bytes) -> W:
         """What is asked; InvalidParams names the field that is wrong."""
         if kind is types.SendMessageRequest:
-            found: Any = self._send(protojson.decode(TaskSendParams, body))
+            found: Any = self._send(_params(body))
         elif kind is types.TaskPushNotificationConfig:
             hook = protojson.decode(TaskPushNotificationConfig, body)
             task = inside(hook.id, self.scope)
@@ -311,6 +311,32 @@ class Speech:
     def problem(self, error: A2AError) -> dict[str, Any]:
         """An error."""
         return rpc.problem(error)
+
+
+def _params(body: bytes) -> TaskSendParams:
+    """What a send asks; InvalidParams names the field that is wrong."""
+    try:
+        found: TaskSendParams = protojson.decoder(TaskSendParams).decode(body)
+        return found
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return protojson.convert(TaskSendParams, _with_parts(protojson.parse(body)))
+
+
+def _with_parts(document: Any) -> Any:
+    """The same send with `parts`, where a client has sent the `content` of its message instead."""
+    message = document.get("message") if isinstance(document, dict) else None
+    if not isinstance(message, dict) or message.get("parts") or not message.get("content"):
+        return document
+    content = message["content"]
+    items = content if isinstance(content, list) else [content]
+    return {**document, "message": {**message, "parts": [_content_part(item) for item in items]}}
+
+
+def _content_part(item: Any) -> dict[str, Any]:
+    text = item.get("text") if isinstance(item, dict) else item
+    if isinstance(text, str):
+        return {"type": "text", "text": text}
+    return {"type": "data", "data": item}
 
 
 def alias(params: bytes) -> bool:

@@ -35,7 +35,7 @@ TEXT = {"kind": "text", "text": "x"}
     [
         (types.SendMessageRequest, {}, "message"),
         (types.SendMessageRequest, {"message": 1}, "message"),
-        (types.SendMessageRequest, {"message": said(messageId="")}, "message.messageId"),
+        (types.SendMessageRequest, {"message": said(messageId=5)}, "message.messageId"),
         (types.SendMessageRequest, {"message": said(role="ROLE_USER")}, "message.role"),
         (types.SendMessageRequest, {"message": said(parts=[])}, "message.parts"),
         (types.SendMessageRequest, {"message": said(parts=[{}])}, "message.parts[0]"),

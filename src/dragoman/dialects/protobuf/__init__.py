@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from google.protobuf.descriptor import Descriptor
@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 from msgspec import Struct
 
+from dragoman.dialects.partial import partial
 from dragoman.dialects.protobuf.count import count
 from dragoman.dialects.protobuf.plan import Read, Write, reader, writer
 from dragoman.dialects.protobuf.status import restored_status as restored_status
@@ -29,8 +30,10 @@ from dragoman.dialects.protobuf.status import words as words
 from dragoman.dialects.protobuf.wellknown import Refused
 from dragoman.dialects.protojson import invalid
 from dragoman.errors import InvalidParams, ParseError
+from dragoman.types import Wire
 
 S = TypeVar("S", bound=Struct)
+W = TypeVar("W", bound=Wire)
 
 DESCRIPTORS = "descriptors.binpb"
 
@@ -58,11 +61,23 @@ class Schema:
         many `elements`; 0 is any number."""
         if elements and len(body) > 2 * elements:  # an element takes two bytes at least
             count(body, self.descriptor(message or kind.__name__), elements)
-        parse, read = _decoder(self, kind, message)
         try:
-            return msgspec.convert(read(parse(body)), kind)
+            return msgspec.convert(self._document(kind, body, message), kind)
         except msgspec.ValidationError as error:
             raise invalid(error) from None
+        except RecursionError:
+            raise ParseError("Body is nested too deeply") from None
+
+    def partial(self, kind: type[W], body: bytes) -> tuple[W, list[str]]:
+        """The value in these bytes, in which required fields may be empty, and the paths of those
+        that are."""
+        return partial(kind, self._document(kind, body, ""))
+
+    def _document(self, kind: type[Struct], body: bytes, message: str) -> dict[str, Any]:
+        parse, read = _decoder(self, kind, message)
+        try:
+            found: dict[str, Any] = read(parse(body))
+            return found
         except Refused as error:
             raise InvalidParams.at(error.path.removeprefix("."), error.what) from None
         except (DecodeError, UnicodeDecodeError):

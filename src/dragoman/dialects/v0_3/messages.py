@@ -8,6 +8,7 @@ from typing import Annotated
 from msgspec import Meta, field
 
 from dragoman.dialects.v0_3.common import PushNotificationConfig
+from dragoman.dialects.v0_3.schemes import always
 from dragoman.types import ENUM_NUMBERS, Metadata, Required, Role, Timestamp, Told, Wire
 
 
@@ -63,9 +64,9 @@ Parts = Annotated[tuple[Part, ...], Meta(min_length=1)]
 
 
 class Message(Wire, frozen=True, kw_only=True):
-    """See `types.Message`."""
+    """See `types.Message`. Some clients send no id: the service gives it one."""
 
-    message_id: Required
+    message_id: str = always("")
     context_id: str = ""
     task_id: str = ""
     role: Role

@@ -294,7 +294,8 @@ def _new_get_hook(
     request: GetTaskPushNotificationConfigRequest,
 ) -> types.GetTaskPushNotificationConfigRequest:
     task, config = ids(request.name)
-    return types.GetTaskPushNotificationConfigRequest(task_id=task, id=config or task)
+    config = config if config != "None" else ""  # as one SDK says it
+    return types.GetTaskPushNotificationConfigRequest(task_id=task, id=config)
 
 
 def _new_delete(
@@ -467,4 +468,6 @@ def told(kind: type[W], document: Any) -> W:
 def problem(error: A2AError) -> dict[str, Any]:
     """The body of an error over HTTP+JSON."""
     code = error.rpc if error.rpc not in (-32008, -32009) else -32603
+    if error.transport and code == -32603:
+        code = error.http  # it is no internal error, and JSON-RPC has no code for it
     return {"code": code, "type": error.former, "message": error.message}

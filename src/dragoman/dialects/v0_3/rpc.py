@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
+from msgspec.structs import replace
 
 from dragoman import types
 from dragoman.dialects import protojson
@@ -98,10 +99,10 @@ Parts = Annotated[tuple[Part, ...], Meta(min_length=1)]
 
 
 class Message(Wire, frozen=True, kw_only=True):
-    """See `types.Message`."""
+    """See `types.Message`. Some clients send no id: the service gives it one."""
 
     kind: str = ""
-    message_id: Required
+    message_id: str = always("")
     context_id: str = ""
     task_id: str = ""
     role: Role
@@ -184,9 +185,11 @@ class MessageSendConfiguration(Wire, frozen=True, kw_only=True):
 
 
 class MessageSendParams(Wire, frozen=True, kw_only=True):
-    """A message to an agent."""
+    """A message to an agent. Some clients put the ids of task and context beside it."""
 
     message: Message
+    task_id: str = ""
+    context_id: str = ""
     configuration: MessageSendConfiguration | None = None
     metadata: Metadata | None = None
 
@@ -314,7 +317,14 @@ def _old_send(request: types.SendMessageRequest) -> MessageSendParams:
 
 
 def _new_send(params: MessageSendParams) -> types.SendMessageRequest:
-    said = params.configuration
+    said, message = params.configuration, params.message
+    if params.task_id or params.context_id:
+        message = replace(
+            message,
+            task_id=message.task_id or params.task_id,
+            context_id=message.context_id or params.context_id,
+        )
+        params = replace(params, message=message)
     if said is None:
         return SEND.new(params)  # type: ignore[no-any-return]
     wishes = CONFIGURATION.new(said, return_immediately=said.blocking is False)
@@ -359,7 +369,7 @@ READ: dict[type[Wire], tuple[type[Wire], Callable[[Any], Any]]] = {
     types.GetTaskPushNotificationConfigRequest: (
         PushParams,
         lambda p: types.GetTaskPushNotificationConfigRequest(
-            task_id=p.id, id=p.push_notification_config_id or p.id
+            task_id=p.id, id=p.push_notification_config_id
         ),
     ),
     types.ListTaskPushNotificationConfigsRequest: (
