@@ -8,13 +8,16 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dragoman.cli import UsageError
 from dragoman.cli.paint import RED, paint
-from dragoman.cli.table import plain
+from dragoman.cli.table import Meter, plain
 from dragoman.errors import A2AError
 
 if TYPE_CHECKING:
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 MISTAKE, SILENT = 2, 3
 """The exit statuses of a mistake in the command, and where nobody answers."""
 TOKENS, PINS = "tokens.json", "pins.json"
+FETCHING = "fetching the card"
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
@@ -122,7 +126,7 @@ def client(arguments: argparse.Namespace) -> Client:
     return Client.connect(
         arguments.url,
         engine=engine,
-        signed_by=pins() if arguments.pin else None,
+        signed_by=pins(tell=getattr(arguments, "tells_pins", True)) if arguments.pin else None,
         headers=headers(arguments),
         auth=_auth(arguments),
         trust=arguments.trust,
@@ -211,16 +215,22 @@ def state() -> Path:
     return Path(home) / "dragoman"
 
 
-def pins() -> Pins:
-    """The keys that agents have been known by here. When one is new, that is told."""
+class Told(logging.Handler):
+    """Tells when the key of an agent is pinned."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler.emit`."""
+        if record.module == "pins":
+            say(plain(record.getMessage()), 0)
+
+
+def pins(*, tell: bool = True) -> Pins:
+    """The keys that agents have been known by here. When one is new, that is told if asked for."""
     from dragoman.client import Pins
 
-    class Told(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if record.module == "pins":
-                say(plain(record.getMessage()), 0)
-
-    logging.getLogger("dragoman").addHandler(Told())
+    logger = logging.getLogger("dragoman")
+    if tell and not any(isinstance(handler, Told) for handler in logger.handlers):
+        logger.addHandler(Told())
     return Pins(state() / PINS)
 
 
@@ -228,10 +238,36 @@ def run(arguments: argparse.Namespace, work: Callable[[Client, Any], Awaitable[i
     """Do it with a client; the exit status."""
 
     async def main() -> int:
-        async with client(arguments) as agent:
+        async with AsyncExitStack() as stack:
+            with waiting(FETCHING):
+                agent = await stack.enter_async_context(client(arguments))
             return await work(agent, arguments)
 
     return guarded(lambda: asyncio.run(main()), arguments)
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Show on the terminal how long it has been taking, once it takes long."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    over = threading.Event()
+
+    def tick() -> None:
+        with Meter() as meter:
+            for seconds in count(1):
+                if over.wait(1):
+                    return
+                meter.show(f"{what}: {seconds} s")
+
+    ticking = threading.Thread(target=tick, daemon=True)
+    ticking.start()
+    try:
+        yield
+    finally:
+        over.set()
+        ticking.join()
 
 
 def guarded(work: Callable[[], int], arguments: argparse.Namespace) -> int:
@@ -244,7 +280,7 @@ def guarded(work: Callable[[], int], arguments: argparse.Namespace) -> int:
     except BrokenPipeError:  # whoever read it has read enough
         raise
     except (Unreachable, TimeoutError) as error:
-        words = str(error) or f"no answer within {arguments.timeout:g} s"
+        words = complaint(error) or f"no answer within {arguments.timeout:g} s"
         return say(words, SILENT)
     except FileNotFoundError as error:
         return say(f"{error.filename}: no such file", MISTAKE)
