@@ -456,7 +456,7 @@ async def test_every_wrong_field_of_a_model_is_named() -> None:
 
 
 async def test_a_message_without_the_data_says_what_was_expected() -> None:
-    with pytest.raises(InvalidParams, match="expected a data part with a Booking"):
+    with pytest.raises(InvalidParams, match="expected a data part of type Booking"):
         await run(as_dataclass, "to Rome, please")
 
 

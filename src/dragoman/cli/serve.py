@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from dragoman.agent import Agent, AgentError
 from dragoman.app import App
 from dragoman.cli import UsageError
+from dragoman.cli.imports import failure
 from dragoman.settings import Settings
 from dragoman.telemetry import configure, logger
 
@@ -112,10 +113,14 @@ def load(name: str) -> Agent:
         if error.name and (module == error.name or module.startswith(f"{error.name}.")):
             hint = "; leave out the .py" if module.endswith(".py") else ""
             raise UsageError(f"{name}: there is no module {error.name!r} here{hint}") from None
+        if "pip install" in str(error):  # it says what to do
+            raise
         if module.endswith(".py"):
             right = f"{module.removesuffix('.py')}:{attribute}"
             raise UsageError(f"{name}: leave out the .py: {right}") from None
-        raise
+        raise UsageError(failure(name, error)) from None
+    except Exception as error:  # noqa: BLE001 - a module may raise anything
+        raise UsageError(failure(name, error)) from None
     for part in attribute.split("."):
         if not hasattr(found, part):
             agents = [key for key, value in vars(found).items() if isinstance(value, Agent)]
@@ -123,7 +128,7 @@ def load(name: str) -> Agent:
             raise UsageError(f"{name}: {module!r} has no {part!r}{hint}")
         found = getattr(found, part)
     if not isinstance(found, Agent):
-        raise UsageError(f"{name}: is a {type(found).__name__}, not an Agent")
+        raise UsageError(f"{name}: is of type {type(found).__name__}, not an Agent")
     return found
 
 
@@ -185,7 +190,11 @@ def child() -> App:
     given = msgspec.json.decode(os.environ[CHILD])
     settings = msgspec.convert(given["settings"], Settings)
     configure(settings.log_level, settings.log_format)
-    return build(given["names"], settings)
+    try:
+        return build(given["names"], settings)
+    except UsageError as error:  # the next change may mend it
+        print(f"dragoman: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 def hang_up(then: Callable[[], None] | None = None) -> None:
