@@ -9,7 +9,6 @@ import pytest
 
 from dragoman import Agent, App
 from dragoman.client import Client, Secret, Sockets, Unreachable, pem
-from dragoman.client.engine import reason_of_tls
 from dragoman.errors import InvalidAgentResponse, TaskNotFound, Unauthenticated
 from dragoman.types import (
     ClientCredentialsOAuthFlow,
@@ -168,12 +167,22 @@ async def test_a_certificate_that_nobody_vouches_for(tmp_path: Path) -> None:
         assert "--ca" not in str(caught.value)
 
 
-def test_what_grpc_says_of_tls() -> None:
-    assert (
-        reason_of_tls("SSL_ERROR_SSL: …:WRONG_VERSION_NUMBER") == "it speaks http there, not https"
+@pytest.mark.parametrize("secure", [False, True])
+async def test_grpc_and_tls(tmp_path: Path, secure: bool) -> None:
+    pytest.importorskip("grpc")
+    file = str(Selfmade(tmp_path, "127.0.0.1").file)
+    more = {"grpc_cert": file, "grpc_key": file} if secure else {}
+    port = free_port()
+    async with App(parrot(), grpc_port=port, drain=0.0, **more):
+        found = card(interface(f"https://127.0.0.1:{port}", "GRPC"))
+        async with Client.connect(found, attempts=1) as client:
+            with pytest.raises(Unreachable) as caught:
+                await client.task("t").get()
+    words = str(caught.value).partition(": ")[2]
+    assert words.startswith(
+        "its certificate is not trusted: " if secure else "it speaks no TLS there"
     )
-    assert "--ca FILE" in reason_of_tls("… CERTIFICATE_VERIFY_FAILED: self signed certificate")
-    assert reason_of_tls("something else") == "something else"
+    assert ("--ca FILE" in words) == secure
 
 
 # ---- what is no card -----------------------------------------------------------------------

@@ -317,11 +317,10 @@ class Client:
                     pass
             return stream.result
         request, key, files = self._request(said, task, context, wait, **saying)
-        async with self.limit() as progress:
+        async with self.limit():
             answer = await self.call("send", request, {"idempotency-key": key}, files)
             found: Task | None = answer.task
             if found is not None:
-                progress.task = found.id
                 self.begun(found.id)
                 if wait and not found.status.state.settled:  # not every agent waits, nor for ever
                     found = await self.task(found.id).wait()

@@ -322,11 +322,13 @@ OTHERWISE = ("Hostname mismatch", "IP address mismatch", "expired", "not yet val
 """What is wrong with certificates that no authority would make right."""
 
 
-def reason_of_tls(text: str, why: str = "") -> str:
+def reason_of_tls(
+    text: str, why: str = "", *, plain: str = "it speaks http there, not https"
+) -> str:
     """What went wrong with TLS, in words that say what to do. `why` is what is wrong with the
-    certificate, where that is known."""
+    certificate, where that is known; `plain` is what to say of a server without TLS."""
     if any(word in text for word in NO_TLS):
-        return "it speaks http there, not https"
+        return plain
     if any(word in text for word in UNTRUSTED):
         found = why.rstrip(".") or "it is not signed by an authority that is trusted here"
         if any(word in found for word in OTHERWISE):
