@@ -7,14 +7,17 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dragoman import Agent, App, TaskState, Turn
+from dragoman.dialects import v1_0
 from dragoman.sync import Client
 from tests.cli.terminal import Terminal
+from tests.client.networks import card, interface
 from tests.serving import serving
 
 
@@ -204,6 +207,38 @@ def test_ctrl_c_ends_a_send_and_leaves_the_task(url: str, tmp_path: Path, more: 
             assert terminal.ended() == 130
             assert told in terminal.text
         agent.task(newest.id).cancel()
+
+
+class Silent(BaseHTTPRequestHandler):
+    """An agent that does not stream, shows its card, and then says nothing until it is told to."""
+
+    card = b""
+    over = threading.Event()
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.card)
+
+    def do_POST(self) -> None:
+        self.over.wait(20)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+def test_ctrl_c_before_a_task_was_named(tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Silent) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        where = f"http://127.0.0.1:{server.server_port}"
+        Silent.card = v1_0.encode(card(interface(where), streaming=False))
+        with Terminal("send", where, "hi", home=tmp_path) as terminal:
+            terminal.expect("waiting for the answer: 1 s")
+            terminal.type("\x03")
+            assert terminal.ended() == 130
+        assert "has not named its task yet; --stream names it at once\n" in terminal.text
+        Silent.over.set()
+        server.shutdown()
 
 
 def test_a_send_that_takes_long_says_so(url: str, tmp_path: Path) -> None:

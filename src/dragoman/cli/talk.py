@@ -332,5 +332,6 @@ def _interruptible(agent: Client, screen: Screen, arguments: argparse.Namespace)
                 watch = f"dragoman task watch {plain(arguments.url)} {task}"
                 screen.note(f"task {task} goes on; see it with: {watch}")
             else:
-                screen.note("the agent has not named a task yet; it may go on all the same")
+                more = "" if getattr(arguments, "stream", True) else "; --stream names it at once"
+                screen.note(f"the agent may go on, and has not named its task yet{more}")
             raise

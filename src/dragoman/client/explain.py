@@ -24,7 +24,7 @@ def explain(
             plain = error.message.rstrip(".") == TaskNotFound.text
             _reword(error, f"{TaskNotFound.text}: {about}" if plain else f"{error} (task {about})")
     elif type(error) is Unauthenticated:
-        ways = wanted(card)
+        ways = advice(card)
         if ways and ways not in error.message:
             # what an agent says to somebody who sent nothing adds nothing
             _reword(error, f"{error.message}; {ways}" if known else f"T{ways[1:]}")
@@ -50,7 +50,7 @@ def _named(found: str, called: AgentInterface) -> str:
     )
 
 
-def wanted(card: AgentCard) -> str:
+def advice(card: AgentCard) -> str:
     """What an agent wants of its callers, with the options that give it; empty if it wants
     nothing, or says nothing that we know."""
     needs = [list(requirement.schemes) for requirement in card.security_requirements]
