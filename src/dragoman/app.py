@@ -269,8 +269,8 @@ class App:
         ]
         if path == "/" and exchange.method in ("GET", "HEAD"):
             return await exchange.respond(200, v1_0.encode({"agents": found}))
-        keys = ", ".join(f"/{key}" for key in self.endpoints)
-        error = MethodNotFound(f"There is nothing at {path[:128]!r}; the agents are at {keys}")
+        urls = ", ".join(e.url(exchange) for e in self.endpoints.values())
+        error = MethodNotFound(f"There is nothing at {path[:128]!r}; the agents are at {urls}")
         return await http.fail(exchange, error)
 
     async def _health(self, exchange: Exchange, path: str) -> None:

@@ -41,10 +41,14 @@ def plain(value: Any) -> Any:
             return value.model_dump(mode="json")
         return msgspec.to_builtins(value, str_keys=True, enc_hook=_inner)
     except (TypeError, ValueError, RecursionError) as error:
-        raise TypeError(f"a {type(value).__name__} cannot be sent: {error}") from error
+        raise TypeError(f"a value of type {_kind(value)} cannot be sent: {error}") from error
 
 
 def _inner(value: Any) -> Any:
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
-    raise TypeError(f"a {type(value).__name__} is not JSON")
+    raise TypeError(f"a value of type {_kind(value)} is not JSON")
+
+
+def _kind(value: Any) -> str:
+    return type(value).__name__

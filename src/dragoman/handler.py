@@ -267,7 +267,7 @@ def _possible(kind: Any, where: str) -> None:
     except TypeError as error:
         raise TypeError(f"{where}: {error}") from None
     if isinstance(info, msgspec.inspect.CustomType):
-        raise TypeError(f"{where}: a {info.cls.__name__} cannot be made from data")
+        raise TypeError(f"{where}: a value of type {info.cls.__name__} cannot be made from data")
 
 
 def structured(message: Message, kind: Any, default: Any = UNSET) -> Any:
@@ -287,7 +287,7 @@ def structured(message: Message, kind: Any, default: Any = UNSET) -> Any:
     if default is not UNSET:
         return default
     name = getattr(kind, "__name__", str(kind))
-    raise InvalidParams.at("message.parts", f"expected a data part with a {name}")
+    raise InvalidParams.at("message.parts", f"expected a data part of type {name}")
 
 
 def _whole(value: Any) -> Any:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import tomllib
 import typing
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -39,6 +39,8 @@ Checks = Mapping[str, Callable[[Any], None]]
 """What must be so of a setting beyond its type: ValueError says what is not, and begins with where
 in it, such as `[0].name: …`."""
 PASSWORD = {"key_password"}
+MAX_TASK = 256 * 1024 * 1024
+"""How large a task in a database may be, unless something else is set."""
 
 
 class SettingsError(ValueError):
@@ -176,7 +178,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_tasks: int = setting(50_000, "the most tasks in the memory store; old ones make room")
     task_age: float = setting(24 * 3600.0, "how long the memory store keeps a task that ended")
     max_events: int = setting(100_000, "the most events that one turn may write")
-    max_task: int = setting(256 * 1024 * 1024, "the most bytes of one task in a database")
+    max_task: int = setting(MAX_TASK, "the most bytes of one task in a database")
     max_output: int = setting(64 * 1024 * 1024, "the most bytes that one turn may write")
     stream_buffer: int = setting(64 * 1024, "how much of a log a stream hands over at once")
     threads: int = setting(32, "the most plain functions that run at once, in threads")
@@ -265,9 +267,12 @@ def load(
     environ: Mapping[str, str] | None = None,
     file: str | Path | None = None,
     checks: Checks | None = None,
+    warn: Callable[[str], None] | None = None,
 ) -> Settings:
     """The settings in force. `texts` are arguments from a command line, not yet of their type.
-    The file is the one given, `DRAGOMAN_CONFIG`, or `dragoman.toml` if it is there."""
+    The file is the one given, `DRAGOMAN_CONFIG`, or `dragoman.toml` if it is there. `warn` is told
+    what may be a mistake; by default it is logged."""
+    warn = warn or logging.getLogger("dragoman").warning
     environ = _without_service_links(os.environ if environ is None else environ)
     checks = checks or {}
     values: dict[str, Any] = dict(defaults or {})
@@ -278,7 +283,7 @@ def load(
     for name in environ:
         known = name[len(PREFIX) :].lower() in (*Settings.__struct_fields__, "config")
         if name.startswith(PREFIX) and not name.startswith(PREFIX + "_") and not known:
-            warnings.warn(f"{name}: there is no such setting", stacklevel=2)
+            warn(f"{name}: there is no such setting; `dragoman config` lists them")
     for name in Settings.__struct_fields__:
         text = environ.get(PREFIX + name.upper())
         if text is not None:
@@ -362,6 +367,10 @@ def _one(name: str, value: Any, where: str, checks: Checks, *, strict: bool) -> 
             raise SettingsError(f"{where}: is no JSON: {error}") from None
     if isinstance(value, str) and typing.get_origin(kinds[name]) is tuple:
         value, strict = [item.strip() for item in value.split(",") if item.strip()], False
+    if isinstance(value, Mapping) and name in TABLES:
+        toml = where.endswith(f": {name}")
+        way = f"write [[{name}]] with two brackets" if toml else "give a list, also of one"
+        raise SettingsError(f"{where}: is one table, not a list of tables; {way}")
     try:
         found = msgspec.convert(value, kinds[name], strict=strict)
     except msgspec.ValidationError as error:

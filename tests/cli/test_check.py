@@ -12,6 +12,8 @@ from dragoman import App
 from dragoman.cli.check import text
 from dragoman.client.shape import Finding
 from tests.cli.test_talk import agent, run
+from tests.client.guarded import guarded, has, key
+from tests.client.networks import free_port
 from tests.serving import serving
 
 BAD = {"name": "a\x1b[31m", "skills": "none", "suportedInterfaces": []}
@@ -85,10 +87,60 @@ async def test_findings_for_programs(bad: str) -> None:
 async def test_warnings_are_no_failure(tmp_path: Path) -> None:
     async with serving(App(agent())) as url:
         _, out, _ = await run("card", url, "--json")
-    file = tmp_path / "card.json"
-    file.write_text(json.dumps(json.loads(out) | {"iconUrl": "http://icons.example/a.png"}))
-    status, out, _ = await run("card", str(file), "--check")
+        file = tmp_path / "card.json"
+        file.write_text(json.dumps(json.loads(out) | {"iconUrl": "http://icons.example/a.png"}))
+        status, out, _ = await run("card", str(file), "--check")
     assert (status, out.splitlines()[-1]) == (0, "1 warning")
+
+
+async def test_each_interface_is_dialled(tmp_path: Path) -> None:
+    nobody = f"127.0.0.1:{free_port()}"
+    async with (
+        serving(App(agent())) as url,
+        serving(Page(b"<html>Hello</html>"), lifespan="off") as page,
+    ):
+        _, out, _ = await run("card", url, "--json")
+        ways = [
+            {"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"},
+            {"url": f"http://{nobody}/", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"},
+            {"url": page, "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"},
+            {"url": nobody, "protocolBinding": "GRPC", "protocolVersion": "1.0"},
+            {"url": url, "protocolBinding": "HTTP+JSON", "protocolVersion": "0.3"},
+        ]
+        file = tmp_path / "card.json"
+        file.write_text(json.dumps(json.loads(out) | {"supportedInterfaces": ways}))
+        status, out, _ = await run("card", str(file), "--check", "--json")
+    found = [json.loads(line) for line in out.splitlines()]
+    assert status == 1
+    assert [(item["level"], item["field"]) for item in found] == [
+        ("error", f"supportedInterfaces[{place}].url") for place in (1, 2, 3)
+    ]
+    texts = [item["text"] for item in found]
+    assert texts[0].startswith(f"does not answer: http://{nobody}: Connection refused; start what")
+    assert texts[1].startswith("answers, but not as HTTP+JSON 1.0 does: ")
+    assert texts[2].startswith(f"does not answer: grpcs://{nobody}: ")
+
+
+async def test_an_agent_that_wants_a_credential_has_answered() -> None:
+    async with guarded(has(x_key="sesame")) as agent:
+        agent.demand({"it": key("header", "x-key")})
+        status, out, err = await run("card", agent.url, "--check", "--json")
+        assert agent.requests, "it was dialled"
+        assert "x-key" not in agent.requests[0].headers
+    levels = {json.loads(line)["level"] for line in out.splitlines()}
+    assert (status, err, levels <= {"note", "warning"}) == (0, "", True), out
+
+
+async def test_a_card_of_before_is_dialled_too(tmp_path: Path) -> None:
+    nobody = f"http://127.0.0.1:{free_port()}/"
+    card = {"name": "Old", "url": nobody, "protocolVersion": "0.3.0"}
+    file = tmp_path / "card.json"
+    file.write_text(json.dumps(card))
+    status, out, _ = await run("card", str(file), "--check", "--json")
+    errors = [item for line in out.splitlines() if (item := json.loads(line))["level"] == "error"]
+    assert status == 1
+    assert [item["field"] for item in errors] == ["url"]
+    assert "Connection refused" in errors[0]["text"]
 
 
 async def test_a_page_in_place_of_a_card() -> None:

@@ -258,6 +258,17 @@ def test_help(here: Path) -> None:
         assert word in done.stdout
 
 
+def test_a_worker_has_no_options_of_a_server(here: Path) -> None:
+    done = run(here, "worker", "--help")
+    assert done.returncode == 0
+    for word in ("--store", "--bell", "--log-level", "--set", "--concurrency", "--push"):
+        assert word in done.stdout
+    for word in ("--host", "--port", "--grpc-port", "--url", "--cert", "--workers", "--access-log"):
+        assert word not in done.stdout
+    done = run(here, "worker", "booking:agent", "--port", "1")
+    assert (done.returncode, "unrecognized arguments: --port" in done.stderr) == (2, True)
+
+
 def test_without_a_command(here: Path) -> None:
     done = run(here)
     assert done.returncode == 2
@@ -458,6 +469,7 @@ def test_reload(here: Path) -> None:
         edit(here, AGENTS.replace("1.0.0", "2.0.0"), lambda: version(served) == "2.0.0")
         served.until(served.send("hello")["id"], "COMPLETED")
         assert served.text().count("Ctrl-C stops") >= 2  # each start says where
+        assert " /message" not in served.text()  # no access log unasked
         edit(here, "a mistake(", lambda: "SyntaxError" in served.text())
         edit(here, AGENTS.replace("1.0.0", "3.0.0"), lambda: version(served) == "3.0.0")
         assert served.end() == 0
@@ -501,12 +513,27 @@ def test_two_agents_of_one_key(here: Path) -> None:
     assert "same key" in refused(run(here, "serve", "booking:agent", "booking:agent"))
 
 
-def test_a_module_that_fails_is_not_said_to_be_missing(here: Path) -> None:
-    (here / "failing.py").write_text("import does_not_exist_anywhere\n")
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [
+        ("import does_not_exist_anywhere", "No module named 'does_not_exist_anywhere'"),
+        (
+            "from dragoman import Agent\nagent = Agent('A', description='d', key='/')",
+            "cannot be part of a path",
+        ),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("a mistake(", "SyntaxError: "),
+        ("try:\n    {}['a']\nexcept KeyError:\n    raise ValueError('b')", "ValueError: b"),
+    ],
+)
+def test_a_module_that_fails_shows_its_own_frames(here: Path, text: str, last: str) -> None:
+    (here / "failing.py").write_text(text + "\n")
     done = run(here, "serve", "failing:agent")
-    assert done.returncode not in (0, None)
-    assert "does_not_exist_anywhere" in done.stderr
-    assert "no module 'failing'" not in done.stderr
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("dragoman: failing:agent: the module cannot be imported\n")
+    assert last in done.stderr.splitlines()[-1]
+    files = set(re.findall(r'File "([^"]+)"', done.stderr))
+    assert files == {str(here / "failing.py")}
 
 
 def test_a_port_that_is_taken(here: Path) -> None:
@@ -593,6 +620,19 @@ def test_who_wins(here: Path) -> None:
 def test_set(here: Path) -> None:
     found = config(here, "--set", "max-body=5", "--set", "push=true", "--set", "url=http://x?a=b")
     assert (found["max_body"], found["push"], found["url"]) == (5, True, "http://x?a=b")
+
+
+def test_a_variable_that_is_not_known(here: Path) -> None:
+    done = run(here, "config", DRAGOMAN_PROT="5")
+    assert done.returncode == 0
+    words = "DRAGOMAN_PROT: there is no such setting; `dragoman config` lists them"
+    assert done.stderr == f"dragoman: warning: {words}\n"
+
+
+def test_tables_in_one_pair_of_brackets(here: Path) -> None:
+    (here / "dragoman.toml").write_text('[auth]\nscheme = "key"\n')
+    said = refused(run(here, "config"))
+    assert "auth: is one table, not a list of tables; write [[auth]] with two brackets" in said
 
 
 def test_a_setting_that_is_not_known(here: Path) -> None:

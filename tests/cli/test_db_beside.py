@@ -72,6 +72,7 @@ def test_backup_beside_a_server(here: Path) -> None:
         asked = served.send("ask")["id"]
         served.until(asked, "INPUT_REQUIRED")
         assert run(here, "db", "backup", "copy.db").returncode == 0
+        assert run(here, "db", "list").returncode == 0
         follow_up(served, asked, "after the backup")
         served.until(asked, "COMPLETED")
         assert served.end() == 0

@@ -25,6 +25,7 @@ from tests.cli.stock import (
 )
 from tests.cli.test_cli import serving
 from tests.unit.stores import database
+from tests.unit.test_tables import another
 
 
 def test_from_a_file_to_postgres_and_back(here: Path, db: Any) -> None:
@@ -83,6 +84,18 @@ def test_migrate_postgres(here: Path, db: Any) -> None:
         write(here / "x.jsonl", line("a"))
         done = db(*command, *to)
         assert done.status == 1 and "newer dragoman" in done.err, command
+
+
+def test_a_role_that_may_not_read_the_tables(db: Any) -> None:
+    where = database()
+    assert db("migrate", "--store", where).status == 0
+    role = asyncio.run(another(where))
+    for command in (["list"], ["check"], ["migrate"]):
+        done = db(*command, "--store", role)
+        assert done.status == 1
+        assert "this role may not do that (permission denied for table about)" in done.err
+        assert "use the role that owns the tables" in done.err
+        assert done.err.count("\n") == 1
 
 
 def test_row_security_is_not_for_files(here: Path, db: Any) -> None:

@@ -19,7 +19,7 @@ from dragoman.stores.sqlite import clerk as clerks
 from dragoman.stores.sqlite import schema
 from dragoman.stores.sqlite.clerk import Clerk
 from dragoman.stores.sqlite.lock import Lock
-from tests.cli.stock import BOTH, DAY, execute, hook, ids, line, opened, seed, sound, url
+from tests.cli.stock import BOTH, DAY, execute, hook, ids, line, opened, seed, sound, url, write
 
 # ---- prune ---------------------------------------------------------------------------------
 
@@ -225,6 +225,30 @@ def test_backup(here: Path, db: Any) -> None:
     done = db("backup", "nowhere/copy.db")
     assert done.status == 1 and "nowhere" in done.err
     assert not list(here.glob("*.part*"))
+
+
+def test_a_backup_beside_the_store_is_not_taken_for_one(here: Path, db: Any) -> None:
+    seed(here, line("a"))
+    assert db("backup", "b.db").status == 0
+    assert ids(db("list", "--json")) == ["a"]
+    write(here / "more.jsonl", line("c"))
+    assert db("import", "more.jsonl").status == 0  # into the store, not into the copy
+    assert sorted(ids(db("list", "--json"))) == ["a", "c"]
+    assert ids(db("list", "--json", "--store", "sqlite:///b.db")) == ["a"]
+    assert db("backup", "c.db").status == 0
+    assert db("check").out.startswith("echo.db: ")
+
+    seed(here, line("x"), name="second.db")  # another store is another store
+    done = db("list")
+    assert done.status == 2
+    assert "(echo.db, second.db)" in done.err
+    (here / "second.db").unlink()
+
+    (here / "b.db-lock").touch()  # a server has had it: it may be the one that is meant
+    assert "(b.db, echo.db)" in db("list").err
+    for name in ("echo.db", "b.db-lock", "c.db"):
+        (here / name).unlink()
+    assert ids(db("list", "--json")) == ["a"]  # what is left of it
 
 
 def test_backup_over_a_store_in_use(here: Path, db: Any) -> None:

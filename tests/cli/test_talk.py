@@ -14,6 +14,7 @@ import pytest
 
 from dragoman import Agent, App, Caller, Request, Turn, cli
 from dragoman.cli.screen import Screen
+from dragoman.errors import Unavailable
 from dragoman.types import Part, TaskState
 from tests.serving import serving
 
@@ -151,7 +152,8 @@ async def test_who_asks(url: str) -> None:
         (["send", "URL", "x", "--data", "{"], 2, "not JSON"),
         (["send", "URL", "@/no/such/file"], 2, "No such file"),
         (["send", "URL", "x", "-H", "oops"], 2, "NAME: VALUE"),
-        (["task", "get", "URL", "unknown"], 1, "Task not found"),
+        (["task", "get", "URL", "unknown"], 1, "Task not found: unknown"),
+        (["send", "URL", "x", "--no-wait", "--stream"], 2, "not allowed with argument"),
         (["card", "URL/nowhere"], 1, "no agent card"),
         (["card", ""], 2, "empty"),
         (["card", "/no/such/card.json"], 2, "no such file"),
@@ -194,7 +196,60 @@ async def test_what_an_agent_says_does_not_steer_the_terminal_as_json(
     assert all(mark == "\n" or mark.isprintable() for mark in out)
 
 
+# ---- when the time is over -----------------------------------------------------------------
+
+
+class Down:
+    """An agent whose database is down."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope.get("method") != "POST":
+            return await self.app(scope, receive, send)
+        head = {"type": "http.response.start", "status": 503}
+        await send(head | {"headers": [(b"content-type", b"application/json")]})
+        error = {"jsonrpc": "2.0", "id": 1, "error": Unavailable("The store is away").to_rpc()}
+        return await send({"type": "http.response.body", "body": json.dumps(error).encode()})
+
+
+async def test_the_reason_is_told_when_the_time_is_over() -> None:
+    async with serving(Down(App(agent()))) as url:
+        status, out, err = await run("send", url, "hi", "--timeout", "1.5", "--binding", "jsonrpc")
+    words = f"{url}: no answer within 1.5 s; the last error: The store is away"
+    assert (status, out, err) == (3, "", f"dragoman: {words}\n")
+
+
+async def test_the_task_is_told_when_the_time_is_over() -> None:
+    slow = Agent("Slow", description="Takes its time.")
+    gate = asyncio.Event()
+
+    @slow.handler
+    async def wait(turn: Turn) -> str:
+        await gate.wait()
+        return "done"
+
+    async with serving(App(slow, drain=0.0)) as url:
+        status, _, err = await run("send", url, "hi", "--timeout", "1.5")
+        found = re.search(r"no answer within 1\.5 s; task (\S+) goes on", err)
+        assert (status, bool(found)) == (3, True), err
+        gate.set()
+        status, out, _ = await run("task", "watch", url, found[1] if found else "")
+        assert (status, out) == (0, "done\n")
+
+
 # ---- how it is reached ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [["card"], ["card", "--check"], ["send", "hi"]])
+async def test_the_root_of_several_agents(command: list[str]) -> None:
+    other = Agent("Other", description="Is beside it.")
+    other.handler(lambda turn: turn.text)
+    async with serving(App(agent(), other)) as url:
+        status, out, err = await run(command[0], url, *command[1:])
+        assert (status, out) == (1, "")
+        assert f"the agents are at {url}/echo, {url}/other\n" in err
 
 
 async def test_the_bytes_on_the_wire_without_the_secrets(url: str) -> None:
@@ -223,7 +278,7 @@ async def test_a_secret_from_a_file(url: str, tmp_path: Path) -> None:
 async def test_the_binding_can_be_chosen(url: str, binding: str) -> None:
     _, out, err = await run("send", url, "hi", "--binding", binding, "--trace")
     assert out == "hi \n"
-    assert ("> POST /message:send" in err) == (binding == "http+json")
+    assert ("> POST /message:stream" in err) == (binding == "http+json")
     status, _, err = await run("send", url, "hi", "--binding", "smoke")
     assert (status, "JSONRPC, HTTP+JSON" in err) == (2, True)
 

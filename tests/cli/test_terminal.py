@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dragoman import Agent, App, TaskState, Turn
+from dragoman.dialects import v1_0
 from dragoman.sync import Client
 from tests.cli.terminal import Terminal
+from tests.client.networks import card, interface
 from tests.serving import serving
 
 
@@ -86,11 +91,20 @@ def test_a_conversation(url: str, tmp_path: Path) -> None:
         terminal.expect("you> ")
         terminal.line("/history")
         history = terminal.expect("you> ")
-        assert [line[:5] for line in history.strip().splitlines()[1:4]] == [
-            "you  ",
-            "agent",
-            "agent",
+        assert [line.split(maxsplit=1) for line in history.strip().splitlines()[1:]] == [
+            ["you", "ask"],
+            ["agent", "on it"],
+            ["agent", "Which one?"],
+            ["you", "that one"],
+            ["agent", "on it"],
+            ["agent", "you said that one"],
         ]
+        terminal.line("count 3")
+        terminal.expect("you> ")
+        terminal.line("/history")
+        assert "agent  0 1 2" in terminal.expect("you> ")
+        terminal.line(f"/attach '{tmp_path}/a b.txt' /no/such/file")
+        terminal.expect("/no/such/file: no such file; nothing was attached")
         terminal.line(f"/attach '{tmp_path}/a b.txt'")
         terminal.expect("1 attached")
         terminal.line("")
@@ -175,20 +189,56 @@ def test_ctrl_c_ends_the_turn_and_not_the_chat(url: str, tmp_path: Path) -> None
         assert terminal.ended() == 0
 
 
-def test_ctrl_c_ends_a_send_and_leaves_the_task(url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [[], ["--stream"]], ids=["", "stream"])
+def test_ctrl_c_ends_a_send_and_leaves_the_task(url: str, tmp_path: Path, more: list[str]) -> None:
     with Client.connect(url) as agent:
-        with Terminal("send", url, "wait", "--stream", home=tmp_path) as terminal:
-            terminal.expect("[working] on it")
+        with Terminal("send", url, "wait", *more, home=tmp_path) as terminal:
+            terminal.expect("[working] on it" if more else "waiting for the answer: 1 s")
             terminal.type("\x03")
             assert terminal.ended() == 130
             assert "Traceback" not in terminal.text
         newest = next(agent.list())
         assert newest.status.state is TaskState.WORKING
+        told = f"task {newest.id} goes on; see it with: dragoman task watch {url} {newest.id}\n"
+        assert told in terminal.text
         with Terminal("task", "watch", url, newest.id, home=tmp_path) as terminal:
             terminal.expect("[working] on it")
             terminal.type("\x03")
             assert terminal.ended() == 130
+            assert told in terminal.text
         agent.task(newest.id).cancel()
+
+
+class Silent(BaseHTTPRequestHandler):
+    """An agent that does not stream, shows its card, and then says nothing until it is told to."""
+
+    card = b""
+    over = threading.Event()
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.card)
+
+    def do_POST(self) -> None:
+        self.over.wait(20)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+def test_ctrl_c_before_a_task_was_named(tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Silent) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        where = f"http://127.0.0.1:{server.server_port}"
+        Silent.card = v1_0.encode(card(interface(where), streaming=False))
+        with Terminal("send", where, "hi", home=tmp_path) as terminal:
+            terminal.expect("waiting for the answer: 1 s")
+            terminal.type("\x03")
+            assert terminal.ended() == 130
+        assert "has not named its task yet; --stream names it at once\n" in terminal.text
+        Silent.over.set()
+        server.shutdown()
 
 
 def test_a_send_that_takes_long_says_so(url: str, tmp_path: Path) -> None:
@@ -198,6 +248,17 @@ def test_a_send_that_takes_long_says_so(url: str, tmp_path: Path) -> None:
         agent.task(newest.id).cancel()
         assert terminal.ended() == 1
         assert "[canceled]" in terminal.text
+
+
+def test_a_card_that_takes_long_says_so(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent, ExitStack() as stack:
+        where = f"127.0.0.1:{silent.getsockname()[1]}"
+        commands = (["card"], ["card", "--check"], ["chat"], ["task", "list"])
+        terminals = [
+            stack.enter_context(Terminal(*command, where, home=tmp_path)) for command in commands
+        ]
+        for terminal in terminals:
+            terminal.expect("fetching the card: 1 s")
 
 
 def test_a_narrow_terminal(url: str, tmp_path: Path) -> None:

@@ -160,6 +160,15 @@ async def test_webhooks(client: Client) -> None:
     assert [item async for item in task.webhooks()] == []
 
 
+async def test_a_webhook_by_its_url(client: Client) -> None:
+    asked = await client.send("ask", webhook="https://hooks.example/a")
+    assert asked.task is not None
+    found = [item.url async for item in client.task(asked.task.id).webhooks()]
+    assert found == ["https://hooks.example/a"]
+    with pytest.raises(TypeError, match="webhook: expected a URL or a TaskPushNotificationConfig"):
+        await client.send("ask", webhook=5)  # type: ignore[arg-type]
+
+
 async def test_errors_are_the_servers(client: Client) -> None:
     with pytest.raises(TaskNotFound):
         await client.task("unknown").get()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, App, Message, Part, Role, TaskState, Turn, clock
-from dragoman.client import Behalf, Client, Request, Response
+from dragoman.client import Behalf, Client, DeadlineExceeded, Request, Response
 from dragoman.client.engine import Inside
 from dragoman.lineage import LINEAGE, lineage
 from tests.client.networks import BINDINGS
@@ -422,7 +422,7 @@ async def test_a_turn_cannot_wait_longer_than_it_may_last(
     async with office(delegate, helper, turn_timeout=0.8, poll=20.0) as client:
         result = await client.send("x")
         assert result.state is TaskState.FAILED
-        assert [type(error) for error in raised] == [TimeoutError]
+        assert [type(error) for error in raised] == [DeadlineExceeded]
         assert await helper.states() == [TaskState.CANCELED]
 
 

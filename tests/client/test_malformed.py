@@ -502,7 +502,7 @@ async def test_a_card_with_something_wrong(change: dict[str, Any], field: str) -
 @pytest.mark.parametrize(
     ("status", "body", "kind", "words"),
     [
-        (200, b"<html>", InvalidAgentResponse, "JSON"),
+        (200, b"<html>", InvalidAgentResponse, "is a web page, not a card"),
         (200, b"", InvalidAgentResponse, "JSON"),
         (200, b"[]", InvalidAgentResponse, "not valid"),
         (200, b"null", InvalidAgentResponse, "not valid"),

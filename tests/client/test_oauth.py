@@ -146,7 +146,8 @@ async def test_only_the_answer_that_was_waited_for(
 ) -> None:
     async def tell(invitation: Invitation) -> None:
         redirect = fields(invitation.url)["redirect_uri"]
-        assert (await visit(redirect + forged)).status_code >= 400
+        page = await visit(redirect + forged)
+        assert (page.status_code, page.reason_phrase) == (404, "Not Found")
         assert (await visit(invitation.url)).status_code == 200
 
     agent.demand({"it": authority.scheme("code")})

@@ -29,7 +29,7 @@ from tests.serving import serving
 
 INNER = {
     *("about", "answered", "begun", "call", "doubtful", "headers", "limit", "rotate", "settled"),
-    "span",
+    *("explain", "span"),
 }
 """What the parts of the client need of each other."""
 RENAMED = {"aclose": "close"}

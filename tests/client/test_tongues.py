@@ -97,7 +97,7 @@ async def test_everything_that_can_be_said(tongue: tuple[Client, str, str], tmp_
     assert found.task is not None
     data, raw = found.task.artifacts[0].parts
     assert (data.data, raw.raw, raw.filename) == ({"n": 1}, bytes(range(256)), "data.bin")
-    with pytest.raises(TaskNotFound, match=r"^Task not found$"):
+    with pytest.raises(TaskNotFound, match=r"^Task not found: unknown$"):
         await client.task("unknown").get()
     with pytest.raises(TaskNotCancelable):
         await client.task(asked.task.id).cancel()

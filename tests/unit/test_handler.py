@@ -326,7 +326,7 @@ async def test_what_is_emitted_is_there_before_the_end() -> None:
 
 async def test_a_coroutine_can_handle_the_refusal_of_what_it_emits() -> None:
     async def careful(turn: Turn) -> str:
-        with pytest.raises(Exception, match="cannot be sent"):
+        with pytest.raises(Exception, match=r"^a value of type object cannot be sent"):
             await turn.emit(object())
         return "all the same"
 
@@ -479,7 +479,7 @@ async def test_every_wrong_field_of_a_model_is_named() -> None:
 
 
 async def test_a_message_without_the_data_says_what_was_expected() -> None:
-    with pytest.raises(InvalidParams, match="expected a data part with a Booking"):
+    with pytest.raises(InvalidParams, match="expected a data part of type Booking"):
         await run(as_dataclass, "to Rome, please")
 
 

@@ -12,6 +12,8 @@ import pytest
 
 from dragoman import settings
 from dragoman.settings import DESCRIPTIONS, Settings, SettingsError, load
+from dragoman.stores.postgres import PostgresStore
+from dragoman.stores.sqlite import SqliteStore
 
 
 @pytest.fixture(autouse=True)
@@ -175,6 +177,28 @@ def test_an_unknown_key(elsewhere: Path) -> None:
     assert fault(texts={"prot": "1"}).startswith("prot: there is no such setting")
     file = write(elsewhere, "prot = 1")
     assert fault(file=file).startswith(f"{file}: prot: there is no such setting")
+
+
+def test_an_unknown_variable(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[str] = []
+    assert load(environ={"DRAGOMAN_PROT": "1"}, warn=told.append) == Settings()
+    assert told == ["DRAGOMAN_PROT: there is no such setting; `dragoman config` lists them"]
+    load(environ={"DRAGOMAN_PROT": "1"})
+    assert told == [record.getMessage() for record in caplog.records]
+
+
+def test_one_table_where_several_may_be(elsewhere: Path) -> None:
+    file = write(elsewhere, '[auth]\nscheme = "key"', "other.toml")
+    words = "is one table, not a list of tables;"
+    assert fault(file=file) == f"{file}: auth: {words} write [[auth]] with two brackets"
+    said = fault(environ={"DRAGOMAN_AUTH": "{}"})
+    assert said == f"DRAGOMAN_AUTH: {words} give a list, also of one"
+
+
+def test_the_stores_have_the_same_limit(tmp_path: Path) -> None:
+    limit = Settings().max_task
+    assert SqliteStore(tmp_path / "a.db").max_task == limit
+    assert PostgresStore("postgresql://x/y").max_task == limit
 
 
 def test_a_table_in_the_file_is_no_setting(elsewhere: Path) -> None:

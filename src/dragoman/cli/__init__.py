@@ -16,6 +16,8 @@ from dragoman._version import __version__
 DEFAULTS = {"store": "sqlite:"}
 """What the command does otherwise than `App`: it keeps what it is told, in a file that is named
 after the agents."""
+WORK = ("store", "bell", "log_level", "log_format")
+"""The settings that are options of `worker`: it listens nowhere."""
 SERVE = (
     *("host", "port", "grpc_port", "url", "cert", "key", "ca", "store", "bell", "workers"),
     *("log_level", "log_format"),
@@ -108,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     worker.add_argument(
         "--push", action="store_true", default=None, help=settings.DESCRIPTIONS["push"]
     )
-    _add_settings(worker)
+    _add_settings(worker, WORK)
     worker.set_defaults(run=_worker)
 
     config = commands.add_parser(
@@ -133,20 +135,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_settings(parser: argparse.ArgumentParser) -> None:
+def _add_settings(parser: argparse.ArgumentParser, names: Sequence[str] = SERVE) -> None:
     parser.add_argument("--config", metavar="FILE", help="a TOML file; default dragoman.toml")
-    for name in SERVE:
+    for name in names:
         parser.add_argument(
             f"--{name.replace('_', '-')}",
             type=int if name.endswith("port") or name == "workers" else str,
             help=settings.DESCRIPTIONS[name],
         )
-    parser.add_argument(
-        "--access-log",
-        action="store_true",
-        default=None,
-        help=settings.DESCRIPTIONS["access_log"],
-    )
+    if names is SERVE:
+        parser.add_argument(
+            "--access-log",
+            action="store_true",
+            default=None,
+            help=settings.DESCRIPTIONS["access_log"],
+        )
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="any other setting"
     )
@@ -172,11 +175,14 @@ class Options(Struct, frozen=True):
             texts=self.texts,
             file=self.file,
             checks=CHECKS,
+            warn=warn if own is None else lambda text: None,  # it has been said
         )
 
 
 def _options(arguments: argparse.Namespace, **more: Any) -> Options:
-    given: dict[str, Any] = {name: getattr(arguments, name) for name in (*SERVE, "access_log")}
+    given: dict[str, Any] = {
+        name: getattr(arguments, name, None) for name in (*SERVE, "access_log")
+    }
     texts = {}
     for item in arguments.set:
         name, equals, value = item.partition("=")
@@ -184,6 +190,11 @@ def _options(arguments: argparse.Namespace, **more: Any) -> Options:
             raise UsageError(f"--set {item}: expected NAME=VALUE")
         texts[name.replace("-", "_")] = value
     return Options(given | more, texts, arguments.config)
+
+
+def warn(text: str) -> None:
+    """Tell something that need not stop the command."""
+    print(f"dragoman: warning: {text}", file=sys.stderr)
 
 
 def _worker(arguments: argparse.Namespace) -> int:
@@ -228,8 +239,7 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    more = {"access_log": True} if arguments.reload and arguments.access_log is None else {}
     from dragoman.cli import serve
 
-    options = _options(arguments, push=arguments.push, **more)
+    options = _options(arguments, push=arguments.push)
     return serve.run(arguments.agents, options, reload=arguments.reload)

@@ -11,8 +11,8 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from dragoman.client import File, Unreachable
 from dragoman.errors import A2AError, TaskNotFound, UnsupportedOperation
 from dragoman.grants import Grant, answer
 from dragoman.sync import Client, Stream
-from dragoman.types import Message, Part, Role, Task, TaskState
+from dragoman.types import Part, Role, Task, TaskState
 
 HISTORY = "history"
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
@@ -35,7 +35,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Talk until there is nothing more to say."""
 
     def talk() -> int:
-        with Client(reach.client(arguments)) as agent, Memory():
+        with ExitStack() as stack:
+            with reach.waiting(reach.FETCHING):
+                agent = stack.enter_context(Client(reach.client(arguments)))
+            stack.enter_context(Memory())
             return Chat(agent, arguments).run()
 
     return reach.guarded(talk, arguments)
@@ -225,11 +228,12 @@ class Chat:
             names = shlex.split(rest)
         except ValueError as error:
             raise UsageError(str(error)) from None
-        for name in names:
-            path = Path(name).expanduser()
-            if not path.is_file():
-                raise UsageError(f"{name}: no such file")
-            self._attached.append(File(path))
+        paths = [Path(name).expanduser() for name in names]
+        missing = [name for name, path in zip(names, paths, strict=True) if not path.is_file()]
+        if missing:  # all or none: whoever tries again would attach some twice
+            none = "; nothing was attached" if len(names) > 1 else ""
+            raise UsageError(f"{', '.join(missing)}: no such file{none}")
+        self._attached += map(File, paths)
         count = len(self._attached)
         self._aside(f"{count} attached to the next message" if count else "usage: /attach FILE …")
 
@@ -257,10 +261,18 @@ class Chat:
             self._idle()
             return
         task = self._agent.task(self._last).get()
-        last: tuple[Message, ...] = (task.status.message,) if task.status.message else ()
-        for message in (*task.history, *last):
-            who = "you  " if message.role is Role.USER else "agent"
-            self._aside(f"{who}  {' '.join(self._screen.words(part) for part in message.parts)}")
+        for message in task.history:
+            self._tell("you  " if message.role is Role.USER else "agent", message.parts)
+        for artifact in task.artifacts:
+            self._tell("agent", _joined(artifact.parts), artifact.name)
+        if task.status.message is not None:
+            self._tell("agent", task.status.message.parts)
+
+    def _tell(self, who: str, parts: Sequence[Part], name: str = "") -> None:
+        """What somebody has said or produced, in a line."""
+        shown = Screen()  # it saves no file a second time
+        words = " ".join(shown.words(part) for part in parts)
+        self._aside(f"{who}  {f'{plain(name)}: ' if name else ''}{words}")
 
     def _idle(self) -> None:
         self._aside("there is no task")
@@ -277,3 +289,15 @@ class Chat:
     def _aside(self, text: str, style: str = DIM) -> None:
         for line in text.split("\n"):
             print(paint(line, style, sys.stderr), file=sys.stderr, flush=True)
+
+
+def _joined(parts: Sequence[Part]) -> list[Part]:
+    """The parts of an artifact, with texts that follow each other as one: they are pieces."""
+    found: list[Part] = []
+    for part in parts:
+        before = found[-1].text if found else None
+        if part.text is not None and before is not None:
+            found[-1] = Part(text=before + part.text)
+        else:
+            found.append(part)
+    return found

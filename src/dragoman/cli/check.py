@@ -8,7 +8,7 @@ import json
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -31,9 +31,9 @@ def run(arguments: argparse.Namespace) -> int:
     the card as it is."""
 
     def work() -> int:
-        found = asyncio.run(fetch(arguments))
         if not arguments.raw:
-            return _report(found, arguments)
+            return _report(asyncio.run(_checked(arguments)), arguments)
+        found = asyncio.run(fetch(arguments))
         sys.stdout.buffer.write(found.body)
         sys.stdout.buffer.flush()
         return 0
@@ -41,8 +41,30 @@ def run(arguments: argparse.Namespace) -> int:
     return reach.guarded(work, arguments)
 
 
-async def fetch(arguments: argparse.Namespace) -> Document:
-    """The document by itself: a client would not go on with a card that it cannot read."""
+async def _checked(arguments: argparse.Namespace) -> list[Finding]:
+    """All that is to be said of a card and of the interfaces behind it, the worst first."""
+    from dragoman.client.binding import spoken
+    from dragoman.client.check import check, ordered
+    from dragoman.client.credentials import Guard
+    from dragoman.client.probe import probe
+
+    sockets = reach.sockets(arguments)
+    guard = Guard(sockets, allow=arguments.allow)  # without the headers: others may listen there
+    try:
+        found = await fetch(arguments, guard.confine)
+        findings = check(found.body, url=found.url, headers=found.headers)
+        with reach.waiting("dialling the interfaces"):
+            findings += await probe(found, guard, spoken(sockets))
+    finally:
+        await guard.close()
+    return ordered(findings)
+
+
+async def fetch(
+    arguments: argparse.Namespace, confine: Callable[[], None] | None = None
+) -> Document:
+    """The document by itself: a client would not go on with a card that it cannot read. `confine`
+    is called if it came from a public address."""
     from dragoman.client.credentials import Guard
     from dragoman.client.discovery import Cards, address
 
@@ -57,15 +79,13 @@ async def fetch(arguments: argparse.Namespace) -> Document:
     )
     try:
         async with asyncio.timeout(arguments.timeout):
-            return await Cards(guard).fetch(where or arguments.url)
+            with reach.waiting(reach.FETCHING):
+                return await Cards(guard, confine=confine).fetch(where or arguments.url)
     finally:
         await guard.close()
 
 
-def _report(found: Document, arguments: argparse.Namespace) -> int:
-    from dragoman.client.check import check
-
-    findings = check(found.body, url=found.url, headers=found.headers)
+def _report(findings: Sequence[Finding], arguments: argparse.Namespace) -> int:
     if arguments.json:
         for finding in findings:
             print(json_text(json.dumps(msgspec.to_builtins(finding))))

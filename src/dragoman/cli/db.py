@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from dragoman import settings
-from dragoman.cli import DEFAULTS, UsageError
+from dragoman.cli import DEFAULTS, UsageError, warn
 from dragoman.cli.table import moment, span
 
 if TYPE_CHECKING:
@@ -169,7 +169,9 @@ def _make(arguments: argparse.Namespace) -> Make:
     from dragoman.stores.sqlite import SqliteStore
     from dragoman.stores.sqlite.clerk import Clerk
 
-    chosen = settings.load({"store": arguments.store}, defaults=DEFAULTS, file=arguments.config)
+    chosen = settings.load(
+        {"store": arguments.store}, defaults=DEFAULTS, file=arguments.config, warn=warn
+    )
     if chosen.store == "sqlite:":
         return partial(Clerk, _found())
     try:
@@ -188,10 +190,10 @@ def _make(arguments: argparse.Namespace) -> Make:
 
 
 def _found() -> Path:
-    """The one store in the working directory."""
-    from dragoman.stores.sqlite.clerk import ours
+    """The one store in the working directory, its backups aside."""
+    from dragoman.stores.sqlite.clerk import originals, ours
 
-    found = [path for path in sorted(Path().glob("*.db")) if ours(path)]
+    found = originals([path for path in sorted(Path().glob("*.db")) if ours(path)])
     if len(found) == 1:
         return found[0]
     if found:

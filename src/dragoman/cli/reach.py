@@ -8,13 +8,16 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dragoman.cli import UsageError
 from dragoman.cli.paint import RED, paint
-from dragoman.cli.table import plain
+from dragoman.cli.table import Meter, plain
 from dragoman.errors import A2AError
 
 if TYPE_CHECKING:
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 MISTAKE, SILENT = 2, 3
 """The exit statuses of a mistake in the command, and where nobody answers."""
 TOKENS, PINS = "tokens.json", "pins.json"
+FETCHING = "fetching the card"
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
@@ -125,7 +129,7 @@ def client(arguments: argparse.Namespace) -> Client:
     return Client.connect(
         arguments.url,
         engine=engine,
-        signed_by=pins() if arguments.pin else None,
+        signed_by=pins(tell=getattr(arguments, "tells_pins", True)) if arguments.pin else None,
         headers=headers(arguments),
         auth=_auth(arguments),
         trust=arguments.trust,
@@ -214,36 +218,66 @@ def state() -> Path:
     return Path(home) / "dragoman"
 
 
-def pins() -> Pins:
-    """The keys that agents have been known by here. When one is new, that is told."""
+def pins(*, tell: bool = True) -> Pins:
+    """The keys that agents have been known by here. When one is new, that is told if asked for."""
     from dragoman.client import Pins
 
-    _tell()
+    _tell(pins=tell)
     return Pins(state() / PINS)
 
 
 class _Told(logging.Handler):
-    """Tells what the client logs of cards."""
+    """Tells what the client logs about cards, and about keys that it pins if that is wanted."""
+
+    pins = True
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.module in ("pins", "discovery"):
+        if record.module == "discovery" or (self.pins and record.module == "pins"):
             say(plain(record.getMessage()), 0)
 
 
-def _tell() -> None:
+def _tell(*, pins: bool = True) -> None:
     logger = logging.getLogger("dragoman")
-    if not any(isinstance(handler, _Told) for handler in logger.handlers):
-        logger.addHandler(_Told())
+    told = next((each for each in logger.handlers if isinstance(each, _Told)), None)
+    if told is None:
+        logger.addHandler(told := _Told())
+    told.pins = pins
 
 
 def run(arguments: argparse.Namespace, work: Callable[[Client, Any], Awaitable[int]]) -> int:
     """Do it with a client; the exit status."""
 
     async def main() -> int:
-        async with client(arguments) as agent:
+        async with AsyncExitStack() as stack:
+            with waiting(FETCHING):
+                agent = await stack.enter_async_context(client(arguments))
             return await work(agent, arguments)
 
     return guarded(lambda: asyncio.run(main()), arguments)
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Show on the terminal how long it has been taking, once it takes long."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    over = threading.Event()
+
+    def tick() -> None:
+        with Meter() as meter:
+            for seconds in count(1):
+                if over.wait(1):
+                    return
+                meter.show(f"{what}: {seconds} s")
+
+    ticking = threading.Thread(target=tick, daemon=True)
+    ticking.start()
+    try:
+        yield
+    finally:
+        over.set()
+        ticking.join()
 
 
 def guarded(work: Callable[[], int], arguments: argparse.Namespace) -> int:
@@ -256,7 +290,7 @@ def guarded(work: Callable[[], int], arguments: argparse.Namespace) -> int:
     except BrokenPipeError:  # whoever read it has read enough
         raise
     except (Unreachable, TimeoutError) as error:
-        words = str(error) or f"no answer within {arguments.timeout:g} s"
+        words = complaint(error) or f"no answer within {arguments.timeout:g} s"
         return say(words, SILENT)
     except FileNotFoundError as error:
         return say(f"{error.filename}: no such file", MISTAKE)

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from dragoman.agent import Agent, AgentError
 from dragoman.app import App
 from dragoman.cli import Options, UsageError
+from dragoman.cli.imports import failure
 from dragoman.settings import Settings
 from dragoman.telemetry import configure, logger
 
@@ -126,10 +127,14 @@ def load(name: str) -> Agent | App:
         if error.name and (module == error.name or module.startswith(f"{error.name}.")):
             hint = "; leave out the .py" if module.endswith(".py") else ""
             raise UsageError(f"{name}: there is no module {error.name!r} here{hint}") from None
+        if "pip install" in str(error):  # it says what to do
+            raise
         if module.endswith(".py"):
             right = f"{module.removesuffix('.py')}:{attribute}"
             raise UsageError(f"{name}: leave out the .py: {right}") from None
-        raise
+        raise UsageError(failure(name, error)) from None
+    except Exception as error:  # noqa: BLE001 - a module may raise anything
+        raise UsageError(failure(name, error)) from None
     for part in attribute.split("."):
         if not hasattr(found, part):
             known = [key for key, value in vars(found).items() if isinstance(value, Agent | App)]
@@ -200,7 +205,11 @@ def _reload(
 def child() -> App:
     """The application in a process that a reload started."""
     names, options = msgspec.json.decode(os.environ[CHILD], type=tuple[list[str], Options])
-    return build(names, options)
+    try:
+        return build(names, options)
+    except UsageError as error:  # the next change may mend it
+        print(f"dragoman: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 def hang_up(then: Callable[[], None] | None = None) -> None:

@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +73,7 @@ def add(card: Parser) -> None:
     reach.add(trust, needed=False)
     trust.add_argument("--list", action="store_true", help="all that are pinned")
     trust.add_argument("--forget", default="", metavar="ORIGIN", help="take any of its keys again")
-    trust.set_defaults(run=_trust)
+    trust.set_defaults(run=_trust, tells_pins=False)  # they are shown
     card.inner = {"keygen": keygen, "sign": sign, "verify": verify, "trust": trust}
     card.epilog = (
         "`card sign FILE` signs a card, `card verify URL` says who has signed it, `card trust URL` "
@@ -105,7 +106,7 @@ def _trust(arguments: argparse.Namespace) -> int:
         raise UsageError("card trust: give a URL, --list, or --forget ORIGIN")
 
     def work() -> int:
-        pins = reach.pins()
+        pins = reach.pins(tell=False)
         if arguments.forget:
             if pins.forget(arguments.forget):
                 return 0
@@ -126,7 +127,9 @@ async def _pinned(arguments: argparse.Namespace) -> str:
     from dragoman.client.discovery import address
     from dragoman.client.engine import origin
 
-    async with reach.client(arguments):
+    async with AsyncExitStack() as stack:
+        with reach.waiting(reach.FETCHING):
+            await stack.enter_async_context(reach.client(arguments))
         return origin(address(arguments.url))
 
 

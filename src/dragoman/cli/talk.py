@@ -6,8 +6,8 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any
 from dragoman.cli import Parser, UsageError, reach, sign
 from dragoman.cli.db import STATES
 from dragoman.cli.paint import BOLD, DIM, paint
-from dragoman.cli.table import Meter, json_text, moment, plain, table, word
+from dragoman.cli.table import json_text, moment, plain, table, word
 from dragoman.dialects import v1_0
 from dragoman.grants import Grant
 from dragoman.types import AgentCard, Part, TaskState
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
+    from dragoman.cli.screen import Screen
     from dragoman.client import Client, File
     from dragoman.client.client import Saying
 
 
+WAITING = "waiting for the answer"
 CHAT = """\
   /attach FILE …   send files with the next message
   /data JSON       send data with the next message
@@ -34,7 +34,7 @@ CHAT = """\
   /task            the task, and how it stands
   /approve         allow what the agent asks to be approved; /decline does not
   /cancel          end the task that waits for you
-  /history         what has been said in this task
+  /history         what has been said and produced in this task
   /card            who this is
   /quit            leave; so does Ctrl-D
 A line that ends in \\ goes on in the next. Ctrl-C ends the turn that is under way."""
@@ -55,8 +55,9 @@ def add(commands: Any) -> None:
     send.add_argument("--task", default="", help="go on with this task")
     send.add_argument("--context", default="", help="in this conversation")
     send.add_argument("--skill", default="", help="the skill to use")
-    send.add_argument("--stream", action="store_true", help="show events as they come")
-    send.add_argument("--no-wait", action="store_true", help="only until the task exists")
+    either = send.add_mutually_exclusive_group()
+    either.add_argument("--stream", action="store_true", help="show events as they come")
+    either.add_argument("--no-wait", action="store_true", help="only until the task exists")
     send.add_argument("-o", "--output", default="", metavar="FOLDER", help="save files there")
     send.add_argument("--json", action="store_true", help="as JSON; a line an event with --stream")
 
@@ -185,15 +186,16 @@ async def say(agent: Client, arguments: argparse.Namespace) -> int:
     saying: Saying = {"skill": arguments.skill}
     screen = Screen(as_json=arguments.json, folder=arguments.output)
     where = {"task": arguments.task, "context": arguments.context}
-    if not arguments.stream:
-        async with _meter("waiting for the answer"):
-            result = await agent.send(parts, wait=not arguments.no_wait, **where, **saying)
-        return screen.result(result)
-    async with agent.stream(parts, keep=False, **where, **saying) as stream:
-        async for event in stream:
-            screen.event(event)
-    screen.rest()
-    return screen.verdict(stream.result.state)
+    with _interruptible(agent, screen, arguments):
+        if not arguments.stream:
+            with reach.waiting(WAITING):
+                result = await agent.send(parts, wait=not arguments.no_wait, **where, **saying)
+            return screen.result(result)
+        async with agent.stream(parts, keep=False, **where, **saying) as stream:
+            async for event in stream:
+                screen.event(event)
+        screen.rest()
+        return screen.verdict(stream.result.state)
 
 
 async def get(agent: Client, arguments: argparse.Namespace) -> int:
@@ -214,9 +216,10 @@ async def watch(agent: Client, arguments: argparse.Namespace) -> int:
     screen = Screen(as_json=arguments.json, folder=arguments.output)
     if task.status.state.terminal:
         return screen.result(Result(task))
-    async with agent.task(arguments.task).subscribe(keep=False) as stream:
-        async for event in stream:
-            screen.event(event)
+    with _interruptible(agent, screen, arguments):
+        async with agent.task(arguments.task).subscribe(keep=False) as stream:
+            async for event in stream:
+                screen.event(event)
     screen.rest()
     return screen.verdict(stream.result.state)
 
@@ -226,7 +229,7 @@ async def cancel(agent: Client, arguments: argparse.Namespace) -> int:
     from dragoman.cli.screen import FAILED, Screen
     from dragoman.client import Result
 
-    async with _meter("waiting for the agent to stop"):
+    with reach.waiting("waiting for the agent to stop"):
         task = await agent.task(arguments.task).cancel()
     screen = Screen(as_json=arguments.json, folder=arguments.output)
     screen.result(Result(task))
@@ -252,9 +255,10 @@ async def _answer(agent: Client, arguments: argparse.Namespace, *, approved: boo
     if grant is None:
         raise UsageError("the task asks for no approval")
     print(f"{'approving' if approved else 'declining'}: {asks(grant)}", file=sys.stderr)
-    async with _meter("waiting for the answer"):
+    screen = Screen(as_json=arguments.json, folder=arguments.output)
+    with _interruptible(agent, screen, arguments), reach.waiting(WAITING):
         result = await (remote.approve(grant) if approved else remote.decline(grant))
-    return Screen(as_json=arguments.json, folder=arguments.output).result(result)
+    return screen.result(result)
 
 
 def asks(grant: Grant) -> str:
@@ -314,22 +318,20 @@ def _part(text: str) -> Part | File:
     return File(path)
 
 
-@asynccontextmanager
-async def _meter(what: str) -> AsyncIterator[None]:
-    """Tell how long it has been taking, once it takes long."""
+@contextmanager
+def _interruptible(agent: Client, screen: Screen, arguments: argparse.Namespace) -> Iterator[None]:
+    """When it is interrupted, tell which task goes on."""
+    from dragoman.client.deadline import following
 
-    async def tick() -> None:
-        with Meter() as meter:
-            seconds = 0
-            while True:
-                await asyncio.sleep(1)
-                seconds += 1
-                meter.show(f"{what}: {seconds} s")
-
-    ticking = asyncio.create_task(tick())
-    try:
-        yield
-    finally:
-        ticking.cancel()
-        with suppress(asyncio.CancelledError):
-            await ticking
+    with following(agent) as progress:
+        try:
+            yield
+        except asyncio.CancelledError:  # Ctrl-C
+            if progress.task:
+                task = plain(progress.task)
+                watch = f"dragoman task watch {plain(arguments.url)} {task}"
+                screen.note(f"task {task} goes on; see it with: {watch}")
+            else:
+                more = "" if getattr(arguments, "stream", True) else "; --stream names it at once"
+                screen.note(f"the agent may go on, and has not named its task yet{more}")
+            raise

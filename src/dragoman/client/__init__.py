@@ -10,6 +10,7 @@ from dragoman.client.credentials import (
     TokenProvider,
     Withheld,
 )
+from dragoman.client.deadline import DeadlineExceeded
 from dragoman.client.dialling import NotAllowed
 from dragoman.client.discovery import Shelf
 from dragoman.client.download import fetch
@@ -29,6 +30,7 @@ __all__ = (
     "Body",
     "Certificate",
     "Client",
+    "DeadlineExceeded",
     "Engine",
     "File",
     "Inbox",

@@ -466,7 +466,8 @@ def _document(body: bytes, response: Response) -> Any:
     try:
         return v1_0.parse(body)
     except ParseError as error:
-        raise _foreign(response, str(error)) from None
+        page = "the answer is a web page, and no JSON" if discovery.web_page(body) else ""
+        raise _foreign(response, page or str(error)) from None
 
 
 def _foreign(response: Response, what: str) -> A2AError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, TypeAlias
 
@@ -98,7 +98,12 @@ def check(document: bytes, *, url: str = "", headers: Mapping[str, str] = {}) ->
         found.append(Finding("error", "", f"{error}; correct it there"))
     except RecursionError:
         found.append(Finding("error", "", "is nested too deeply; make it flatter"))
-    return sorted(found, key=lambda finding: (ORDER.index(finding.level), finding.field))
+    return ordered(found)
+
+
+def ordered(findings: Iterable[Finding]) -> list[Finding]:
+    """The worst first."""
+    return sorted(findings, key=lambda finding: (ORDER.index(finding.level), finding.field))
 
 
 def visit(value: Any, pattern: str, path: str = "") -> Iterator[tuple[str, Any]]:

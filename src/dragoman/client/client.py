@@ -19,10 +19,12 @@ from msgspec.structs import replace
 from dragoman import clock, content, otel, telemetry
 from dragoman.client.behalf import Behalf
 from dragoman.client.binding import BINDINGS, Binding, Order, minor, spoken
-from dragoman.client.credentials import ANYWHERE, LIMIT, Auth, Guard, wanted
+from dragoman.client.credentials import ANYWHERE, LIMIT, Auth, Guard
+from dragoman.client.deadline import Limit, Progress
 from dragoman.client.dialling import NotAllowed
 from dragoman.client.discovery import INSTALL, SPOKEN, Cards, Shelf, address, interfaces
-from dragoman.client.engine import Broken, Engine, Inside, Sockets, Unreachable
+from dragoman.client.engine import Broken, Engine, Inside, Sockets, Unreachable, origin
+from dragoman.client.explain import explain
 from dragoman.client.inbox import Inbox
 from dragoman.client.limits import DEFAULT, Limits, TooLarge
 from dragoman.client.pins import judge
@@ -37,7 +39,6 @@ from dragoman.errors import (
     InvalidAgentResponse,
     InvalidRequest,
     MethodNotFound,
-    Unauthenticated,
     VersionNotSupported,
 )
 from dragoman.events import RESUME
@@ -87,7 +88,7 @@ class Options(TypedDict, total=False):
     timeout: float
     """How long one attempt at a call may take; 60 s."""
     deadline: float | None
-    """How long anything may take in all, with all attempts."""
+    """How long anything may take in all, with all attempts; then `DeadlineExceeded`."""
     patience: float
     """How long a stream may bring nothing at all before it is taken up again; 60 s."""
     attempts: int
@@ -118,8 +119,8 @@ class Saying(TypedDict, total=False):
     """Of the request; a `Message` has its own."""
     history: int
     """The most messages of the history to answer with."""
-    webhook: TaskPushNotificationConfig
-    """Where to push what comes of it."""
+    webhook: TaskPushNotificationConfig | str
+    """Where to push what comes of it: a URL, or more than that."""
     references: Sequence[str]
     """Other tasks that it refers to."""
     key: str
@@ -242,8 +243,13 @@ class Client:
             async with asyncio.timeout(self.timeout):
                 return await self.cards.find(target)
 
-        async with self.limit():
-            return await self._repeat(once)
+        async with self.limit() as progress:
+            try:
+                return await self._repeat(once, progress)
+            except TimeoutError as error:
+                if error.args:
+                    raise
+                raise progress.late(self.timeout) from error
 
     def _choose(self) -> None:
         """Take the agent's first interface that is spoken here, and our extension if it has it."""
@@ -310,8 +316,7 @@ class Client:
         **saying: Unpack[Saying],
     ) -> Result:
         """Send a message and wait for its answer; `wait=False` only until the task exists."""
-        if self._behalf is not None and wait:
-            # what was begun must be known, so that it can be ended
+        if wait and self._follows(saying):
             async with self.stream(said, task=task, context=context, **saying) as stream:
                 async for _ in stream:
                     pass
@@ -404,10 +409,19 @@ class Client:
         found = min(limits, default=math.inf)
         return found if math.isfinite(found) else None
 
-    def limit(self) -> asyncio.Timeout:
-        """A block that ends with TimeoutError when what begins now must have ended."""
+    def limit(self, about: str = "") -> Limit:
+        """A block that ends with DeadlineExceeded when what begins now must have ended. `about` is
+        the task that is asked for."""
         until = self.until
-        return asyncio.timeout(None if until is None else max(until - time.monotonic(), 0))
+        seconds = None if until is None else max(until - time.monotonic(), 0)
+        return Limit(Progress.of(self), seconds, about)
+
+    @property
+    def where(self) -> str:
+        """The origin that is called, for people."""
+        if "interface" in vars(self):
+            return origin(self.interface.url) or self.interface.url
+        return address(self._target) if isinstance(self._target, str) else ""
 
     def headers(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """What every request carries, beside what is secret."""
@@ -462,18 +476,26 @@ class Client:
                     span.set_attributes(otel.ids(answer))
                 return answer
 
-        try:
-            async with self.limit():
-                return await self._repeat(once, call)
-        except TimeoutError as error:
-            if error.args:
-                raise
-            limit = min(self.timeout, self.deadline or self.timeout)
-            raise TimeoutError(f"no answer within {limit:g} s") from error
-        except Unauthenticated as error:
-            if (ways := wanted(self.card)) and type(error) is Unauthenticated:
-                error.args = (f"{error.message}; the card wants {ways}",)
-            raise
+        about = _about(request)
+        async with self.limit(about) as progress:
+            try:
+                return await self._repeat(once, progress, call, about)
+            except TimeoutError as error:
+                if error.args:
+                    raise
+                raise progress.late(self.timeout, about) from error
+
+    def explain(self, error: BaseException, about: str = "") -> None:
+        """Say more in an error of a call: see `dragoman.client.explain`."""
+        target = self._target if isinstance(self._target, str) else ""
+        explain(
+            error,
+            card=self.card,
+            found=target and (address(target) or target),
+            called=self.interface,
+            known=self._guard.carries,
+            about=about,
+        )
 
     def begun(self, task: str) -> None:
         """A task was begun here."""
@@ -486,6 +508,15 @@ class Client:
 
     # -- inside
 
+    def _follows(self, saying: Saying) -> bool:
+        """Whether to follow a send as a stream, so that its task is known before it has ended: it
+        may have to be ended, or named when the time is over. (Of agents that keep no receipts, a
+        stream is not as sure as an answer.)"""
+        if self._behalf is not None:
+            return True
+        streams = self.resumes and bool(self.card.capabilities.streaming)
+        return self.deadline is not None and streams and "history" not in saying
+
     def _request(
         self,
         said: Any,
@@ -497,7 +528,7 @@ class Client:
         modes: Sequence[str] = (),
         metadata: dict[str, Any] | None = None,
         history: int | None = None,
-        webhook: TaskPushNotificationConfig | None = None,
+        webhook: TaskPushNotificationConfig | str | None = None,
         references: Sequence[str] = (),
         key: str = "",
     ) -> tuple[SendMessageRequest, str, dict[str, File]]:
@@ -528,13 +559,15 @@ class Client:
                 accepted_output_modes=tuple(modes),
                 history_length=history,
                 return_immediately=not wait,
-                task_push_notification_config=webhook,
+                task_push_notification_config=_webhook(webhook),
             ),
             metadata=metadata,
         )
         return request, key or clock.uuid7(), files
 
-    async def _repeat(self, once: Callable[[], Awaitable[T]], call: str = "") -> T:
+    async def _repeat(
+        self, once: Callable[[], Awaitable[T]], progress: Progress, call: str = "", about: str = ""
+    ) -> T:
         """Try until it succeeds, or has failed too often; only for what may be done twice."""
         # whoever asks for a card may have mistyped its address
         pauses = Pauses(self.attempts if call else min(self.attempts, 4))
@@ -544,8 +577,12 @@ class Client:
                 found = await once()
                 if call:
                     self.answered()
+                progress.error = None
                 return found
             except (*PASSING, TimeoutError, A2AError, NotAllowed) as error:
+                if call:
+                    self.explain(error, about)
+                progress.failed(error)
                 passing = isinstance(error, (*PASSING, TimeoutError)) and not self._once(
                     call, error
                 )
@@ -581,6 +618,24 @@ class Client:
             await asyncio.gather(*(cancel(task) for task in self._open))
         finally:
             await self._guard.close()
+
+
+def _about(request: Wire) -> str:
+    """The task that a request names; empty if it names none."""
+    if isinstance(request, SendMessageRequest):
+        return request.message.task_id
+    found = getattr(request, "task_id", "") or getattr(request, "id", "")
+    return str(found)
+
+
+def _webhook(given: Any) -> TaskPushNotificationConfig | None:
+    """Where to push: a URL alone will do."""
+    if isinstance(given, str):
+        return TaskPushNotificationConfig(url=given)
+    if given is None or isinstance(given, TaskPushNotificationConfig):
+        return given
+    kind = type(given).__name__
+    raise TypeError(f"webhook: expected a URL or a TaskPushNotificationConfig, got {kind}")
 
 
 def _parts(said: Any, files: dict[str, File]) -> tuple[Part, ...]:

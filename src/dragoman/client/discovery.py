@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -133,7 +134,7 @@ class Cards:
         if response.status == 304 and card is not None:
             found = card
         elif response.status != 200:
-            raise _refused(url, response)
+            raise _refused(url, response, body)
         else:
             found = await self._read(body, url, url)
         control = response.headers.get("cache-control", "")
@@ -181,7 +182,9 @@ class Cards:
     async def _document(self, url: str) -> Document:
         response, body = await self._ask(url)
         if response.status != 200:
-            raise _refused(url, response)
+            raise _refused(url, response, body)
+        if getattr(response, "public", False):
+            self._confine()
         return Document(body, url, response.headers)
 
     async def _ask(self, url: str, tag: str = "") -> tuple[Response, bytes]:
@@ -208,16 +211,24 @@ async def _first(target: str, get: Callable[[str], Awaitable[T]]) -> T:
         except A2AError as error:
             if error.http not in (404, 405):
                 raise
-            missing = error
+            missing = missing or error
+    # such as where the agents are, if a server has several
+    told = "".join(f"; it says: {note}" for note in getattr(missing, "__notes__", ()))
     raise type(missing or InvalidAgentResponse())(
-        f"there is no agent card at {target}: neither {PATHS[0]} nor {PATHS[1]}"
+        f"there is no agent card at {target}: neither {PATHS[0]} nor {PATHS[1]}{told}"
     )
 
 
-def _refused(url: str, response: Response) -> A2AError:
+def _refused(url: str, response: Response, body: bytes = b"") -> A2AError:
+    """The error for an answer that is no card. What the server says of it is a note, too."""
     words = f"{url} answered {response.status}"
     if response.status >= 400:
-        return restored(words, http=response.status, headers=response.headers)
+        told = _told(body)
+        words += f": {told}" if told else ""
+        error = restored(words, http=response.status, headers=response.headers)
+        if told:
+            error.add_note(told)
+        return error
     where = response.headers.get("location")
     hint = f" and leads to {where}, which is not followed" if where else ""
     return InvalidAgentResponse(words + hint)
@@ -233,14 +244,32 @@ class Reading(Struct, frozen=True):
     """The required fields that it lacks, and that are not needed to call the agent."""
 
 
+def _told(body: bytes) -> str:
+    """What an error of A2A says; empty if it is none."""
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        return ""
+    error = document.get("error") if isinstance(document, dict) else None
+    message = error.get("message") if isinstance(error, dict) else None
+    return message if isinstance(message, str) else ""
+
+
 def decode(body: bytes, where: str, strict: bool = False) -> AgentCard:
     """The card in a document, of any version; InvalidAgentResponse names the field that is wrong.
     What a document says in 1.0 counts, also where it says it in older words, too."""
     try:
         document = v1_0.parse(body)
     except A2AError as error:
+        if web_page(body):
+            raise InvalidAgentResponse(f"{where} is a web page, not a card") from None
         raise _invalid(where, error) from None
     return understood(document, where, strict)
+
+
+def web_page(body: bytes) -> bool:
+    """Whether what should be JSON is HTML."""
+    return body.lstrip()[:1] == b"<"
 
 
 def understood(document: Any, where: str, strict: bool = False) -> AgentCard:

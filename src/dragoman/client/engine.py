@@ -310,12 +310,42 @@ class _Received:
             self._response.close()
 
 
+NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
+"""What OpenSSL says of an answer that is none of TLS."""
+UNTRUSTED = (
+    "CERTIFICATE_VERIFY_FAILED",
+    "unable to get local issuer",
+    "self-signed",
+    "self signed",
+)
+OTHERWISE = ("Hostname mismatch", "IP address mismatch", "expired", "not yet valid")
+"""What is wrong with certificates that no authority would make right."""
+
+
+def reason_of_tls(
+    text: str, why: str = "", *, plain: str = "it speaks http there, not https"
+) -> str:
+    """What went wrong with TLS, in words that say what to do. `why` is what is wrong with the
+    certificate, where that is known; `plain` is what to say of a server without TLS."""
+    if any(word in text for word in NO_TLS):
+        return plain
+    if any(word in text for word in UNTRUSTED):
+        found = why.rstrip(".") or "it is not signed by an authority that is trusted here"
+        if any(word in found for word in OTHERWISE):
+            return f"its certificate is not valid: {found}"
+        return (
+            f"its certificate is not trusted: {found}; trust it with --ca FILE, in Python with "
+            "engine=Sockets(ssl=…)"
+        )
+    return text
+
+
 def _reason(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
     inner = getattr(error, "os_error", error)
-    if isinstance(inner, SSLError):
-        return str(inner)  # its number is not one of the system's
+    if isinstance(inner, SSLError):  # its number is not one of the system's
+        return reason_of_tls(str(inner), getattr(inner, "verify_message", ""))
     if isinstance(inner, OSError) and inner.errno and inner.errno > 0:
         return os.strerror(inner.errno)  # asyncio's own words hide it
     return str(inner) or type(error).__name__

@@ -25,6 +25,7 @@ from dragoman.client.engine import (
     Tap,
     Unreachable,
     origin,
+    reason_of_tls,
 )
 
 FRESH = 10.0
@@ -211,7 +212,8 @@ class Answer:
     async def _trailers(self) -> None:
         self._details = await self._found()
         if _lost(self.name, self._details):
-            raise Unreachable(f"{self._where}: {self.headers['grpc-message']}")
+            words = reason_of_tls(self.headers["grpc-message"], plain="it speaks no TLS there")
+            raise Unreachable(f"{self._where}: {words}")
         pairs = await self._call.trailing_metadata() or ()
         told = {name: value for name, value in pairs if isinstance(value, str)}
         self.headers = {**told, **self.headers}

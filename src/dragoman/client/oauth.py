@@ -14,6 +14,7 @@ import time
 import webbrowser
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
@@ -460,9 +461,9 @@ class Callback:
             status, words = self._take(head.split(b" ")[1].decode("latin-1"))
             page = PAGE.format(words).encode()
             writer.write(
-                b"HTTP/1.1 %d OK\r\nContent-Type: text/html\r\nContent-Length: %d\r\n"
+                b"HTTP/1.1 %d %b\r\nContent-Type: text/html\r\nContent-Length: %d\r\n"
                 b"Cache-Control: no-store\r\nConnection: close\r\n\r\n%b"
-                % (status, len(page), page)
+                % (status, HTTPStatus(status).phrase.encode(), len(page), page)
             )
             await writer.drain()
         except (OSError, TimeoutError, EOFError, IndexError, asyncio.LimitOverrunError):

@@ -92,7 +92,8 @@ class Remote:
         """The task once it has ended or asks for something: by its stream, else by a webhook if
         the client has an inbox, else by looking every `poll` seconds, and less often as it lasts.
         """
-        async with self._client.limit():
+        async with self._client.limit() as progress:
+            progress.task = self.id
             return await self._wait(poll)
 
     async def _wait(self, poll: float) -> Task:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from dragoman import otel
 from dragoman.client.binding import Expired, Order
+from dragoman.client.deadline import Limit, Progress
 from dragoman.client.dialling import NotAllowed
 from dragoman.client.engine import Silent, Unreachable
 from dragoman.client.folding import Event, Folding
@@ -102,6 +103,8 @@ class Stream:
         self._items: AsyncGenerator[StreamResponse, None] | None = None
         """The connection."""
         self._until = client.until
+        self._whole = None if self._until is None else self._until - time.monotonic()
+        self._progress = Progress.of(client)
         self._events = self._run()
 
     @property
@@ -121,7 +124,8 @@ class Stream:
         return self._events.__anext__() if self._until is None else self._timely(self._until)
 
     async def _timely(self, until: float) -> Event:
-        async with asyncio.timeout(max(until - time.monotonic(), 0)):
+        left = max(until - time.monotonic(), 0)
+        async with Limit(self._progress, left, self._id, self._whole):
             return await self._events.__anext__()
 
     async def __aenter__(self) -> Stream:
@@ -143,6 +147,7 @@ class Stream:
             try:
                 async for event in self._attempt():
                     pauses.reset()
+                    self._progress.error = None
                     yield event
                 if not self._over():
                     raise Unreachable("the stream ended before the task did")
@@ -154,6 +159,8 @@ class Stream:
                     raise
                 self._client.rotate(asked, error)
             except (A2AError, Unreachable) as error:
+                self._client.explain(error, self._id)
+                self._progress.failed(error)
                 passing = isinstance(error, PASSING) and not (self._deaf or self._once(error))
                 if passing and self._final():
                     break
@@ -435,6 +442,7 @@ class Stream:
         if self._fresh:
             self._fresh = False
             self._client.answered()
+            self._progress.task = self._folding.id
             if isinstance(self._request, SendMessageRequest):
                 self._client.begun(self._folding.id)
 

@@ -16,6 +16,7 @@ from dragoman.errors import LimitExceeded, TaskNotFound, Unavailable
 from dragoman.events import CancelRequested, Entry, Received
 from dragoman.lifecycle import birth
 from dragoman.security.seal import Seal, Unsealable
+from dragoman.settings import MAX_TASK
 from dragoman.store import (
     CANCEL_RECEIPT,
     MANY,
@@ -109,7 +110,7 @@ class PostgresStore:
         url: str,
         *,
         keep: float = 0.0,
-        max_task: int = 1 << 30,
+        max_task: int = MAX_TASK,
         seal: Seal | None = None,
         size: int = 8,
         migrate: bool = True,

@@ -143,6 +143,11 @@ class Clerk:
             if words.startswith(self.name):
                 raise
             raise Unavailable(f"{self.name}: {words}") from None
+        except asyncpg.InsufficientPrivilegeError as error:
+            raise Unavailable(
+                f"{self.name}: this role may not do that ({error}); use the role that owns the "
+                "tables, or one that was granted the rights in docs/operations.md"
+            ) from None
         except Exception as error:
             if not (gone(error) or isinstance(error, asyncpg.PostgresError | ValueError)):
                 raise

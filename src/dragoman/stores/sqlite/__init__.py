@@ -24,6 +24,7 @@ from dragoman.errors import LimitExceeded, TaskNotFound, Unavailable
 from dragoman.events import CancelRequested, Entry, Received
 from dragoman.lifecycle import birth
 from dragoman.security.seal import Seal, Unsealable
+from dragoman.settings import MAX_TASK
 from dragoman.store import (
     CANCEL_RECEIPT,
     GIVEN_UP,
@@ -84,7 +85,7 @@ class SqliteStore:
         *,
         synchronous: str = "full",
         keep: float = 0.0,
-        max_task: int = 1 << 30,
+        max_task: int = MAX_TASK,
         seal: Seal | None = None,
         driver: Driver = STANDARD,
     ) -> None:

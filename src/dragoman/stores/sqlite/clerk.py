@@ -80,6 +80,7 @@ class Clerk:
             found = schema.version(self.db)  # before anything is changed that may not be ours
             if not found and self.create:
                 schema.migrate(prepare(self.db, synchronous="full"))
+                Lock(self.path).mark()
             elif not found:
                 raise Unusable("it is empty; `dragoman serve` makes a store of it")
             elif found < VERSION:
@@ -360,6 +361,26 @@ def ours(path: Path) -> bool:
         finally:
             db.close()
     return False
+
+
+def originals(paths: Sequence[Path]) -> list[Path]:
+    """These stores without the copies of one that is among them: a copy has its id, and no server
+    has ever had it, so that there is no lock file beside it."""
+    if len(paths) < 2:
+        return list(paths)
+    used = {_id(path) for path in paths if Lock(path).path.exists()}
+    return [path for path in paths if Lock(path).path.exists() or _id(path) not in used]
+
+
+def _id(path: Path) -> str:
+    """The id of a store; its path if it does not say it."""
+    with suppress(sqlite3.Error, Unusable):
+        db = connect(path, "rw")
+        try:
+            return schema.identity(db)
+        finally:
+            db.close()
+    return str(path)
 
 
 def migrate(path: Path) -> tuple[int, int]:

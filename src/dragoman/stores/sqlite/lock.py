@@ -16,6 +16,10 @@ class Lock:
         self.path = path.with_name(path.name + "-lock")
         self._file = -1
 
+    def mark(self) -> None:
+        """Make the file: it tells a store from the copies of it."""
+        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
     def take(self) -> None:
         """Take it; Unusable names the process that has it."""
         try:
