@@ -328,6 +328,12 @@ class Stream:
                         continue  # it was told before: a fresh start may lie further back
                     self._number = number
                 event = replace(event, metadata=metadata or None)
+                if type(event) is Task and not self._fresh:  # it starts anew: only news are told
+                    for news in self._catch_up(event):
+                        self._last = news
+                        yield news
+                    self._ending = None
+                    continue
             if self._fresh:
                 self._take(event)
             else:
