@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -30,11 +30,13 @@ from dragoman.events import RESUME
 from dragoman.operations import BY_CALL
 from dragoman.telemetry import logger
 from dragoman.types import (
+    Artifact,
     Message,
     SendMessageRequest,
     StreamResponse,
     SubscribeToTaskRequest,
     Task,
+    TaskArtifactUpdateEvent,
     TaskState,
     TaskStatus,
     TaskStatusUpdateEvent,
@@ -112,7 +114,36 @@ class Stream:
     @property
     def result(self) -> Result:
         """What it has come to so far."""
-        return Result(self._folding.task, self._folding.message)
+        folding = self._folding
+        return Result(folding.task, folding.message, frozenset(folding.progress))
+
+    @property
+    def text(self) -> str:
+        """The text so far, see `Result.text`; without that of artifacts if they are not kept."""
+        return self.result.text
+
+    async def iter_text(self) -> AsyncIterator[str]:
+        """The text as it comes: the pieces of artifacts, with a line end between two artifacts; or,
+        if there is none in them, `text` once all has come."""
+        last = ""
+        async for event in self:
+            artifacts: Sequence[Artifact] = ()
+            if isinstance(event, TaskArtifactUpdateEvent):
+                artifacts = (event.artifact,)
+            elif isinstance(event, Task) and (event.status.state.terminal or not self._follows):
+                artifacts = event.artifacts  # a follow-up begins with what was there before
+            for artifact in artifacts:
+                if text := artifact.text:
+                    key = artifact.artifact_id
+                    yield text if last in ("", key) else f"\n{text}"
+                    last = key
+        if not last and (text := self.text):
+            yield text
+
+    def __repr__(self) -> str:
+        status = self._folding.status
+        state = f", {status.state}" if status else ""
+        return f"Stream(task={self._id!r}{state})"
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return self._events if self._until is None else self
