@@ -26,10 +26,21 @@ from dragoman import (
     sync,
 )
 from dragoman.caller import Caller
-from dragoman.client import Client, Result
+from dragoman.client import Client, Request, Result
 from dragoman.client.engine import Inside
 from dragoman.testing import talking
-from tests.client.networks import BINDINGS, card, interface
+from tests.client.networks import (
+    BINDINGS,
+    STREAM,
+    Answer,
+    Script,
+    card,
+    document,
+    event,
+    interface,
+    result,
+)
+from tests.client.networks import task as wire
 from tests.client.telling import begun, chunk, status, telling
 
 COMPLETED, WORKING = TaskState.COMPLETED, TaskState.WORKING
@@ -148,6 +159,29 @@ async def test_progress_is_never_the_answer(keep: bool) -> None:
         assert [message.text for message in stream.task.history] == ["looking", "still looking"]
         assert set(texts) == {""}
         assert stream.result.ok
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_an_answer_that_is_only_in_the_history_is_looked_for(answers: bool) -> None:
+    """Also if it was streamed; an agent that then does not tell has no answer."""
+
+    def answer(request: Request) -> Answer:
+        if document(request)["method"] == "SendStreamingMessage":
+            ended = {"taskId": "t", "contextId": "c", "status": {"state": "TASK_STATE_COMPLETED"}}
+            return Answer(
+                [event({"task": wire("WORKING")}), event({"statusUpdate": ended})], headers=STREAM
+            )
+        words = {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "kept"}]}
+        found = result({**wire("COMPLETED"), "history": [words]})
+        return Answer(found) if answers else Answer(b"", status=503)
+
+    async with (
+        Client.connect(card(), engine=Script(answer)) as client,
+        client.stream("x") as stream,
+    ):
+        assert len([happened async for happened in stream]) == 2
+        assert stream.result.ok
+        assert stream.text == ("kept" if answers else "")
 
 
 # ---- text of what is streamed --------------------------------------------------------------

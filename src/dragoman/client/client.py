@@ -331,7 +331,7 @@ class Client:
             async with self.stream(said, task=task, context=context, **saying) as stream:
                 async for _ in stream:
                     pass
-            return stream.result
+            return Result(stream.task, stream.result.message)
         request, key, files = self._request(said, task, context, wait, **saying)
         async with self.limit():
             answer = await self.call("send", request, {"idempotency-key": key}, files)

@@ -58,6 +58,12 @@ class Folding:
             self._built = self._fold.task()
         return self._built
 
+    @property
+    def empty(self) -> bool:
+        """Whether there is a task, and nothing that could be its result."""
+        fold = self._fold
+        return fold is not None and not fold.artifacts and fold.status.message is None
+
     def take(self, event: Event) -> None:
         """One more event."""
         self._built = None

@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -31,6 +32,7 @@ from dragoman.operations import BY_CALL
 from dragoman.telemetry import logger
 from dragoman.types import (
     Artifact,
+    GetTaskRequest,
     Message,
     SendMessageRequest,
     StreamResponse,
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
 POLL, LONGEST_POLL = 0.5, 5.0
 EXPANSION = 32
 """A byte on the wire takes at most about so many in memory: `[],` takes 64."""
+RECALL = 5.0
+"""How long a look at the history may take."""
 LASTING = 5.0
 """A connection that held so long was no failure, even if it brought nothing."""
 
@@ -205,6 +209,8 @@ class Stream:
         if self._patched:
             for event in await self._correct():
                 yield event
+        elif self._folding.empty and not (self._client.resumes or self._deaf):
+            await self._recall()
         self._client.settled(self._folding.id)
 
     def _once(self, error: BaseException) -> bool:
@@ -321,6 +327,20 @@ class Stream:
         task = await self._get(self._folding.id)
         self._patched = False
         return self._catch_up(task)
+
+    async def _recall(self) -> None:
+        """Nothing was told that could be the answer: some agents only keep it in the history."""
+        order = Order(
+            call="get",
+            request=GetTaskRequest(id=self._folding.id),
+            headers=self._client.headers(),
+        )
+        with suppress(A2AError, Unreachable, TimeoutError):  # then there is no answer
+            async with asyncio.timeout(RECALL):
+                task: Task = await self._client.binding.call(order)
+            status = self._folding.status
+            if task.id == self._folding.id and status and task.status.state is status.state:
+                self._catch_up(task)
 
     async def _get(self, id: str) -> Task:
         task = await self._client.task(id).get()
