@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -78,15 +78,19 @@ class Fold:
     """The rules of the fold: a task that takes one event after the other, at the same cost each.
 
     Whether an event is legal is for others to say; an append to an artifact that does not exist
-    begins it. `hold` makes what is kept of each artifact.
+    begins it. `hold` makes what is kept of each artifact, if that is not the artifact itself.
     """
+
+    __slots__ = ("_hold", "_own", "_task", "artifacts", "history", "metadata", "status")
 
     def __init__(self, task: Task, hold: Callable[[Artifact], Holder] | None = None) -> None:
         self._task = task
-        self._hold = hold or Growing
+        self._hold = hold
         self.status = task.status
         self.history = list(task.history)
-        self.artifacts: dict[str, Holder] = {a.artifact_id: self._hold(a) for a in task.artifacts}
+        self.artifacts: dict[str, Artifact | Holder] = {}
+        for artifact in task.artifacts:
+            self.artifacts[artifact.artifact_id] = hold(artifact) if hold else artifact
         self.metadata = task.metadata
         self._own = False
         """The metadata are nobody else's, and may be changed."""
@@ -97,9 +101,12 @@ class Fold:
             chunk = event.artifact
             known = self.artifacts.get(chunk.artifact_id) if event.append else None
             if known is None:
-                self.artifacts[chunk.artifact_id] = self._hold(chunk)
+                hold = self._hold
+                self.artifacts[chunk.artifact_id] = hold(chunk) if hold else chunk
             else:
-                known.append(chunk)
+                if type(known) is Artifact:
+                    known = self.artifacts[chunk.artifact_id] = Growing(known)
+                known.append(chunk)  # type: ignore[union-attr]
         elif type(event) is TaskStatusUpdateEvent:
             self._supersede()
             self.status = event.status
@@ -121,12 +128,12 @@ class Fold:
     def task(self) -> Task:
         """The task so far."""
         self._own = False
-        wholes = [holder.whole() for holder in self.artifacts.values()]
+        wholes = [a if isinstance(a, Artifact) else a.whole() for a in self.artifacts.values()]
         return replace(
             self._task,
             status=self.status,
             history=tuple(self.history),
-            artifacts=tuple(artifact for artifact in wholes if artifact is not None),
+            artifacts=tuple([artifact for artifact in wholes if artifact is not None]),
             metadata=self.metadata,
         )
 
@@ -138,7 +145,7 @@ class Growing:
     become one if both are plain text of one media type. The parts of one event stay apart.
     """
 
-    __slots__ = ("_own", "artifact", "joined", "metadata", "parts", "texts")
+    __slots__ = ("_kind", "_own", "artifact", "joined", "metadata", "parts", "texts")
 
     def __init__(self, artifact: Artifact) -> None:
         self.artifact = artifact
@@ -147,6 +154,8 @@ class Growing:
         """Its parts, if chunks have come since then."""
         self.texts: list[str] = []
         """The pieces of the last part's text, if they are not joined yet."""
+        self._kind = ""
+        """The media type of that text."""
         self.joined = 0
         """How often pieces were joined."""
         self.metadata = artifact.metadata
@@ -155,20 +164,38 @@ class Growing:
 
     def append(self, chunk: Artifact) -> None:
         """See `Holder.append`."""
+        parts = chunk.parts
+        if self.texts and len(parts) == 1:  # nearly all are such
+            part = parts[0]
+            if plain_text(part) and part.media_type == self._kind:
+                self.texts.append(part.text or "")
+                parts = ()
+        if parts:
+            self._extend(parts)
+        if chunk.metadata:
+            self.merge(chunk.metadata)
+
+    def _extend(self, more: Sequence[Part]) -> None:
         if self.parts is None:
             self.parts = list(self.artifact.parts)
-        parts = chunk.parts
-        if self.parts and parts and _joins(self.parts[-1], parts[0]):
+        last, first = (self.parts or more)[-1], more[0]
+        one = plain_text(last) and plain_text(first) and last.media_type == first.media_type
+        if one and self.parts:
             if not self.texts:
-                self.texts.append(self.parts[-1].text or "")
-            self.texts.append(parts[0].text or "")
-            parts = parts[1:]
-        if parts:
+                self.texts.append(last.text or "")
+                self._kind = last.media_type
+            self.texts.append(first.text or "")
+            more = more[1:]
+        if more:
             self._join(self.parts)
-            self.parts.extend(parts)
-        if chunk.metadata:
-            self.metadata = merged(self.metadata, chunk.metadata, own=self._own)
-            self._own = True
+            self.parts.extend(more)
+
+    def merge(self, metadata: Metadata) -> None:
+        """Take more metadata."""
+        if self.parts is None:
+            self.parts = list(self.artifact.parts)
+        self.metadata = merged(self.metadata, metadata, own=self._own)
+        self._own = True
 
     def whole(self) -> Artifact:
         """See `Holder.whole`."""
@@ -189,10 +216,6 @@ class Growing:
 def plain_text(part: Part) -> bool:
     """Whether it is text and nothing else, so that more text may be added to it."""
     return part.text is not None and not part.filename and not part.metadata
-
-
-def _joins(last: Part, first: Part) -> bool:
-    return plain_text(last) and plain_text(first) and last.media_type == first.media_type
 
 
 def merged(known: Metadata | None, more: Metadata, *, own: bool) -> Metadata:

@@ -15,6 +15,7 @@ from dragoman.lifecycle import Fold, Growing, plain_text
 from dragoman.types import (
     Artifact,
     Message,
+    Metadata,
     Part,
     Task,
     TaskArtifactUpdateEvent,
@@ -162,11 +163,10 @@ class Kept(Growing):
         """After so many joins, so many pieces of the text that grows were weighed."""
         self._pieces_size = 0
 
-    def append(self, chunk: Artifact) -> None:
-        """See `Holder.append`."""
-        super().append(chunk)
-        if chunk.metadata:
-            self._about = 0
+    def merge(self, metadata: Metadata) -> None:
+        """See `Growing.merge`."""
+        super().merge(metadata)
+        self._about = 0
 
     def mark(self) -> Mark:
         """How far it was told."""
