@@ -13,7 +13,7 @@ import functools
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack
 
 from dragoman import client as awaited
 from dragoman.client import Engine, Options, Result, Saying
@@ -22,6 +22,7 @@ from dragoman.types import AgentCard, AgentInterface, Task
 
 P = ParamSpec("P")
 T = TypeVar("T")
+U = TypeVar("U", covariant=True)
 
 __all__ = ("Client", "Remote", "Stream")
 
@@ -112,6 +113,10 @@ async def _next(items: AsyncIterator[T]) -> T:
     return await items.__anext__()
 
 
+class _Items(Protocol[U]):
+    def __anext__(self) -> Awaitable[U]: ...
+
+
 class Stream(Face):
     """See `dragoman.client.Stream`."""
 
@@ -129,19 +134,36 @@ class Stream(Face):
         """What it has come to so far."""
         return self._inner.result
 
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return self._inner.text
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
     def __iter__(self) -> Iterator[Event]:
         return self
 
     def __next__(self) -> Event:
         try:
-            return shared().run(self._next())
+            return shared().run(self._next(self._inner))
         except StopAsyncIteration:
             raise StopIteration from None
 
-    async def _next(self) -> Event:
+    def iter_text(self) -> Iterator[str]:
+        """The text as it comes, see `dragoman.client.Stream.iter_text`."""
+        pieces = self._inner.iter_text()
+        while True:
+            try:
+                yield shared().run(self._next(pieces))
+            except StopAsyncIteration:
+                return
+
+    async def _next(self, items: _Items[T]) -> T:
         self._step = asyncio.current_task()
         try:
-            return await self._inner.__anext__()
+            return await items.__anext__()
         finally:
             self._step = None
 
@@ -171,6 +193,9 @@ class Remote(Face):
     def id(self) -> str:
         """The task's id."""
         return self._inner.id
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
 
     def subscribe(self, *, keep: bool = True) -> Stream:
         """The task as it is now, and then what happens to it, until it ends."""
@@ -215,12 +240,19 @@ class Client(Face):
         """The interface that is used."""
         return self._inner.interface
 
-    def __enter__(self) -> Client:
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+    def open(self) -> Client:
+        """Find the card, as at the beginning of a block. An open client stays open."""
         self._open()
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        self._close(*error)
+    def __enter__(self) -> Client:
+        return self.open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def stream(
         self,
@@ -238,8 +270,8 @@ class Client(Face):
         """A handle on a task."""
         return Remote(self._inner.task(id))
 
-    _open = call(awaited.Client.__aenter__)
-    _close = call(awaited.Client.__aexit__)
+    _open = call(awaited.Client.open)
+    close = call(awaited.Client.close)
     send = call(awaited.Client.send)
     list = each(awaited.Client.list)
     extended_card = call(awaited.Client.extended_card)

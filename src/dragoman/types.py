@@ -3,15 +3,17 @@
 Each struct is the proto message of its name. A field without presence has its proto default
 (`""`, `False`, `()`), one with presence, and every member of a oneof, is `None` when absent;
 only `Part.data` uses `UNSET`, since `null` is a value there. All are frozen: change is
-`msgspec.structs.replace`.
+`value.replace(field=…)`, which makes another one.
 """
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Self, TypeAlias
 
-from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field, structs
+
+from dragoman.reprs import short
 
 Metadata: TypeAlias = dict[str, Any]
 Required = Annotated[str, Meta(min_length=1)]
@@ -31,6 +33,13 @@ class Wire(
     gc=False,
 ):
     """What all wire values have in common."""
+
+    def replace(self, **changes: Any) -> Self:
+        """The same with other values of these fields; TypeError if there is no such field."""
+        return structs.replace(self, **changes)
+
+    def __repr__(self) -> str:
+        return short(self)
 
 
 class TaskState(Enum):
@@ -133,6 +142,13 @@ class Artifact(Wire, frozen=True, kw_only=True):
     metadata: Metadata | None = None
     extensions: tuple[str, ...] = ()
 
+    @property
+    def text(self) -> str:
+        """The text parts as one text: an agent may have sent it in pieces."""
+        if len(self.parts) == 1:
+            return self.parts[0].text or ""
+        return "".join(part.text for part in self.parts if part.text is not None)
+
 
 class TaskStatus(Wire, frozen=True, kw_only=True):
     """The state of a task, since when, and what the agent said with it."""
@@ -140,6 +156,11 @@ class TaskStatus(Wire, frozen=True, kw_only=True):
     state: TaskState
     message: Message | None = None
     timestamp: Told | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of its message."""
+        return self.message.text if self.message else ""
 
 
 class Task(Wire, frozen=True, kw_only=True):
@@ -161,6 +182,11 @@ class TaskStatusUpdateEvent(Wire, frozen=True, kw_only=True):
     status: TaskStatus
     metadata: Metadata | None = None
 
+    @property
+    def text(self) -> str:
+        """The text of its message."""
+        return self.status.text
+
 
 class TaskArtifactUpdateEvent(Wire, frozen=True, kw_only=True):
     """The task has a new artifact, or more of one."""
@@ -171,6 +197,11 @@ class TaskArtifactUpdateEvent(Wire, frozen=True, kw_only=True):
     append: bool = False
     last_chunk: bool = False
     metadata: Metadata | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of the artifact, or of this chunk of it."""
+        return self.artifact.text
 
 
 # ---- the card ------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ import pytest
 from dragoman.caller import Caller
 from dragoman.events import CancelRequested, Received
 from dragoman.lifecycle import birth
-from dragoman.stores.codec import encode
-from dragoman.types import Message, Part, Role
+from dragoman.stores.codec import encode, keep
+from dragoman.types import Message, Part, Role, Task, TaskState, TaskStatus
 from tests.cli.stock import BOTH, execute, hook, ids, line, seed, sound, url
 from tests.unit.stores import database
 
@@ -236,7 +236,7 @@ def filled(here: Path) -> None:
         caller=Caller(),
         at=task["entries"][0]["body"]["at"],
     )
-    body = encode(birth(first)).hex()
+    body = keep(birth(first)).hex()
     key = "(SELECT key FROM task WHERE id = 't')"
     change(here, f"INSERT INTO snapshot VALUES ({key}, 1, x'{body}')")
     sound(here)
@@ -328,6 +328,15 @@ def test_every_column_has_a_damage(here: Path, backend: str) -> None:
     assert len(columns) > 40
     assert columns - damaged - set(NOTHING_TO_CHECK) == set()
     assert damaged - columns <= {"task_key"}
+
+
+@BOTH
+def test_a_snapshot_of_an_older_form_is_no_damage(here: Path, backend: str) -> None:
+    seed(here, line("t"))
+    task = Task(id="t", context_id="c", status=TaskStatus(state=TaskState.WORKING))
+    key = "(SELECT key FROM task WHERE id = 't')"
+    change(here, f"INSERT INTO snapshot VALUES ({key}, 1, x'{encode(task).hex()}')")
+    sound(here)
 
 
 # ---- what else is done with damaged stores ------------------------------------------------------

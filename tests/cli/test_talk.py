@@ -14,8 +14,9 @@ import pytest
 
 from dragoman import Agent, App, Caller, Request, Turn, cli
 from dragoman.cli.screen import Screen
+from dragoman.client import Result
 from dragoman.errors import Unavailable
-from dragoman.types import Part, TaskState
+from dragoman.types import Artifact, Message, Part, Role, Task, TaskState, TaskStatus
 from tests.serving import serving
 
 
@@ -329,13 +330,13 @@ async def test_a_file_that_cannot_be_saved_does_not_stop_the_others(
     shortened = next(name for name in found if name.endswith("ü.pdf"))
     assert 150 < len(shortened.encode()) <= 255
     assert f"{shortened.removesuffix('.pdf')}-1.pdf" in found
-    assert {"evil", "evil-1", "_NUL.txt", "file-5", "file-8", "ok"} <= found
+    assert {"evil", "evil-1", "_NUL.txt", "file", "file-1", "ok"} <= found
     assert screen.verdict(TaskState.COMPLETED) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
 
     (folder / "link").symlink_to(tmp_path / "elsewhere")
     (folder / "full").symlink_to("/dev/full")
-    monkeypatch.setattr("dragoman.cli.screen.LONGEST_NAME", 300)  # as on a smaller file system
+    monkeypatch.setattr("dragoman.client.saving.LONGEST_NAME", 300)  # as on a smaller file system
     screen = Screen(folder=str(folder))
     parts = [Part(raw=b"more", filename=name) for name in ("link", "full", "x" * 270, "last")]
     screen.parts(parts)
@@ -378,3 +379,39 @@ def test_every_command_prints_json_in_the_same_way() -> None:
     direct = re.compile(r"print\(\s*(json\.dumps|v1_0\.|msgspec\.json)")
     for path in Path(cli.__file__).parent.glob("*.py"):
         assert not direct.search(path.read_text()), path
+
+
+HISTORY = (
+    Message(message_id="u", role=Role.USER, parts=(Part(text="question"),)),
+    Message(message_id="a", role=Role.AGENT, parts=(Part(text="told before"),)),
+)
+CHUNKS = (Artifact(artifact_id="a", parts=(Part(text="made"),)),)
+
+
+@pytest.mark.parametrize(
+    ("state", "message", "more", "out"),
+    [
+        (TaskState.COMPLETED, "", {"history": HISTORY}, "told before\n"),
+        (TaskState.COMPLETED, "done", {"history": HISTORY}, "done\n"),
+        (TaskState.COMPLETED, "done", {"artifacts": CHUNKS, "history": HISTORY}, "made\ndone\n"),
+        (TaskState.INPUT_REQUIRED, "which?", {"artifacts": CHUNKS}, "made\nwhich?\n"),
+        (TaskState.WORKING, "looking", {"artifacts": CHUNKS}, "made\n"),
+        (TaskState.WORKING, "looking", {"history": HISTORY}, ""),
+    ],
+)
+def test_the_answer_is_shown_wherever_it_is(
+    state: TaskState,
+    message: str,
+    more: dict[str, Any],
+    out: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = (
+        Message(message_id="s", role=Role.AGENT, parts=(Part(text=message),)) if message else None
+    )
+    status = TaskStatus(state=state, message=words)
+    Screen().result(Result(Task(id="t", context_id="c", status=status, **more)))
+    shown = capsys.readouterr()
+    assert shown.out == out
+    assert "task t" in shown.err
+    assert ("looking" in shown.err) is (state is TaskState.WORKING)  # progress is no content

@@ -228,7 +228,8 @@ async def test_a_follow_up_that_is_cut_while_the_task_stands_as_before(
 
 async def test_a_stranger_that_asks_again_at_once() -> None:
     """All there is of its stream is the task, which stands as it might have stood before."""
-    asked = task("INPUT_REQUIRED", timestamp="2026-01-01T00:00:00Z")
+    words = {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "And?"}]}
+    asked = task("INPUT_REQUIRED", timestamp="2026-01-01T00:00:00Z", message=words)
     engine = Script(lambda _: Answer(event({"task": asked}), headers=STREAM))
     async with Client.connect(card(), engine=engine) as client:
         async with client.stream("x", task="t") as stream:

@@ -121,7 +121,21 @@ def said(text: str) -> Message:
 
 
 GROWING: dict[str, Any] = {
-    "small texts": lambda n: chunk("x"),
+    "small texts": lambda n: chunk(f"{n} x"),
+    "texts and data": lambda n: Chunk(
+        task_id="t",
+        context_id="c",
+        artifact=Artifact(artifact_id="a", parts=(Part(text=f"{n:500}"), Part(data=n))[n % 2 :]),
+        append=True,
+    ),
+    "metadata of chunks": lambda n: Chunk(
+        task_id="t",
+        context_id="c",
+        artifact=Artifact(
+            artifact_id="a", parts=(Part(text=""),), metadata={f"key {n}": f"{n:100}"}
+        ),
+        append=True,
+    ),
     "artifacts": lambda n: chunk("", artifact=f"a{n}"),
     "wide texts": lambda n: chunk(f"{n:500}\U0001f600"),
     "data": lambda n: Chunk(
@@ -143,7 +157,7 @@ GROWING: dict[str, Any] = {
         context_id="c",
         status=TaskStatus(state=TaskState.WORKING, message=said("x" * 100)),
     ),
-    "metadata": lambda n: status(TaskState.WORKING, metadata={f"key {n}": "x" * 100}),
+    "metadata": lambda n: status(TaskState.WORKING, metadata={f"key {n}": f"{n:100}"}),
 }
 
 
@@ -152,11 +166,15 @@ def test_what_is_kept_is_counted(kind: str) -> None:
     """The count is neither much less than what it takes, nor many times as much."""
     folding = Folding()
     folding.take(begun())
-    number = 200 if kind == "metadata" else 2000  # each of them is a copy of the others
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        for each in range(number):
+        for each in range(2000):
+            folding.take(GROWING[kind](each))
+        taken = tracemalloc.get_traced_memory()[0] - before
+        assert taken * 0.6 < folding.weigh() < taken * 4
+        assert folding.task is not None  # it is put together, and goes on
+        for each in range(2000, 3000):
             folding.take(GROWING[kind](each))
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.client import TooLarge, sse
-from dragoman.client.sse import Event
+from dragoman.client.sse import BOM, Event
 from tests.client.networks import Answer
 
 
@@ -49,6 +49,15 @@ def read(*pieces: bytes, most: int = 64 << 20) -> list[tuple[bytes, str]]:
         (b"data:\n\n", [(b"", "")]),
         (b"", []),
         (b": only a comment", []),
+        (b"data: a\r\r", [(b"a", "")]),
+        (b"event: error\rdata: a\rdata: b\r\rdata: c\r\r", [(b"a\nb", "error"), (b"c", "")]),
+        (b"data: a\r\n\rdata: b\n\r\ndata: c\r\n\n", [(b"a", ""), (b"b", ""), (b"c", "")]),
+        (b"data: a\r\ndata: b\r\n\r\n", [(b"a\nb", "")]),  # no line is empty between them
+        (b"\xef\xbb\xbfdata: a\n\ndata: b\n\n", [(b"a", ""), (b"b", "")]),
+        (b"\xef\xbb\xbf\xef\xbb\xbfdata: a\n\n", []),  # only the first is one
+        (b"\xef\xbbdata: a\n\ndata: b\n\n", [(b"b", "")]),
+        (b"data: a\n\n\xef\xbb\xbfdata: b\n\n", [(b"a", "")]),
+        (b"\xef\xbb\xbf", []),
     ],
 )
 def test_forms(text: bytes, events: list[tuple[bytes, str]]) -> None:
@@ -66,17 +75,19 @@ NOISE = st.lists(st.sampled_from([b": alive", b":", b"retry: 1000", b"unknown"])
     events=st.lists(
         st.tuples(st.lists(LINE, min_size=1, max_size=4), WORD, WORD, NOISE), max_size=5
     ),
-    ending=st.sampled_from([b"\n", b"\r\n"]),
+    ending=st.sampled_from([b"\n", b"\r\n", b"\r"]),
+    mark=st.sampled_from([b"", BOM]),
     space=st.sampled_from([b"", b" "]),
     cuts=st.lists(st.integers(0, 600), max_size=12),
 )
 def test_cut_at_any_byte(
     events: list[tuple[list[bytes], str, str, list[bytes]]],
     ending: bytes,
+    mark: bytes,
     space: bytes,
     cuts: list[int],
 ) -> None:
-    text = b""
+    text = mark
     for lines, id, name, noise in events:
         fields = [b"data: " + line for line in lines]
         fields = [b"id:" + space + id.encode(), *noise, *fields, b"event:" + space + name.encode()]

@@ -68,7 +68,7 @@ async def test_talking_ends_with_the_block() -> None:
     agent = parrot()
     async with talking(agent) as client:
         await client.send("gate", wait=False)
-    with pytest.raises(RuntimeError, match="block"):
+    with pytest.raises(RuntimeError, match="not open"):
         await client.send("hello")
     assert "hello" not in agent.runs  # type: ignore[attr-defined]
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
-from dragoman import Agent, App, TaskState
+from dragoman import Agent, App, Message, TaskState, Turn
+from dragoman.cli.demo.agents import travel
 from dragoman.testing import rehearse
 from examples import asking, canceling, hello, mounted, resources, streaming
 from tests.serving import serving
@@ -40,7 +43,8 @@ async def test_streaming(skill: str) -> None:
     assert told.text.startswith("There was an owl")
     assert told.task is not None
     assert len(told.task.artifacts) == 1
-    assert len(told.task.artifacts[0].parts) > 2
+    assert len(told.events) > 4
+    assert len(told.task.artifacts[0].parts) == 1
 
 
 async def test_resources() -> None:
@@ -107,6 +111,49 @@ def test_the_demo_runs_once() -> None:
     # no commands for agents that have just ended
     assert "The agents have ended" in done.stdout
     assert "dragoman card http" not in done.stdout
+
+
+async def test_the_travel_agent_takes_a_direct_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent may answer without a task; then there is no state that could be completed."""
+    short = Agent("Flights", description="Answers at once.")
+
+    @short.handler(reply=True)
+    def book(turn: Turn) -> Message | str:
+        """Book without a task."""
+        return f"Booked: {turn.text}"
+
+    async with serving(App(short)) as url:
+        monkeypatch.setenv("DEMO_FLIGHT", url)
+        monkeypatch.setenv("DEMO_HOTEL", url)
+        told = await rehearse(travel, "A trip to Lisbon")
+    assert (told.state, told.text) == (TaskState.COMPLETED, "Booked: A trip to Lisbon")
+
+
+@pytest.mark.parametrize(
+    ("how", "state", "text"),
+    [
+        ("reply", TaskState.COMPLETED, "Booked"),
+        ("artifact", TaskState.COMPLETED, "Booked"),
+        ("ask", TaskState.INPUT_REQUIRED, "When?"),
+        ("fail", TaskState.FAILED, "No seats"),
+    ],
+)
+async def test_the_delegation_in_the_docs(how: str, state: TaskState, text: str) -> None:
+    flights = Agent("Flights", description="Books, or does not.")
+
+    @flights.handler(reply=True)
+    def book(turn: Turn) -> Any:
+        """Answer as one is asked to."""
+        say: Any = getattr(turn, turn.text)
+        return say({"ask": "When?", "fail": "No seats"}.get(turn.text, "Booked"))
+
+    page = (ROOT / "docs/client.md").read_text().partition("## Inside a handler")[2]
+    (code,) = re.findall(r"```python\n(.*?)```", page.partition("\n## ")[0], re.DOTALL)
+    agent = Agent("Trips", description="Plans trips.")
+    async with serving(App(flights)) as url:
+        exec(code.replace("https://flights.example", url), {"agent": agent, "Turn": Turn})
+        told = await rehearse(agent, how)
+    assert (told.state, told.text) == (state, text)
 
 
 def test_every_example_is_tried() -> None:

@@ -45,8 +45,9 @@ async def test_stream(client: Client) -> None:
     assert stream.result.text == "0,1,2,3,4,5,6,7,8,9,"
     assert stream.task is not None
     told = await client.task(first.id).get()
-    assert [artifact.parts for artifact in told.artifacts] == [
-        artifact.parts for artifact in stream.task.artifacts
+    # these agents keep each chunk apart
+    assert [artifact.text for artifact in told.artifacts] == [
+        artifact.text for artifact in stream.task.artifacts
     ]
 
 
@@ -54,8 +55,8 @@ async def test_several_turns(peer: Peer, client: Client) -> None:
     asked = await client.send("ask")
     assert asked.state is TaskState.INPUT_REQUIRED
     assert asked.task is not None
-    assert (asked.text == "Which?") == peer.offers("asks in its status")
-    assert "Which?" in (asked.text, asked.task.history[-1].text)
+    assert asked.text == "Which?"  # wherever it is
+    assert bool(asked.task.status.message) == peer.offers("asks in its status")
     if peer.offers("goes on with a task"):
         done = await client.task(asked.task.id).reply("this one")
         assert done.task is not None

@@ -132,7 +132,7 @@ async def test_turns_in_streams(peer: Peer, client: Client) -> None:
     asked = await run(client.stream("ask"))
     assert asked.task is not None
     assert asked.result.state is TaskState.INPUT_REQUIRED
-    assert (asked.result.text == "Which?") == peer.offers("asks in its status")
+    assert asked.result.text == "Which?"  # wherever it is
     answered = await run(client.stream("this one", task=asked.task.id))
     assert answered.task is not None
     assert (answered.result.state, answered.result.text) == (TaskState.COMPLETED, "this one")

@@ -31,7 +31,7 @@ async def test_send_waits_for_the_end(meet: Speak) -> None:
     assert texts(task.status.message.parts) == ["Through"]
     (artifact,) = task.artifacts
     assert artifact.name == "story"
-    assert texts(artifact.parts) == ["before", "after"]
+    assert texts(artifact.parts) == ["beforeafter"]
 
 
 @pytest.mark.clause("context.generated", "task-id.unique", "task.required-fields")

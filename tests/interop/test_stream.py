@@ -59,8 +59,9 @@ async def test_stream_from_the_first_event_to_the_last(meet: Speak) -> None:
     assert {update.task_id for update in updates} == {task.id}
     assert {update.context_id for update in updates} == {task.context_id}
     (artifact,) = task.artifacts
-    assert assembled(events) == {artifact.artifact_id: list(artifact.parts)}
-    assert texts(artifact.parts) == ["one", "two", "three"]
+    ((key, parts),) = assembled(events).items()
+    assert (key, texts(parts)) == (artifact.artifact_id, ["one", "two", "three"])
+    assert texts(artifact.parts) == ["onetwothree"]  # in the task it is one text
     assert events[-1].status_update.status == task.status
 
 

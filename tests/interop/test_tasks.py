@@ -50,7 +50,7 @@ async def test_get_shows_the_task_as_it_is(meet: Speak) -> None:
         await gather(stream)
         end = await peer.plain.get_task(pb.GetTaskRequest(id=task.id))
     assert state(end) == "completed"
-    assert texts(end.artifacts[0].parts) == ["before", "after"]
+    assert texts(end.artifacts[0].parts) == ["beforeafter"]
     assert [message.parts[0].text for message in end.history] == [gate.name, "At the gate"]
 
 

@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+import msgspec
 import pytest
 
 from dragoman.caller import Scope
 from dragoman.errors import TaskNotFound
+from dragoman.lifecycle import fold
 from dragoman.store import Query, Receipt, Stale, Store, Unreadable
 from dragoman.stores import damage
 from dragoman.stores.postgres import PostgresStore
 from dragoman.stores.sqlite import SqliteStore
-from dragoman.types import TaskState
+from dragoman.types import Part, TaskState
 from tests.unit.stores import (
     LONG,
     SCOPE,
@@ -33,6 +35,7 @@ from tests.unit.stores import (
     claim,
     database,
     ended,
+    events,
     followed,
     hook,
     one,
@@ -76,6 +79,17 @@ class Shelter:
         if self.store is not None:
             store, self.store = self.store, None
             await store.close()
+
+    async def value(self, query: str) -> Any:
+        """One value."""
+        if self.kind == "sqlite":
+            with closing(sqlite3.connect(self.where)) as db:
+                return db.execute(query).fetchone()[0]
+        connection = await asyncpg.connect(self.where)
+        try:
+            return await connection.fetchval(query)
+        finally:
+            await connection.close()
 
     async def sql(self, statement: str) -> None:
         """Change something by hand; `x'…'` is bytes."""
@@ -495,6 +509,51 @@ async def test_a_snapshot_is_done_without(shelter: Shelter, change: str, words: 
     store = await shelter.open()
     assert await task(store) == whole
     assert store.unreadable["snapshot"] == 0, "it was written anew"
+
+
+async def test_a_snapshot_of_an_older_form_is_dropped(shelter: Shelter, words: Any) -> None:
+    """Each chunk of text was a part of its own once."""
+    store: Any = shelter.store
+    await accept(store)
+    held = await claim(store)
+    texts = [f"{n}" * 50_000 for n in range(3)]
+    for n, text in enumerate(texts):
+        await write(store, held, artifact("t", text, append=n > 0))
+    store = await shelter.open()
+    whole = await task(store)  # and a snapshot is kept
+    assert whole.artifacts[0].parts == (Part(text="".join(texts)),)
+    await shelter.close()
+    assert (await shelter.value("SELECT body FROM snapshot")).startswith(b'{"form":2,')
+    parts = tuple(Part(text=text) for text in texts)
+    old = whole.replace(artifacts=(whole.artifacts[0].replace(parts=parts),))
+    await shelter.sql(f"UPDATE snapshot SET body = x'{msgspec.json.encode(old).hex()}'")
+    store = await shelter.open()
+    assert (await store.list(SCOPE, Query(artifacts=True))).tasks == [whole]
+    assert await task(store) == whole
+    await shelter.close()
+    assert (await shelter.value("SELECT body FROM snapshot")).startswith(b'{"form":2,')
+    store = await shelter.open()
+    assert await task(store) == whole
+    assert store.unreadable["snapshot"] == 0
+    assert words() == []
+
+
+async def test_the_fold_of_a_snapshot_and_what_follows_it(shelter: Shelter) -> None:
+    store: Any = shelter.store
+    await accept(store)
+    held = await claim(store)
+    for n in range(4):
+        await write(store, held, artifact("t", f"{n}" * 30_000, append=n > 0))
+    await say(store, held, TaskState.INPUT_REQUIRED, release=True)
+    await task(await shelter.open())  # and a snapshot is kept
+    store = await shelter.open()
+    await accept(store, "t", "m2", new=False)
+    await write(store, await claim(store), artifact("t", "more", append=True))
+    store = await shelter.open()
+    assert await shelter.value("SELECT number FROM snapshot") == 6
+    found = await task(store)
+    assert found == fold(None, await events(store))
+    assert len(found.artifacts[0].parts) == 1
 
 
 async def test_what_is_old_is_forgotten(shelter: Shelter) -> None:

@@ -281,8 +281,9 @@ async def test_what_is_yielded_is_an_artifact(way: Any, value: Any, expected: An
 @pytest.mark.parametrize("way", WAYS)
 async def test_yielded_texts_are_chunks_of_one_artifact(way: Any) -> None:
     found = await run(way("a", "b", "", "c"))
-    assert parts(found) == [[Part(text=text) for text in ("a", "b", "", "c")]]
+    assert parts(found) == [[Part(text="abc")]]
     chunks = [event for event in found.events if isinstance(event, TaskArtifactUpdateEvent)]
+    assert [chunk.text for chunk in chunks] == ["a", "b", "", "c"]
     assert [chunk.append for chunk in chunks] == [False, True, True, True]
     assert len({chunk.artifact.artifact_id for chunk in chunks}) == 1
 
@@ -292,7 +293,7 @@ async def test_yielded_texts_are_chunks_of_one_artifact(way: Any) -> None:
 async def test_everything_else_is_an_artifact_of_its_own(way: Any) -> None:
     found = await run(way("a", {"n": 1}, "b", {"n": 2}, b"c", [Part(text="x")], ONE, None, "d"))
     assert parts(found) == [
-        [Part(text="a"), Part(text="b"), Part(text="d")],
+        [Part(text="abd")],
         [Part(data={"n": 1})],
         [Part(data={"n": 2})],
         *raw(b"c"),
@@ -567,7 +568,7 @@ async def test_metadata_that_cannot_be_sent(word: str) -> None:
 async def test_what_was_said_before_is_kept() -> None:
     found = await run(yielding(lambda turn: turn.working("busy"), "a", "b", object()))
     refused(found)
-    assert parts(found) == [[Part(text="a"), Part(text="b")]]
+    assert parts(found) == [[Part(text="ab")]]
     assert told(found)[0] == "busy"
 
 
@@ -612,7 +613,7 @@ async def test_an_append_to_what_an_earlier_turn_wrote() -> None:
 
     found = await run(handler, "first", "second")
     assert found.state is TaskState.COMPLETED
-    assert parts(found) == [[Part(text="a"), Part(text="more")]]
+    assert parts(found) == [[Part(text="amore")]]
 
 
 async def test_a_status_without_a_time_gets_one() -> None:

@@ -30,6 +30,7 @@ from dragoman.store import (
 from dragoman.stores.memory import MemoryStore
 from dragoman.stores.postgres import PostgresStore
 from dragoman.types import (
+    Part,
     TaskPushNotificationConfig,
     TaskState,
     TaskStatus,
@@ -358,8 +359,8 @@ async def test_appends_land_in_the_order_of_the_calls(store: Store) -> None:
     ]
     assert await asyncio.gather(*futures) == [False] * 20
     assert (await head(store)).last == 21
-    texts = [part.text for part in (await task(store)).artifacts[0].parts]
-    assert texts == [str(number) for number in range(20)]
+    whole = (await task(store)).artifacts[0]
+    assert whole.parts == (Part(text="".join(str(number) for number in range(20))),)
 
 
 async def test_an_append_of_nothing_changes_nothing(store: Store) -> None:

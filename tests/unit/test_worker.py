@@ -497,7 +497,7 @@ async def test_a_second_attempt_does_not_double_what_the_first_wrote(gate: Gate)
     found = await world.task(task)
     assert found.status.state is TaskState.COMPLETED
     contents = [[part.text or part.data for part in a.parts] for a in found.artifacts]
-    assert contents == [[{"whole": 2}], ["a2 ", "b2 ", "c2"], ["named2"], ["own2"]]
+    assert contents == [[{"whole": 2}], ["a2 b2 c2"], ["named2"], ["own2"]]
 
 
 # ---- cancels -------------------------------------------------------------------------------

@@ -5,10 +5,8 @@ Content goes to standard output, states to standard error; JSON is the wire's ow
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterable
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,14 +35,6 @@ if TYPE_CHECKING:
 FAILED, ASKED = 1, 4
 """Exit statuses: the task failed, was refused or canceled, or a file could not be saved; the agent
 waits for something."""
-LONGEST_NAME, LONGEST_SUFFIX = 200, 20
-"""The most bytes of a file's name that are kept, and of its suffix. File systems take 255 in all,
-and a number may have to be added."""
-DEVICES = {
-    *("CON", "PRN", "AUX", "NUL"),
-    *(f"{port}{number}" for port in ("COM", "LPT") for number in range(1, 10)),
-}
-"""Names that Windows takes for devices, whatever their suffix."""
 
 
 class Screen:
@@ -58,7 +48,6 @@ class Screen:
         self._line = False
         """The cursor stands behind a text that has no end yet."""
         self._artifact = ""
-        self._written = 0
         self.unsaved = 0
         """How many files could not be saved."""
 
@@ -108,16 +97,18 @@ class Screen:
             print(json_text(v1_0.encode(result.task or result.message)))
             return verdict(result.state)
         task = result.task
+        said = task.status.message if task else None
         if task is not None and result.parts and task.artifacts:
             for artifact in task.artifacts:
                 self._chunk(artifact, append=False)
             self.rest()
-            said = task.status.message
-            if said is not None:
+            if said is not None and task.status.state.settled:
                 self.parts(said.parts)
         else:
             self.parts(result.parts)
         if task is not None:
+            if said is not None and not task.status.state.settled:
+                self._status(task.status, task.id)
             self.note(f"{state(task.status.state)} task {plain(task.id)}")
         return self.verdict(result.state)
 
@@ -152,33 +143,15 @@ class Screen:
             return f"<{name} at {plain(part.url)}>"
         if self._folder is None:
             return f"<{name}, {size(len(part.raw))}>"
+        from dragoman.client.saving import save
+
         try:
-            saved = f"saved as {plain(self._save(self._folder, part.filename, part.raw))}"
+            saved = f"saved as {plain(save(self._folder, part.filename, part.raw))}"
         except OSError as error:  # the others may be saved
             self.unsaved += 1
             saved = f"not saved: {error.strerror or error}"
             self.note(paint(f"dragoman: {name} was {saved}", RED, sys.stderr))
         return f"<{name}, {size(len(part.raw))}, {saved}>"
-
-    def _save(self, folder: Path, name: str, content: bytes) -> Path:
-        """Where it is saved; never over something that is there."""
-        folder.mkdir(parents=True, exist_ok=True)
-        self._written += 1
-        stem, suffix = _safe(name) or (f"file-{self._written}", "")
-        for number in count():
-            path = folder / f"{stem}{f'-{number}' if number else ''}{suffix}"
-            try:
-                file = path.open("xb")  # no link is followed either
-            except FileExistsError:
-                continue
-            try:
-                with file:
-                    file.write(content)
-            except OSError:
-                path.unlink()
-                raise
-            return path
-        raise AssertionError
 
     # -- beside the content
 
@@ -192,23 +165,6 @@ class Screen:
         if self._line:
             print(flush=True)
             self._line = False
-
-
-def _safe(name: str) -> tuple[str, str] | None:
-    """A stranger's file name as stem and suffix: only its last piece, and no longer than a file
-    system takes; nothing if nothing is left of it."""
-    last = re.split(r"[/\\]", name)[-1]
-    safe = "".join(mark for mark in last if mark.isprintable()).lstrip(".")
-    if not safe:
-        return None
-    if safe.partition(".")[0].rstrip().upper() in DEVICES:
-        safe = f"_{safe}"
-    path = Path(safe)
-    stem, suffix = path.stem, path.suffix
-    if len(suffix.encode()) > LONGEST_SUFFIX:
-        stem, suffix = safe, ""
-    room = LONGEST_NAME - len(suffix.encode())
-    return stem.encode()[:room].decode(errors="ignore"), suffix
 
 
 def state(state: TaskState) -> str:

@@ -128,7 +128,8 @@ class Saying(TypedDict, total=False):
 
 
 class Client:
-    """An agent to talk to: `async with Client.connect("https://agent.example") as agent: …`."""
+    """An agent to talk to: `async with Client.connect("https://agent.example") as agent: …`, or
+    `agent = await Client.connect(…).open()` and, in the end, `await agent.close()`."""
 
     card: AgentCard
     interface: AgentInterface
@@ -201,7 +202,10 @@ class Client:
             raise ValueError("connect: give a URL, a card, or app=…")
         return cls(target, engine=engine or Sockets(), **options)
 
-    async def __aenter__(self) -> Client:
+    async def open(self) -> Client:
+        """Find the card, as at the beginning of a block. An open client stays open."""
+        if "binding" in vars(self):
+            return self
         self.spans = otel.spans()
         try:
             target = self._target
@@ -220,15 +224,32 @@ class Client:
             raise
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def close(self) -> None:
+        """Close all connections, as at the end of a block. A closed client stays closed."""
         try:
             await self._leave()
         finally:
-            del self.binding
+            vars(self).pop("binding", None)
+
+    async def __aenter__(self) -> Client:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        if "binding" in vars(self):
+            used = f"{self.interface.protocol_binding} {self.interface.protocol_version}"
+            return f"Client({self.card.name!r} at {self.interface.url}, {used})"
+        target = self._target if isinstance(self._target, str) else self._target.name
+        return f"Client({target!r}, not open)"
 
     def __getattr__(self, name: str) -> NoReturn:
         if name in Client.__annotations__:
-            raise RuntimeError("a client is open in its block: `async with Client.connect(…) as …`")
+            raise RuntimeError(
+                "the client is not open: use `async with Client.connect(…) as client`, or "
+                "`client = await Client.connect(…).open()`"
+            )
         raise AttributeError(f"a client has no {name!r}")
 
     async def _leave(self) -> None:
@@ -320,7 +341,7 @@ class Client:
             async with self.stream(said, task=task, context=context, **saying) as stream:
                 async for _ in stream:
                     pass
-            return stream.result
+            return Result(stream.task, stream.result.message)
         request, key, files = self._request(said, task, context, wait, **saying)
         async with self.limit():
             answer = await self.call("send", request, {"idempotency-key": key}, files)

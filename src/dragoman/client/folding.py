@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
-import zlib
 from collections.abc import Iterable, Sequence
+from hashlib import blake2b
 from itertools import islice
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
+from dragoman.lifecycle import Fold, Growing, plain_text
 from dragoman.types import (
     Artifact,
     Message,
+    Metadata,
     Part,
     Task,
     TaskArtifactUpdateEvent,
@@ -29,134 +31,98 @@ ITEM = 160
 
 
 class Folding:
-    """Takes events one by one, at the same cost each. Unlike a server's log it forgives: what an
-    agent appends to nothing is taken for a beginning. If the content of artifacts is not to be
-    kept, their parts are only counted and summed up."""
+    """Takes events one by one, at the same cost each, by the rules of `Fold`. Unlike a server's
+    log it forgives: what an agent appends to nothing is taken for a beginning. If the content of
+    artifacts is not to be kept, only how far each was told is known."""
 
     def __init__(self, *, keep: bool = True) -> None:
         self.message: Message | None = None
         self.id = ""
         """The task's id, once it is known."""
-        self._keep = keep
-        self._task: Task | None = None
-        """Without what the following hold."""
-        self._history: list[Message] = []
-        self._artifacts: dict[str, Artifact] = {}
-        self._parts: dict[str, list[Part]] = {}
-        self._counts: dict[str, int] = {}
-        self._sums: dict[str, int] = {}
-        self._weighed: dict[str, tuple[int, int]] = {}
-        """How many parts of each artifact were weighed, and what it weighs with them."""
+        self.progress: set[str] = set()
+        """The ids of the messages that were told with a state that was not the end."""
+        self._hold: type[Kept] | type[Counted] = Kept if keep else Counted
+        self._fold: Fold | None = None
         self._recalled = (0, 0)
-        """The same of the messages of the history."""
+        """How many messages of the history were weighed, and what they weigh."""
         self._built: Task | None = None
 
     @property
     def status(self) -> TaskStatus | None:
         """The status so far."""
-        return self._task.status if self._task else None
+        return self._fold.status if self._fold else None
 
     @property
     def task(self) -> Task | None:
         """The task so far."""
-        if self._built is None and self._task is not None:
-            self._built = replace(
-                self._task,
-                history=tuple(self._history),
-                artifacts=tuple(
-                    replace(artifact, parts=tuple(self._parts[key]))
-                    for key, artifact in self._artifacts.items()
-                ),
-            )
+        if self._built is None and self._fold is not None:
+            self._built = self._fold.task()
         return self._built
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is a task, and nothing that could be its result."""
+        fold = self._fold
+        return fold is not None and not fold.artifacts and fold.status.message is None
 
     def take(self, event: Event) -> None:
         """One more event."""
         self._built = None
+        fold = self._fold
         if isinstance(event, TaskArtifactUpdateEvent):
-            if self._task is None:
-                self._task = Task(
-                    id=event.task_id,
-                    context_id=event.context_id,
-                    status=TaskStatus(state=TaskState.WORKING),
-                )
-                self.id = event.task_id
-            self._chunk(event.artifact, event.append)
+            if fold is None:
+                fold = self._begin(event, TaskStatus(state=TaskState.WORKING))
+            fold.take(event)
         elif isinstance(event, TaskStatusUpdateEvent):
-            task = self._task or Task(
-                id=event.task_id, context_id=event.context_id, status=event.status
-            )
-            if self._task is not None and task.status.message is not None:
-                self._history.append(task.status.message)
-            metadata = {**(task.metadata or {}), **(event.metadata or {})} or None
-            self._task = replace(task, status=event.status, metadata=metadata)
-            self.id = task.id
+            self._note(event.status)
+            if fold is None:
+                fold = self._begin(event, TaskStatus(state=event.status.state))
+            fold.take(event)
         elif isinstance(event, Task):
-            self._task = replace(event, artifacts=(), history=())
+            self._note(event.status)
+            self._fold = Fold(event, self._hold)
+            self._recalled = (0, 0)
             self.id = event.id
-            self._history = list(event.history)
-            self._artifacts, self._parts, self._counts, self._sums = {}, {}, {}, {}
-            self._weighed, self._recalled = {}, (0, 0)
-            for artifact in event.artifacts:
-                self._chunk(artifact, append=False)
         else:
             self.message = event
 
-    def _chunk(self, piece: Artifact, append: bool) -> None:
-        key = piece.artifact_id
-        if append and key in self._counts:
-            self._counts[key] += len(piece.parts)
-            if self._keep:
-                self._parts[key].extend(piece.parts)
-            else:
-                self._sums[key] = _sum(piece.parts, self._sums[key])
-            return
-        self._counts[key] = len(piece.parts)
-        self._weighed.pop(key, None)
-        if self._keep:
-            self._artifacts[key] = piece
-            self._parts[key] = list(piece.parts)
-        else:
-            self._sums[key] = _sum(piece.parts)
+    def _begin(
+        self, event: TaskArtifactUpdateEvent | TaskStatusUpdateEvent, status: TaskStatus
+    ) -> Fold:
+        self.id = event.task_id
+        self._fold = Fold(Task(id=self.id, context_id=event.context_id, status=status), self._hold)
+        return self._fold
+
+    def _note(self, status: TaskStatus) -> None:
+        if status.message is not None and not status.state.terminal:
+            self.progress.add(status.message.message_id)
 
     def weigh(self) -> int:
-        """About how many bytes of memory are kept. Parts that were weighed before are not weighed
-        again."""
+        """About how many bytes of memory are kept. What was weighed before is not weighed again."""
+        if self._fold is None:
+            return 0
         count, size = self._recalled
-        size += sum(map(_message, islice(self._history, count, None)))
-        self._recalled = len(self._history), size
-        if self._task is not None:
-            said, metadata = self._task.status.message, self._task.metadata
-            size += _message(said) if said is not None else 0
-            size += _data(metadata) if metadata else 0
-        for key in self._counts:
-            size += self._artifact(key)
-        return size
-
-    def _artifact(self, key: str) -> int:
-        done, size = self._weighed.get(key, (0, 0))
-        parts = self._parts.get(key, ())
-        if not size:
-            size = ITEM + _text(key)
-            if self._keep:
-                made = self._artifacts[key]
-                size += _text(made.name) + _text(made.description)
-                size += _data(made.metadata) if made.metadata else 0
-        elif len(parts) == done:
-            return size
-        size += _parts(islice(parts, done, None))
-        self._weighed[key] = len(parts), size
+        history = self._fold.history
+        size += sum(map(_message, islice(history, count, None)))
+        self._recalled = len(history), size
+        said, metadata = self._fold.status.message, self._fold.metadata
+        size += _message(said) if said is not None else 0
+        size += _data(metadata) if metadata else 0
+        for key, held in self._fold.artifacts.items():
+            assert isinstance(held, Kept | Counted)
+            size += _text(key) + held.weigh()
         return size
 
     def catch_up(self, task: Task) -> list[Event]:
-        """Take the task as it is now; the events that lead there, as far as can be told."""
+        """Take the task as it is now; the events that lead there, as far as can be told. No text
+        is told twice, whatever parts it is cut into."""
         found: list[Event] = []
-        if self._task is None:
+        if self._fold is None:
             found.append(task)
         else:
             for artifact in task.artifacts:
                 found += self._gained(task, artifact)
-            if task.status != self._task.status:
+            if task.status != self._fold.status:
                 found.append(
                     TaskStatusUpdateEvent(
                         task_id=task.id, context_id=task.context_id, status=task.status
@@ -166,27 +132,150 @@ class Folding:
         return found
 
     def _gained(self, task: Task, artifact: Artifact) -> list[Event]:
-        key = artifact.artifact_id
-        known = self._counts.get(key)
-        before = artifact.parts[:known]
-        whole = known is None or (
-            list(before) != self._parts[key] if self._keep else _sum(before) != self._sums[key]
-        )
-        rest = artifact if whole else replace(artifact, parts=artifact.parts[known:])
-        if not rest.parts:
+        held = self._fold.artifacts.get(artifact.artifact_id) if self._fold else None
+        assert held is None or isinstance(held, Kept | Counted)
+        rest = held.mark().rest(artifact.parts) if held else None
+        if rest is not None and not rest:
             return []
+        gained = artifact if rest is None else replace(artifact, parts=rest)
         return [
             TaskArtifactUpdateEvent(
-                task_id=task.id, context_id=task.context_id, artifact=rest, append=not whole
+                task_id=task.id,
+                context_id=task.context_id,
+                artifact=gained,
+                append=rest is not None,
             )
         ]
 
 
-def _sum(parts: Sequence[Part], before: int = 0) -> int:
-    """What tells content that is not kept from other content."""
-    for part in parts:
-        before = zlib.crc32(msgspec.json.encode(part), before)
-    return before
+class Kept(Growing):
+    """An artifact that is kept, and how much memory it takes."""
+
+    __slots__ = ("_about", "_pieces", "_pieces_size", "_weighed", "_weighed_size")
+
+    def __init__(self, artifact: Artifact) -> None:
+        super().__init__(artifact)
+        self._about = 0
+        """What is said of it weighs so much; 0 if that was not weighed yet."""
+        self._weighed = self._weighed_size = 0
+        """So many parts, which can grow no more, weigh so much."""
+        self._pieces = (0, 0)
+        """After so many joins, so many pieces of the text that grows were weighed."""
+        self._pieces_size = 0
+
+    def merge(self, metadata: Metadata) -> None:
+        """See `Growing.merge`."""
+        super().merge(metadata)
+        self._about = 0
+
+    def mark(self) -> Mark:
+        """How far it was told."""
+        return Mark(self.whole().parts)
+
+    def weigh(self) -> int:
+        """About how many bytes it takes."""
+        if not self._about:
+            self._about = _text(self.artifact.name) + _text(self.artifact.description) + ITEM
+            self._about += _data(self.metadata) if self.metadata else 0
+        parts: Sequence[Part] = self.artifact.parts if self.parts is None else self.parts
+        last = max(len(parts) - 1, 0)
+        self._weighed_size += _parts(parts[self._weighed : last])
+        self._weighed = last
+        size = self._about + self._weighed_size
+        if not self.texts:
+            return size + _parts(parts[last:])
+        joined, count = self._pieces
+        if joined != self.joined:
+            count = self._pieces_size = 0
+        self._pieces_size += sum(map(_size, self.texts[count:]))
+        self._pieces = self.joined, len(self.texts)
+        return size + ITEM + self._pieces_size
+
+
+class Counted:
+    """An artifact whose content is not kept."""
+
+    __slots__ = ("_mark",)
+
+    def __init__(self, artifact: Artifact) -> None:
+        self._mark = Mark(artifact.parts)
+
+    def append(self, chunk: Artifact) -> None:
+        """See `Holder.append`."""
+        self._mark.add(chunk.parts)
+
+    def whole(self) -> None:
+        """See `Holder.whole`."""
+
+    def mark(self) -> Mark:
+        """How far it was told."""
+        return self._mark
+
+    def weigh(self) -> int:
+        """About how many bytes it takes."""
+        return 3 * ITEM
+
+
+class Mark:
+    """How far the content of an artifact was told. It is a place in a row of stretches: text of one
+    media type, however it is cut into parts, is one stretch, any other part another."""
+
+    __slots__ = ("_kind", "_length", "_stretches", "_sum")
+
+    def __init__(self, parts: Sequence[Part] = ()) -> None:
+        self._sum = blake2b(digest_size=16)
+        self._stretches = 0
+        self._length = 0
+        """The characters of the last stretch."""
+        self._kind: str | None = None
+        """The media type of the last stretch; None if it is not text."""
+        self.add(parts)
+
+    def add(self, parts: Iterable[Part]) -> None:
+        """These were told, too."""
+        for part in parts:
+            if not plain_text(part):
+                self._begin(None)
+                self._sum.update(msgspec.json.encode(part))
+                continue
+            if not (text := part.text or ""):
+                continue
+            if self._kind != part.media_type:
+                self._begin(part.media_type)
+            self._length += len(text)
+            self._sum.update(text.encode("utf-8", "surrogatepass"))
+
+    def _begin(self, kind: str | None) -> None:
+        self._sum.update(f"{self._length} {kind} ".encode("utf-8", "surrogatepass"))
+        self._stretches += 1
+        self._length = 0
+        self._kind = kind
+
+    def _place(self) -> tuple[int, int, bytes]:
+        return self._stretches, self._length, self._sum.digest()
+
+    def rest(self, parts: Sequence[Part]) -> tuple[Part, ...] | None:
+        """What of these parts comes after this place; None if they begin otherwise."""
+        at = Mark()
+        rest: Sequence[Part] = ()
+        for index, part in enumerate(parts):
+            more = plain_text(part) and at._kind == part.media_type  # of the same stretch
+            if at._stretches == self._stretches and not more:
+                rest = parts[index:]
+                break
+            if at._stretches + (not more) == self._stretches and plain_text(part):
+                text = part.text or ""
+                left = self._length - (at._length if more else 0)
+                if len(text) > left:
+                    at.add([replace(part, text=text[:left])])
+                    rest = (replace(part, text=text[left:]), *parts[index + 1 :])
+                    break
+            at.add([part])
+        if at._place() != self._place():
+            return None
+        if all(plain_text(part) and not part.text for part in rest):
+            return ()
+        return tuple(rest)
 
 
 # ---- how much it is ------------------------------------------------------------------------

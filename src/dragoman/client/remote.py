@@ -42,6 +42,9 @@ class Remote:
         self._client = client
         self.id = id
 
+    def __repr__(self) -> str:
+        return f"Remote(task={self.id!r})"
+
     async def get(self, *, history: int | None = None) -> Task:
         """The task as it is now."""
         request = GetTaskRequest(id=self.id, history_length=history)

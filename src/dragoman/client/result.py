@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Sequence, Set
+from pathlib import Path
 from typing import Any
 
 from msgspec import UNSET, Struct
 
+from dragoman.client.saving import save
 from dragoman.grants import Grant, asked
-from dragoman.types import Artifact, Message, Part, Task, TaskState
+from dragoman.reprs import short
+from dragoman.types import Artifact, Message, Part, Role, Task, TaskState
 
 
 class Result(Struct, frozen=True):
@@ -16,11 +20,27 @@ class Result(Struct, frozen=True):
 
     task: Task | None = None
     message: Message | None = None
+    progress: Set[str] = frozenset()
+    """The ids of messages that a stream told as progress or questions: none is the answer."""
+
+    def __repr__(self) -> str:
+        if self.task is None and self.message is None:
+            return "Result()"
+        how = f"task={self.task.id!r}, state={self.state}" if self.task else "a direct message"
+        return f"Result({how}, text={short(self.text)})"
 
     @property
     def state(self) -> TaskState | None:
         """The task's state; None for a direct message."""
         return self.task.status.state if self.task else None
+
+    @property
+    def ok(self) -> bool:
+        """Whether this is the answer: the task is completed, or it is a direct message. A question
+        is not ok, and neither is a task that goes on."""
+        if self.task is None:
+            return self.message is not None
+        return self.task.status.state is TaskState.COMPLETED
 
     @property
     def grant(self) -> Grant | None:
@@ -35,24 +55,17 @@ class Result(Struct, frozen=True):
 
     @property
     def parts(self) -> Sequence[Part]:
-        """The content: of the direct message; else of the artifacts, or, without any, of what the
-        agent said last. A question is asked by what was said last, whatever was produced before."""
-        if self.message is not None:
-            return self.message.parts
-        if self.task is None:
-            return ()
-        said = self.task.status.message
-        if self.artifacts and not (said and self.task.status.state.interrupted):
-            return [part for artifact in self.artifacts for part in artifact.parts]
-        return said.parts if said else ()
+        """The content: of the direct message; else of the artifacts, or, without any, of the
+        message that came with the last state, or else of the last message of this turn. A question
+        is what was said last, whatever was produced before."""
+        return next(([p for item in found for p in item.parts] for found in self._found()), ())
 
     @property
     def text(self) -> str:
-        """The text of the content; the pieces of one artifact are one text."""
-        if self.artifacts and self.parts and self.parts[0] is self.artifacts[0].parts[0]:
-            texts = ("".join(p.text or "" for p in item.parts) for item in self.artifacts)
-            return "\n".join(text for text in texts if text)
-        return "\n".join(part.text for part in self.parts if part.text is not None)
+        """The text of the content; without any text, that of the message that came with the state,
+        or of the last message of this turn. The pieces of one artifact are one text."""
+        texts = ("\n".join(item.text for item in found if item.text) for found in self._found())
+        return next((text for text in texts if text), "")
 
     @property
     def data(self) -> Any:
@@ -63,3 +76,36 @@ class Result(Struct, frozen=True):
     def files(self) -> list[Part]:
         """The parts of the content that are files, by content (`raw`) or by `url`."""
         return [part for part in self.parts if part.raw is not None or part.url is not None]
+
+    def save(self, folder: str | os.PathLike[str]) -> list[Path]:
+        """Write the files whose content is here into a folder, and say where. Of an agent's file
+        name only the last piece is used, and nothing that is there is overwritten. What is only
+        named by a `url` is not fetched, see `fetch`."""
+        return [
+            save(Path(folder), part.filename, part.raw)
+            for part in self.files
+            if part.raw is not None
+        ]
+
+    def _found(self) -> list[Sequence[Artifact | Message]]:
+        """What may be the answer, the best first."""
+        if self.message is not None:
+            return [(self.message,)]
+        if self.task is None:
+            return []
+        state, said = self.task.status.state, self.task.status.message
+        if not state.settled:
+            return [self.artifacts] if self.artifacts else []
+        words = [message for message in (said, self._last()) if message is not None]
+        if words and state.interrupted:
+            return [words[:1]]
+        return [*([self.artifacts] if self.artifacts else []), *([word] for word in words)]
+
+    def _last(self) -> Message | None:
+        """What the agent said last since the last message to it, as far as the history tells."""
+        for message in reversed(self.task.history if self.task else ()):
+            if message.role is Role.USER:
+                return None
+            if message.message_id not in self.progress:
+                return message
+        return None

@@ -9,6 +9,8 @@ from msgspec import Struct
 from dragoman.client.engine import Response
 from dragoman.client.limits import DEFAULT, Meter, TooLarge
 
+BOM = b"\xef\xbb\xbf"
+
 
 class Event(Struct, frozen=True, gc=False):
     """One event. Its id is left out: what has a place tells it in the data, too."""
@@ -20,21 +22,33 @@ class Event(Struct, frozen=True, gc=False):
 async def events(
     response: Response, most: int = DEFAULT.answer, meter: Meter | None = None
 ) -> AsyncIterator[Event]:
-    """The events of an answer, each of so many bytes at most (TooLarge). One that was cut off is
-    not an event."""
+    """The events of an answer, each of so many bytes at most (TooLarge). Lines end with LF, CR LF
+    or CR, and a byte order mark may come first. An event that was cut off is not an event."""
     meter = meter or Meter()
+    start: bytes | None = b""  # while it may be a byte order mark
+    returned = False  # the last byte was CR: an LF that follows belongs to it
     pieces: list[bytes] = []  # of a line that has not ended
     size = 0  # of the event that has not ended, up to what else its last piece holds
     data: list[bytes] = []
     name = ""
     async for chunk in response.chunks():
+        if not chunk:
+            continue
+        meter.bytes += len(chunk)
+        if start is not None:
+            start += chunk
+            if len(start) < len(BOM) and BOM.startswith(start):
+                continue
+            chunk, start = start.removeprefix(BOM), None
+        if returned and chunk[:1] == b"\n":
+            chunk = chunk[1:]
+        returned = chunk.endswith(b"\r")
+        if b"\r" in chunk:
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         pieces.append(chunk)
         size += len(chunk)
-        meter.bytes += len(chunk)
         if b"\n" in chunk:
             text = b"".join(pieces) if len(pieces) > 1 else chunk
-            if b"\r" in text:
-                text = text.replace(b"\r\n", b"\n")
             *lines, rest = text.split(b"\n")
             pieces = [rest] if rest else []
             for line in lines:

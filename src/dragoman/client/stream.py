@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -31,11 +32,14 @@ from dragoman.events import RESUME
 from dragoman.operations import BY_CALL
 from dragoman.telemetry import logger
 from dragoman.types import (
+    Artifact,
+    GetTaskRequest,
     Message,
     SendMessageRequest,
     StreamResponse,
     SubscribeToTaskRequest,
     Task,
+    TaskArtifactUpdateEvent,
     TaskState,
     TaskStatus,
     TaskStatusUpdateEvent,
@@ -47,6 +51,8 @@ if TYPE_CHECKING:
 POLL, LONGEST_POLL = 0.5, 5.0
 EXPANSION = 32
 """A byte on the wire takes at most about so many in memory: `[],` takes 64."""
+RECALL = 5.0
+"""How long a look at the history may take."""
 LASTING = 5.0
 """A connection that held so long was no failure, even if it brought nothing."""
 
@@ -115,7 +121,36 @@ class Stream:
     @property
     def result(self) -> Result:
         """What it has come to so far."""
-        return Result(self._folding.task, self._folding.message)
+        folding = self._folding
+        return Result(folding.task, folding.message, frozenset(folding.progress))
+
+    @property
+    def text(self) -> str:
+        """The text so far, see `Result.text`; without that of artifacts if they are not kept."""
+        return self.result.text
+
+    async def iter_text(self) -> AsyncIterator[str]:
+        """The text as it comes: the pieces of artifacts, with a line end between two artifacts; or,
+        if there is none in them, `text` once all has come."""
+        last = ""
+        async for event in self:
+            artifacts: Sequence[Artifact] = ()
+            if isinstance(event, TaskArtifactUpdateEvent):
+                artifacts = (event.artifact,)
+            elif isinstance(event, Task) and (event.status.state.terminal or not self._follows):
+                artifacts = event.artifacts  # a follow-up begins with what was there before
+            for artifact in artifacts:
+                if text := artifact.text:
+                    key = artifact.artifact_id
+                    yield text if last in ("", key) else f"\n{text}"
+                    last = key
+        if not last and (text := self.text):
+            yield text
+
+    def __repr__(self) -> str:
+        status = self._folding.status
+        state = f", {status.state}" if status else ""
+        return f"Stream(task={self._id!r}{state})"
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return self._events if self._until is None else self
@@ -181,6 +216,8 @@ class Stream:
         if self._patched:
             for event in await self._correct():
                 yield event
+        elif self._folding.empty and not (self._client.resumes or self._deaf):
+            await self._recall()
         self._client.settled(self._folding.id)
 
     def _once(self, error: BaseException) -> bool:
@@ -298,6 +335,20 @@ class Stream:
         self._patched = False
         return self._catch_up(task)
 
+    async def _recall(self) -> None:
+        """Nothing was told that could be the answer: some agents only keep it in the history."""
+        order = Order(
+            call="get",
+            request=GetTaskRequest(id=self._folding.id),
+            headers=self._client.headers(),
+        )
+        with suppress(A2AError, Unreachable, TimeoutError):  # then there is no answer
+            async with asyncio.timeout(RECALL):
+                task: Task = await self._client.binding.call(order)
+            status = self._folding.status
+            if task.id == self._folding.id and status and task.status.state is status.state:
+                self._catch_up(task)
+
     async def _get(self, id: str) -> Task:
         task = await self._client.task(id).get()
         if task.id != id:
@@ -335,6 +386,12 @@ class Stream:
                         continue  # it was told before: a fresh start may lie further back
                     self._number = number
                 event = replace(event, metadata=metadata or None)
+                if type(event) is Task and not self._fresh:  # it starts anew: only news are told
+                    for news in self._catch_up(event):
+                        self._last = news
+                        yield news
+                    self._ending = None
+                    continue
             if self._fresh:
                 self._take(event)
             else:

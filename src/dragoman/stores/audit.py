@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 from dragoman.events import CancelRequested, Entry, Received, Reply
 from dragoman.lifecycle import IllegalEvent, fold
 from dragoman.security.seal import PLAIN, SEALED
-from dragoman.stores.codec import KINDS, STATES, entry, secrets, snapshot, webhook_of
+from dragoman.stores.codec import KINDS, STATES, Outdated, entry, secrets, snapshot, webhook_of
 from dragoman.stores.damage import ASIDE, DECODING
 from dragoman.stores.dump import VEIL, VEILED
 from dragoman.stores.ranks import HIGHEST
@@ -222,9 +222,11 @@ def _cancels(row: Stored, canceling: bool) -> bool:
 
 
 def _snapshot(row: Stored, found: Sequence[Entry], number: int, data: bytes) -> Iterator[str]:
-    """A snapshot is the fold of the log up to its number."""
+    """A snapshot is the fold of the log up to its number; one of an older form is not used."""
     try:
         kept = snapshot(data, row.id, number, row.last)
+    except Outdated:
+        return
     except DECODING as error:
         yield f"its snapshot cannot be read: {error}"
         return

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.dialects import v1_0
@@ -64,9 +65,38 @@ def entry(number: int, turn: int, kind: int, body: bytes) -> Entry:
     return Entry(number, event, turn, body)
 
 
+FORM = 2
+"""The fold has other results since then: a snapshot of an older form cannot be gone on with."""
+
+
+class Snapshot(Struct, frozen=True):
+    """A task as it is kept. (A snapshot of the first form is the task alone.)"""
+
+    form: int
+    task: Task
+
+
+_snapshot = msgspec.json.Decoder(Snapshot).decode
+
+
+class Outdated(ValueError):
+    """The snapshot is one of an older form. Nothing is wrong with it; the log says the same."""
+
+
+def keep(task: Task) -> bytes:
+    """A task as a snapshot."""
+    return encode(Snapshot(FORM, task))
+
+
 def snapshot(data: bytes, id: str, number: int, last: int) -> Task:
-    """The task of a snapshot; ValueError if it cannot be one of this log."""
-    task = decode_task(data)
+    """The task of a snapshot; Outdated, ValueError if it cannot be one of this log."""
+    try:
+        kept = _snapshot(data)
+    except msgspec.ValidationError:
+        kept = Snapshot(1, decode_task(data))
+    task = kept.task
+    if kept.form != FORM:
+        raise Outdated(f"it has form {kept.form}, not {FORM}")
     if task.id != id or not 0 < number <= last:
         raise ValueError("it is not one of this log")
     return task

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 from datetime import date
 
-from dragoman import Agent, TaskState, Turn
+from dragoman import Agent, Turn
 from dragoman.events import Event
 
 flight = Agent(
@@ -88,6 +88,6 @@ async def plan_trip(turn: Turn) -> Event | None:
     booked = booking.result()
     if booked.task and booked.state and booked.state.interrupted:
         return turn.ask(booked.text, metadata={"flight": booked.task.id})
-    if booked.state is not TaskState.COMPLETED:
+    if not booked.ok:
         return turn.fail(f"No flight: {booked.text}")
     return None

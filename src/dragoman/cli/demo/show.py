@@ -196,7 +196,9 @@ def told(message: Message | None) -> str:
 
 def words(part: Part) -> str:
     """A part in a line."""
-    return plain(part.text.strip() if part.text is not None else part.data)
+    if part.text is None:
+        return plain(part.data)
+    return "; ".join(plain(line) for line in part.text.strip().splitlines())
 
 
 def show_more(urls: dict[str, str]) -> None:

@@ -14,7 +14,7 @@ from dragoman.events import Entry, Received
 from dragoman.lifecycle import fold
 from dragoman.store import LARGE, PAGE_BYTES, Census, Head, Page, Query, Record, Unreadable
 from dragoman.stores import codec
-from dragoman.stores.codec import ARTIFACT, STATES, encode, entry
+from dragoman.stores.codec import ARTIFACT, STATES, entry
 from dragoman.stores.damage import ASIDE, DECODING, Damage
 from dragoman.stores.postgres.ledger import ASKED, COLUMNS, NAMES, NEXT, Leaf
 from dragoman.stores.postgres.link import Link
@@ -129,7 +129,7 @@ class Folded(Record, frozen=True, gc=False):
     tail: int = 0
     """The bytes that were folded onto it."""
     broken: bool = False
-    """Its snapshot cannot be read."""
+    """Its snapshot cannot be used."""
 
     @property
     def grown(self) -> bool:
@@ -169,13 +169,14 @@ class View:
     async def _whole(
         self, tried: Folded | Unreadable | None, key: int
     ) -> Folded | Unreadable | None:
-        """What came of reading a task. A snapshot that cannot be read is done without: the log
+        """What came of reading a task. A snapshot that cannot be used is done without: the log
         says the same."""
         if not isinstance(tried, Unreadable):
             return tried
         if tried.kind != "snapshot":
             return self._told(tried)
-        self._damage.found(tried, "the log is read from its beginning")
+        if not isinstance(tried, _OldSnapshot):
+            self._damage.found(tried, "the log is read from its beginning")
         found = await self._link.fetch(f"{WHOLE} WHERE task.key = $1", key)
         whole = _tried(found[0]) if found else None
         if isinstance(whole, Unreadable):
@@ -347,8 +348,12 @@ class View:
             "INSERT INTO snapshot SELECT $1, $2, $3 WHERE EXISTS (SELECT 1 FROM task WHERE "
             "key = $1) ON CONFLICT (task) DO UPDATE SET number = excluded.number, "
             "body = excluded.body WHERE snapshot.number < excluded.number",
-            *(folded.key, folded.head.last, encode(folded.task)),
+            *(folded.key, folded.head.last, codec.keep(folded.task)),
         )
+
+
+class _OldSnapshot(Unreadable):
+    """The snapshot is one of an older form."""
 
 
 def _tried(columns: Sequence[Any]) -> Folded | Unreadable | None:
@@ -367,6 +372,8 @@ def _folded(
     try:
         if snapshot is not None:
             start = codec.snapshot(snapshot, row.id, number, row.last)
+    except codec.Outdated as error:
+        raise _OldSnapshot("snapshot", row.id, error) from None
     except DECODING as error:
         raise Unreadable("snapshot", row.id, error) from None
     events = (

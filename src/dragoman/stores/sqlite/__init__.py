@@ -48,7 +48,7 @@ from dragoman.store import (
     Unreadable,
     Webhook,
 )
-from dragoman.stores.codec import encode, secrets
+from dragoman.stores.codec import keep, secrets
 from dragoman.stores.damage import Damage
 from dragoman.stores.lanes import Lane, Turns
 from dragoman.stores.recent import Recent
@@ -618,7 +618,7 @@ class SqliteStore:
                     "INSERT OR REPLACE INTO snapshot (task, number, body) "
                     "SELECT ?, ?, ? WHERE NOT EXISTS (SELECT 1 FROM snapshot WHERE task = ? "
                     "AND number >= ?)",
-                    (row.key, row.last, encode(task), row.key, row.last),
+                    (row.key, row.last, keep(task), row.key, row.last),
                 )
 
         self._writer.submit(work).add_done_callback(lambda future: future.exception())

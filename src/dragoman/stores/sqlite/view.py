@@ -24,7 +24,7 @@ from dragoman.store import (
     Unreadable,
     Webhook,
 )
-from dragoman.stores.codec import STATES, snapshot, webhook_of
+from dragoman.stores.codec import STATES, Outdated, snapshot, webhook_of
 from dragoman.stores.damage import ASIDE, DECODING, Damage
 from dragoman.stores.row import age
 from dragoman.stores.sqlite.driver import Connection, fetch
@@ -48,7 +48,7 @@ class Folded(msgspec.Struct, frozen=True):
     tail: int
     """The bytes that were folded onto it."""
     broken: bool = False
-    """Its snapshot cannot be read."""
+    """Its snapshot cannot be used."""
 
     @property
     def grown(self) -> bool:
@@ -137,9 +137,11 @@ class View:
         return Folded(row, task, size, tail, broken=found is not None and start is None)
 
     def _snapshot(self, row: Leaf, number: int, data: bytes) -> Task | None:
-        """The task of a snapshot; None if it cannot be read: the log says the same."""
+        """The task of a snapshot; None if it cannot be used: the log says the same."""
         try:
             return snapshot(data, row.id, number, row.last)
+        except Outdated:
+            return None
         except DECODING as error:
             damage = Unreadable("snapshot", row.id, error)
             self.damage.found(damage, "the log is read from its beginning")

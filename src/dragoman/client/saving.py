@@ -1,0 +1,54 @@
+"""Writes files that an agent has sent, under names that are safe."""
+
+from __future__ import annotations
+
+import re
+from itertools import count
+from pathlib import Path
+
+LONGEST_NAME, LONGEST_SUFFIX = 200, 20
+"""The most bytes of a file's name that are kept, and of its suffix. File systems take 255 in all,
+and a number may have to be added."""
+DEVICES = {
+    *("CON", "PRN", "AUX", "NUL"),
+    *(f"{port}{number}" for port in ("COM", "LPT") for number in range(1, 10)),
+}
+"""Names that Windows takes for devices, whatever their suffix."""
+
+
+def save(folder: Path, name: str, content: bytes) -> Path:
+    """Write the content into the folder, which is made if need be, and return the path. It is never
+    written over something that is there; a file without a usable name is called `file`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stem, suffix = safe_name(name) or ("file", "")
+    for number in count():
+        path = folder / f"{stem}{f'-{number}' if number else ''}{suffix}"
+        try:
+            file = path.open("xb")  # no link is followed either
+        except FileExistsError:
+            continue
+        try:
+            with file:
+                file.write(content)
+        except OSError:
+            path.unlink()
+            raise
+        return path
+    raise AssertionError
+
+
+def safe_name(name: str) -> tuple[str, str] | None:
+    """A stranger's file name as stem and suffix: only its last piece, and no longer than a file
+    system takes; None if nothing is left of it."""
+    last = re.split(r"[/\\]", name)[-1]
+    safe = "".join(mark for mark in last if mark.isprintable()).lstrip(".")
+    if not safe:
+        return None
+    if safe.partition(".")[0].rstrip().upper() in DEVICES:
+        safe = f"_{safe}"
+    path = Path(safe)
+    stem, suffix = path.stem, path.suffix
+    if len(suffix.encode()) > LONGEST_SUFFIX:
+        stem, suffix = safe, ""
+    room = LONGEST_NAME - len(suffix.encode())
+    return stem.encode()[:room].decode(errors="ignore"), suffix
