@@ -8,6 +8,8 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from dragoman import bells, outfit, push, stores
 from dragoman import settings as settings_module
 from dragoman.agent import Agent, AgentError
@@ -82,6 +84,8 @@ class App:
         if settings is not None and arguments:
             raise TypeError("App: give either settings or single ones, not both")
         self.settings = settings or settings_module.load(arguments, checks=outfit.CHECKS)
+        if store is not None and not isinstance(store, str):
+            self.settings = replace(self.settings, store=store.url)
         if identify is None and auth is None and self.settings.auth:
             auth = outfit.auth(self.settings.auth)
         gate = None if auth is None else outfit.gate(auth, self.settings)
@@ -94,9 +98,12 @@ class App:
             raise AgentError("App: two agents have the same key; give one Agent(key=…)")
         for agent in agents:
             agent.check()
+        own = store is None or isinstance(store, str)
         self.store: Store = (
             stores.connect(self.settings) if store is None or isinstance(store, str) else store
         )
+        self._idle = own and not self.settings.workers and not self.store.shared
+        """Nothing can run the turns of what it accepts."""
         self.bell: Bell = (
             bells.connect(self.settings.bell or bells.fitting(self.settings.store))
             if bell is None or isinstance(bell, str)
@@ -270,7 +277,7 @@ class App:
         """Let running turns end within their grace, then end all streams. New work is taken only
         where others can do it."""
         self._draining = True
-        alone = self._worker is not None and bells.fitting(self.settings.store) == "memory:"
+        alone = self._worker is not None and not self.store.shared
         for endpoint in self.endpoints.values():
             endpoint.service.draining = alone
         for port in self.ports:
@@ -384,6 +391,10 @@ class App:
         if self._told:
             return
         self._told = True
+        if self._idle:
+            logger.warning(
+                "workers is 0, and no other process can reach the store: no turn is ever run"
+            )
         gates = [endpoint.gate for endpoint in self.endpoints.values()]
         if self.unguarded or any(gate is not None and gate.open for gate in gates):
             why = "no auth is set" if self.unguarded else "Anonymous() is set"

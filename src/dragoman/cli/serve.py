@@ -93,9 +93,16 @@ def build(names: Sequence[str], settings: Settings) -> App:
     if settings.port and settings.grpc_port == settings.port:
         raise UsageError(f"grpc_port: {settings.port} is the port of HTTP; gRPC has its own")
     try:
-        return App(*agents, settings=settings)
+        app = App(*agents, settings=settings)
     except (AgentError, ValueError) as error:
         raise UsageError(str(error)) from None
+    if not settings.workers and not app.store.shared:
+        where = settings.masked()["store"]
+        raise UsageError(
+            f"workers: with 0, other processes run the turns, and they cannot reach {where}; use "
+            "--store postgresql://…, or leave --workers out"
+        )
+    return app
 
 
 def load(name: str) -> Agent:
