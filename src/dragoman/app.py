@@ -286,6 +286,7 @@ class App:
             await self._worker.drain(self.settings.drain)
         self.closing.now = True
         self.bell.ears.wake_all()
+        await self.closing.cancels_ended(self.settings.cancel_grace)
 
     @property
     def stuck(self) -> list[str]:
