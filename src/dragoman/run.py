@@ -25,6 +25,7 @@ from dragoman.errors import A2AError, InvalidAgentResponse, Unavailable
 from dragoman.events import Entry, Event, Reply
 from dragoman.lifecycle import IllegalEvent, advance
 from dragoman.lineage import origin
+from dragoman.made import EventNotYielded
 from dragoman.settings import Settings
 from dragoman.store import LARGE, Claim, Query, Stale, Store
 from dragoman.telemetry import CORRELATION, TASK, audit, logger
@@ -43,6 +44,8 @@ RELATED = 100
 """The most tasks that a turn is given beside its own."""
 ENDINGS = ("", *(state.name.lower() for state in TaskState))
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
+
+WORKING = TaskState.WORKING
 
 _readable = msgspec.json.Decoder(StreamResponse).decode
 
@@ -68,6 +71,7 @@ class Working(Protocol):
     states: dict[str, Any]
     threads: Threads
     timed: Callable[[float], None] | None
+    raised: Callable[[BaseException], None] | None
 
     async def hand_back(self, run: Run) -> None:
         """Let another try again, or say why not."""
@@ -164,9 +168,14 @@ class Run:
     def put(self, value: Any) -> bool:
         """Take what was yielded; True asks for a pause."""
         if type(value) is TaskArtifactUpdateEvent or type(value) is TaskStatusUpdateEvent:
+            self.turn.made.remove(value)
+            if self.state is not WORKING:
+                self._start(value)
             self._say(value)
         else:
             for event in self.turn.events(value):
+                if self.state is not WORKING:
+                    self._start(event)
                 self._say(event)
         # one that goes on after its end must not keep others from their turn
         return self._much()
@@ -188,6 +197,8 @@ class Run:
         """Take what a coroutine says."""
         if self.closing:
             return await Over(self.handler.name).emit(event)
+        if self.state is not WORKING:
+            self._start(event)
         self._say(event)
         if self._much():
             await self.relieve()
@@ -217,13 +228,23 @@ class Run:
     def _is_event(value: Any) -> bool:
         return isinstance(value, TaskArtifactUpdateEvent | TaskStatusUpdateEvent | Reply)
 
+    def _start(self, event: Event) -> None:
+        """Write `working` before the first content of a turn, in the same append: nothing that is
+        streamed may seem to come from a task that nobody works on. A state that the handler said
+        itself stays."""
+        waits = self.state is self.claim.head.state and not self.paused
+        if type(event) is TaskArtifactUpdateEvent and waits and not (self.ended or self.lost):
+            sound = self.turn.sound
+            self._say(self.turn._status(WORKING, None, None), ours=True)
+            self.turn.sound = sound
+
     def _say(self, event: Event, *, ours: bool = False) -> None:
         """Append what the handler said, or what is said for it."""
         if self.ended or self.lost:
             self._drop(event)
             return
         if type(event) is Reply and (self.born or not self.handler.reply):
-            event = self.turn.complete(event.message)
+            event = self.turn._status(TaskState.COMPLETED, event.message, None)
         elif type(event) is TaskStatusUpdateEvent and len(event.status.timestamp or "") != 24:
             # the listing is in the order of these times
             event = replace(event, status=replace(event.status, timestamp=clock.now()))
@@ -350,7 +371,8 @@ class Run:
         self._pending.clear()
         self.ended = False
         self.state = TaskState.WORKING
-        self._say(self.turn.fail(f"The result could not be stored: {error}"), ours=True)
+        words = f"The result could not be stored: {error}"
+        self._say(self.turn._status(TaskState.FAILED, words, None), ours=True)
         self._flush(release)
 
     async def _landing(self) -> None:
@@ -393,6 +415,8 @@ class Run:
         try:
             try:
                 await self.handler.perform(self.turn, self, self.worker.threads)
+                if self.turn.made:
+                    self._unyielded()
             except asyncio.CancelledError as error:
                 if not self.reason and not self.lost:
                     self._failed(error)
@@ -464,6 +488,7 @@ class Run:
             if interrupted(error):
                 raise
             logger.error("handler %s: cancel failed", self.handler.name, exc_info=error)
+            self._tell(error)
         finally:
             if not self.closing:
                 self.task.cancel()
@@ -479,6 +504,7 @@ class Run:
 
     def _invalid(self, error: InvalidAgentResponse) -> None:
         logger.error("handler %s: invalid agent response: %s", self.handler.name, error)
+        self._tell(error)
         if not self.ended and not self.lost:
             reason = error.message.encode("utf-8", "replace").decode()
             self._say(self.turn.fail(f"{InvalidAgentResponse.text}: {reason}"), ours=True)
@@ -487,10 +513,27 @@ class Run:
         correlation = clock.uuid7()
         CORRELATION.set(correlation)
         name = type(error).__name__
-        logger.error("handler %s raised %s", self.handler.name, name, exc_info=error)
+        # in the words as well: not every formatter shows the id
+        words = "handler %s raised %s; correlation id %s"
+        logger.error(words, self.handler.name, name, correlation, exc_info=error)
+        self._tell(error)
         if not self.ended and not self.lost:
             words = f"The agent failed ({name}); correlation id {correlation}"
             self._say(self.turn.fail(words), ours=True)
+
+    def _unyielded(self) -> None:
+        """Warn of the events that the handler has made and not handed over."""
+        if self.reason or self.lost:
+            return  # it was stopped on its way
+        for what in self.turn.made.told():
+            words = f"handler {self.handler.name}: {what} was not yielded, and is dropped"
+            logger.warning("%s; yield it, return it, or await turn.emit(…)", words)
+            self._tell(EventNotYielded(words))
+
+    def _tell(self, error: BaseException) -> None:
+        """Hand it to a test, if one wants to know."""
+        if self.worker.raised is not None:
+            self.worker.raised(error)
 
     async def related(self, ids: Sequence[str]) -> list[Task]:
         """Tasks that the caller may see: those named, or the others of the context."""

@@ -296,7 +296,7 @@ async def test_what_is_emitted_is_there_before_the_end() -> None:
         await asyncio.sleep(0)
         (own,) = await turn._run.related([turn.task.id])
         assert len(own.artifacts[0].parts) == 500
-        assert own.status.state is TaskState.SUBMITTED
+        assert own.status.state is TaskState.WORKING
 
     assert (await run(early)).state is TaskState.COMPLETED
 
