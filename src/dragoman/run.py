@@ -25,7 +25,7 @@ from dragoman.errors import A2AError, InvalidAgentResponse, Unavailable
 from dragoman.events import Entry, Event, Reply
 from dragoman.lifecycle import IllegalEvent, advance
 from dragoman.lineage import origin
-from dragoman.made import EventNotYielded
+from dragoman.made import FIRST_TURNS, EventNotYielded, counted, told
 from dragoman.settings import Settings
 from dragoman.store import LARGE, Claim, Query, Stale, Store
 from dragoman.telemetry import CORRELATION, TASK, audit, logger
@@ -147,6 +147,9 @@ class Run:
             state=worker.states.get(head.scope.agent),
             run=self,
         )
+        if self.handler.followed or worker.raised is not None:
+            self.handler.followed = max(self.handler.followed - 1, 0)
+            self.turn.made = {}
         self._id = head.id
         self._max_events = worker.settings.max_events
         self._max_output = worker.settings.max_output
@@ -167,15 +170,16 @@ class Run:
 
     def put(self, value: Any) -> bool:
         """Take what was yielded; True asks for a pause."""
-        if type(value) is TaskArtifactUpdateEvent or type(value) is TaskStatusUpdateEvent:
-            self.turn.made.remove(value)
-            if self.state is not WORKING:
-                self._start(value)
+        kind = type(value)
+        if kind is TaskArtifactUpdateEvent or kind is TaskStatusUpdateEvent:
+            self.turn.handed_over(value)
+            if self.state is not WORKING and kind is TaskArtifactUpdateEvent:
+                self._start()
             self._say(value)
         else:
             for event in self.turn.events(value):
-                if self.state is not WORKING:
-                    self._start(event)
+                if self.state is not WORKING and type(event) is TaskArtifactUpdateEvent:
+                    self._start()
                 self._say(event)
         # one that goes on after its end must not keep others from their turn
         return self._much()
@@ -197,8 +201,8 @@ class Run:
         """Take what a coroutine says."""
         if self.closing:
             return await Over(self.handler.name).emit(event)
-        if self.state is not WORKING:
-            self._start(event)
+        if self.state is not WORKING and type(event) is TaskArtifactUpdateEvent:
+            self._start()
         self._say(event)
         if self._much():
             await self.relieve()
@@ -228,12 +232,12 @@ class Run:
     def _is_event(value: Any) -> bool:
         return isinstance(value, TaskArtifactUpdateEvent | TaskStatusUpdateEvent | Reply)
 
-    def _start(self, event: Event) -> None:
+    def _start(self) -> None:
         """Write `working` before the first content of a turn, in the same append: nothing that is
         streamed may seem to come from a task that nobody works on. A state that the handler said
         itself stays."""
         waits = self.state is self.claim.head.state and not self.paused
-        if type(event) is TaskArtifactUpdateEvent and waits and not (self.ended or self.lost):
+        if waits and not (self.ended or self.lost):
             sound = self.turn.sound
             self._say(self.turn._status(WORKING, None, None), ours=True)
             self.turn.sound = sound
@@ -415,7 +419,7 @@ class Run:
         try:
             try:
                 await self.handler.perform(self.turn, self, self.worker.threads)
-                if self.turn.made:
+                if self.turn.made_count > self.turn.handed_count:
                     self._unyielded()
             except asyncio.CancelledError as error:
                 if not self.reason and not self.lost:
@@ -450,11 +454,11 @@ class Run:
         if self.reason == "cancel":
             event = self.turn._status(TaskState.CANCELED, None, None)
         elif self.reason == "deadline":
-            event = self.turn.fail(self.words("deadline"))
+            event = self.turn._status(TaskState.FAILED, self.words("deadline"), None)
         elif self.paused:
             return
         else:
-            event = self.turn.complete()
+            event = self.turn._status(TaskState.COMPLETED, None, None)
         self._say(event, ours=True)
 
     @property
@@ -525,9 +529,12 @@ class Run:
         """Warn of the events that the handler has made and not handed over."""
         if self.reason or self.lost:
             return  # it was stopped on its way
-        for what in self.turn.made.told():
-            words = f"handler {self.handler.name}: {what} was not yielded, and is dropped"
-            logger.warning("%s; yield it, return it, or await turn.emit(…)", words)
+        turn, handler = self.turn, self.handler
+        handler.followed = FIRST_TURNS
+        number = turn.made_count - turn.handed_count
+        for what in told(turn.made) if turn.made else [counted(number, handler.run)]:
+            words = f"handler {handler.name}: {what}, and so dropped"
+            logger.warning("%s: yield it, return it, or await turn.emit(…)", words)
             self._tell(EventNotYielded(words))
 
     def _tell(self, error: BaseException) -> None:

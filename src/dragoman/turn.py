@@ -17,7 +17,7 @@ from dragoman.errors import InvalidAgentResponse
 from dragoman.events import Event, Received, Reply
 from dragoman.grants import Approval
 from dragoman.lineage import Ancestor, lineage
-from dragoman.made import Made
+from dragoman.made import MOST, Made, hand_over, note
 from dragoman.telemetry import logger
 from dragoman.types import (
     AgentCard,
@@ -112,6 +112,10 @@ class Turn:
     """The event made last, if it is known to be valid: it need not be looked at again."""
     canceled = False
     """True once the client wants the task to end; for code that cannot be interrupted."""
+    made_count = handed_count = 0
+    """How many events the handler has made, and how many of them it has handed over."""
+    made: Made | None = None
+    """Those that it has not handed over yet, where they are noted."""
     _count = 0
     _connected = 0
     _used = False
@@ -138,8 +142,6 @@ class Turn:
         self._number = number
         self._run = run
         self._streams: dict[tuple[str, str], str] = {}
-        self.made = Made()
-        """The events that the handler has made and not handed over yet."""
 
     # -- what came in
 
@@ -297,11 +299,11 @@ class Turn:
 
     def working(self, content: Any = None, *, metadata: Metadata | None = None) -> Event:
         """The work goes on, with a word on how."""
-        return self.made.add(self._status(TaskState.WORKING, content, metadata))
+        return self._new(self._status(TaskState.WORKING, content, metadata))
 
     def ask(self, content: Any, *, metadata: Metadata | None = None) -> Event:
         """Input is required; the client's next message starts the next turn."""
-        return self.made.add(self._status(TaskState.INPUT_REQUIRED, content, metadata))
+        return self._new(self._status(TaskState.INPUT_REQUIRED, content, metadata))
 
     def require_auth(
         self,
@@ -320,7 +322,7 @@ class Turn:
             except TypeError as error:
                 raise InvalidAgentResponse(f"operation: {error}") from error
             metadata = {**(metadata or {}), grants.GRANT: to_builtins(grant)}
-        return self.made.add(self._status(TaskState.AUTH_REQUIRED, content, metadata))
+        return self._new(self._status(TaskState.AUTH_REQUIRED, content, metadata))
 
     @property
     def approval(self) -> Approval | None:
@@ -351,20 +353,20 @@ class Turn:
 
     def complete(self, content: Any = None, *, metadata: Metadata | None = None) -> Event:
         """The task is done. A handler that simply ends means the same."""
-        return self.made.add(self._status(TaskState.COMPLETED, content, metadata))
+        return self._new(self._status(TaskState.COMPLETED, content, metadata))
 
     def reject(self, content: Any = None, *, metadata: Metadata | None = None) -> Event:
         """The agent will not do this."""
-        return self.made.add(self._status(TaskState.REJECTED, content, metadata))
+        return self._new(self._status(TaskState.REJECTED, content, metadata))
 
     def fail(self, content: Any = None, *, metadata: Metadata | None = None) -> Event:
         """The agent could not do this."""
-        return self.made.add(self._status(TaskState.FAILED, content, metadata))
+        return self._new(self._status(TaskState.FAILED, content, metadata))
 
     def reply(self, content: Any, *, metadata: Metadata | None = None) -> Event:
         """A direct answer. Without a task if the handler was declared with `reply=True` and has
         said nothing before; else it is the message of the completed task."""
-        return self.made.add(self._reply(content, metadata))
+        return self._new(self._reply(content, metadata))
 
     def artifact(
         self,
@@ -376,11 +378,11 @@ class Turn:
         metadata: Metadata | None = None,
     ) -> Event:
         """A whole result."""
-        return self.made.add(self._artifact(content, name, description, id, metadata))
+        return self._new(self._artifact(content, name, description, id, metadata))
 
     def write(self, content: Any, *, name: str = "", id: str = "", last: bool = False) -> Event:
         """The next piece of a result that is streamed; each name is an artifact of its own."""
-        return self.made.add(self._piece(content, name, id, last))
+        return self._new(self._piece(content, name, id, last))
 
     def leave(self, name: str) -> None:
         """The run is over. (Turn and run know each other; parted, they need no collector.)"""
@@ -392,7 +394,7 @@ class Turn:
         """What a yielded or emitted value says: events as they are, text as a piece of the
         streamed artifact, anything else as `result` has it."""
         if isinstance(value, TaskArtifactUpdateEvent | TaskStatusUpdateEvent | Reply):
-            self.made.remove(value)
+            self.handed_over(value)
             return (value,)
         if isinstance(value, str):
             return (self._piece(value),)
@@ -404,7 +406,7 @@ class Turn:
             case None:
                 return ()
             case TaskArtifactUpdateEvent() | TaskStatusUpdateEvent() | Reply():
-                self.made.remove(value)
+                self.handed_over(value)
                 return (value,)
             case Message():
                 return (self._reply(value, None),)
@@ -415,7 +417,20 @@ class Turn:
             case _:
                 return (self._artifact(value),)
 
+    def handed_over(self, event: Event) -> None:
+        """An event was yielded, emitted or returned."""
+        self.handed_count += 1
+        if self.made:
+            hand_over(self.made, event, noted=self.made_count <= MOST)
+
     # -- making events
+
+    def _new(self, event: Event) -> Event:
+        """An event that the handler makes, by the method that calls this."""
+        self.made_count += 1
+        if self.made is not None and self.made_count <= MOST:
+            note(self.made, event, depth=2)
+        return event
 
     def _artifact(
         self,

@@ -11,7 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman import Agent, Turn
+from dragoman.made import FIRST_TURNS
 from dragoman.testing import EventNotYielded, rehearse, talking
+from tests.unit.test_worker import World
 
 
 async def in_a_generator(turn: Turn) -> AsyncIterator[Any]:
@@ -134,3 +136,20 @@ async def test_a_handler_that_raised_is_told_for_that_alone(
     told = await rehearse(agent(raising))
     assert isinstance(told.error, ValueError)
     assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+async def test_later_turns_are_counted_and_followed_again_when_one_is_forgotten(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World(in_a_generator)
+    handler = world.agent.handler_of("in_a_generator")
+    for _ in range(FIRST_TURNS):
+        handler.followed -= 1
+    first = inspect.getsourcelines(in_a_generator)[1]
+    for told in (f"1 event of {__file__}:{first}", f"the status working that line {__file__}"):
+        await world.send()
+        await world.run()
+        (record,) = caplog.records
+        assert record.getMessage().startswith(f"handler in_a_generator: {told}")
+        assert "not yielded, and so dropped" in record.getMessage()
+        caplog.clear()

@@ -53,7 +53,7 @@ async def streams(turn: Turn) -> AsyncIterator[Any]:
 
 def streams_in_a_thread(turn: Turn) -> Iterator[Any]:
     """A generator."""
-    yield "a"
+    yield turn.write("a")
     yield turn.write("b")
 
 
