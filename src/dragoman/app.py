@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from dragoman import bells, outfit, push, stores
 from dragoman import settings as settings_module
@@ -126,6 +126,8 @@ class App:
 
     def _compose(self, settings: Settings) -> None:
         """Make the parts that these settings ask for. Nothing is opened yet."""
+        if self._store is not None:
+            settings = replace(settings, store=self._store.url)
         self.settings = settings
         identify, gate, auth = self._identify, None, self._auth
         if auth is None and identify is None:
@@ -139,6 +141,8 @@ class App:
             agent.check()
         secret(*settings.secrets())
         self.store: Store = stores.connect(settings) if self._store is None else self._store
+        self._idle = self._store is None and not settings.workers and not self.store.shared
+        """Nothing can run the turns of what it accepts."""
         self.bell: Bell = (
             bells.connect(settings.bell or bells.fitting(settings.store))
             if self._bell is None
@@ -306,7 +310,7 @@ class App:
         """Let running turns end within their grace, then end all streams. New work is taken only
         where others can do it."""
         self._draining = True
-        alone = self._worker is not None and bells.fitting(self.settings.store) == "memory:"
+        alone = self._worker is not None and not self.store.shared
         for endpoint in self.endpoints.values():
             endpoint.service.draining = alone
         for port in self.ports:
@@ -315,6 +319,7 @@ class App:
             await self._worker.drain(self.settings.drain)
         self.closing.now = True
         self.bell.ears.wake_all()
+        await self.closing.cancels_ended(self.settings.cancel_grace)
 
     @property
     def stuck(self) -> list[str]:
@@ -424,6 +429,10 @@ class App:
         self._told = True
         if self.settings.grpc_url and not any(e.lists_grpc for e in self.endpoints.values()):
             logger.warning("grpc_url: is not on the card; add GRPC to `bindings`")
+        if self._idle:
+            logger.warning(
+                "workers is 0, and no other process can reach the store: no turn is ever run"
+            )
         gates = [endpoint.gate for endpoint in self.endpoints.values()]
         if self.unguarded or any(gate is not None and gate.open for gate in gates):
             why = "no auth is set" if self.unguarded else "Anonymous() is set"

@@ -14,6 +14,7 @@ from msgspec import UNSET
 
 from dragoman.dialects.protojson import explain
 from dragoman.errors import InvalidParams
+from dragoman.made import FIRST_TURNS
 from dragoman.threads import Threads
 from dragoman.turn import Turn
 from dragoman.types import Artifact, Message, Part, TaskArtifactUpdateEvent
@@ -68,6 +69,8 @@ class Handler:
         hints = _hints(self.run)
         self.reply = hints.get("return") is Message if reply is None else reply
         """Whether it may answer without a task."""
+        self.followed = FIRST_TURNS
+        """In how many more turns it is noted where its events were made."""
 
     def check(self, message: Message) -> None:
         """InvalidParams if the message does not hold what the handler's parameters ask for."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from dragoman.bell import Bell
 from dragoman.caller import Scope
@@ -21,11 +22,34 @@ from dragoman.types import Task, TaskState, TaskStatusUpdateEvent
 BATCH = 512
 
 
+LATE = 1.0
+"""How many seconds longer than its grace a cancel may take to be answered."""
+
+
 class Closing:
-    """Whether the server is going away: readers then end at once."""
+    """Whether the server is going away: readers then end at once. A cancel goes on, since the
+    agent, which may run elsewhere, has its grace."""
 
     def __init__(self) -> None:
         self.now = False
+        self._cancels: set[asyncio.Future[None]] = set()
+
+    @contextmanager
+    def canceling(self) -> Iterator[None]:
+        """A cancel is under way in this block."""
+        ended = asyncio.get_running_loop().create_future()
+        self._cancels.add(ended)
+        try:
+            yield
+        finally:
+            self._cancels.discard(ended)
+            if not ended.done():
+                ended.set_result(None)
+
+    async def cancels_ended(self, grace: float) -> None:
+        """Until all that are under way have ended. A store that hangs is not waited for."""
+        if self._cancels:
+            await asyncio.wait(list(self._cancels), timeout=grace + LATE)
 
 
 class Reader:
@@ -43,9 +67,11 @@ class Reader:
         task: str,
         timeout: float,
         known: Head | None = None,
+        *,
+        closing: bool = True,
     ) -> Head:
-        """The head once it is ready, or as it is when the time is up or the server goes away. One
-        that is known to be the latest spares the first look."""
+        """The head once it is ready, or as it is when the time is up or, with `closing`, when the
+        server goes away. One that is known to be the latest spares the first look."""
         deadline = time.monotonic() + timeout
         ear = self.bell.ears.listen(task)
         try:
@@ -53,7 +79,9 @@ class Reader:
                 head, known = known or await self.store.head(scope, task), None
                 if head is None:
                     raise TaskNotFound
-                if ready(head) or self.closing.now or (left := deadline - time.monotonic()) <= 0:
+                if ready(head) or (closing and self.closing.now):
+                    return head
+                if (left := deadline - time.monotonic()) <= 0:
                     return head
                 ear.seen = head.version
                 await ear.wait(left)

@@ -26,6 +26,7 @@ from dragoman.events import Entry, Event, Reply
 from dragoman.handler import large
 from dragoman.lifecycle import IllegalEvent, advance
 from dragoman.lineage import origin
+from dragoman.made import FIRST_TURNS, EventNotYielded, counted, told
 from dragoman.pace import Pace
 from dragoman.settings import Settings
 from dragoman.store import LARGE, Claim, Query, Stale, Store
@@ -45,6 +46,8 @@ RELATED = 100
 """The most tasks that a turn is given beside its own."""
 ENDINGS = ("", *(state.name.lower() for state in TaskState))
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
+
+WORKING = TaskState.WORKING
 
 _readable = msgspec.json.Decoder(StreamResponse).decode
 
@@ -71,6 +74,7 @@ class Working(Protocol):
     threads: Threads
     pace: Pace
     timed: Callable[[float], None] | None
+    raised: Callable[[BaseException], None] | None
 
     async def hand_back(self, run: Run) -> None:
         """Let another try again, or say why not."""
@@ -148,6 +152,9 @@ class Run:
             state=worker.states.get(head.scope.agent),
             run=self,
         )
+        if self.handler.followed or worker.raised is not None:
+            self.handler.followed = max(self.handler.followed - 1, 0)
+            self.turn.made = {}
         self._id = head.id
         self._max_events = worker.settings.max_events
         self._max_output = worker.settings.max_output
@@ -168,10 +175,16 @@ class Run:
 
     def put(self, value: Any) -> bool:
         """Take what was yielded; True asks for a pause."""
-        if type(value) is TaskArtifactUpdateEvent or type(value) is TaskStatusUpdateEvent:
+        kind = type(value)
+        if kind is TaskArtifactUpdateEvent or kind is TaskStatusUpdateEvent:
+            self.turn.handed_over(value)
+            if self.state is not WORKING and kind is TaskArtifactUpdateEvent:
+                self._start()
             self._say(value)
         else:
             for event in self.turn.events(value):
+                if self.state is not WORKING and type(event) is TaskArtifactUpdateEvent:
+                    self._start()
                 self._say(event)
         # one that goes on after its end must not keep others from their turn
         return self._much()
@@ -199,6 +212,8 @@ class Run:
             return await Over(self.handler.name).emit(event)
         if large(event):
             await self.slot()
+        if self.state is not WORKING and type(event) is TaskArtifactUpdateEvent:
+            self._start()
         self._say(event)
         if self._much():
             await self.relieve()
@@ -228,13 +243,23 @@ class Run:
     def _is_event(value: Any) -> bool:
         return isinstance(value, TaskArtifactUpdateEvent | TaskStatusUpdateEvent | Reply)
 
+    def _start(self) -> None:
+        """Write `working` before the first content of a turn, in the same append: nothing that is
+        streamed may seem to come from a task that nobody works on. A state that the handler said
+        itself stays."""
+        waits = self.state is self.claim.head.state and not self.paused
+        if waits and not (self.ended or self.lost):
+            sound = self.turn.sound
+            self._say(self.turn._status(WORKING, None, None), ours=True)
+            self.turn.sound = sound
+
     def _say(self, event: Event, *, ours: bool = False) -> None:
         """Append what the handler said, or what is said for it."""
         if self.ended or self.lost:
             self._drop(event)
             return
         if type(event) is Reply and (self.born or not self.handler.reply):
-            event = self.turn.complete(event.message)
+            event = self.turn._status(TaskState.COMPLETED, event.message, None)
         elif type(event) is TaskStatusUpdateEvent and len(event.status.timestamp or "") != 24:
             # the listing is in the order of these times
             event = replace(event, status=replace(event.status, timestamp=clock.now()))
@@ -361,7 +386,8 @@ class Run:
         self._pending.clear()
         self.ended = False
         self.state = TaskState.WORKING
-        self._say(self.turn.fail(f"The result could not be stored: {error}"), ours=True)
+        words = f"The result could not be stored: {error}"
+        self._say(self.turn._status(TaskState.FAILED, words, None), ours=True)
         self._flush(release)
 
     async def _landing(self) -> None:
@@ -404,6 +430,8 @@ class Run:
         try:
             try:
                 await self.handler.perform(self.turn, self, self.worker.threads)
+                if self.turn.made_count > self.turn.handed_count:
+                    self._unyielded()
             except asyncio.CancelledError as error:
                 if not self.reason and not self.lost:
                     self._failed(error)
@@ -437,11 +465,11 @@ class Run:
         if self.reason == "cancel":
             event = self.turn._status(TaskState.CANCELED, None, None)
         elif self.reason == "deadline":
-            event = self.turn.fail(self.words("deadline"))
+            event = self.turn._status(TaskState.FAILED, self.words("deadline"), None)
         elif self.paused:
             return
         else:
-            event = self.turn.complete()
+            event = self.turn._status(TaskState.COMPLETED, None, None)
         self._say(event, ours=True)
 
     @property
@@ -475,6 +503,7 @@ class Run:
             if interrupted(error):
                 raise
             logger.error("handler %s: cancel failed", self.handler.name, exc_info=error)
+            self._tell(error)
         finally:
             if not self.closing:
                 self.task.cancel()
@@ -491,6 +520,7 @@ class Run:
     def _invalid(self, error: InvalidAgentResponse) -> None:
         logger.error("handler %s: invalid agent response: %s", self.handler.name, error)
         self.error = error.reason
+        self._tell(error)
         if not self.ended and not self.lost:
             reason = error.message.encode("utf-8", "replace").decode()
             self._say(self.turn.fail(f"{InvalidAgentResponse.text}: {reason}"), ours=True)
@@ -499,10 +529,30 @@ class Run:
         correlation = clock.uuid7()
         CORRELATION.set(correlation)
         self.error = name = type(error).__name__
-        logger.error("handler %s raised %s", self.handler.name, name, exc_info=error)
+        # in the words as well: not every formatter shows the id
+        words = "handler %s raised %s; correlation id %s"
+        logger.error(words, self.handler.name, name, correlation, exc_info=error)
+        self._tell(error)
         if not self.ended and not self.lost:
             words = f"The agent failed ({name}); correlation id {correlation}"
             self._say(self.turn.fail(words), ours=True)
+
+    def _unyielded(self) -> None:
+        """Warn of the events that the handler has made and not handed over."""
+        if self.reason or self.lost:
+            return  # it was stopped on its way
+        turn, handler = self.turn, self.handler
+        handler.followed = FIRST_TURNS
+        number = turn.made_count - turn.handed_count
+        for what in told(turn.made) if turn.made else [counted(number, handler.run)]:
+            words = f"handler {handler.name}: {what}, and so dropped"
+            logger.warning("%s: yield it, return it, or await turn.emit(…)", words)
+            self._tell(EventNotYielded(words))
+
+    def _tell(self, error: BaseException) -> None:
+        """Hand it to a test, if one wants to know."""
+        if self.worker.raised is not None:
+            self.worker.raised(error)
 
     async def related(self, ids: Sequence[str]) -> list[Task]:
         """Tasks that the caller may see: those named, or the others of the context."""

@@ -225,17 +225,28 @@ class Service:
         except Conflict:
             raise InvalidParams.at("Idempotency-Key", USED) from None
         self.bell.ring(head.holder)
-        head = await self.reader.until(lambda head: head.state.terminal, scope, head.id, grace)
-        while not head.state.terminal:  # the agent did not stop in time
-            status = replace(status, timestamp=clock.now())
-            await self.store.revoke(head, replace(canceled, status=status))
-            self.bell.ring(head.holder)
-            head = await self.reader.until(lambda _: True, scope, head.id, grace)
-        self.bell.ring(head.id)
-        task = await self._task(scope, head.id)
+        with self.reader.closing.canceling():
+            head = await self._canceled(scope, head, canceled)
+            self.bell.ring(head.id)
+            task = await self._task(scope, head.id)
         if head.state is not TaskState.CANCELED:
             raise TaskNotCancelable(f"Task has already ended ({head.state.name.lower()})")
         return task
+
+    async def _canceled(self, scope: Scope, head: Head, canceled: TaskStatusUpdateEvent) -> Head:
+        """The head once the task has ended: by its agent within the grace, else without it."""
+        grace = self.settings.cancel_grace
+
+        def ended(head: Head) -> bool:
+            return head.state.terminal
+
+        head = await self.reader.until(ended, scope, head.id, grace, closing=False)
+        while not head.state.terminal:  # the agent did not stop in time
+            status = replace(canceled.status, timestamp=clock.now())
+            await self.store.revoke(head, replace(canceled, status=status))
+            self.bell.ring(head.holder)
+            head = await self.reader.until(lambda _: True, scope, head.id, grace)
+        return head
 
     async def subscribe(self, request: SubscribeToTaskRequest, call: Call) -> Stream:
         """The task as it is now, and then what happens to it; or what came after a place."""

@@ -266,6 +266,10 @@ class Store(Protocol):
 
     id: str
     """Tells it from all others, once it is open; the same for all who share it."""
+    url: str
+    """Where it is, as the setting `store` says it."""
+    shared: bool
+    """Whether other processes can work on its tasks while this one has it open."""
     unreadable: Mapping[str, int]
     """How often something was found here that could not be read, by its kind."""
 

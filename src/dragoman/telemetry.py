@@ -1,10 +1,11 @@
 """Logs without secrets, who did what, and the trace that a request belongs to.
 
-The library only logs to `dragoman.*`; handlers are set up by the command alone. What looks like a
-secret, is registered as one, or came as one with the request that is being answered is masked
-before any handler sees it; control characters are escaped, so that no text that a caller chose can
-look like a line of the log, or steer a terminal. Traces are OpenTelemetry's where the process uses
-it, and handed on as they came where it does not.
+The library only logs to `dragoman.*`; handlers are set up by the command alone. A process that sets
+up none gets warnings and errors on standard error, as Python shows them. What looks like a secret,
+is registered as one, or came as one with the request that is being answered is masked before any
+handler sees it; control characters are escaped, so that no text that a caller chose can look like a
+line of the log, or steer a terminal. Traces are OpenTelemetry's where the process uses it, and
+handed on as they came where it does not.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ CORRELATION: ContextVar[str] = ContextVar("dragoman_correlation", default="")
 SHOWN: ContextVar[tuple[Mapping[str, str], str] | None] = ContextVar("dragoman_shown", default=None)
 """The headers and the query of the request that is being answered."""
 
+# No NullHandler: it would keep Python from showing warnings and errors on standard error in a
+# process that has set up no logging.
 logger = logging.getLogger("dragoman")
-logger.addHandler(logging.NullHandler())
 auditor = logging.getLogger("dragoman.audit")
 auditor.setLevel(logging.INFO)  # whatever else is logged
 access_logger = logging.getLogger("dragoman.access")
@@ -273,6 +275,7 @@ class Text(logging.Formatter):
             f"{name}={value}"
             for name in ("task", "correlation")
             if (value := getattr(record, name, ""))
+            and not record.message.endswith(f"{name} id {value}")  # it says so itself
         ]
         line = super().formatMessage(record)
         return f"{line} [{' '.join(ids)}]" if ids else line

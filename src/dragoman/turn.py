@@ -17,6 +17,7 @@ from dragoman.errors import InvalidAgentResponse
 from dragoman.events import Event, Received, Reply
 from dragoman.grants import Approval
 from dragoman.lineage import Ancestor, lineage
+from dragoman.made import MOST, Made, hand_over, note
 from dragoman.telemetry import logger
 from dragoman.types import (
     AgentCard,
@@ -111,6 +112,10 @@ class Turn:
     """The event made last, if it is known to be valid: it need not be looked at again."""
     canceled = False
     """True once the client wants the task to end; for code that cannot be interrupted."""
+    made_count = handed_count = 0
+    """How many events the handler has made, and how many of them it has handed over."""
+    made: Made | None = None
+    """Those that it has not handed over yet, where they are noted."""
     _count = 0
     _connected = 0
     _used = False
@@ -294,11 +299,11 @@ class Turn:
 
     def working(self, content: Any = None, *, metadata: Metadata | None = None) -> Event:
         """The work goes on, with a word on how."""
-        return self._status(TaskState.WORKING, content, metadata)
+        return self._new(self._status(TaskState.WORKING, content, metadata))
 
     def ask(self, content: Any, *, metadata: Metadata | None = None) -> Event:
         """Input is required; the client's next message starts the next turn."""
-        return self._status(TaskState.INPUT_REQUIRED, content, metadata)
+        return self._new(self._status(TaskState.INPUT_REQUIRED, content, metadata))
 
     def require_auth(
         self,
@@ -317,7 +322,7 @@ class Turn:
             except TypeError as error:
                 raise InvalidAgentResponse(f"operation: {error}") from error
             metadata = {**(metadata or {}), grants.GRANT: to_builtins(grant)}
-        return self._status(TaskState.AUTH_REQUIRED, content, metadata)
+        return self._new(self._status(TaskState.AUTH_REQUIRED, content, metadata))
 
     @property
     def approval(self) -> Approval | None:
@@ -348,21 +353,20 @@ class Turn:
 
     def complete(self, content: Any = None, *, metadata: Metadata | None = None) -> Event:
         """The task is done. A handler that simply ends means the same."""
-        return self._status(TaskState.COMPLETED, content, metadata)
+        return self._new(self._status(TaskState.COMPLETED, content, metadata))
 
     def reject(self, content: Any = None, *, metadata: Metadata | None = None) -> Event:
         """The agent will not do this."""
-        return self._status(TaskState.REJECTED, content, metadata)
+        return self._new(self._status(TaskState.REJECTED, content, metadata))
 
     def fail(self, content: Any = None, *, metadata: Metadata | None = None) -> Event:
         """The agent could not do this."""
-        return self._status(TaskState.FAILED, content, metadata)
+        return self._new(self._status(TaskState.FAILED, content, metadata))
 
     def reply(self, content: Any, *, metadata: Metadata | None = None) -> Event:
         """A direct answer. Without a task if the handler was declared with `reply=True` and has
         said nothing before; else it is the message of the completed task."""
-        message = self._message(content, metadata)
-        return Reply(replace(message, task_id=""))
+        return self._new(self._reply(content, metadata))
 
     def artifact(
         self,
@@ -374,6 +378,68 @@ class Turn:
         metadata: Metadata | None = None,
     ) -> Event:
         """A whole result."""
+        return self._new(self._artifact(content, name, description, id, metadata))
+
+    def write(self, content: Any, *, name: str = "", id: str = "", last: bool = False) -> Event:
+        """The next piece of a result that is streamed; each name is an artifact of its own."""
+        return self._new(self._piece(content, name, id, last))
+
+    def leave(self, name: str) -> None:
+        """The run is over. (Turn and run know each other; parted, they need no collector.)"""
+        self._run = Over(name)
+
+    # -- what a value means
+
+    def events(self, value: Any) -> Sequence[Event]:
+        """What a yielded or emitted value says: events as they are, text as a piece of the
+        streamed artifact, anything else as `result` has it."""
+        if isinstance(value, TaskArtifactUpdateEvent | TaskStatusUpdateEvent | Reply):
+            self.handed_over(value)
+            return (value,)
+        if isinstance(value, str):
+            return (self._piece(value),)
+        return self.result(value)
+
+    def result(self, value: Any) -> Sequence[Event]:
+        """What a returned value says. The table is in the documentation."""
+        match value:
+            case None:
+                return ()
+            case TaskArtifactUpdateEvent() | TaskStatusUpdateEvent() | Reply():
+                self.handed_over(value)
+                return (value,)
+            case Message():
+                return (self._reply(value, None),)
+            case Artifact():
+                return (self._whole(value),)
+            case [Artifact(), *_] if all(isinstance(item, Artifact) for item in value):
+                return tuple(self._whole(item) for item in value)
+            case _:
+                return (self._artifact(value),)
+
+    def handed_over(self, event: Event) -> None:
+        """An event was yielded, emitted or returned."""
+        self.handed_count += 1
+        if self.made:
+            hand_over(self.made, event, noted=self.made_count <= MOST)
+
+    # -- making events
+
+    def _new(self, event: Event) -> Event:
+        """An event that the handler makes, by the method that calls this."""
+        self.made_count += 1
+        if self.made is not None and self.made_count <= MOST:
+            note(self.made, event, depth=2)
+        return event
+
+    def _artifact(
+        self,
+        content: Any,
+        name: str = "",
+        description: str = "",
+        id: str = "",
+        metadata: Metadata | None = None,
+    ) -> Event:
         event = TaskArtifactUpdateEvent(
             task_id=self.task.id,
             context_id=self.task.context_id,
@@ -391,8 +457,7 @@ class Turn:
         self.sound = event if plain and metadata is None else None
         return event
 
-    def write(self, content: Any, *, name: str = "", id: str = "", last: bool = False) -> Event:
-        """The next piece of a result that is streamed; each name is an artifact of its own."""
+    def _piece(self, content: Any, name: str = "", id: str = "", last: bool = False) -> Event:
         parts = _parts(content)
         key = ("id", id) if id else ("name", name)
         known = self._streams.get(key)
@@ -414,37 +479,6 @@ class Turn:
         self.sound = event if plain else None
         return event
 
-    def leave(self, name: str) -> None:
-        """The run is over. (Turn and run know each other; parted, they need no collector.)"""
-        self._run = Over(name)
-
-    # -- what a value means
-
-    def events(self, value: Any) -> Sequence[Event]:
-        """What a yielded or emitted value says: events as they are, text as a piece of the
-        streamed artifact, anything else as `result` has it."""
-        if isinstance(value, TaskArtifactUpdateEvent | TaskStatusUpdateEvent | Reply):
-            return (value,)
-        if isinstance(value, str):
-            return (self.write(value),)
-        return self.result(value)
-
-    def result(self, value: Any) -> Sequence[Event]:
-        """What a returned value says. The table is in the documentation."""
-        match value:
-            case None:
-                return ()
-            case TaskArtifactUpdateEvent() | TaskStatusUpdateEvent() | Reply():
-                return (value,)
-            case Message():
-                return (self.reply(value),)
-            case Artifact():
-                return (self._whole(value),)
-            case [Artifact(), *_] if all(isinstance(item, Artifact) for item in value):
-                return tuple(self._whole(item) for item in value)
-            case _:
-                return (self.artifact(value),)
-
     def _whole(self, artifact: Artifact) -> Event:
         return TaskArtifactUpdateEvent(
             task_id=self.task.id,
@@ -457,6 +491,9 @@ class Turn:
         # A function of turn and ordinal: a second attempt replaces what the first one wrote.
         self._count += 1
         return f"{self._number}.{self._count}"
+
+    def _reply(self, content: Any, metadata: Metadata | None) -> Event:
+        return Reply(replace(self._message(content, metadata), task_id=""))
 
     def _status(self, state: TaskState, content: Any, metadata: Metadata | None) -> Event:
         message = None if content is None else self._message(content, None)

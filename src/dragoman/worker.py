@@ -58,6 +58,8 @@ class Worker:
             None if metrics is None else metrics.append.at().observe
         )
         """Is told how long an append took, if anybody wants to know."""
+        self.raised: Callable[[BaseException], None] | None = None
+        """Is told what handlers raise and do wrong, if a test wants to know."""
         self._waits = {} if metrics is None else {key: metrics.claim.at(key) for key in agents}
         self.store = store
         self.bell = bell
@@ -127,6 +129,10 @@ class Worker:
         tasks = [run.task for run in self.runs.values()]
         if tasks:
             await asyncio.wait(tasks, timeout=min(grace, patience))
+        # however short the drain is, who is canceled has the grace of that
+        canceled = [run.task for run in self.runs.values() if run.reason == "cancel"]
+        if canceled:
+            await asyncio.wait(canceled, timeout=patience)
         if left := list(self.runs.values()):
             back = [asyncio.ensure_future(self.hand_back(run)) for run in left]
             _, hanging = await asyncio.wait(back, timeout=patience)

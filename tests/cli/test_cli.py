@@ -660,6 +660,19 @@ def test_passwords_are_masked(here: Path) -> None:
 
 
 @pytest.mark.clause("errors.logged")
+@pytest.mark.parametrize(
+    ("arguments", "where"),
+    [((), "sqlite:///echo.db"), (("--store", "memory:"), "memory:")],
+)
+def test_turns_that_nobody_could_run_are_not_accepted(
+    here: Path, arguments: tuple[str, ...], where: str
+) -> None:
+    said = refused(run(here, "serve", "booking:agent", "--workers", "0", *arguments))
+    assert said.startswith("dragoman: workers: with 0, other processes run the turns")
+    assert f"they cannot reach {where};" in said
+    assert "--store postgresql://" in said
+
+
 def test_logs_for_machines(here: Path) -> None:
     arguments = ("--log-format", "json", "--access-log", *SHORT)
     with serving(here, "booking:agent", *arguments, TZ="Asia/Kathmandu") as served:
@@ -692,7 +705,7 @@ def test_logs_for_people(here: Path) -> None:
         served.until(task, "FAILED")
         assert served.end() == 0
         assert f"task={task}" in served.text()
-        assert "correlation=" in served.text()
+        assert "handler answer raised ValueError; correlation id " in served.text()
         assert "ValueError: secret inside" in served.text()
 
 

@@ -24,7 +24,7 @@ from dragoman.client import (
     Unreachable,
 )
 from dragoman.errors import InvalidParams
-from dragoman.testing import Faulty, Recorder, Replay, talking
+from dragoman.testing import Faulty, Recorder, Replay, rehearse, talking
 from dragoman.types import (
     APIKeySecurityScheme,
     AuthenticationInfo,
@@ -71,6 +71,53 @@ async def test_talking_ends_with_the_block() -> None:
     with pytest.raises(RuntimeError, match="not open"):
         await client.send("hello")
     assert "hello" not in agent.runs  # type: ignore[attr-defined]
+
+
+class Unlucky(Exception):
+    """What the handler below raises."""
+
+
+def unlucky() -> Agent:
+    """An agent that fails unless it is asked nicely."""
+    agent = Agent("Unlucky", description="Fails.")
+
+    @agent.handler
+    async def answer(turn: Turn) -> str:
+        if turn.text != "please":
+            raise Unlucky(turn.text)
+        return "well"
+
+    return agent
+
+
+async def test_what_a_handler_raised_is_carried() -> None:
+    told = await rehearse(unlucky(), "now")
+    assert (told.state, str(told.error)) == (TaskState.FAILED, "now")
+    assert isinstance(told.error, Unlucky)
+    assert (await rehearse(unlucky(), "please")).error is None
+    async with talking(unlucky()) as client:
+        assert client.error is None
+        await client.send("first")
+        await client.send("please")
+        await client.send("second")
+        assert isinstance(client.error, Unlucky)
+        assert [str(error) for error in client.errors] == ["first", "second"]
+
+
+async def test_a_strict_test_raises_it() -> None:
+    assert (await rehearse(unlucky(), "please", strict=True)).text == "well"
+    with pytest.raises(Unlucky, match="now") as raised:
+        await rehearse(unlucky(), "now", "not reached", strict=True)
+    assert raised.traceback[-1].name == "answer"
+    async with talking(unlucky(), strict=True) as client:
+        assert (await client.send("please")).text == "well"
+    with pytest.raises(Unlucky, match="now"):
+        async with talking(unlucky(), strict=True) as client:
+            assert (await client.send("now")).state is TaskState.FAILED
+    with pytest.raises(Unlucky, match="now") as raised:  # also where the test fails for it
+        async with talking(unlucky(), strict=True) as client:
+            assert (await client.send("now")).state is TaskState.COMPLETED
+    assert isinstance(raised.value.__cause__, AssertionError)
 
 
 # ---- writing down and playing back ---------------------------------------------------------

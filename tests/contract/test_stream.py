@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from dragoman import App
+from dragoman import Agent, App, Turn
+from dragoman.bindings import sse
 from dragoman.caller import Scope
 from dragoman.client import Client
 from dragoman.dialects import v1_0
-from dragoman.events import RESUME
+from dragoman.events import RESUME, Entry
 from dragoman.store import Record
 from dragoman.stores.memory import MemoryStore
 from dragoman.types import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
@@ -139,6 +142,56 @@ async def test_an_event_is_encoded_once_for_all_of_its_readers(
         assert kinds(await follower) == ["task", "artifactUpdate", "statusUpdate"]
     assert len([e for e in encoded if isinstance(e, TaskArtifactUpdateEvent)]) == 1
     assert len([e for e in encoded if isinstance(e, TaskStatusUpdateEvent)]) == 2
+
+
+@pytest.mark.parametrize("metadata", [None, {"own": 1}], ids=["bare", "metadata"])
+async def test_one_that_tells_its_place_is_encoded_once_for_all_of_its_readers(
+    start: Start,
+    kind: type[Binding],
+    metadata: dict[str, Any] | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: Counter[int] = Counter()
+    once = sse.placed
+
+    def counted(entry: Entry, **how: Any) -> Any:
+        if not isinstance(entry.event, Task):
+            made[entry.number] += 1
+        return once(entry, **how)
+
+    agent = Agent("Relay", description="Tells a lot.")
+    agent.gate = asyncio.Event()  # type: ignore[attr-defined]
+
+    @agent.handler
+    async def relay(turn: Turn) -> AsyncIterator[Any]:
+        yield turn.working()
+        await agent.gate.wait()  # type: ignore[attr-defined]
+        for number in range(20):
+            yield turn.artifact(str(number), id=str(number))
+            yield turn.working(metadata=metadata)
+
+    world = await start(agent=agent)
+    monkeypatch.setattr(sse, "placed", counted)
+    client = world.client(kind, A2A_Extensions=RESUME)
+    answer = await client.call(
+        "SendMessage", message=user("x"), configuration={"returnImmediately": True}
+    )
+    task = answer["task"]["id"]
+    await until(client, task, "WORKING")
+    followers = [asyncio.create_task(client.stream("SubscribeToTask", id=task)) for _ in range(5)]
+    while len(world.app.streams.open) < 5:
+        await asyncio.sleep(0.01)
+    world.gate.set()
+    found = [await follower for follower in followers]
+    assert all(one == found[0] for one in found[1:])
+    told = [next(iter(seen.event.values())) for seen in found[0]]
+    assert [each["metadata"][RESUME] for each in told] == [{"place": n} for n in range(2, 44)]
+    owns = [each["metadata"].get("own") for each in told if "status" in each][1:-1]
+    assert owns == [metadata and 1] * 20
+    assert len(told) == 42
+    if world.app.store.shared and metadata:
+        return  # readers of a database may have entries of their own
+    assert set(made.values()) <= {1}
 
 
 @pytest.mark.clause("subscribe.interrupted-task")

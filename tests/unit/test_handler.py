@@ -319,7 +319,7 @@ async def test_what_is_emitted_is_there_before_the_end() -> None:
         await asyncio.sleep(0)
         (own,) = await turn._run.related([turn.task.id])
         assert own.artifacts[0].text == "".join(f"{number} " for number in range(500))
-        assert own.status.state is TaskState.SUBMITTED
+        assert own.status.state is TaskState.WORKING
 
     assert (await run(early)).state is TaskState.COMPLETED
 

@@ -646,7 +646,7 @@ async def test_as_much_as_the_limit_is_not_too_much(way: Any) -> None:
     found = await run(way(*"abcde"), max_events=5)
     assert found.state is TaskState.COMPLETED
     assert found.text == "abcde"
-    assert len(found.events) == 6  # the rehearsal tells the end, too
+    assert len(found.events) == 7  # the rehearsal tells its state and the end, too
 
 
 async def test_the_end_may_be_what_is_too_much() -> None:

@@ -392,7 +392,10 @@ async def test_ids_are_a_function_of_turn_and_ordinal() -> None:
     found: list[list[str]] = []
 
     async def keep(turn: Turn) -> Any:
-        found.append([event.artifact.artifact_id for event in answer(turn)])
+        events = answer(turn)
+        found.append([event.artifact.artifact_id for event in events])
+        for event in events:
+            await turn.emit(event)
         return turn.ask("?")
 
     await rehearse(Seen(keep).agent, "one", "two")

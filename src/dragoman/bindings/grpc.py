@@ -21,7 +21,7 @@ from dragoman.bindings.access import GONE, AccessLine
 from dragoman.bindings.body import Arriving, Bodies, bulk
 from dragoman.bindings.endpoint import ANONYMOUS, Endpoint, origin
 from dragoman.bindings.headers import check_single
-from dragoman.bindings.sse import asking, current, formed, wrote
+from dragoman.bindings.sse import asking, current, formed, fresh_start, wrote
 from dragoman.caller import Call, Caller, Request
 from dragoman.dialects import protobuf, v1_0
 from dragoman.dialects.protobuf.speech import BARE, OLDER, SPEECHES, Speech
@@ -33,7 +33,7 @@ from dragoman.errors import (
     InvalidRequest,
     Unavailable,
 )
-from dragoman.events import RESUME, Entry, placed
+from dragoman.events import RESUME, Entry
 from dragoman.metrics import Metrics
 from dragoman.operations import Operation
 from dragoman.reader import Stream
@@ -509,11 +509,10 @@ class Flow:
         return await self._bodies.aside(encode)
 
     def _wire(self, entry: Entry, last: bool) -> bytes:
-        if not self._places:
-            return formed(self.speech, entry, last)
-        event = placed(entry, reset=self.stream.reset)
-        self.stream.reset = False
-        return self.speech.response(event, last)
+        if self._places and self.stream.reset:
+            self.stream.reset = False
+            return fresh_start(self.speech, entry, last)
+        return formed(self.speech, entry, last, places=self._places)
 
 
 async def _abort(inquiry: Inquiry, speech: Speech, error: A2AError) -> Any:

@@ -118,17 +118,28 @@ def wrote(metrics: Metrics, stream: Stream, entries: Sequence[Entry]) -> None:
         metrics.lag.at().observe(max(lag, 0.0))
 
 
-def formed(dialect: Form, entry: Entry, last: bool) -> bytes:
-    """The entry as this dialect streams it, encoded once for all readers of the form."""
+def formed(dialect: Form, entry: Entry, last: bool, *, places: bool = False) -> bytes:
+    """The entry as this dialect streams it, encoded once for all readers of the form. With
+    `places` it tells its place, for readers that activated our extension."""
+    if places and dialect is v1_0 and (wire := v1_0.with_place(entry)) is not None:
+        return wire
     if not dialect.FORM:
-        return dialect.response(entry.event, last)
+        return dialect.response(placed(entry) if places else entry.event, last)
     if entry.forms is None:
         entry.forms = {}
     form = f"{dialect.FORM} last" if last else dialect.FORM
+    if places:
+        form += " placed"
     wire = entry.forms.get(form)
     if wire is None:
-        wire = entry.forms[form] = dialect.response(entry.event, last)
+        event = placed(entry) if places else entry.event
+        wire = entry.forms[form] = dialect.response(event, last)
     return wire
+
+
+def fresh_start(dialect: Form, entry: Entry, last: bool) -> bytes:
+    """The first entry of a stream whose place is not to be had; it is one reader's alone."""
+    return dialect.response(placed(entry, reset=True), last)
 
 
 def asking(entry: Entry, final: Entry | None) -> Entry | None:
@@ -263,13 +274,13 @@ class Pour:
                 await self._send(self._alive)
 
     def _frame(self, entry: Entry, last: bool) -> bytes | None:
-        if self._places:
-            wire = self._dialect.response(placed(entry, reset=self.stream.reset), last)
+        if self._places and self.stream.reset:
             self.stream.reset = False
-        elif self._dialect is v1_0:
+            wire = fresh_start(self._dialect, entry, last)
+        elif self._dialect is v1_0 and not self._places:
             wire = entry.wire if entry.wire is not None else v1_0.streamed(entry)
         else:
-            wire = formed(self._dialect, entry, last)
+            wire = formed(self._dialect, entry, last, places=self._places)
         if not wire:
             return None
         return b"id: %b:%d\ndata: %b%b%b\n\n" % (

@@ -105,12 +105,18 @@ def build(names: Sequence[str], options: Options) -> App:
     if settings.port and settings.grpc_port == settings.port:
         raise UsageError(f"grpc_port: {settings.port} is the port of HTTP; gRPC has its own")
     try:
-        if not apps:
-            return App(*agents, settings=settings)
-        apps[0].reconfigure(settings)
+        app = apps[0] if apps else App(*agents, settings=settings)
+        if apps:
+            app.reconfigure(settings)
     except (AgentError, ValueError) as error:
         raise UsageError(str(error)) from None
-    return apps[0]
+    if not settings.workers and not app.store.shared:
+        where = settings.masked()["store"]
+        raise UsageError(
+            f"workers: with 0, other processes run the turns, and they cannot reach {where}; use "
+            "--store postgresql://…, or leave --workers out"
+        )
+    return app
 
 
 def load(name: str) -> Agent | App:

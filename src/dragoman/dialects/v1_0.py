@@ -12,7 +12,7 @@ from dragoman.dialects.protojson import decoder as decoder
 from dragoman.dialects.protojson import parse as parse
 from dragoman.dialects.protojson import unbroken
 from dragoman.errors import A2AError
-from dragoman.events import Entry, Reply
+from dragoman.events import RESUME, Entry, Reply
 from dragoman.types import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 
 FORM = "1.0"
@@ -20,6 +20,7 @@ FORM = "1.0"
 encode = msgspec.json.Encoder().encode
 
 
+_RESUME = RESUME.encode()
 _NAMES: dict[type, bytes] = {
     TaskArtifactUpdateEvent: b"artifactUpdate",
     TaskStatusUpdateEvent: b"statusUpdate",
@@ -44,6 +45,17 @@ def response(event: object, last: bool = False) -> bytes:
     else:
         return b""
     return unbroken(wire)
+
+
+def with_place(entry: Entry) -> bytes | None:
+    """The entry as a `StreamResponse` that tells its place, made of the bytes that all readers
+    share; None if it has metadata, which must be encoded with the place."""
+    event, wire = entry.event, streamed(entry)
+    if not isinstance(event, Task | TaskStatusUpdateEvent | TaskArtifactUpdateEvent):
+        return wire
+    if event.metadata is not None or not wire.endswith(b"}}"):
+        return None
+    return b'%b,"metadata":{"%b":{"place":%d}}}}' % (wire[:-2], _RESUME, entry.number)
 
 
 def problem(error: A2AError) -> dict[str, Any]:

@@ -51,6 +51,9 @@ from dragoman.types import TaskState, TaskStatusUpdateEvent
 class MemoryStore:
     """The store without a disk."""
 
+    url = "memory:"
+    shared = False
+
     def __init__(self, *, max_tasks: int = 50_000, task_age: float = 24 * 3600.0) -> None:
         self.id = uuid.uuid4().hex
         self.unreadable: Mapping[str, int] = dict.fromkeys(KINDS, 0)

@@ -14,6 +14,7 @@ from dragoman.bells.memory import MemoryBell
 from dragoman.caller import Call, Caller
 from dragoman.events import Entry, Event, Received, Reply
 from dragoman.lifecycle import apply
+from dragoman.made import EventNotYielded
 from dragoman.reader import Closing
 from dragoman.service import Service
 from dragoman.settings import Settings
@@ -32,6 +33,8 @@ class Rehearsal(Struct, frozen=True):
     """The task that came of it; None after a direct reply."""
     message: Message | None
     """The direct reply, if it was one."""
+    error: BaseException | None = None
+    """What the handler raised, if it did; the task only says its type."""
 
     @property
     def state(self) -> TaskState | None:
@@ -86,16 +89,21 @@ async def rehearse(
     skill: str = "",
     caller: Caller | None = None,
     state: Any = None,
+    strict: bool = False,
     **settings: Any,
 ) -> Rehearsal:
     """Give an agent one message after the other (a text, data, parts or a message), as turns of
-    one task, and tell what it did. `state` stands for what its lifespan yields."""
+    one task, and tell what it did. `state` stands for what its lifespan yields. What the handler
+    raises is the `error` of the rehearsal; with `strict` it is raised here. EventNotYielded if it
+    made an event and did not hand it over."""
     agent.check()
     chosen = Settings(**{"watchdog": 0.0, **settings})
     store, bell = MemoryStore(), MemoryBell()
     service = Service(agent, store, bell, chosen, Closing())
     worker = Worker({agent.key: agent}, store, bell, chosen)
     worker.states[agent.key] = state
+    errors: list[BaseException] = []
+    worker.raised = errors.append
     call = Call(caller or Caller())
     task = ""
     scope = service._scope("", call)
@@ -106,11 +114,19 @@ async def rehearse(
         task = accepted.head.id
         for claim in await store.claim([agent.key], worker.id, chosen.lease, 1):
             await worker.begin(claim).task
+        if (error := fault(errors, strict)) is not None:
+            raise error
     entries = await store.read(scope, task, 0, 2 * chosen.max_events + 100)
-    return _told(entries or (), await store.load(scope, task))
+    error = errors[0] if errors else None
+    return _told(entries or (), await store.load(scope, task), error)
 
 
-def _told(entries: Sequence[Entry], record: Any) -> Rehearsal:
+def fault(errors: Sequence[BaseException], strict: bool) -> BaseException | None:
+    """The first of these that must fail a test: any if it is strict, else a forgotten `yield`."""
+    return next((e for e in errors if strict or isinstance(e, EventNotYielded)), None)
+
+
+def _told(entries: Sequence[Entry], record: Any, error: BaseException | None) -> Rehearsal:
     events = [e.event for e in entries if not isinstance(e.event, Received | Task)]
     reply = next((event.message for event in events if isinstance(event, Reply)), None)
-    return Rehearsal(events, record.task if record and reply is None else None, reply)
+    return Rehearsal(events, record.task if record and reply is None else None, reply, error)

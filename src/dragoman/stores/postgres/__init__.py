@@ -105,6 +105,8 @@ class Duplicate(msgspec.Struct, frozen=True):
 class PostgresStore:
     """The store in a database that others use as well."""
 
+    shared = True
+
     def __init__(
         self,
         url: str,
@@ -116,6 +118,7 @@ class PostgresStore:
         migrate: bool = True,
     ) -> None:
         self.id = ""
+        self.url = url
         self.keep = keep
         """How long a task is kept after its end; 0 is for ever."""
         self.max_task = max_task

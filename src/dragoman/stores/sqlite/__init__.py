@@ -79,6 +79,8 @@ KNOWN = 10_000
 class SqliteStore:
     """The store in a file."""
 
+    shared = False
+
     def __init__(
         self,
         path: str | Path,
@@ -90,6 +92,7 @@ class SqliteStore:
         driver: Driver = STANDARD,
     ) -> None:
         self.path = Path(path)
+        self.url = f"sqlite:///{path}"
         self.id = ""
         self.synchronous = synchronous
         self.keep = keep
