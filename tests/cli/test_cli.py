@@ -616,7 +616,6 @@ def test_passwords_are_masked(here: Path) -> None:
 # ---- logs ----------------------------------------------------------------------------------
 
 
-@pytest.mark.clause("errors.logged")
 @pytest.mark.parametrize(
     ("arguments", "where"),
     [((), "sqlite:///echo.db"), (("--store", "memory:"), "memory:")],
@@ -630,6 +629,7 @@ def test_turns_that_nobody_could_run_are_not_accepted(
     assert "--store postgresql://" in said
 
 
+@pytest.mark.clause("errors.logged")
 def test_logs_for_machines(here: Path) -> None:
     arguments = ("--log-format", "json", "--access-log", *SHORT)
     with serving(here, "booking:agent", *arguments) as served:
