@@ -613,9 +613,6 @@ def test_passwords_are_masked(here: Path) -> None:
     assert "hunter2" not in run(here, "serve", "booking:agent", "--store", store).stderr
 
 
-# ---- logs ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("arguments", "where"),
     [((), "sqlite:///echo.db"), (("--store", "memory:"), "memory:")],
@@ -627,6 +624,9 @@ def test_turns_that_nobody_could_run_are_not_accepted(
     assert said.startswith("dragoman: workers: with 0, other processes run the turns")
     assert f"they cannot reach {where};" in said
     assert "--store postgresql://" in said
+
+
+# ---- logs ----------------------------------------------------------------------------------
 
 
 @pytest.mark.clause("errors.logged")
