@@ -656,10 +656,6 @@ def test_passwords_are_masked(here: Path) -> None:
     assert "hunter2" not in run(here, "serve", "booking:agent", "--store", store).stderr
 
 
-# ---- logs ----------------------------------------------------------------------------------
-
-
-@pytest.mark.clause("errors.logged")
 @pytest.mark.parametrize(
     ("arguments", "where"),
     [((), "sqlite:///echo.db"), (("--store", "memory:"), "memory:")],
@@ -673,6 +669,10 @@ def test_turns_that_nobody_could_run_are_not_accepted(
     assert "--store postgresql://" in said
 
 
+# ---- logs ----------------------------------------------------------------------------------
+
+
+@pytest.mark.clause("errors.logged")
 def test_logs_for_machines(here: Path) -> None:
     arguments = ("--log-format", "json", "--access-log", *SHORT)
     with serving(here, "booking:agent", *arguments, TZ="Asia/Kathmandu") as served:
