@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import typing
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -134,8 +134,14 @@ def large(value: Any) -> bool:
     elif kind is Part:
         parts = (value,)
     elif kind is list:
-        return any(map(large, value))
+        parts = [part for item in value for part in _parts(item)]
     return sum(len(part.text or part.raw or "") for part in parts) > SMALL
+
+
+def _parts(item: Any) -> Sequence[Part]:
+    if type(item) is Artifact:
+        return item.parts
+    return (item,) if type(item) is Part else ()
 
 
 def _begin(sink: Sink, call: Callable[..., Any], args: list[Any]) -> Any:

@@ -298,7 +298,8 @@ class Http03(Http):
 
     def _failed(self, status: int, body: dict[str, Any]) -> Failed:
         assert body.keys() == {"code", "type", "message"}
-        reason = TRANSPORT.get(status) or REASONS[body["code"]]
+        code = body["code"]  # of an event, it is all that there is
+        reason = TRANSPORT.get(status) or TRANSPORT.get(code) or REASONS[code]
         words = renamed(body["message"])
         at = re.match(r"([\w.\[\]-]+): ", words) if reason == "INVALID_PARAMS" else None
         return Failed(reason, words, [at[1]] if at else [], {}, body["code"], status)

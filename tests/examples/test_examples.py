@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import httpx
@@ -138,7 +139,9 @@ async def test_the_travel_agent_takes_a_direct_answer(monkeypatch: pytest.Monkey
         ("fail", TaskState.FAILED, "No seats"),
     ],
 )
-async def test_the_delegation_in_the_docs(how: str, state: TaskState, text: str) -> None:
+async def test_the_delegation_in_the_docs(
+    how: str, state: TaskState, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flights = Agent("Flights", description="Books, or does not.")
 
     @flights.handler(reply=True)
@@ -151,7 +154,10 @@ async def test_the_delegation_in_the_docs(how: str, state: TaskState, text: str)
     (code,) = re.findall(r"```python\n(.*?)```", page.partition("\n## ")[0], re.DOTALL)
     agent = Agent("Trips", description="Plans trips.")
     async with serving(App(flights)) as url:
-        exec(code.replace("https://flights.example", url), {"agent": agent, "Turn": Turn})
+        booking = ModuleType("booking")
+        booking.agent = agent  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "booking", booking)
+        exec(code.replace("https://flights.example", url), {})
         told = await rehearse(agent, how)
     assert (told.state, told.text) == (state, text)
 

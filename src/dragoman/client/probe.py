@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from dragoman import clock
 from dragoman.client.binding import BINDINGS, Order, minor
 from dragoman.client.dialling import NotAllowed
-from dragoman.client.discovery import Document, decode, interfaces
+from dragoman.client.discovery import Document, interfaces, read
 from dragoman.client.engine import Engine, Unreachable
 from dragoman.client.shape import Finding
 from dragoman.dialects import v1_0
@@ -40,10 +40,10 @@ async def probe(
     """What there is to say of the interfaces of a card, dialled through this engine, which can
     speak these bindings; nothing of a card that no client can read."""
     try:
-        card = decode(document.body, document.url)
+        raw = v1_0.parse(document.body)
+        card = read(raw, document.url).card
     except A2AError:
         return []
-    raw = v1_0.parse(document.body)
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def one(interface: AgentInterface) -> Finding | None:
