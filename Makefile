@@ -27,7 +27,7 @@ demo: $(STAMP)
 	@$(BIN)/dragoman demo $(if $(ONCE),--once)
 
 test: check
-	$(BIN)/python -m pytest -n 3 --dist loadfile -rs
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -rs
 
 docs: $(STAMP)
 	$(BIN)/python -m pytest -rs tests/unit/test_docs.py tests/unit/test_pages.py tests/examples

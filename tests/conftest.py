@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -11,6 +13,38 @@ import pytest
 from tests.services import Missing, Nats, Postgres, Redis, Server
 
 Kind = TypeVar("Kind", bound=Server)
+
+ROOT = Path(__file__).parent
+LONGEST = (
+    "faults/cluster",
+    "security/neighbours",
+    "faults/crash",
+    "security/test_pipelining",
+    "security/test_large",
+    "security/test_slow",
+    "security/test_leaks",
+    "security/fuzz",
+    "unit/test_store",
+    "unit/test_plans",
+    "unit/test_postgres",
+    "interop",
+    "package",
+    "cli",
+)
+"""Where the tests are that take longest: they begin first, so that no process is left alone with
+them in the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first, and then those with the most tests."""
+    counts = Counter(item.path for item in items)
+
+    def place(item: pytest.Item) -> tuple[int, int, str]:
+        path = item.path.relative_to(ROOT).as_posix()
+        ranks = (n for n, prefix in enumerate(LONGEST) if path.startswith(prefix))
+        return next(ranks, len(LONGEST)), -counts[item.path], path
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")
