@@ -12,7 +12,7 @@ from a2a.compat.v0_3 import conversions, proto_utils
 from a2a.compat.v0_3 import types as reference
 from a2a.types import a2a_pb2 as pb
 from google.protobuf import json_format
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -55,6 +55,7 @@ def test_rpc_and_back(kind: type[Wire], data: st.DataObject) -> None:
 @given(data=st.data())
 def test_asked_in_proto_json_and_back(kind: type[Wire], data: st.DataObject) -> None:
     value = data.draw(values(kind))
+    assume(getattr(value, "id", "") != "None")  # what the Python SDK writes where there is none
     found = proto.JSON.convert(kind, json.loads(proto.ask(value)))
     assert document(found) == document(carried(value, proto=True))
 
