@@ -18,12 +18,10 @@ from typing import Any
 
 import asyncpg
 
-from dragoman import clock
-from dragoman.caller import Caller, Scope
-from dragoman.events import Entry, Received
-from dragoman.store import Draft
-from dragoman.stores.postgres import PostgresStore
-from dragoman.types import (
+from dragoman.model import clock
+from dragoman.model.caller import Caller, Scope
+from dragoman.model.events import Entry, Received
+from dragoman.model.types import (
     Artifact,
     Message,
     Part,
@@ -33,6 +31,8 @@ from dragoman.types import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
+from dragoman.stores.postgres import PostgresStore
+from dragoman.stores.store import Draft
 
 SCOPE = Scope("agent", "tenant", "owner")
 GROUP = 256

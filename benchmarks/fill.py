@@ -13,15 +13,11 @@ from typing import Any
 
 from benchmarks import wire
 from benchmarks.servers import script
-from dragoman import clock
-from dragoman.caller import Caller, Scope
-from dragoman.events import Entry, Received
-from dragoman.lifecycle import birth
-from dragoman.store import Draft
-from dragoman.stores.sqlite.driver import STANDARD, prepare
-from dragoman.stores.sqlite.ledger import Ledger
-from dragoman.stores.sqlite.schema import MIGRATIONS, migrate
-from dragoman.types import (
+from dragoman.model import clock
+from dragoman.model.caller import Caller, Scope
+from dragoman.model.events import Entry, Received
+from dragoman.model.lifecycle import birth
+from dragoman.model.types import (
     Artifact,
     Message,
     Part,
@@ -31,6 +27,10 @@ from dragoman.types import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
+from dragoman.stores.sqlite.driver import STANDARD, prepare
+from dragoman.stores.sqlite.schema import MIGRATIONS, migrate
+from dragoman.stores.sqlite.transaction import Transaction
+from dragoman.stores.store import Draft
 
 SCOPE = Scope("echo")
 WAITING, CONTEXT = 10, 100
@@ -68,19 +68,19 @@ def fill(path: Path, tasks: int) -> None:
     prepare(db, synchronous="off")
     db.execute("PRAGMA cache_size = -200000")
     migrate(db)
-    ledger = Ledger(db, max_task=1 << 30)
+    transaction = Transaction(db, max_task=1 << 30)
     for first in range(0, tasks, GROUP):
-        ledger.begin()
+        transaction.begin()
         for number in range(first, min(first + GROUP, tasks)):
-            ledger.touch(row(ledger, number))
-        ledger.commit()
+            transaction.touch(row(transaction, number))
+        transaction.commit()
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     db.close()
     draft.rename(path)
 
 
-def row(ledger: Any, number: int) -> Any:
-    """A row of a ledger, of whichever store, with its log."""
+def row(transaction: Any, number: int) -> Any:
+    """A row of a transaction, of whichever store, with its log."""
     id, group = task(number), context(number)
     at = clock.stamp(BEGAN + number / 1000)
     message = Message(
@@ -91,7 +91,7 @@ def row(ledger: Any, number: int) -> Any:
         context_id=group,
     )
     received = Received(message=message, caller=Caller(), at=at, skill="echo")
-    row = ledger.add(SCOPE, Draft(task=id, received=received, new=True))
+    row = transaction.add(SCOPE, Draft(task=id, received=received, new=True))
     row.receive(received)
     turn = row.take("fill", 1.0)
     claim = row.claim(birth(received), received)

@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncpg
 
 from benchmarks import fill
-from dragoman.stores.postgres.ledger import NAMES, Ledger
 from dragoman.stores.postgres.schema import BLOCK, migrate
+from dragoman.stores.postgres.transaction import NAMES, Transaction
 
 FIRST = 2
 """One that waits, and one that is completed."""
@@ -44,12 +44,12 @@ FROM copied JOIN task ON task.key = copied.key GROUP BY 1, 2, 3, 4
 
 async def _first(db: asyncpg.Connection) -> None:
     """Write the first of each kind."""
-    ledger = Ledger(max_task=1 << 30, shard=0)
-    await ledger.keys(db, FIRST)
-    ledger.now = float(fill.BEGAN)
+    transaction = Transaction(max_task=1 << 30, shard=0)
+    await transaction.keys(db, FIRST)
+    transaction.now = float(fill.BEGAN)
     for number in range(FIRST):
-        ledger.touch(fill.row(ledger, number))
-    sql, values, _ = ledger.statement()
+        transaction.touch(fill.row(transaction, number))
+    sql, values, _ = transaction.statement()
     await db.fetch(sql, *values)
 
 

@@ -3,17 +3,17 @@
 import asyncio
 
 from dragoman import TaskState
-from dragoman.testing import rehearse
+from dragoman.testing import run_handler
 from examples.asking import agent
 
 
 async def main() -> None:
     """Two turns of one task, and what came of them."""
-    first = await rehearse(agent, "A shirt please")
+    first = await run_handler(agent, "A shirt please")
     assert first.state is TaskState.INPUT_REQUIRED
     print("asked:", first.text)
 
-    both = await rehearse(agent, "A shirt please", "M")
+    both = await run_handler(agent, "A shirt please", "M")
     assert both.task is not None
     print("events:", [type(event).__name__ for event in both.events])
     print("made:", both.task.artifacts[0].parts[0].data)

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import httpx
 
 from dragoman import Agent, App, Message, Turn
-from dragoman.caller import Scope
 from dragoman.dialects import v1_0
+from dragoman.model.caller import Scope
 from dragoman.security.egress import Egress
-from dragoman.store import Line
+from dragoman.stores.store import WebhookCursor
 from tests.listening import Visit, listening
 
 PATIENCE = 10.0
@@ -201,14 +201,16 @@ class Sender:
                     return found
                 await asyncio.sleep(0.005)
 
-    async def lines(self, ready: Callable[[Sequence[Line]], Any], **which: Any) -> Sequence[Line]:
+    async def lines(
+        self, ready: Callable[[Sequence[WebhookCursor]], Any], **which: Any
+    ) -> Sequence[WebhookCursor]:
         """The lines that are behind, once they are as they should be."""
         async with asyncio.timeout(PATIENCE):
             while not ready(found := await self.store.lines(1000, **which)):
                 await asyncio.sleep(0.005)
         return found
 
-    async def parked(self, number: int = 1) -> Sequence[Line]:
+    async def parked(self, number: int = 1) -> Sequence[WebhookCursor]:
         """The lines that were given up, once they are so many."""
         return await self.lines(lambda lines: len(lines) == number, parked=True)
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import uvicorn
 
-from dragoman.app import App
 from dragoman.cli import serve
 from dragoman.cli.server import Server
+from dragoman.server.app import App
 
 BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC")
 """The setting `bindings` of a card that lists all of them."""

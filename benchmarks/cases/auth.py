@@ -22,9 +22,9 @@ async def run(bench: Bench) -> None:
     except ImportError:
         bench.note("auth: not measured; it needs `pip install 'dragoman[crypto]'`")
         return
-    from dragoman.caller import Request
+    from dragoman.model.caller import Request
     from dragoman.security import AllOf, ApiKey, Bearer
-    from dragoman.security.schemes import Gate
+    from dragoman.security.schemes import Authenticator
 
     keys = {
         "RS256": RSAKey.generate_key(2048, parameters={"kid": "RS256"}),
@@ -54,16 +54,22 @@ async def run(bench: Bench) -> None:
     count = 2_000 if bench.quick else 20_000
     cold = 200 if bench.quick else 1_000
     known = {"x-key": "secret 7"}
-    works: dict[str, tuple[Callable[[], Gate], list[Request]]] = {
-        "warm": (lambda: Gate(bearer()), [request(**shown)] * count),
-        "key": (lambda: Gate(key()), [request(**known)] * count),
-        "allof": (lambda: Gate([AllOf(bearer(), key())]), [request(**shown, **known)] * count),
-        "anyof": (lambda: Gate([bearer("issuer"), key("keys")]), [request(**known)] * count),
+    works: dict[str, tuple[Callable[[], Authenticator], list[Request]]] = {
+        "warm": (lambda: Authenticator(bearer()), [request(**shown)] * count),
+        "key": (lambda: Authenticator(key()), [request(**known)] * count),
+        "allof": (
+            lambda: Authenticator([AllOf(bearer(), key())]),
+            [request(**shown, **known)] * count,
+        ),
+        "anyof": (
+            lambda: Authenticator([bearer("issuer"), key("keys")]),
+            [request(**known)] * count,
+        ),
     }
     for name in keys:
         tokens = [token(name, number) for number in range(cold)]
         asked = [request(authorization=f"Bearer {each}") for each in tokens]
-        works[f"cold{name}"] = (lambda: Gate(bearer()), asked)
+        works[f"cold{name}"] = (lambda: Authenticator(bearer()), asked)
     for number in range(bench.rounds):
         for name, (gate, requests) in works.items():
             bench.progress(f"auth.{name}: round {number + 1} of {bench.rounds}")

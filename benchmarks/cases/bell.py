@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Iterator
 from benchmarks.bench import Bench
 from benchmarks.measure import Process, pin_server
 from dragoman import bells
-from dragoman.bell import Bell
+from dragoman.bells.bell import Bell
 from tests.services import Missing, Nats, Postgres, Redis
 
 RATE = 500
@@ -115,10 +115,10 @@ async def _listen(url: str, count: int) -> None:
 
     async with _ringing(url) as bell:
         for number in range(count):
-            bell.ears.hook(lambda number=number: hear(number), f"bench:{number}")  # type: ignore[misc]
-        with bell.ears.listen(END) as ear:
+            bell.listeners.hook(lambda number=number: hear(number), f"bench:{number}")  # type: ignore[misc]
+        with bell.listeners.listen(END) as listener:
             print("ready", flush=True)
-            await ear.wait()
+            await listener.wait()
         print(json.dumps(heard), flush=True)
 
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from benchmarks.clients import driver
 from dragoman.client import Client
-from dragoman.types import TaskArtifactUpdateEvent, TaskState
+from dragoman.model.types import TaskArtifactUpdateEvent, TaskState
 
 
 class Dragoman:

@@ -2,21 +2,22 @@
 
 The flow of a request, and where to read on:
 
-    bytes → bindings/ → service.py → store.append → (bell) → worker.py → agent
-                                                                           │
-    bytes ← bindings/ ← reader.py  ← store.read   ← (bell) ←  store.append ┘
+    bytes → bindings/ → server/service.py → store.append → (bell) → server/worker.py → agent/
+                                                                                         │
+    bytes ← bindings/ ← server/reader.py  ← store.read   ← (bell) ← store.append ←───────┘
 
-`Agent` and `Turn` are what an author writes with, `App` serves agents under any ASGI server.
+The folders: `model/` has values and pure functions, `agent/` what authors write, `server/` the
+runtime, `stores/` and `bells/` the backends, `bindings/` and `dialects/` the protocol, `webhooks/`,
+`security/`, `telemetry/`, `client/`; `cli/`, `testing/`, `conformance/` and `demo/` stand beside
+them. `Agent` and `Turn` are what an author writes with, `App` serves agents under any ASGI server.
 """
 
 from dragoman._version import __version__ as __version__
-from dragoman.agent import Agent, AgentError
-from dragoman.app import App
-from dragoman.caller import Caller, Request
-from dragoman.errors import A2AError
-from dragoman.settings import Settings
-from dragoman.turn import Turn
-from dragoman.types import (
+from dragoman.agent.agent import Agent, AgentError
+from dragoman.agent.turn import Turn
+from dragoman.model.caller import Caller, Request
+from dragoman.model.errors import A2AError
+from dragoman.model.types import (
     AgentCard,
     AgentExtension,
     AgentProvider,
@@ -33,6 +34,8 @@ from dragoman.types import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
+from dragoman.server.app import App
+from dragoman.server.settings import Settings
 
 __all__ = [
     "A2AError",

@@ -16,12 +16,12 @@ import asyncpg
 import httpx
 import pytest
 
-from dragoman import clock
 from dragoman.cli import main
-from dragoman.stores import clerk
-from dragoman.stores.postgres import clerk as postgres
-from dragoman.stores.sqlite.clerk import Clerk
-from dragoman.types import TaskState
+from dragoman.model import clock
+from dragoman.model.types import TaskState
+from dragoman.stores import admin
+from dragoman.stores.postgres import admin as postgres
+from dragoman.stores.sqlite.admin import SqliteAdmin
 from tests.cli.test_cli import Serving
 
 DAY = 86400.0
@@ -161,11 +161,11 @@ def seed(here: Path, *lines: dict[str, Any], name: str = "echo.db") -> Path:
     return here / name
 
 
-def opened(here: Path, **options: Any) -> clerk.Clerk:
+def opened(here: Path, **options: Any) -> admin.StoreAdmin:
     """The store that the settings name."""
     if where := url(here):
-        return postgres.Clerk(where, **options)
-    return Clerk(here / "echo.db", **options)
+        return postgres.PostgresAdmin(where, **options)
+    return SqliteAdmin(here / "echo.db", **options)
 
 
 class Outcome:

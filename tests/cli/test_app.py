@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from dragoman import App
-from dragoman.cli import Options, UsageError, serve, work
+from dragoman.cli import Options, UsageError, serve, worker
 from tests.cli.test_cli import AGENTS, refused, run, serving
 from tests.cli.test_signals import working
 from tests.unit.stores import database
@@ -22,7 +22,7 @@ CODE = (
     + """
 
 from dragoman import App, Caller
-from dragoman.errors import Unauthenticated
+from dragoman.model.errors import Unauthenticated
 from dragoman.stores.memory import MemoryStore
 
 
@@ -136,9 +136,9 @@ def test_a_setting_that_does_not_fit_is_told_in_a_line(here: Path) -> None:
 def test_a_worker_needs_a_store_that_is_shared(
     here: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(work, "hang_up", lambda: None)
+    monkeypatch.setattr(worker, "hang_up", lambda: None)
     with pytest.raises(UsageError, match="needs PostgreSQL"):
-        work.run([name], options())
+        worker.run([name], options())
 
 
 def test_a_worker_takes_it_too(here: Path) -> None:

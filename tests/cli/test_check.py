@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dragoman import App
-from dragoman.cli.check import text
-from dragoman.client.shape import Finding
+from dragoman.cli.card_check import text
+from dragoman.conformance.shape import Finding
 from tests.cli.test_talk import agent, run
 from tests.client.guarded import guarded, has, key
 from tests.client.networks import free_port

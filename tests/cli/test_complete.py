@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.cli import _parser
-from dragoman.cli.complete import SCRIPTS, complete, split
+from dragoman.cli.completion import SCRIPTS, complete, split
 
 PATIENCE = 30.0
 SHELLS = {

@@ -13,14 +13,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from dragoman import clock
-from dragoman.cli import main, table
-from dragoman.stores.clerk import Choice, Missing
-from dragoman.stores.sqlite import clerk as clerks
+from dragoman.cli import main, text_table
+from dragoman.model import clock
+from dragoman.model.types import TaskState
+from dragoman.stores.admin import Choice, Missing
+from dragoman.stores.sqlite import admin as clerks
 from dragoman.stores.sqlite import schema
-from dragoman.stores.sqlite.clerk import Clerk
+from dragoman.stores.sqlite.admin import SqliteAdmin
 from dragoman.stores.sqlite.lock import Lock
-from dragoman.types import TaskState
 from tests.cli.stock import BOTH, COMMANDS, DAY, hook, ids, line, opened, seed, sound, url, write
 
 # ---- which store ---------------------------------------------------------------------------
@@ -211,38 +211,38 @@ CHOICES = [
 ]
 
 
-def plans(clerk: Clerk, statements: list[str]) -> list[str]:
+def plans(admin: SqliteAdmin, statements: list[str]) -> list[str]:
     """How SQLite does the statements that were seen."""
-    clerk.db.set_trace_callback(None)
+    admin.db.set_trace_callback(None)
     return [
         step
         for sql in statements
         if sql.startswith(("SELECT", "UPDATE", "DELETE"))
-        for *_, step in clerk.db.execute(f"EXPLAIN QUERY PLAN {sql}").fetchall()
+        for *_, step in admin.db.execute(f"EXPLAIN QUERY PLAN {sql}").fetchall()
     ]
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=repr)
 def test_list_uses_indexes(here: Path, choice: Choice) -> None:
     path = seed(here, line("a"), line("b", "WORKING", owner="ann"))
-    with Clerk(path) as clerk:
+    with SqliteAdmin(path) as admin:
         seen: list[str] = []
-        clerk.db.set_trace_callback(seen.append)
-        clerk.tasks(choice)
-        steps = plans(clerk, seen)
+        admin.db.set_trace_callback(seen.append)
+        admin.tasks(choice)
+        steps = plans(admin, seen)
     assert any("SEARCH task USING INDEX task_" in step for step in steps), steps
     assert not any("SCAN task" in step or "TEMP B-TREE" in step for step in steps), steps
 
 
 def test_other_looks_use_indexes(here: Path) -> None:
     path = seed(here, line("a", webhooks=[hook("a")]))
-    with Clerk(path, write=True) as clerk:
+    with SqliteAdmin(path, write=True) as admin:
         seen: list[str] = []
-        clerk.db.set_trace_callback(seen.append)
-        clerk.lines(5)
-        clerk.redrive()
-        list(clerk.prune(time.time()))
-        steps = plans(clerk, seen)
+        admin.db.set_trace_callback(seen.append)
+        admin.lines(5)
+        admin.redrive()
+        list(admin.prune(time.time()))
+        steps = plans(admin, seen)
     assert any("task_ended" in step for step in steps)
     for word in ("SCAN task", "SCAN receipt"):
         assert not any(word in step for step in steps), steps
@@ -315,8 +315,8 @@ def test_follow_says_when_the_task_is_forgotten(here: Path) -> None:
         assert main(["db", "import", "end.jsonl", "--replace"]) == 0
         assert main(["db", "prune", "--older", "1s"]) == 0
 
-    with opened(here) as clerk:
-        following = clerk.follow("t", 0, 0.01)
+    with opened(here) as admin:
+        following = admin.follow("t", 0, 0.01)
         assert next(following).number == 1
         assert next(following).number == 2
         forget()
@@ -351,7 +351,7 @@ def test_migrate(here: Path, db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sizes() -> None:
-    sizes = [table.size(number) for number in (0, 1023, 1024, 1536, 5 << 20, 7 << 30, 9 << 40)]
+    sizes = [text_table.size(number) for number in (0, 1023, 1024, 1536, 5 << 20, 7 << 30, 9 << 40)]
     assert sizes == ["0 B", "1023 B", "1.0 KiB", "1.5 KiB", "5.0 MiB", "7.0 GiB", "9216.0 GiB"]
 
 
@@ -365,17 +365,17 @@ def test_sizes() -> None:
     ],
 )
 def test_urls_keep_their_secrets(url: str, shown: str) -> None:
-    assert table.host(url) == shown
+    assert text_table.host(url) == shown
 
 
 def test_a_meter_is_for_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with table.Meter() as meter:
+    with text_table.Meter() as meter:
         meter.show("quiet")
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with table.Meter() as meter:
+    with text_table.Meter() as meter:
         meter.part("pages", 5, 10)
         meter.part("pages", 6, 10)  # too soon to be seen
     shown = capsys.readouterr().err

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import asyncpg
 import pytest
 
-from dragoman.caller import Caller
-from dragoman.events import CancelRequested, Received
-from dragoman.lifecycle import birth
+from dragoman.model.caller import Caller
+from dragoman.model.events import CancelRequested, Received
+from dragoman.model.lifecycle import birth
+from dragoman.model.types import Message, Part, Role, Task, TaskState, TaskStatus
 from dragoman.stores.codec import encode, keep
-from dragoman.types import Message, Part, Role, Task, TaskState, TaskStatus
 from tests.cli.stock import BOTH, execute, hook, ids, line, seed, sound, url
 from tests.unit.stores import database
 

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from dragoman import Agent, App, Turn
-from dragoman.caller import Scope, qualified
+from dragoman.model.caller import Scope, qualified
 from dragoman.security import ApiKey
-from dragoman.stores.clerk import Renamed
+from dragoman.stores.admin import Renamed
 from tests.cli.stock import BOTH, execute, hook, ids, line, opened, seed, sound, url
 from tests.serving import serving
 
@@ -144,8 +144,8 @@ async def test_a_turn_that_runs_goes_on(here: Path) -> None:
             task = await sent(http, server)
 
             def rename() -> Renamed:
-                with opened(here, write=True) as clerk:
-                    return clerk.rename_owner("ann", KEYED)
+                with opened(here, write=True) as admin:
+                    return admin.rename_owner("ann", KEYED)
 
             assert await asyncio.to_thread(rename) == Renamed(1, 1, 0, 0)
             agent.gate.set()  # type: ignore[attr-defined]

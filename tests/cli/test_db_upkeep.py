@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from dragoman.caller import qualified
-from dragoman.stores.clerk import Choice, Pruned
-from dragoman.stores.postgres import clerk as postgres
+from dragoman.model.caller import qualified
+from dragoman.stores.admin import Choice, Pruned
+from dragoman.stores.postgres import admin as postgres
 from dragoman.stores.postgres import schema as versions
-from dragoman.stores.sqlite import clerk as clerks
+from dragoman.stores.sqlite import admin as clerks
 from dragoman.stores.sqlite import schema
-from dragoman.stores.sqlite.clerk import Clerk
+from dragoman.stores.sqlite.admin import SqliteAdmin
 from dragoman.stores.sqlite.lock import Lock
 from tests.cli.stock import BOTH, DAY, execute, hook, ids, line, opened, seed, sound, url, write
 
@@ -116,8 +116,8 @@ def test_prune_in_batches(here: Path, monkeypatch: pytest.MonkeyPatch, small: st
     )
     for module in (clerks, postgres):
         monkeypatch.setattr(module, small, 3 if small == "BATCH" else 1)
-    with opened(here, write=True) as clerk:
-        steps = list(clerk.prune(time.time() - DAY))  # each is a transaction
+    with opened(here, write=True) as admin:
+        steps = list(admin.prune(time.time() - DAY))  # each is a transaction
         assert len(steps) >= 5
     assert (steps[-1].tasks, steps[-1].pending) == (13, 7)
     assert steps[-1].size > 0
@@ -128,8 +128,8 @@ def test_prune_in_batches(here: Path, monkeypatch: pytest.MonkeyPatch, small: st
 @BOTH
 def test_prune_of_nothing(here: Path) -> None:
     seed(here, line("t"))
-    with opened(here, write=True) as clerk:
-        assert list(clerk.prune(5.0)) == [Pruned()]
+    with opened(here, write=True) as admin:
+        assert list(admin.prune(5.0)) == [Pruned()]
 
 
 # ---- webhooks and redrive ------------------------------------------------------------------
@@ -276,10 +276,10 @@ def test_a_backup_is_of_one_moment(here: Path, monkeypatch: pytest.MonkeyPatch) 
         seed(here, line(f"u{steps}", text="y" * 20_000))
         assert done <= of
 
-    with Clerk(path) as clerk:
-        clerk.backup(here / "copy.sqlite", force=False, progress=meanwhile)
+    with SqliteAdmin(path) as admin:
+        admin.backup(here / "copy.sqlite", force=False, progress=meanwhile)
     assert steps > 10
-    with Clerk(here / "copy.sqlite") as copy:
+    with SqliteAdmin(here / "copy.sqlite") as copy:
         assert {row.id for row in copy.tasks(Choice())} == {f"t{n}" for n in range(20)}
     sound(here, "copy.sqlite")
 

@@ -15,7 +15,7 @@ import pytest
 
 from dragoman import App
 from dragoman.client import Client
-from dragoman.security import signature
+from dragoman.webhooks import signature
 from tests.cli.test_talk import run
 from tests.receiving import talker
 from tests.serving import serving
@@ -132,7 +132,7 @@ async def test_a_body_that_is_too_large() -> None:
 
 def config(url: str) -> Any:
     """A webhook that rides in a send."""
-    from dragoman.types import TaskPushNotificationConfig
+    from dragoman.model.types import TaskPushNotificationConfig
 
     return TaskPushNotificationConfig(url=url)
 

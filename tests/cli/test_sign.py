@@ -11,7 +11,7 @@ from joserfc import jwk
 
 from dragoman import App
 from dragoman.dialects.v1_0 import encode
-from dragoman.security.jwk import Key
+from dragoman.security.jwk import CardKey
 from tests.cli.test_talk import agent, run
 from tests.serving import serving
 
@@ -91,12 +91,12 @@ async def test_keygen(alg: str, tmp_path: Path) -> None:
     file = tmp_path / "key.pem"
     status, out, err = await run("card", "keygen", str(file), *(("--alg", alg) if alg else ()))
     assert (status, err) == (0, "")
-    shown, made = json.loads(out), Key.load(file)
+    shown, made = json.loads(out), CardKey.load(file)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert (shown["alg"], shown["kid"]) == (alg or "ES256", made.thumbprint)
-    assert Key.load(shown).thumbprint == made.thumbprint
+    assert CardKey.load(shown).thumbprint == made.thumbprint
     assert made.private
-    assert not Key.load(shown).private
+    assert not CardKey.load(shown).private
     before = file.read_bytes()
     status, out, err = await run("card", "keygen", str(file))
     assert (status, out) == (2, "")
@@ -115,7 +115,7 @@ async def test_keygen_of_no_kind(tmp_path: Path) -> None:
 
 async def test_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    one, two = Key.generate("ES256"), Key.generate("ES256")
+    one, two = CardKey.generate("ES256"), CardKey.generate("ES256")
     async with serving(App(agent(), sign=[one])) as url:
         assert await run("card", "trust", "--list") == (0, "", "")
         status, out, err = await run("card", "trust", url)

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, App, Caller, Request, Turn, cli
-from dragoman.cli.screen import Screen
+from dragoman.cli.terminal_output import Screen
 from dragoman.client import Result
-from dragoman.errors import Unavailable
-from dragoman.types import Artifact, Message, Part, Role, Task, TaskState, TaskStatus
+from dragoman.model.errors import Unavailable
+from dragoman.model.types import Artifact, Message, Part, Role, Task, TaskState, TaskStatus
 from tests.serving import serving
 
 
@@ -336,7 +336,9 @@ async def test_a_file_that_cannot_be_saved_does_not_stop_the_others(
 
     (folder / "link").symlink_to(tmp_path / "elsewhere")
     (folder / "full").symlink_to("/dev/full")
-    monkeypatch.setattr("dragoman.client.saving.LONGEST_NAME", 300)  # as on a smaller file system
+    monkeypatch.setattr(
+        "dragoman.client.save_files.LONGEST_NAME", 300
+    )  # as on a smaller file system
     screen = Screen(folder=str(folder))
     parts = [Part(raw=b"more", filename=name) for name in ("link", "full", "x" * 270, "last")]
     screen.parts(parts)

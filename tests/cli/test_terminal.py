@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, App, TaskState, Turn
+from dragoman.client.sync import Client
 from dragoman.dialects import v1_0
-from dragoman.sync import Client
 from tests.cli.terminal import Terminal
 from tests.client.networks import card, interface
 from tests.serving import serving

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from dragoman.cli.tap import Tap
+from dragoman.cli.byte_trace import Tap
 from dragoman.dialects import v1_0
-from dragoman.types import TaskState
+from dragoman.model.types import TaskState
 from tests.cli.test_talk import run
 from tests.client.authority import SECRET, presiding
 from tests.client.guarded import guarded, has, key

@@ -29,10 +29,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from dragoman.caller import Caller
-from dragoman.caller import Request as Visit
-from dragoman.errors import Unauthenticated
-from dragoman.types import (
+from dragoman.model.caller import Caller
+from dragoman.model.caller import Request as Visit
+from dragoman.model.errors import Unauthenticated
+from dragoman.model.types import (
     AuthorizationCodeOAuthFlow,
     ClientCredentialsOAuthFlow,
     DeviceCodeOAuthFlow,

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from dragoman import Agent, App, Caller, Request, Turn
 from dragoman.bindings.card import PATHS
 from dragoman.client import Client, Unreachable
-from dragoman.client.engine import Request as Sent
-from dragoman.client.engine import Response
+from dragoman.client.transport import TransportRequest as Sent
+from dragoman.client.transport import TransportResponse
 from dragoman.dialects import v1_0
-from dragoman.errors import Unauthenticated
-from dragoman.types import (
+from dragoman.model.errors import Unauthenticated
+from dragoman.model.types import (
     AgentCard,
     AgentInterface,
     APIKeySecurityScheme,
@@ -202,12 +202,12 @@ def http(scheme: str) -> SecurityScheme:
 
 
 class Nowhere:
-    """An engine that leads nowhere, and remembers what should have gone out."""
+    """A transport that leads nowhere, and remembers what should have gone out."""
 
     def __init__(self) -> None:
         self.sent: list[Sent] = []
 
-    async def send(self, request: Sent) -> Response:
+    async def send(self, request: Sent) -> TransportResponse:
         self.sent.append(request)
         raise Unreachable("nowhere")
 

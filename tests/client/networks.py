@@ -10,9 +10,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dragoman.client import Engine, Request, Response, Unreachable
-from dragoman.client.engine import origin
-from dragoman.types import AgentCapabilities, AgentCard, AgentInterface
+from dragoman.client import Transport, TransportRequest, TransportResponse, Unreachable
+from dragoman.client.transport import origin
+from dragoman.model.types import AgentCapabilities, AgentCard, AgentInterface
 
 BINDINGS = ["JSONRPC", "HTTP+JSON"]
 STREAM = {"content-type": "text/event-stream"}
@@ -46,11 +46,11 @@ class Answer:
 class Script:
     """Asks a function for each answer, and remembers what was asked."""
 
-    def __init__(self, answer: Callable[[Request], Response]) -> None:
+    def __init__(self, answer: Callable[[TransportRequest], TransportResponse]) -> None:
         self._answer = answer
-        self.asked: list[Request] = []
+        self.asked: list[TransportRequest] = []
 
-    async def send(self, request: Request) -> Response:
+    async def send(self, request: TransportRequest) -> TransportResponse:
         """Answer."""
         self.asked.append(request)
         return self._answer(request)
@@ -65,7 +65,7 @@ class Dead:
     def __init__(self) -> None:
         self.asked = 0
 
-    async def send(self, request: Request) -> Response:
+    async def send(self, request: TransportRequest) -> TransportResponse:
         """Refuse, as a closed port does."""
         self.asked += 1
         await asyncio.sleep(0)
@@ -81,7 +81,7 @@ class Mute:
     def __init__(self) -> None:
         self.asked = 0
 
-    async def send(self, request: Request) -> Response:
+    async def send(self, request: TransportRequest) -> TransportResponse:
         """Wait for ever."""
         self.asked += 1
         await asyncio.Event().wait()
@@ -92,13 +92,13 @@ class Mute:
 
 
 class Ways:
-    """Leads the requests to each host to an engine of its own, and remembers where they went."""
+    """Leads the requests to each host to a transport of its own, and remembers where they went."""
 
-    def __init__(self, **ways: Engine) -> None:
+    def __init__(self, **ways: Transport) -> None:
         self.ways = ways
-        self.asked: list[Request] = []
+        self.asked: list[TransportRequest] = []
 
-    async def send(self, request: Request) -> Response:
+    async def send(self, request: TransportRequest) -> TransportResponse:
         """Pass it on."""
         self.asked.append(request)
         return await self.ways[origin(request.url).removeprefix("http://")].send(request)
@@ -143,7 +143,7 @@ def card(
     )
 
 
-def document(request: Request) -> Any:
+def document(request: TransportRequest) -> Any:
     """The JSON that a request holds."""
     assert isinstance(request.body, bytes)
     return json.loads(request.body)

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
-from dragoman.client import Invitation, OAuth, oauth
+from dragoman.client import LoginPrompt, OAuth, oauth
 from tests.client.authority import SECRET, Authority
 
 
@@ -39,10 +39,10 @@ class Person:
     """Goes where they are invited to, at once."""
 
     def __init__(self) -> None:
-        self.invitations: list[Invitation] = []
+        self.invitations: list[LoginPrompt] = []
         self.pages: list[httpx.Response] = []
 
-    async def __call__(self, invitation: Invitation) -> None:
+    async def __call__(self, invitation: LoginPrompt) -> None:
         self.invitations.append(invitation)
         self.pages.append(await visit(invitation.url))
 
@@ -51,9 +51,9 @@ class Watched:
     """The codes of devices, as they are shown to a person."""
 
     def __init__(self) -> None:
-        self.invitations: asyncio.Queue[Invitation] = asyncio.Queue()
+        self.invitations: asyncio.Queue[LoginPrompt] = asyncio.Queue()
 
-    def __call__(self, invitation: Invitation) -> None:
+    def __call__(self, invitation: LoginPrompt) -> None:
         self.invitations.put_nowait(invitation)
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import grpc
 
-from dragoman.dialects.protobuf.speech import BY_VERSION
-from dragoman.types import AgentCard, Artifact, Part, Task, TaskState, TaskStatus
-from dragoman.types import TaskArtifactUpdateEvent as Chunk
-from dragoman.types import TaskStatusUpdateEvent as Status
+from dragoman.dialects.protobuf.wire import BY_VERSION
+from dragoman.model.types import AgentCard, Artifact, Part, Task, TaskState, TaskStatus
+from dragoman.model.types import TaskArtifactUpdateEvent as Chunk
+from dragoman.model.types import TaskStatusUpdateEvent as Status
 from tests.client.networks import card, interface
 from tests.listening import Visit, listening
 

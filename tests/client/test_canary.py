@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dragoman.client import Client, OAuth, Unreachable, Withheld
-from dragoman.errors import Unauthenticated
+from dragoman.client import Client, CredentialsNotSent, OAuth, Unreachable
+from dragoman.model.errors import Unauthenticated
 from tests.client.authority import DISCOVERY, SECRET, Authority
 from tests.client.guarded import Guarded, Nowhere, at, greeted, guarded
 from tests.client.person import Person
@@ -58,7 +58,7 @@ async def test_a_card_that_sends_secrets_away(
     """One address of a flow lies with a stranger: nobody is asked anything."""
     person = Person()
     agent.demand({"it": authority.scheme(flow, **{field: there(canary, "/x")})})
-    with pytest.raises(Withheld, match=str(canary.port)):
+    with pytest.raises(CredentialsNotSent, match=str(canary.port)):
         await greeted(agent, credentials(flow, issuer=authority.url, tell=person))
     assert (authority.asked, person.invitations, agent.requests) == ([], [], [])
 
@@ -70,7 +70,7 @@ async def test_an_authority_nobody_vouches_for(
     """It is not the agent's own, and the caller has not named it."""
     person = Person()
     agent.demand({"it": authority.scheme(flow)})
-    with pytest.raises(Withheld, match="issuer"):
+    with pytest.raises(CredentialsNotSent, match="issuer"):
         await greeted(agent, credentials(flow, tell=person))
     assert (authority.asked, authority.devices, person.invitations) == ([], {}, [])
     assert agent.requests == []
@@ -89,7 +89,7 @@ async def test_the_agent_is_not_to_be_had_by_its_authority(
     """To vouch for an authority is not to vouch for an agent at the same address."""
     agent.demand({"it": authority.scheme("client")})
     agent.point("JSONRPC", there(canary, "/"))
-    with pytest.raises(Withheld):
+    with pytest.raises(CredentialsNotSent):
         await greeted(agent, credentials("client", issuer=there(canary)))
     assert authority.asked == []
 
@@ -117,23 +117,23 @@ async def test_a_card_that_names_another_agent_first(authority: Authority, agent
 )
 @pytest.mark.parametrize("flow", ["client", "code", "device", "openid"])
 async def test_not_in_clear_over_the_network(flow: str, url: str) -> None:
-    engine, person = Nowhere(), Person()
+    transport, person = Nowhere(), Person()
     card = at("https://agent.example", Authority(url=url).scheme(flow))
     auth = credentials(flow, issuer=url, tell=person)
-    with pytest.raises(Withheld):
-        async with Client.connect(card, engine=engine, attempts=1, auth=auth) as client:
+    with pytest.raises(CredentialsNotSent):
+        async with Client.connect(card, transport=transport, attempts=1, auth=auth) as client:
             await client.send("hello")
-    assert (engine.sent, person.invitations) == ([], [])
+    assert (transport.sent, person.invitations) == ([], [])
 
 
 async def test_over_tls_it_may_go() -> None:
-    engine = Nowhere()
+    transport = Nowhere()
     card = at("https://agent.example", Authority(url="https://id.example").scheme("client"))
     auth = credentials("client", issuer="https://id.example")
-    async with Client.connect(card, engine=engine, attempts=1, auth=auth) as client:
+    async with Client.connect(card, transport=transport, attempts=1, auth=auth) as client:
         with pytest.raises(Unreachable):
             await client.send("hello")
-    first, second = engine.sent  # what the agent calls itself is asked without any secret
+    first, second = transport.sent  # what the agent calls itself is asked without any secret
     assert first.url == "https://agent.example/.well-known/oauth-protected-resource"
     assert (set(first.headers), first.body) == ({"accept"}, b"")
     assert second.url == "https://id.example/token"
@@ -159,7 +159,7 @@ async def test_a_document_that_sends_secrets_away(
     authority.document = {field: there(canary, "/x")}
     agent.demand({"it": authority.scheme("openid")})
     auth = credentials(flow, issuer=authority.url, flow=flow, tell=person)
-    with pytest.raises(Withheld, match=str(canary.port)):
+    with pytest.raises(CredentialsNotSent, match=str(canary.port)):
         await greeted(agent, auth)
     assert (authority.asked, authority.devices, person.invitations) == ([], {}, [])
     assert agent.requests == []
@@ -171,7 +171,7 @@ async def test_a_document_that_speaks_for_somebody_else(
     """Its addresses are all right; it says that it is another's."""
     authority.document = {"issuer": there(canary)}
     agent.demand({"it": authority.scheme("openid")})
-    with pytest.raises((Withheld, Unauthenticated)):
+    with pytest.raises((CredentialsNotSent, Unauthenticated)):
         await greeted(agent, credentials("client", issuer=authority.url))
     assert (authority.asked, agent.requests) == ([], [])
 

@@ -9,11 +9,19 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from dragoman.client import Certificate, Client, OAuth, Secret, Sockets, Unreachable, Withheld
-from dragoman.types import MutualTlsSecurityScheme, SecurityScheme
+from dragoman.client import (
+    Client,
+    ClientCertificate,
+    CredentialsNotSent,
+    HTTPTransport,
+    OAuth,
+    StaticToken,
+    Unreachable,
+)
+from dragoman.model.types import MutualTlsSecurityScheme, SecurityScheme
 from tests.client.authority import Authority
 from tests.client.guarded import Guarded, at, greeted, guarded, has, key
-from tests.listening import Certificate as Selfmade
+from tests.listening import ClientCertificate as Selfmade
 from tests.listening import Visit, listening
 
 BINDINGS = ["JSONRPC", "HTTP+JSON"]
@@ -59,9 +67,9 @@ def split(made: Selfmade, password: str) -> tuple[Path, Path]:
     return public, private
 
 
-def shown(made: Selfmade, server: Selfmade) -> Certificate:
+def shown(made: Selfmade, server: Selfmade) -> ClientCertificate:
     """What the client shows, where it trusts this server."""
-    return Certificate(str(made.file), ca=str(server.file))
+    return ClientCertificate(str(made.file), ca=str(server.file))
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
@@ -76,13 +84,13 @@ async def test_certificate_with_a_password(server: Selfmade, mine: Selfmade) -> 
     public, private = split(mine, "s3cret")
     async with guarded(has(), **demanding(server, mine)) as agent:
         agent.demand({"it": MUTUAL})
-        auth = Certificate(str(public), str(private), password="s3cret", ca=str(server.file))
+        auth = ClientCertificate(str(public), str(private), password="s3cret", ca=str(server.file))
         assert await greeted(agent, auth) == "robot:"
 
 
 @pytest.mark.parametrize("named", [False, True])
 async def test_certificate_and_secret(server: Selfmade, mine: Selfmade, named: bool) -> None:
-    auth = {"key": Secret("k"), "it": shown(mine, server)}
+    auth = {"key": StaticToken("k"), "it": shown(mine, server)}
     async with guarded(has(x_key="k"), **demanding(server, mine)) as agent:
         agent.demand({"it": MUTUAL, "key": key("header", "x-key")}, {"it": (), "key": ()})
         assert await greeted(agent, auth if named else list(auth.values())) == "robot:"
@@ -99,8 +107,8 @@ async def test_a_card_from_elsewhere(server: Selfmade, mine: Selfmade) -> None:
 async def test_without_a_certificate(server: Selfmade, mine: Selfmade) -> None:
     async with guarded(has(), **demanding(server, mine)) as agent:
         card = agent.demand({"it": MUTUAL})
-        engine = Sockets(ssl=server.client())
-        async with Client.connect(card, engine=engine, attempts=1) as client:
+        transport = HTTPTransport(ssl=server.client())
+        async with Client.connect(card, transport=transport, attempts=1) as client:
             with pytest.raises(Unreachable):
                 await client.send("hello")
         assert agent.requests == []
@@ -123,7 +131,9 @@ async def test_a_server_nobody_trusts(server: Selfmade, mine: Selfmade) -> None:
     """A certificate of our own does not make us careless about theirs."""
     async with guarded(has(), **demanding(server, mine)) as agent:
         card = agent.demand({"it": MUTUAL})
-        async with Client.connect(card, auth=Certificate(str(mine.file)), attempts=1) as client:
+        async with Client.connect(
+            card, auth=ClientCertificate(str(mine.file)), attempts=1
+        ) as client:
             with pytest.raises(Unreachable, match=r"(?i)certificate"):
                 await client.send("hello")
         assert agent.requests == []
@@ -150,7 +160,7 @@ async def test_it_goes_to_nobody_else(server: Selfmade, mine: Selfmade) -> None:
     ):
         agent.demand({"it": MUTUAL})
         agent.point("JSONRPC", f"https://127.0.0.1:{canary.port}/")
-        with pytest.raises(Withheld):
+        with pytest.raises(CredentialsNotSent):
             async with Client.connect(agent.url, auth=shown(mine, server), attempts=1):
                 pass
         assert curious.seen == []
@@ -164,8 +174,8 @@ async def test_an_authority_is_not_shown_it(server: Selfmade, mine: Selfmade) ->
         schemes = {"it": MUTUAL, "token": Authority(url=url).scheme("client")}
         card = Guarded(has()).demand(schemes, {"it": (), "token": ()}, url="https://agent.example")
         auth = [shown(mine, server), OAuth("robot", "s3cret", issuer=url)]
-        engine = Sockets(ssl=server.client())
-        async with Client.connect(card, engine=engine, auth=auth, attempts=1) as client:
+        transport = HTTPTransport(ssl=server.client())
+        async with Client.connect(card, transport=transport, auth=auth, attempts=1) as client:
             with pytest.raises(Unreachable):
                 await client.send("hello")
         assert curious.seen

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman import types
-from dragoman.client.check import check
 from dragoman.client.discovery import decode
-from dragoman.client.shape import Finding
+from dragoman.conformance.card import check
+from dragoman.conformance.shape import Finding
 from dragoman.dialects.v0_3.card import merged
-from dragoman.errors import A2AError
+from dragoman.model import types
+from dragoman.model.errors import A2AError
 
 GONE: Any = object()
 HOME = "https://agent.example/.well-known/agent-card.json"
@@ -235,7 +235,7 @@ def fields(kind: Any, value: Any, path: str = "") -> Iterator[tuple[str, Any, ty
         yield place, item, kind
         inner = [name for name in vars(types) if name in repr(item.type)]
         struct = getattr(types, max(inner, key=len)) if inner else None
-        if not (isinstance(struct, type) and issubclass(struct, types.Wire)):
+        if not (isinstance(struct, type) and issubclass(struct, types.WireStruct)):
             continue
         if isinstance(found, list):
             many = [(str(n), one) for n, one in enumerate(found)]

@@ -10,8 +10,8 @@ import pytest
 
 from dragoman import Agent, App, Message, Part, TaskState, Turn
 from dragoman.client import Client, Unreachable
-from dragoman.client.engine import Inside, Request, Response
-from dragoman.errors import (
+from dragoman.client.transport import ASGITransport, TransportRequest, TransportResponse
+from dragoman.model.errors import (
     InvalidAgentResponse,
     InvalidParams,
     MethodNotFound,
@@ -21,7 +21,7 @@ from dragoman.errors import (
     UnsupportedOperation,
     VersionNotSupported,
 )
-from dragoman.types import AgentInterface, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from dragoman.model.types import AgentInterface, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 
 BINDINGS = ["JSONRPC", "HTTP+JSON"]
 
@@ -186,14 +186,14 @@ async def test_errors_are_the_servers(client: Client) -> None:
 # ---- what breaks ---------------------------------------------------------------------------
 
 
-class Cutting(Inside):
+class Cutting(ASGITransport):
     """Breaks the first streams off after so many bytes each."""
 
     def __init__(self, app: App, *places: int) -> None:
         super().__init__(app)
         self.places = list(places)
 
-    async def send(self, request: Request) -> Response:
+    async def send(self, request: TransportRequest) -> TransportResponse:
         """Cut what streams."""
         response = await super().send(request)
         streams = response.headers.get("content-type") == "text/event-stream"
@@ -203,7 +203,7 @@ class Cutting(Inside):
 class Cut:
     """A response that breaks off."""
 
-    def __init__(self, response: Response, left: int, *, whole: bool = False) -> None:
+    def __init__(self, response: TransportResponse, left: int, *, whole: bool = False) -> None:
         self.status, self.headers = response.status, response.headers
         self.struck = False
         self._response = response
@@ -241,8 +241,8 @@ async def cut(app: App, binding: str, resumes: bool, *places: int) -> None:
     """Cut a stream at these places: all is there in the end, and each chunk was told once."""
     runs = app.agents["parrot"].runs  # type: ignore[attr-defined]
     runs.clear()
-    engine = Cutting(app, *places)
-    async with Client.connect(app=app, engine=engine, bindings=[binding]) as client:
+    transport = Cutting(app, *places)
+    async with Client.connect(app=app, transport=transport, bindings=[binding]) as client:
         client.resumes = resumes
         async with asyncio.timeout(30), client.stream("count 20") as stream:
             events = [event async for event in stream]
@@ -262,7 +262,7 @@ async def cut(app: App, binding: str, resumes: bool, *places: int) -> None:
         assert runs == ["count 20"]
 
 
-class Failing(Inside):
+class Failing(ASGITransport):
     """Fails some requests, before or after they have reached the application."""
 
     def __init__(self, app: App, *, before: int = 0, after: int = 0) -> None:
@@ -271,7 +271,7 @@ class Failing(Inside):
         self.canceled: list[str] = []
         """The keys of cancels."""
 
-    async def send(self, request: Request) -> Response:
+    async def send(self, request: TransportRequest) -> TransportResponse:
         """Fail, or send."""
         if b"CancelTask" in (request.body or b"") or request.url.endswith(":cancel"):
             self.canceled.append(request.headers.get("idempotency-key", ""))
@@ -287,8 +287,8 @@ class Failing(Inside):
 
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_a_send_is_repeated_and_runs_once(app: App, binding: str) -> None:
-    engine = Failing(app, before=2, after=2)
-    async with Client.connect(app=app, engine=engine, bindings=[binding]) as client:
+    transport = Failing(app, before=2, after=2)
+    async with Client.connect(app=app, transport=transport, bindings=[binding]) as client:
         assert (await client.send("hello")).text == "hello"
     assert app.agents["parrot"].runs == ["hello"]  # type: ignore[attr-defined]
 
@@ -296,23 +296,23 @@ async def test_a_send_is_repeated_and_runs_once(app: App, binding: str) -> None:
 @pytest.mark.parametrize("binding", BINDINGS)
 @pytest.mark.parametrize("lost", ["before", "after"])
 async def test_a_cancel_that_is_lost_is_made_up_for(app: App, binding: str, lost: str) -> None:
-    engine = Failing(app)
-    async with Client.connect(app=app, engine=engine, bindings=[binding]) as client:
+    transport = Failing(app)
+    async with Client.connect(app=app, transport=transport, bindings=[binding]) as client:
         begun = await client.send("gate", wait=False)
         assert begun.task is not None
-        setattr(engine, lost, 1)
+        setattr(transport, lost, 1)
         assert (await client.task(begun.task.id).cancel()).status.state is TaskState.CANCELED
-    assert len(set(engine.canceled)) == 1  # it is the same cancel, however often
-    assert engine.canceled[0]
+    assert len(set(transport.canceled)) == 1  # it is the same cancel, however often
+    assert transport.canceled[0]
 
 
 async def test_what_keeps_failing_is_told(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
-    engine = Failing(app, before=100)
-    async with Client.connect(app=app, engine=engine, attempts=3) as client:
+    transport = Failing(app, before=100)
+    async with Client.connect(app=app, transport=transport, attempts=3) as client:
         with pytest.raises(Unreachable, match="refused"):
             await client.send("hello")
-    assert engine.before == 97
+    assert transport.before == 97
 
 
 # ---- cards and foreign answers -------------------------------------------------------------
@@ -323,9 +323,9 @@ class Canned:
 
     def __init__(self, status: int, body: bytes, kind: str = "application/json") -> None:
         self.status, self.body, self.headers = status, body, {"content-type": kind}
-        self.asked: list[Request] = []
+        self.asked: list[TransportRequest] = []
 
-    async def send(self, request: Request) -> Response:
+    async def send(self, request: TransportRequest) -> TransportResponse:
         """Answer."""
         self.asked.append(request)
         return self
@@ -359,7 +359,7 @@ async def test_foreign_answers(
 ) -> None:
     async with Client.connect(app=app) as client:
         card = client.card
-    async with Client.connect(card, engine=Canned(status, body), attempts=1) as client:
+    async with Client.connect(card, transport=Canned(status, body), attempts=1) as client:
         with pytest.raises(error, match=words):
             await client.task("t").get()
 
@@ -372,19 +372,19 @@ async def test_a_card_without_a_usable_interface(app: App) -> None:
         **{f: getattr(card, f) for f in card.__struct_fields__} | {"supported_interfaces": (other,)}
     )
     with pytest.raises(VersionNotSupported, match=r"SMOKE 1\.0"):
-        async with Client.connect(card, engine=Canned(200, b"")):
+        async with Client.connect(card, transport=Canned(200, b"")):
             pass
 
 
 async def test_a_missing_card_is_told_with_both_places() -> None:
     with pytest.raises(MethodNotFound, match=r"agent-card\.json nor"):
-        async with Client.connect("http://x", engine=Canned(404, b"")):
+        async with Client.connect("http://x", transport=Canned(404, b"")):
             pass
 
 
 async def test_a_bad_card_names_the_field() -> None:
     with pytest.raises(InvalidAgentResponse, match="name"):
-        async with Client.connect("http://x", engine=Canned(200, b'{"name": 5}')):
+        async with Client.connect("http://x", transport=Canned(200, b'{"name": 5}')):
             pass
 
 

@@ -9,18 +9,18 @@ import pytest
 
 from dragoman import Caller, Request
 from dragoman.client import (
-    Certificate,
+    AuthRequest,
+    BasicAuth,
     Client,
-    Login,
-    Need,
+    ClientCertificate,
+    CredentialsNotSent,
     OAuth,
-    Secret,
+    StaticToken,
     TokenProvider,
     Unreachable,
-    Withheld,
 )
-from dragoman.errors import A2AError, Forbidden, Unauthenticated
-from dragoman.types import SecurityScheme
+from dragoman.model.errors import A2AError, Forbidden, Unauthenticated
+from dragoman.model.types import SecurityScheme
 from tests.client.guarded import (
     Guarded,
     Nowhere,
@@ -46,14 +46,14 @@ ODD = "k&y=1 +/%41"
 @pytest.mark.parametrize(
     ("scheme", "auth", "expected"),
     [
-        (key("header", "X-Key"), Secret(ODD), {"x_key": ODD}),
-        (key("query", "the key"), Secret(ODD), {"query": [("the key", ODD)]}),
-        (key("cookie", "key"), Secret("abc"), {"cookie": "key=abc"}),
-        (http("bearer"), Secret("abc"), {"authorization": "Bearer abc"}),
-        (http("Bearer"), Secret("abc"), {"authorization": "Bearer abc"}),
+        (key("header", "X-Key"), StaticToken(ODD), {"x_key": ODD}),
+        (key("query", "the key"), StaticToken(ODD), {"query": [("the key", ODD)]}),
+        (key("cookie", "key"), StaticToken("abc"), {"cookie": "key=abc"}),
+        (http("bearer"), StaticToken("abc"), {"authorization": "Bearer abc"}),
+        (http("Bearer"), StaticToken("abc"), {"authorization": "Bearer abc"}),
         (
             http("basic"),
-            Login("ann", "p:ä"),
+            BasicAuth("ann", "p:ä"),
             {"authorization": "Basic " + base64.b64encode("ann:p:ä".encode()).decode()},
         ),
     ],
@@ -71,14 +71,14 @@ async def test_where_it_goes(
 async def test_another_http_scheme() -> None:
     async with guarded(has(authorization="Negotiate abc")) as agent:
         agent.demand({"it": http("Negotiate")})
-        assert await greeted(agent, Secret("abc")) == "robot:"
+        assert await greeted(agent, StaticToken("abc")) == "robot:"
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_a_query_beside_others(binding: str) -> None:
     async with guarded(has()) as agent:
         agent.demand({"it": key("query", "key")})
-        async with Client.connect(agent.url, auth=Secret("abc"), bindings=[binding]) as client:
+        async with Client.connect(agent.url, auth=StaticToken("abc"), bindings=[binding]) as client:
             assert len([task async for task in client.list(page=7)]) == 0
         query = agent.requests[-1].query.split("&")
         assert "key=abc" in query
@@ -90,14 +90,14 @@ async def test_a_query_beside_one_of_the_address() -> None:
     async with guarded(has(query=[("room", "2"), ("key", "abc")])) as agent:
         agent.demand({"it": key("query", "key")})
         agent.point("JSONRPC", f"{agent.url}/?room=2")
-        assert await greeted(agent, Secret("abc")) == "robot:"
+        assert await greeted(agent, StaticToken("abc")) == "robot:"
 
 
 async def test_the_card_needs_nothing() -> None:
     """Nothing is shown before the card has said what and where."""
     async with guarded(has(authorization="Bearer abc")) as agent:
         agent.demand({"it": http("bearer")})
-        await greeted(agent, Secret("abc"), headers={"x-mine": "1"})
+        await greeted(agent, StaticToken("abc"), headers={"x-mine": "1"})
         assert agent.headers("x-mine") == ["1", "1"]
         assert len(agent.card_requests) == 1
         assert "authorization" not in agent.card_requests[0]
@@ -106,7 +106,7 @@ async def test_the_card_needs_nothing() -> None:
 async def test_a_card_that_asks_for_nothing() -> None:
     async with guarded(has()) as agent:
         agent.demand({"it": http("bearer")}, {})
-        assert await greeted(agent, Secret("abc")) == "robot:"
+        assert await greeted(agent, StaticToken("abc")) == "robot:"
         assert agent.headers("authorization") == [None, None]
 
 
@@ -114,7 +114,7 @@ async def test_an_application_in_this_process() -> None:
     agent = Guarded(has(authorization="Bearer abc"))
     agent.url = "http://inside"
     agent.demand({"it": http("bearer")})
-    async with agent.app, Client.connect(app=agent, auth=Secret("abc")) as client:
+    async with agent.app, Client.connect(app=agent, auth=StaticToken("abc")) as client:
         assert (await client.send("hello")).text == "robot:"
 
 
@@ -128,17 +128,17 @@ async def test_no_second_header_is_smuggled_in(scheme: SecurityScheme, value: st
     async with guarded(has()) as agent:
         agent.demand({"it": scheme})
         with pytest.raises((ValueError, A2AError)):
-            await greeted(agent, Secret(value))
+            await greeted(agent, StaticToken(value))
         assert agent.requests == []
 
 
 @pytest.mark.parametrize(
     "credential",
     [
-        Secret("s3cret"),
-        Login("ann", "s3cret"),
+        StaticToken("s3cret"),
+        BasicAuth("ann", "s3cret"),
         OAuth("robot", "s3cret"),
-        Certificate("cert.pem", "key.pem", password="s3cret"),
+        ClientCertificate("cert.pem", "key.pem", password="s3cret"),
     ],
 )
 def test_secrets_are_not_shown(credential: Any) -> None:
@@ -154,8 +154,14 @@ BOTH = {"key": key("header", "x-key"), "token": http("bearer"), "login": http("b
 @pytest.mark.parametrize(
     ("auth", "expected"),
     [
-        ({"key": Secret("k"), "token": Secret("t")}, {"x_key": "k", "authorization": "Bearer t"}),
-        ({"token": Secret("t"), "key": Secret("k")}, {"x_key": "k", "authorization": "Bearer t"}),
+        (
+            {"key": StaticToken("k"), "token": StaticToken("t")},
+            {"x_key": "k", "authorization": "Bearer t"},
+        ),
+        (
+            {"token": StaticToken("t"), "key": StaticToken("k")},
+            {"x_key": "k", "authorization": "Bearer t"},
+        ),
     ],
 )
 async def test_all_schemes_of_an_alternative(auth: Any, expected: dict[str, str]) -> None:
@@ -168,15 +174,15 @@ async def test_a_list_finds_its_schemes_by_kind() -> None:
     basic = base64.b64encode(b"ann:pass").decode()
     async with guarded(has(x_key="k", authorization=f"Basic {basic}")) as agent:
         agent.demand(BOTH, {"key": (), "login": ()})
-        assert await greeted(agent, [Login("ann", "pass"), Secret("k")]) == "robot:"
+        assert await greeted(agent, [BasicAuth("ann", "pass"), StaticToken("k")]) == "robot:"
 
 
 @pytest.mark.parametrize(
     ("auth", "shown"),
     [
-        ({"token": Secret("t")}, ("Bearer t", None)),
-        ({"key": Secret("k"), "token": Secret("t")}, (None, "k")),
-        (Login("a", "b"), ("Basic YTpi", None)),
+        ({"token": StaticToken("t")}, ("Bearer t", None)),
+        ({"key": StaticToken("k"), "token": StaticToken("t")}, (None, "k")),
+        (BasicAuth("a", "b"), ("Basic YTpi", None)),
     ],
     ids=["second", "first", "third"],
 )
@@ -194,7 +200,7 @@ async def test_the_first_alternative_that_can_be_met(
 async def test_half_of_an_alternative_is_not_shown() -> None:
     async with guarded(has()) as agent:
         agent.demand(BOTH, {"key": (), "token": ()}, {"login": ()})
-        auth = {"token": Secret("t"), "login": Login("a", "b")}
+        auth = {"token": StaticToken("t"), "login": BasicAuth("a", "b")}
         assert await greeted(agent, auth) == "robot:"
         assert set(agent.headers("authorization")) == {"Basic YTpi"}
         assert set(agent.headers("x-key")) == {None}
@@ -203,8 +209,8 @@ async def test_half_of_an_alternative_is_not_shown() -> None:
 async def test_nothing_that_fits() -> None:
     async with guarded(has(x_key="k")) as agent:
         agent.demand(BOTH, {"key": ()})
-        with pytest.raises(Withheld, match="key"):
-            await greeted(agent, {"token": Secret("t")})
+        with pytest.raises(CredentialsNotSent, match="key"):
+            await greeted(agent, {"token": StaticToken("t")})
         assert set(agent.headers("authorization")) <= {None}
 
 
@@ -216,9 +222,9 @@ class Vault:
 
     def __init__(self, *tokens: str) -> None:
         self.tokens = list(tokens)
-        self.needs: list[Need] = []
+        self.needs: list[AuthRequest] = []
 
-    async def token(self, need: Need) -> str:
+    async def token(self, need: AuthRequest) -> str:
         self.needs.append(need)
         return self.tokens.pop(0) if len(self.tokens) > 1 else self.tokens[0]
 
@@ -273,7 +279,7 @@ async def test_a_provider_is_not_asked_for_ever() -> None:
 async def test_a_secret_is_not_shown_twice_in_vain() -> None:
     async with guarded(has(authorization="Bearer good")) as agent:
         agent.demand({"it": http("bearer")})
-        async with Client.connect(agent.url, auth=Secret("bad")) as client:
+        async with Client.connect(agent.url, auth=StaticToken("bad")) as client:
             with pytest.raises(Unauthenticated):
                 await client.send("hello")
         assert len(agent.requests) <= 2
@@ -294,7 +300,7 @@ async def test_who_is_known_and_not_wanted_does_not_ask_again() -> None:
 
 async def test_a_provider_that_fails() -> None:
     class Broken:
-        async def token(self, need: Need) -> str:
+        async def token(self, need: AuthRequest) -> str:
             raise RuntimeError("the vault is closed")
 
     async with guarded(has()) as agent:
@@ -307,7 +313,7 @@ async def test_a_provider_that_fails() -> None:
 
 # ---- to nobody else -------------------------------------------------------------------------
 
-SHOWN: list[dict[str, Any]] = [{"auth": Secret("s3cret")}, {"headers": {"x-key": "s3cret"}}]
+SHOWN: list[dict[str, Any]] = [{"auth": StaticToken("s3cret")}, {"headers": {"x-key": "s3cret"}}]
 SHAPES = ["auth", "headers"]
 
 
@@ -317,7 +323,7 @@ async def test_a_card_that_points_elsewhere(options: dict[str, Any], binding: st
     async with guarded(has()) as agent, listening() as canary:
         agent.demand({"it": http("bearer")})
         agent.point(binding, f"http://127.0.0.1:{canary.port}/")
-        with pytest.raises(Withheld, match=str(canary.port)):
+        with pytest.raises(CredentialsNotSent, match=str(canary.port)):
             async with Client.connect(agent.url, **options):
                 pass
         await canary.unseen()
@@ -327,8 +333,8 @@ async def test_another_name_of_the_same_machine() -> None:
     async with guarded(has()) as agent:
         agent.demand({"it": http("bearer")})
         agent.point("JSONRPC", agent.url.replace("127.0.0.1", "localhost") + "/")
-        with pytest.raises(Withheld):
-            async with Client.connect(agent.url, auth=Secret("s3cret")):
+        with pytest.raises(CredentialsNotSent):
+            async with Client.connect(agent.url, auth=StaticToken("s3cret")):
                 pass
         assert agent.requests == []
 
@@ -348,8 +354,8 @@ async def test_permission_for_one_is_not_for_all() -> None:
     async with guarded(has()) as agent, guarded(has()) as other, listening() as canary:
         agent.demand({"it": http("bearer")})
         agent.point("JSONRPC", f"http://127.0.0.1:{canary.port}/")
-        with pytest.raises(Withheld):
-            async with Client.connect(agent.url, auth=Secret("s3cret"), trust=[other.url]):
+        with pytest.raises(CredentialsNotSent):
+            async with Client.connect(agent.url, auth=StaticToken("s3cret"), trust=[other.url]):
                 pass
         await canary.unseen()
 
@@ -406,54 +412,54 @@ FAR = [
 @pytest.mark.parametrize("url", FAR)
 @pytest.mark.parametrize("options", SHOWN, ids=SHAPES)
 async def test_not_in_clear_over_the_network(options: dict[str, Any], url: str) -> None:
-    engine = Nowhere()
+    transport = Nowhere()
     for target in (at(url, http("bearer")), url):
-        with pytest.raises(Withheld):
-            async with Client.connect(target, engine=engine, attempts=1, **options) as client:
+        with pytest.raises(CredentialsNotSent):
+            async with Client.connect(target, transport=transport, attempts=1, **options) as client:
                 await client.send("hello")
-    assert engine.sent == []
+    assert transport.sent == []
 
 
 @pytest.mark.parametrize("url", ["https://agent.example", "http://localhost:1", "http://[::1]:1"])
 async def test_over_tls_or_loopback_it_may_go(url: str) -> None:
-    engine = Nowhere()
+    transport = Nowhere()
     async with Client.connect(
-        at(url, http("bearer")), engine=engine, attempts=1, auth=Secret("s3cret")
+        at(url, http("bearer")), transport=transport, attempts=1, auth=StaticToken("s3cret")
     ) as client:
         with pytest.raises(Unreachable):
             await client.send("hello")
-    (request,) = engine.sent
+    (request,) = transport.sent
     assert "Bearer s3cret" in request.headers.values()
 
 
 async def test_in_clear_by_permission() -> None:
-    engine = Nowhere()
+    transport = Nowhere()
     async with Client.connect(
         at("http://agent.example", http("bearer")),
-        engine=engine,
+        transport=transport,
         attempts=1,
-        auth=Secret("s3"),
+        auth=StaticToken("s3"),
         insecure=True,
     ) as client:
         with pytest.raises(Unreachable):
             await client.send("hello")
-    (request,) = engine.sent
+    (request,) = transport.sent
     assert "Bearer s3" in request.headers.values()
 
 
 async def test_trust_does_not_mean_in_clear() -> None:
     """A card over TLS whose agent speaks plain HTTP elsewhere."""
-    engine = Nowhere()
-    with pytest.raises(Withheld):
+    transport = Nowhere()
+    with pytest.raises(CredentialsNotSent):
         async with Client.connect(
             at("http://agent.example", http("bearer")),
-            engine=engine,
+            transport=transport,
             attempts=1,
-            auth=Secret("s3"),
+            auth=StaticToken("s3"),
             trust=["http://agent.example"],
         ) as client:
             await client.send("hello")
-    assert engine.sent == []
+    assert transport.sent == []
 
 
 @pytest.mark.parametrize("name", ["http_proxy", "HTTP_PROXY", "all_proxy"])
@@ -466,5 +472,5 @@ async def test_what_is_for_this_machine_stays_here(
     async with guarded(has(authorization="Bearer abc")) as agent, listening() as proxy:
         monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
         agent.demand({"it": http("bearer")})
-        assert await greeted(agent, Secret("abc"), attempts=1) == "robot:"
+        assert await greeted(agent, StaticToken("abc"), attempts=1) == "robot:"
         await proxy.unseen()

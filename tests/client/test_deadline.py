@@ -10,7 +10,7 @@ import pytest
 
 from dragoman import App, TaskState
 from dragoman.client import Client, DeadlineExceeded
-from dragoman.errors import Unavailable
+from dragoman.model.errors import Unavailable
 from tests.client.networks import STREAM, Answer, Mute, Script, card, document, event, result, task
 from tests.client.test_client import parrot
 from tests.serving import serving
@@ -37,7 +37,7 @@ def down() -> Script:
 
 @pytest.mark.parametrize("streams", [False, True])
 async def test_the_last_error(streams: bool) -> None:
-    async with Client.connect(card(), engine=down(), deadline=0.3) as client:
+    async with Client.connect(card(), transport=down(), deadline=0.3) as client:
         with pytest.raises(DeadlineExceeded) as caught:
             if streams:
                 async with client.stream("x") as stream:
@@ -55,15 +55,15 @@ async def test_the_last_error(streams: bool) -> None:
 
 
 async def test_the_last_error_of_the_card() -> None:
-    engine = Script(lambda _: Answer(DOWN, status=503, headers={"retry-after": "50"}))
+    transport = Script(lambda _: Answer(DOWN, status=503, headers={"retry-after": "50"}))
     with pytest.raises(DeadlineExceeded, match=r"^http://x: no answer .* answered 503: The store"):
-        async with Client.connect("http://x", engine=engine, deadline=0.1):
+        async with Client.connect("http://x", transport=transport, deadline=0.1):
             pass
     with pytest.raises(DeadlineExceeded, match=r"^http://x: no answer within 0\.1 s$"):
-        async with Client.connect("http://x", engine=Mute(), deadline=0.1):
+        async with Client.connect("http://x", transport=Mute(), deadline=0.1):
             pass
     with pytest.raises(DeadlineExceeded, match=r"^http://x: no answer within 0\.01 s$"):
-        async with Client.connect("http://x", engine=Mute(), timeout=0.01, attempts=1):
+        async with Client.connect("http://x", transport=Mute(), timeout=0.01, attempts=1):
             pass
 
 
@@ -79,8 +79,8 @@ async def test_an_error_that_is_over_is_not_told() -> None:
         working = task("WORKING")
         return Answer(result({"task": working} if method == "SendMessage" else working))
 
-    engine = Script(answer)
-    async with Client.connect(card(streaming=False), engine=engine, deadline=0.5) as client:
+    transport = Script(answer)
+    async with Client.connect(card(streaming=False), transport=transport, deadline=0.5) as client:
         with pytest.raises(DeadlineExceeded) as caught:
             await client.send("x")
     assert asked[:3] == ["SendMessage", "SendMessage", "GetTask"]
@@ -89,7 +89,7 @@ async def test_an_error_that_is_over_is_not_told() -> None:
 
 
 async def test_an_attempt_names_the_task_that_was_asked_for() -> None:
-    async with Client.connect(card(), engine=Mute(), timeout=0.01, attempts=1) as client:
+    async with Client.connect(card(), transport=Mute(), timeout=0.01, attempts=1) as client:
         with pytest.raises(DeadlineExceeded, match=r"within 0\.01 s \(task t\)$") as caught:
             await client.task("t").get()
     assert caught.value.task == "t"
@@ -156,7 +156,7 @@ async def test_a_stream_of_a_stranger_is_named_too() -> None:
             return Answer([event({"task": task("WORKING")})], headers=STREAM)
         return Answer(RPC_DOWN, status=503)
 
-    async with Client.connect(card(), engine=Script(answer), deadline=0.5) as client:
+    async with Client.connect(card(), transport=Script(answer), deadline=0.5) as client:
         with pytest.raises(DeadlineExceeded) as caught:
             async with client.stream("x") as stream:
                 _ = [told async for told in stream]

@@ -10,10 +10,17 @@ from typing import Any
 
 import pytest
 
-from dragoman import Agent, App, Message, Part, Role, TaskState, Turn, clock
-from dragoman.client import Behalf, Client, DeadlineExceeded, Request, Response
-from dragoman.client.engine import Inside
-from dragoman.lineage import LINEAGE, lineage
+from dragoman import Agent, App, Message, Part, Role, TaskState, Turn
+from dragoman.client import (
+    Client,
+    DeadlineExceeded,
+    Delegation,
+    TransportRequest,
+    TransportResponse,
+)
+from dragoman.client.transport import ASGITransport
+from dragoman.model import clock
+from dragoman.model.lineage import LINEAGE, lineage
 from tests.client.networks import BINDINGS
 from tests.serving import serving
 from tests.unit.test_worker import OVER, World
@@ -259,21 +266,21 @@ async def test_one_that_does_not_listen_does_not_keep_others_waiting(
     monkeypatch.setattr("dragoman.client.client.LAST_WORD", 0.05)
     helper = Helper()
 
-    class Stubborn(Inside):
+    class Stubborn(ASGITransport):
         """Answers everything but a cancel."""
 
         asked = 0
 
-        async def send(self, request: Request) -> Response:
+        async def send(self, request: TransportRequest) -> TransportResponse:
             if isinstance(request.body, bytes) and b"CancelTask" in request.body:
                 self.asked += 1
                 await asyncio.Event().wait()
             return await super().send(request)
 
-    engine, known = Stubborn(helper.app), asyncio.Event()
+    transport, known = Stubborn(helper.app), asyncio.Event()
 
     async def delegate(turn: Turn) -> None:
-        async with turn.connect(app=helper.app, engine=engine) as other:
+        async with turn.connect(app=helper.app, transport=transport) as other:
             notice(other, 1, known)
             await other.send("gate")
 
@@ -281,7 +288,7 @@ async def test_one_that_does_not_listen_does_not_keep_others_waiting(
         task = client.task(await begun(client, "x"))
         await known.wait()
         assert (await task.cancel()).status.state is TaskState.CANCELED
-        assert engine.asked == 1
+        assert transport.asked == 1
         assert await helper.states() == [TaskState.WORKING]
 
 
@@ -289,12 +296,12 @@ async def test_whoever_is_cancelled_twice_has_said_it_all_the_same() -> None:
     helper = Helper()
     asked, go, known = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    class Slow(Inside):
+    class Slow(ASGITransport):
         """Is a while on the way with a cancel."""
 
         closed = False
 
-        async def send(self, request: Request) -> Response:
+        async def send(self, request: TransportRequest) -> TransportResponse:
             if isinstance(request.body, bytes) and b"CancelTask" in request.body:
                 asked.set()
                 await go.wait()
@@ -304,9 +311,9 @@ async def test_whoever_is_cancelled_twice_has_said_it_all_the_same() -> None:
             self.closed = True
             await super().close()
 
-    engine = Slow(helper.app)
+    transport = Slow(helper.app)
     wanted = True
-    behalf = Behalf(
+    behalf = Delegation(
         (),
         key="k",
         until=float("inf"),
@@ -316,7 +323,7 @@ async def test_whoever_is_cancelled_twice_has_said_it_all_the_same() -> None:
     )
 
     async def work() -> None:
-        async with Client.connect(app=helper.app, engine=engine, behalf=behalf) as other:
+        async with Client.connect(app=helper.app, transport=transport, delegation=behalf) as other:
             notice(other, 1, known)
             await other.send("gate")
 
@@ -331,10 +338,10 @@ async def test_whoever_is_cancelled_twice_has_said_it_all_the_same() -> None:
             working.cancel()
             await asyncio.wait([working])
             assert working.cancelled()
-            assert not engine.closed
+            assert not transport.closed
             go.set()
             assert (await client.task(task.id).wait()).status.state is TaskState.CANCELED
-            while not engine.closed:
+            while not transport.closed:
                 await asyncio.sleep(0.01)
 
 
@@ -508,13 +515,15 @@ def telemetry(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.delitem(sys.modules, "opentelemetry.trace", raising=False)
 
 
-class Traced(Inside):
+class Traced(ASGITransport):
     """Begins a trace with each request."""
 
-    async def send(self, request: Request) -> Response:
+    async def send(self, request: TransportRequest) -> TransportResponse:
         """Add what a caller would."""
         headers = {**request.headers, "traceparent": TRACE}
-        return await super().send(Request(request.method, request.url, headers, request.body))
+        return await super().send(
+            TransportRequest(request.method, request.url, headers, request.body)
+        )
 
 
 @pytest.mark.usefixtures("telemetry")
@@ -529,7 +538,7 @@ async def test_the_trace_goes_on() -> None:
             return (await other.send(turn.text)).text
 
     async with helper.app, App(agent, drain=0.0) as app:
-        async with Client.connect(app=app, engine=Traced(app)) as client:
+        async with Client.connect(app=app, transport=Traced(app)) as client:
             await client.send("x")
         traces = [headers.get("traceparent") for headers in helper.headers]
         assert traces[1:] == [TRACE]  # the first is for the card
@@ -561,7 +570,7 @@ async def test_a_span_that_is_open_comes_first() -> None:
     async with (
         helper.app,
         App(agent, drain=0.0) as app,
-        Client.connect(app=app, engine=Traced(app)) as client,
+        Client.connect(app=app, transport=Traced(app)) as client,
     ):
         await client.send("x")
     assert helper.headers[-1]["traceparent"] == f"00-{0x1234:032x}-{0x5678:016x}-01"

@@ -10,8 +10,8 @@ from msgspec import to_builtins
 
 from dragoman.client import Client, discovery
 from dragoman.dialects.v0_3.card import merged, old
-from dragoman.errors import InvalidAgentResponse
-from dragoman.types import AgentCard, AgentInterface, Part
+from dragoman.model.errors import InvalidAgentResponse
+from dragoman.model.types import AgentCard, AgentInterface, Part
 from tests.client.networks import Answer, Script, card, result
 from tests.client.networks import document as sent
 
@@ -93,14 +93,14 @@ def test_before_1_0_json_rpc_comes_first(version: str, order: str) -> None:
 
 async def test_a_file_to_an_agent_of_0_3_is_encoded_once() -> None:
     said = {"kind": "message", "messageId": "r", "role": "agent", "parts": [TEXT]}
-    engine = Script(lambda _: Answer(result(said)))
+    transport = Script(lambda _: Answer(result(said)))
     offered = (
         interface("http://a", "HTTP+JSON", "0.3"),
         interface("http://b", "JSONRPC", "0.3"),
     )
-    async with Client.connect(card(*offered), engine=engine) as client:
+    async with Client.connect(card(*offered), transport=transport) as client:
         await client.send(Part(raw=b"\x00\xff", filename="f"))
-    (request,) = engine.asked
+    (request,) = transport.asked
     assert request.url == "http://b"
     (part,) = sent(request)["params"]["message"]["parts"]
     assert part["file"] == {"bytes": "AP8=", "name": "f"}

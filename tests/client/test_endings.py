@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, App, TaskState, Turn
-from dragoman.client import Client, File, Request, Response, Unreachable
-from dragoman.client.engine import Inside
+from dragoman.client import Client, File, TransportRequest, TransportResponse, Unreachable
+from dragoman.client.transport import ASGITransport
 from tests.client.networks import BINDINGS, STREAM, Answer, Script, card, event, task
 from tests.client.test_client import Cutting
-from tests.client.test_waiting import clerk
+from tests.client.test_waiting import admin
 
 
 def asker() -> Agent:
@@ -63,9 +63,9 @@ async def test_a_question_ends_the_stream(
     agent = asker()
     async with App(agent, drain=0.0) as app:
         for place in PLACES:
-            engine = Cutting(app, place, place // 2, place // 3)
+            transport = Cutting(app, place, place // 2, place // 3)
             said = [text, File(tmp_path / "a.txt")] if file else text
-            async with Client.connect(app=app, engine=engine, bindings=[binding]) as client:
+            async with Client.connect(app=app, transport=transport, bindings=[binding]) as client:
                 client.resumes = resumes
                 async with client.stream(said) as stream:
                     _ = [happened async for happened in stream]
@@ -78,12 +78,12 @@ async def test_a_question_ends_the_stream(
     assert agent.runs == [text] * 2 * len(PLACES)  # type: ignore[attr-defined]
 
 
-class Endless(Inside):
+class Endless(ASGITransport):
     """Gives whole streams, whose connections break all the same; every third one does not."""
 
     streams = 0
 
-    async def send(self, request: Request) -> Response:
+    async def send(self, request: TransportRequest) -> TransportResponse:
         """Pass it on."""
         response = await super().send(request)
         if response.headers.get("content-type") == "text/event-stream":
@@ -95,7 +95,7 @@ class Endless(Inside):
 class Broken:
     """A response that is not told to have ended."""
 
-    def __init__(self, response: Response) -> None:
+    def __init__(self, response: TransportResponse) -> None:
         self.status, self.headers = response.status, response.headers
         self._response = response
 
@@ -121,8 +121,8 @@ async def test_a_connection_that_breaks_when_all_is_said(
     agent = asker()
     agent.gate.set()  # type: ignore[attr-defined]
     async with App(agent, drain=0.0) as app:
-        engine = Endless(app)
-        async with Client.connect(app=app, engine=engine, attempts=3) as client:
+        transport = Endless(app)
+        async with Client.connect(app=app, transport=transport, attempts=3) as client:
             client.resumes = resumes
             said = [text, File(tmp_path / "a.txt")] if file else text
             async with client.stream(said) as stream:
@@ -130,7 +130,7 @@ async def test_a_connection_that_breaks_when_all_is_said(
             state = "COMPLETED" if text == "wait" else f"{text.upper()}_REQUIRED"
             assert stream.result.state is TaskState[state]
             if text != "auth":
-                assert engine.streams == 1
+                assert transport.streams == 1
             assert stream.task is not None
             if text == "wait":
                 return
@@ -150,9 +150,9 @@ async def test_an_agent_that_goes_on_is_followed(
     async with App(agent, drain=0.0) as app:
         for place in PLACES:
             agent.gate.clear()  # type: ignore[attr-defined]
-            engine = Cutting(app, place, place // 2, place // 3)
+            transport = Cutting(app, place, place // 2, place // 3)
             async with (
-                Client.connect(app=app, engine=engine, bindings=[binding]) as client,
+                Client.connect(app=app, transport=transport, bindings=[binding]) as client,
                 client.stream("wait") as stream,
             ):
                 async for _ in stream:
@@ -165,12 +165,12 @@ async def test_an_agent_that_goes_on_is_followed(
 # ---- follow-ups that are streamed ----------------------------------------------------------
 
 
-class Losing(Inside):
+class Losing(ASGITransport):
     """Loses the first answer of a stream, once all of it has been given."""
 
     lost = 0
 
-    async def send(self, request: Request) -> Response:
+    async def send(self, request: TransportRequest) -> TransportResponse:
         """Pass it on, and read the first one in vain."""
         response = await super().send(request)
         if response.headers.get("content-type") == "text/event-stream" and not self.lost:
@@ -183,18 +183,18 @@ class Losing(Inside):
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_a_follow_up_that_is_repeated_finds_the_next_question(binding: str) -> None:
     """The agent has asked again before the repeated message came, and nothing follows."""
-    agent = clerk()
+    agent = admin()
     async with App(agent, drain=0.0) as app:
         async with Client.connect(app=app) as client:
             asked = (await client.send("ask")).task
             assert asked is not None
-        engine = Losing(app)
+        transport = Losing(app)
         async with (
-            Client.connect(app=app, engine=engine, bindings=[binding]) as client,
+            Client.connect(app=app, transport=transport, bindings=[binding]) as client,
             client.stream("ask", task=asked.id) as stream,
         ):
             told = [happened async for happened in stream]
-        assert engine.lost == 1
+        assert transport.lost == 1
         assert len(told) == 1
         assert stream.result.state is TaskState.INPUT_REQUIRED
         assert stream.result.text == "What?"
@@ -210,15 +210,15 @@ async def test_a_follow_up_that_is_cut_while_the_task_stands_as_before(
     """The agent writes before it says that it works, so the question is still the last status."""
     monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
     (tmp_path / "a.txt").write_text("x")
-    agent = clerk()
+    agent = admin()
     async with App(agent, drain=0.0) as app:
         for place in PLACES:
             async with Client.connect(app=app) as client:
                 asked = (await client.send("ask")).task
                 assert asked is not None
-            engine = Cutting(app, place, place // 2, place // 3)
+            transport = Cutting(app, place, place // 2, place // 3)
             said = ["a b c d", File(tmp_path / "a.txt")] if file else "a b c d"
-            async with Client.connect(app=app, engine=engine, bindings=[binding]) as client:
+            async with Client.connect(app=app, transport=transport, bindings=[binding]) as client:
                 client.resumes = resumes
                 async with client.stream(said, task=asked.id) as stream:
                     _ = [happened async for happened in stream]
@@ -230,9 +230,9 @@ async def test_a_stranger_that_asks_again_at_once() -> None:
     """All there is of its stream is the task, which stands as it might have stood before."""
     words = {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "And?"}]}
     asked = task("INPUT_REQUIRED", timestamp="2026-01-01T00:00:00Z", message=words)
-    engine = Script(lambda _: Answer(event({"task": asked}), headers=STREAM))
-    async with Client.connect(card(), engine=engine) as client:
+    transport = Script(lambda _: Answer(event({"task": asked}), headers=STREAM))
+    async with Client.connect(card(), transport=transport) as client:
         async with client.stream("x", task="t") as stream:
             assert len([happened async for happened in stream]) == 1
         assert stream.result.state is TaskState.INPUT_REQUIRED
-    assert len(engine.asked) == 1
+    assert len(transport.asked) == 1

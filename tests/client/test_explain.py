@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from dragoman import Agent, App
-from dragoman.client import Client, Secret, Sockets, Unreachable, pem
-from dragoman.errors import InvalidAgentResponse, TaskNotFound, Unauthenticated
-from dragoman.types import (
+from dragoman.client import Client, HTTPTransport, StaticToken, Unreachable, tls
+from dragoman.model.errors import InvalidAgentResponse, TaskNotFound, Unauthenticated
+from dragoman.model.types import (
     ClientCredentialsOAuthFlow,
     MutualTlsSecurityScheme,
     OAuth2SecurityScheme,
@@ -62,10 +62,10 @@ MUTUAL = SecurityScheme(mtls_security_scheme=MutualTlsSecurityScheme())
 WAYS = [
     (
         key("header", "X-Key"),
-        "an API key: --api-key KEY (header X-Key); in Python auth=Secret(KEY)",
+        "an API key: --api-key KEY (header X-Key); in Python auth=StaticToken(KEY)",
     ),
-    (key("query", "k"), "an API key: --api-key KEY (query k); in Python auth=Secret(KEY)"),
-    (http("bearer"), "a bearer token: --bearer TOKEN; in Python auth=Secret(TOKEN)"),
+    (key("query", "k"), "an API key: --api-key KEY (query k); in Python auth=StaticToken(KEY)"),
+    (http("bearer"), "a bearer token: --bearer TOKEN; in Python auth=StaticToken(TOKEN)"),
     (http("Basic"), "a name and a password: --user NAME:PASSWORD; in Python auth=Login("),
     (OAUTH, "a login by OAuth: --client-id ID, or --bearer TOKEN; in Python auth=OAuth(ID)"),
     (MUTUAL, "a client certificate: --cert FILE; in Python auth=Certificate(FILE)"),
@@ -93,14 +93,15 @@ async def test_one_of_several_ways_and_two_together(agent: Guarded) -> None:
             await client.task("t").get()
     assert str(caught.value) == (
         "The agent wants an API key: --api-key KEY (header X-Key) and a bearer token: --bearer "
-        "TOKEN, or a bearer token: --bearer TOKEN; in Python auth=[Secret(KEY), Secret(TOKEN)]"
+        "TOKEN, or a bearer token: --bearer TOKEN; in Python "
+        "auth=[StaticToken(KEY), StaticToken(TOKEN)]"
     )
 
 
 async def test_a_credential_that_is_refused(agent: Guarded) -> None:
     """Then the agent's own words count, too."""
     agent.demand({"it": key("header", "x-key")})
-    async with Client.connect(agent.url, auth=Secret("wrong")) as client:
+    async with Client.connect(agent.url, auth=StaticToken("wrong")) as client:
         with pytest.raises(Unauthenticated) as caught:
             await client.task("t").get()
     said, _, more = str(caught.value).partition("; ")
@@ -159,9 +160,9 @@ async def test_a_certificate_that_nobody_vouches_for(tmp_path: Path) -> None:
         assert words.startswith(f"{where}: its certificate is not trusted: self-signed certificate")
         assert "; trust it with --ca FILE" in words
         other = f"https://localhost:{listener.port}"
-        engine = Sockets(ssl=pem.context(ca=str(made.file)))
+        transport = HTTPTransport(ssl=tls.context(ca=str(made.file)))
         with pytest.raises(Unreachable) as caught:
-            async with Client.connect(other, engine=engine, attempts=1):
+            async with Client.connect(other, transport=transport, attempts=1):
                 pass
         assert "its certificate is not valid: Hostname mismatch" in str(caught.value)
         assert "--ca" not in str(caught.value)

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from dragoman import App, TaskState
-from dragoman.client import Client, Engine, Unreachable
-from dragoman.client.engine import Inside
-from dragoman.errors import TaskNotFound, VersionNotSupported
+from dragoman.client import Client, Transport, Unreachable
+from dragoman.client.transport import ASGITransport
+from dragoman.model.errors import TaskNotFound, VersionNotSupported
+from dragoman.model.types import AgentCard
 from dragoman.security import Anonymous
-from dragoman.types import AgentCard
 from tests.client.networks import (
     BINDINGS,
     Answer,
@@ -112,22 +112,22 @@ async def test_a_server_that_takes_the_call_and_never_answers(bindings: list[str
 
 
 class Leaving:
-    """An engine that is gone once its first stream has broken off."""
+    """A transport that is gone once its first stream has broken off."""
 
-    def __init__(self, engine: Cutting) -> None:
-        self._engine = engine
+    def __init__(self, transport: Cutting) -> None:
+        self._transport = transport
         self.asked = 0
 
     async def send(self, request: object) -> object:
         """Pass it on while there are cuts to be made."""
         self.asked += 1
-        if not self._engine.places:
+        if not self._transport.places:
             raise Unreachable("gone")
-        return await self._engine.send(request)  # type: ignore[arg-type]
+        return await self._transport.send(request)  # type: ignore[arg-type]
 
     async def close(self) -> None:
         """Close what is behind."""
-        await self._engine.close()
+        await self._transport.close()
 
 
 @pytest.mark.parametrize("bindings", ORDERS)
@@ -137,9 +137,9 @@ async def test_the_middle_of_a_stream(
     app: App, bindings: list[str], resumes: bool, place: int
 ) -> None:
     first = Leaving(Cutting(app, place))
-    ways = Ways(one=first, two=Inside(app))  # type: ignore[arg-type]
+    ways = Ways(one=first, two=ASGITransport(app))  # type: ignore[arg-type]
     found = await two(app, *bindings, tenant="north")
-    async with asyncio.timeout(10), Client.connect(found, engine=ways) as client:
+    async with asyncio.timeout(10), Client.connect(found, transport=ways) as client:
         client.resumes = resumes
         async with client.stream("count 20") as stream:
             _ = [event async for event in stream]
@@ -162,7 +162,7 @@ async def test_the_tenant_of_each_interface_is_told_there() -> None:
         interface("http://two/a", "HTTP+JSON", tenant="south sea/x"),
     )
     ways = Ways(one=one, two=two)
-    async with Client.connect(found, engine=ways, attempts=2) as client:
+    async with Client.connect(found, transport=ways, attempts=2) as client:
         for call in (
             client.send("x"),
             client.task("7").get(),
@@ -188,9 +188,9 @@ async def test_the_tenant_of_each_interface_is_told_there() -> None:
 
 
 async def test_a_task_is_found_by_its_tenant_at_either_interface(app: App) -> None:
-    ways = Ways(one=Inside(app), two=Inside(app))
+    ways = Ways(one=ASGITransport(app), two=ASGITransport(app))
     found = await two(app, *BINDINGS, tenant="north")
-    async with Client.connect(found, engine=ways) as client:
+    async with Client.connect(found, transport=ways) as client:
         made = (await client.send("hello")).task
         assert made is not None
         ways.ways["one"] = Dead()
@@ -209,26 +209,26 @@ async def test_never_to_a_version_that_is_not_spoken() -> None:
     ]
     ways = Ways(one=Dead(), two=Script(lambda _: Answer(result(task()))))
     found = card(interface("http://one"), *others)
-    async with Client.connect(found, engine=ways, attempts=4) as client:
+    async with Client.connect(found, transport=ways, attempts=4) as client:
         with pytest.raises(Unreachable):
             await client.task("t").get()
         with pytest.raises(Unreachable):
             _ = [event async for event in client.stream("x")]
     assert set(ways.hosts()) == {"one"}
     with pytest.raises(VersionNotSupported, match=r"JSONRPC 0\.9"):
-        async with Client.connect(card(*others), engine=ways):
+        async with Client.connect(card(*others), transport=ways):
             pass
 
 
 async def test_patch_releases_are_the_same_version() -> None:
     ways = Ways(one=Script(lambda _: Answer(result(task()))))
-    async with Client.connect(card(interface("http://one", version="1.0.1")), engine=ways) as c:
+    async with Client.connect(card(interface("http://one", version="1.0.1")), transport=ways) as c:
         assert (await c.task("t").get()).id == "t"
 
 
 async def test_an_error_is_an_answer(app: App) -> None:
-    ways = Ways(one=Inside(app), two=Inside(app))
-    async with Client.connect(await two(app, *BINDINGS), engine=ways) as client:
+    ways = Ways(one=ASGITransport(app), two=ASGITransport(app))
+    async with Client.connect(await two(app, *BINDINGS), transport=ways) as client:
         with pytest.raises(TaskNotFound):
             await client.task("unknown").get()
         assert client.interface.url == "http://one"
@@ -236,8 +236,8 @@ async def test_an_error_is_an_answer(app: App) -> None:
 
 
 async def test_it_stays_where_it_found_an_answer(app: App) -> None:
-    ways = Ways(one=Dead(), two=Inside(app))
-    async with Client.connect(await two(app, *BINDINGS), engine=ways) as client:
+    ways = Ways(one=Dead(), two=ASGITransport(app))
+    async with Client.connect(await two(app, *BINDINGS), transport=ways) as client:
         for text in "abc":
             await client.send(text)
     assert ways.hosts() == ["one", "two", "two", "two"]
@@ -245,10 +245,10 @@ async def test_it_stays_where_it_found_an_answer(app: App) -> None:
 
 @pytest.mark.parametrize("many", [2, 3, 20, 31])
 async def test_many_at_once_find_the_next_together(app: App, many: int) -> None:
-    ways = Ways(one=Dead(), two=Inside(app))
+    ways = Ways(one=Dead(), two=ASGITransport(app))
     async with (
         asyncio.timeout(10),
-        Client.connect(await two(app, *BINDINGS), engine=ways, attempts=2) as client,
+        Client.connect(await two(app, *BINDINGS), transport=ways, attempts=2) as client,
     ):
         found = await asyncio.gather(*(client.send(f"{number}") for number in range(many)))
     assert [result.text for result in found] == [f"{number}" for number in range(many)]
@@ -261,19 +261,19 @@ async def test_many_streams_at_once_find_the_next_together(app: App) -> None:
             _ = [event async for event in stream]
         return stream.result.text
 
-    ways = Ways(one=Dead(), two=Inside(app))
+    ways = Ways(one=Dead(), two=ASGITransport(app))
     async with (
         asyncio.timeout(10),
-        Client.connect(await two(app, *BINDINGS), engine=ways, attempts=2) as client,
+        Client.connect(await two(app, *BINDINGS), transport=ways, attempts=2) as client,
     ):
         assert await asyncio.gather(*(count(client) for _ in range(20))) == ["0,1,"] * 20
 
 
-@pytest.mark.parametrize("engine", [Dead, Mute])
-async def test_all_of_them_are_tried(engine: type[Engine]) -> None:
-    ways = Ways(one=engine(), two=engine(), three=engine())
+@pytest.mark.parametrize("transport", [Dead, Mute])
+async def test_all_of_them_are_tried(transport: type[Transport]) -> None:
+    ways = Ways(one=transport(), two=transport(), three=transport())
     found = card(*(interface(f"http://{host}") for host in ways.ways))
-    async with Client.connect(found, engine=ways, attempts=4, timeout=0.02) as client:
+    async with Client.connect(found, transport=ways, attempts=4, timeout=0.02) as client:
         with pytest.raises((Unreachable, TimeoutError)):
             await client.task("t").get()
     assert ways.hosts() == ["one", "two", "three", "one"]
@@ -281,8 +281,8 @@ async def test_all_of_them_are_tried(engine: type[Engine]) -> None:
 
 async def test_a_cancel_that_was_lost_is_looked_for_before_it_is_asked_for_again(app: App) -> None:
     """Done twice, it would be answered otherwise."""
-    ways = Ways(one=Dead(), two=Inside(app))
-    async with Client.connect(await two(app, *BINDINGS), engine=ways) as client:
+    ways = Ways(one=Dead(), two=ASGITransport(app))
+    async with Client.connect(await two(app, *BINDINGS), transport=ways) as client:
         with pytest.raises(TaskNotFound):
             await client.task("t").cancel()
     assert ways.hosts() == ["one", "one", "two"]
@@ -293,20 +293,20 @@ async def test_a_stranger_that_takes_long_is_not_asked_again_elsewhere() -> None
     """It keeps no receipts, and would begin again."""
     ways = Ways(one=Mute(), two=Script(lambda _: Answer(result({"task": task()}))))
     found = card(interface("http://one"), interface("http://two"))
-    async with Client.connect(found, engine=ways, timeout=0.02) as client:
+    async with Client.connect(found, transport=ways, timeout=0.02) as client:
         with pytest.raises(TimeoutError):
             await client.send("x")
     assert ways.hosts() == ["one"]
 
 
 async def test_the_state_of_the_answer(app: App) -> None:
-    ways = Ways(one=Dead(), two=Inside(app))
-    async with Client.connect(await two(app, *BINDINGS), engine=ways) as client:
+    ways = Ways(one=Dead(), two=ASGITransport(app))
+    async with Client.connect(await two(app, *BINDINGS), transport=ways) as client:
         begun = await client.send("gate", wait=False)
         assert begun.task is not None
         waiting = asyncio.create_task(client.task(begun.task.id).wait())
         await asyncio.sleep(0)
-        ways.ways.update(one=Inside(app), two=Dead())
+        ways.ways.update(one=ASGITransport(app), two=Dead())
         app.agents["parrot"].gate.set()  # type: ignore[attr-defined]
         async with asyncio.timeout(10):
             assert (await waiting).status.state is TaskState.COMPLETED

@@ -15,11 +15,19 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, App, Part, TaskState, Turn
-from dragoman.client import Client, Engine, File, Request, Response, Sockets, Unreachable
-from dragoman.client.engine import Inside
+from dragoman.client import (
+    Client,
+    File,
+    HTTPTransport,
+    Transport,
+    TransportRequest,
+    TransportResponse,
+    Unreachable,
+)
+from dragoman.client.transport import ASGITransport
 from dragoman.client.upload import MARK, PIECE
-from dragoman.errors import ContentTypeNotSupported, TooLarge
-from dragoman.types import Task, TaskArtifactUpdateEvent
+from dragoman.model.errors import ContentTypeNotSupported, TooLarge
+from dragoman.model.types import Task, TaskArtifactUpdateEvent
 from tests.client.networks import (
     BINDINGS,
     STREAM,
@@ -67,19 +75,22 @@ def kept(content: bytes, name: str, kind: str = "application/octet-stream") -> d
 
 @asynccontextmanager
 async def reached(
-    how: str, agent: Agent, engine: Callable[[Engine], Engine] | None = None, **settings: Any
+    how: str,
+    agent: Agent,
+    transport: Callable[[Transport], Transport] | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Client]:
     """A client of the agent: in process, or over a binding."""
     app = App(agent, **{"drain": 0.0, **settings})
     if how == "inside":
         async with app:
-            way = engine(Inside(app)) if engine else None
-            async with Client.connect(app=app, engine=way) as client:
+            way = transport(ASGITransport(app)) if transport else None
+            async with Client.connect(app=app, transport=way) as client:
                 yield client
     else:
         async with serving(app) as url:
-            way = engine(Sockets()) if engine else None
-            async with Client.connect(url, engine=way, bindings=[how]) as client:
+            way = transport(HTTPTransport()) if transport else None
+            async with Client.connect(url, transport=way, bindings=[how]) as client:
                 yield client
 
 
@@ -152,8 +163,8 @@ async def test_a_file_is_sent_again_when_it_has_to_be(how: str, tmp_path: Path) 
     path.write_bytes(content := os.urandom(2 * PIECE))
     agent = archive()
 
-    def losing(engine: Engine) -> Engine:
-        return Losing(engine, 2)
+    def losing(transport: Transport) -> Transport:
+        return Losing(transport, 2)
 
     async with reached(how, agent, losing) as client:
         assert (await client.send(File(path))).data == [kept(content, "a.bin")]
@@ -163,13 +174,13 @@ async def test_a_file_is_sent_again_when_it_has_to_be(how: str, tmp_path: Path) 
 class Losing:
     """Loses the first answers to what is posted."""
 
-    def __init__(self, engine: Engine, times: int) -> None:
-        self._engine = engine
+    def __init__(self, transport: Transport, times: int) -> None:
+        self._transport = transport
         self._times = times
 
-    async def send(self, request: Request) -> Response:
+    async def send(self, request: TransportRequest) -> TransportResponse:
         """Pass it on, and perhaps lose the answer."""
-        response = await self._engine.send(request)
+        response = await self._transport.send(request)
         if request.method == "POST" and self._times:
             self._times -= 1
             await response.close()
@@ -178,7 +189,7 @@ class Losing:
 
     async def close(self) -> None:
         """Close what is behind."""
-        await self._engine.close()
+        await self._transport.close()
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -198,15 +209,15 @@ async def test_a_file_that_cannot_be_read(how: str, tmp_path: Path) -> None:
     agent = archive()
     calls = 0
 
-    def counting(engine: Engine) -> Engine:
-        async def send(request: Request) -> Response:
+    def counting(transport: Transport) -> Transport:
+        async def send(request: TransportRequest) -> TransportResponse:
             nonlocal calls
             calls += request.method == "POST"
             return await original(request)
 
-        original = engine.send
-        engine.send = send  # type: ignore[method-assign]
-        return engine
+        original = transport.send
+        transport.send = send  # type: ignore[method-assign]
+        return transport
 
     os.mkfifo(tmp_path / "pipe")
     async with reached(how, agent, counting) as client:
@@ -228,20 +239,20 @@ async def test_a_file_that_cannot_be_read(how: str, tmp_path: Path) -> None:
 class Changing:
     """Changes the file just before it is sent for the first time."""
 
-    def __init__(self, engine: Engine, change: Callable[[], object]) -> None:
-        self._engine = engine
+    def __init__(self, transport: Transport, change: Callable[[], object]) -> None:
+        self._transport = transport
         self._change: Callable[[], object] | None = change
 
-    async def send(self, request: Request) -> Response:
+    async def send(self, request: TransportRequest) -> TransportResponse:
         """Change it, and pass it on."""
         if request.method == "POST" and self._change is not None:
             self._change()
             self._change = None
-        return await self._engine.send(request)
+        return await self._transport.send(request)
 
     async def close(self) -> None:
         """Close what is behind."""
-        await self._engine.close()
+        await self._transport.close()
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -251,8 +262,8 @@ async def test_a_file_that_shrinks_is_begun_anew(how: str, left: int, tmp_path: 
     path.write_bytes(content := os.urandom(3 * PIECE))
     agent = archive()
 
-    def shrinking(engine: Engine) -> Engine:
-        return Changing(engine, lambda: os.truncate(path, left))
+    def shrinking(transport: Transport) -> Transport:
+        return Changing(transport, lambda: os.truncate(path, left))
 
     async with reached(how, agent, shrinking) as client:
         assert (await client.send(File(path))).data == [kept(content[:left], "a.bin")]
@@ -264,8 +275,8 @@ async def test_a_file_that_grows_is_sent_as_it_was(how: str, tmp_path: Path) -> 
     path = tmp_path / "a.bin"
     path.write_bytes(content := os.urandom(PIECE + 1))
 
-    def growing(engine: Engine) -> Engine:
-        return Changing(engine, lambda: path.write_bytes(content * 2))
+    def growing(transport: Transport) -> Transport:
+        return Changing(transport, lambda: path.write_bytes(content * 2))
 
     async with reached(how, archive(), growing) as client:
         assert (await client.send(File(path))).data == [kept(content, "a.bin")]
@@ -278,12 +289,12 @@ async def test_a_file_that_is_too_large_is_sent_once(how: str, tmp_path: Path) -
     asked = []
 
     class Noting(Changing):
-        async def send(self, request: Request) -> Response:
+        async def send(self, request: TransportRequest) -> TransportResponse:
             asked.append(request.method)
             return await super().send(request)
 
-    def noting(engine: Engine) -> Engine:
-        return Noting(engine, lambda: None)
+    def noting(transport: Transport) -> Transport:
+        return Noting(transport, lambda: None)
 
     async with reached(how, archive(), noting, max_body=MEGABYTE) as client:
         with pytest.raises(TooLarge):
@@ -352,10 +363,10 @@ def flood(pieces: int, size: int) -> Iterator[bytes]:
 @pytest.mark.parametrize("keep", [True, False])
 async def test_artifacts_that_are_not_kept(keep: bool, peak: Callable[[], int]) -> None:
     pieces, size = 600, 10_000
-    engine = Script(lambda _: Answer(flood(pieces, size), headers=STREAM))
+    transport = Script(lambda _: Answer(flood(pieces, size), headers=STREAM))
     told = 0
     async with (
-        Client.connect(card(), engine=engine) as client,
+        Client.connect(card(), transport=transport) as client,
         client.stream("x", keep=keep) as stream,
     ):
         async for happened in stream:
@@ -391,8 +402,8 @@ async def test_what_is_not_kept_is_told_once_across_cuts(
     async with App(agent, drain=0.0) as app:
         for place in range(0, 6000, 307):
             gate = asyncio.Event()
-            engine = Cutting(app, place, place // 2, place // 3)
-            async with Client.connect(app=app, engine=engine, bindings=[binding]) as client:
+            transport = Cutting(app, place, place // 2, place // 3)
+            async with Client.connect(app=app, transport=transport, bindings=[binding]) as client:
                 client.resumes = resumes
                 if following:
                     begun = (await client.send("x", wait=False)).task
@@ -433,7 +444,7 @@ async def test_what_an_artifact_has_become_meanwhile(
     """Strangers replace artifacts, or put their pieces together."""
     monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
 
-    def answer(request: Request) -> Response:
+    def answer(request: TransportRequest) -> TransportResponse:
         if b"SendStreaming" in request.body:  # type: ignore[operator]
             return Answer(event({"task": task("WORKING", "a", "b")}), headers=STREAM)
         if b"GetTask" in request.body:  # type: ignore[operator]
@@ -441,7 +452,7 @@ async def test_what_an_artifact_has_become_meanwhile(
         return Answer(event({"task": task("COMPLETED", *then)}), headers=STREAM)
 
     async with (
-        Client.connect(card(), engine=Script(answer)) as client,
+        Client.connect(card(), transport=Script(answer)) as client,
         client.stream("x", keep=keep) as stream,
     ):
         events = [happened async for happened in stream]

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.client import Client, Request
-from dragoman.client.folding import Event, Folding
-from dragoman.events import RESUME, Received
-from dragoman.lifecycle import fold
-from dragoman.types import (
+from dragoman.client import Client, TransportRequest
+from dragoman.client.fold import Event, Folding
+from dragoman.model.events import RESUME, Received
+from dragoman.model.lifecycle import fold
+from dragoman.model.types import (
     AgentExtension,
     Artifact,
     Part,
@@ -210,7 +210,7 @@ async def test_no_text_is_told_twice_after_a_reconnect(
             "artifactUpdate": {"taskId": "t", "contextId": "c", "append": True, "artifact": found}
         }
 
-    def answer(request: Request) -> Answer:
+    def answer(request: TransportRequest) -> Answer:
         method = document(request)["method"]
         if method == "GetTask":
             return Answer(result(task("COMPLETED", *texts, "ld")))
@@ -233,7 +233,7 @@ async def test_no_text_is_told_twice_after_a_reconnect(
         offered = known.capabilities.replace(extensions=(AgentExtension(uri=RESUME),))
         known = known.replace(capabilities=offered)
     async with (
-        Client.connect(known, engine=Script(answer)) as client,
+        Client.connect(known, transport=Script(answer)) as client,
         client.stream("x", keep=keep) as stream,
     ):
         told = [happened async for happened in stream]

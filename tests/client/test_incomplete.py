@@ -16,14 +16,14 @@ from google.protobuf import json_format
 from joserfc import jwk
 from msgspec.structs import replace
 
-from dragoman.client import Client, Request, Shelf, Unverified
-from dragoman.client.check import check
+from dragoman.client import CardCache, Client, TransportRequest, Unverified
 from dragoman.client.discovery import Cards, decode
+from dragoman.conformance.card import check
 from dragoman.dialects.partial import partial
-from dragoman.errors import InvalidAgentResponse, InvalidParams
+from dragoman.model.errors import InvalidAgentResponse, InvalidParams
+from dragoman.model.types import AgentCapabilities, AgentCard
 from dragoman.security.canonical import canonical
-from dragoman.security.jwk import Key
-from dragoman.types import AgentCapabilities, AgentCard
+from dragoman.security.jwk import CardKey
 from tests.client.networks import Answer, Script, card, interface, result, task
 
 FULL: dict[str, Any] = {
@@ -79,7 +79,7 @@ def shown(path: str) -> str:
 def agent(document: Any, extended: Any = None) -> Script:
     """An agent with this card, which answers a send with what it has done."""
 
-    def answer(request: Request) -> Answer:
+    def answer(request: TransportRequest) -> Answer:
         if request.method == "GET" and "well-known" in request.url:
             return Answer(json.dumps(document).encode())
         asked = json.loads(request.body) if request.body else {}  # type: ignore[arg-type]
@@ -98,7 +98,7 @@ async def test_a_card_that_lacks_what_is_not_needed(
 ) -> None:
     document = without(path)
     with caplog.at_level(logging.WARNING, "dragoman"):
-        async with Client.connect("http://agent", engine=agent(document)) as client:
+        async with Client.connect("http://agent", transport=agent(document)) as client:
             assert (await client.send("hello")).text == "done"
     (record,) = caplog.records
     assert record.getMessage() == (
@@ -106,7 +106,7 @@ async def test_a_card_that_lacks_what_is_not_needed(
         f"{shown(path)}; the client uses it all the same"
     )
     with pytest.raises(InvalidAgentResponse, match=r"is not valid: .*: is required") as caught:
-        async with Client.connect("http://agent", engine=agent(document), strict=True):
+        async with Client.connect("http://agent", transport=agent(document), strict=True):
             pass
     assert f": {shown(path)}: " in str(caught.value)
     blamed = {finding.field for finding in check(json.dumps(document).encode())}
@@ -206,16 +206,18 @@ async def test_many_missing_fields_are_not_all_named(caplog: pytest.LogCaptureFi
 
 
 async def test_who_is_strict_takes_no_card_that_others_took() -> None:
-    shelf, engine = Shelf(), agent(without("description"))
-    async with Client.connect("http://agent", engine=engine, shelf=shelf):
+    card_cache, transport = CardCache(), agent(without("description"))
+    async with Client.connect("http://agent", transport=transport, card_cache=card_cache):
         pass
-    for url, (found, tag, _) in list(shelf.known.items()):
-        shelf.put(url, found, tag, float("inf"))  # as with a long max-age
-    async with Client.connect("http://agent", engine=engine, shelf=shelf):
+    for url, (found, tag, _) in list(card_cache.known.items()):
+        card_cache.put(url, found, tag, float("inf"))  # as with a long max-age
+    async with Client.connect("http://agent", transport=transport, card_cache=card_cache):
         pass
-    assert len(engine.asked) == 1
+    assert len(transport.asked) == 1
     with pytest.raises(InvalidAgentResponse, match="description: is required"):
-        async with Client.connect("http://agent", engine=engine, shelf=shelf, strict=True):
+        async with Client.connect(
+            "http://agent", transport=transport, card_cache=card_cache, strict=True
+        ):
             pass
 
 
@@ -227,12 +229,12 @@ async def test_an_extended_card_that_lacks_something(
     binding: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     more = without("skills.0.tags") | {"name": "For ann"}
-    engine = agent(FULL, more)
+    transport = agent(FULL, more)
     known = card(interface("http://agent", binding))
-    async with Client.connect(known, engine=engine) as client:
+    async with Client.connect(known, transport=transport) as client:
         assert (await client.extended_card()).name == "For ann"
     assert "lacks required fields: skills[0].tags" in caplog.text
-    async with Client.connect(known, engine=engine, strict=True) as client:
+    async with Client.connect(known, transport=transport, strict=True) as client:
         with pytest.raises(InvalidAgentResponse, match=r"skills\[0\]\.tags: is required"):
             await client.extended_card()
 
@@ -271,7 +273,7 @@ TRUST = {"k": KEY.as_pem(private=False)}
 
 def signed(document: dict[str, Any]) -> dict[str, Any]:
     """The document with a signature over it as it is; ours would refuse to sign it."""
-    key = Key.load(KEY.as_pem(private=True), kid="k")
+    key = CardKey.load(KEY.as_pem(private=True), kid="k")
     header = {"alg": "ES256", "kid": "k", "typ": "JOSE"}
     protected = encoded(json.dumps(header).encode())
     payload = encoded(canonical(document))
@@ -286,19 +288,21 @@ def encoded(raw: bytes) -> str:
 
 async def test_a_signature_is_verified_over_the_card_as_received() -> None:
     document = signed(without("skills.0.tags") | {"supportedInterfaces": FULL_VERSIONLESS})
-    engine = agent(document)
-    async with Client.connect("http://agent", engine=engine, signed_by=TRUST) as client:
+    transport = agent(document)
+    async with Client.connect("http://agent", transport=transport, signed_by=TRUST) as client:
         assert client.card.skills[0].tags == ()
         assert client.card.supported_interfaces == (interface("http://agent"),)
     with pytest.raises(InvalidAgentResponse, match="is required"):
-        async with Client.connect("http://agent", engine=engine, signed_by=TRUST, strict=True):
+        async with Client.connect(
+            "http://agent", transport=transport, signed_by=TRUST, strict=True
+        ):
             pass
     # what the client reads into it is not what was signed
     for change in ("skills.0.tags", "supportedInterfaces.0.protocolVersion"):
         value: Any = [] if change.endswith("tags") else "1.0"
         forged = agent(without(change, document, value))
         with pytest.raises(Unverified, match="was changed"):
-            async with Client.connect("http://agent", engine=forged, signed_by=TRUST):
+            async with Client.connect("http://agent", transport=forged, signed_by=TRUST):
                 pass
 
 
@@ -311,11 +315,11 @@ async def test_an_extended_card_is_verified_as_received(binding: str) -> None:
     more = signed(without("skills.0.tags") | {"name": "For ann", "x-more": {"n": 1}})
     public = signed(FULL | {"supportedInterfaces": [at(binding)]})
     async with Client.connect(
-        "http://agent", engine=agent(public, more), signed_by=TRUST
+        "http://agent", transport=agent(public, more), signed_by=TRUST
     ) as client:
         assert (await client.extended_card()).name == "For ann"
     forged = agent(public, more | {"name": "For bob"})
-    async with Client.connect("http://agent", engine=forged, signed_by=TRUST) as client:
+    async with Client.connect("http://agent", transport=forged, signed_by=TRUST) as client:
         with pytest.raises(Unverified, match="was changed"):
             await client.extended_card()
 

@@ -14,12 +14,19 @@ import pytest
 from aiohttp import TCPConnector
 from msgspec.structs import replace
 
-from dragoman.client import Client, NotAllowed, OAuth, Request, Shelf, Sockets, Unreachable
-from dragoman.client.engine import whole
-from dragoman.client.pem import context
+from dragoman.client import (
+    CardCache,
+    Client,
+    HTTPTransport,
+    NotAllowed,
+    OAuth,
+    TransportRequest,
+    Unreachable,
+)
+from dragoman.client.tls import context
+from dragoman.client.transport import whole
 from dragoman.dialects import v1_0
-from dragoman.security import egress
-from dragoman.types import (
+from dragoman.model.types import (
     AgentCard,
     AgentInterface,
     ClientCredentialsOAuthFlow,
@@ -29,6 +36,7 @@ from dragoman.types import (
     SecurityScheme,
     StringList,
 )
+from dragoman.security import egress
 from tests.client.networks import card, interface, result, task
 from tests.client.telling import Stranger, begun, telling
 from tests.listening import Certificate, Listener, Visit
@@ -152,13 +160,13 @@ async def test_the_cards_own_name_neither(names: Names) -> None:
     async with site(OUTSIDE) as outside, site(INSIDE, outside.port) as inside:
         where = url(outside, "outside.example")
         outside.card = card(interface(f"{where}/"))
-        engine = Sockets()
-        async with Client.connect(where, attempts=1, engine=engine) as client:
+        transport = HTTPTransport()
+        async with Client.connect(where, attempts=1, transport=transport) as client:
             await client.send("x")
             outside.hang_up()
-            assert engine._session is not None
-            assert isinstance(engine._session.connector, TCPConnector)
-            engine._session.connector.clear_dns_cache()
+            assert transport._session is not None
+            assert isinstance(transport._session.connector, TCPConnector)
+            transport._session.connector.clear_dns_cache()
             names["outside.example"] = [INSIDE]
             with pytest.raises(NotAllowed):
                 await client.cards.keys(f"{where}/keys")
@@ -177,14 +185,14 @@ async def test_one_address_of_several_that_is_public_is_dialled(names: Names) ->
 
 
 async def test_a_card_that_others_have_found(names: Names) -> None:
-    shelf = Shelf()
+    card_cache = CardCache()
     async with site(OUTSIDE) as outside, site(INSIDE) as inside:
         outside.card = card(interface(url(inside, INSIDE)))
         where = url(outside, "outside.example")
-        async with Client.connect(where, attempts=1, shelf=shelf):
-            (known,) = shelf.known.values()
-        shelf.known = dict.fromkeys(shelf.known, (known[0], "", float("inf")))
-        async with Client.connect(where, attempts=1, shelf=shelf) as client:
+        async with Client.connect(where, attempts=1, card_cache=card_cache):
+            (known,) = card_cache.known.values()
+        card_cache.known = dict.fromkeys(card_cache.known, (known[0], "", float("inf")))
+        async with Client.connect(where, attempts=1, card_cache=card_cache) as client:
             assert len(outside.paths) == 1
             with pytest.raises(NotAllowed):
                 await client.send("x")
@@ -193,16 +201,16 @@ async def test_a_card_that_others_have_found(names: Names) -> None:
 
 async def test_a_connection_that_is_open_leads_no_further() -> None:
     async with site(INSIDE) as inside:
-        engine = Sockets()
+        transport = HTTPTransport()
         where = url(inside, "inside.example")
         for _ in range(2):
-            await whole(await engine.send(Request("GET", where)), 1000)
+            await whole(await transport.send(TransportRequest("GET", where)), 1000)
         assert inside.visits == 1
         with pytest.raises(NotAllowed):
-            await engine.send(Request("GET", where, allow=()))
-        await whole(await engine.send(Request("GET", where)), 1000)
+            await transport.send(TransportRequest("GET", where, allow=()))
+        await whole(await transport.send(TransportRequest("GET", where)), 1000)
         assert inside.visits == 1
-        await engine.close()
+        await transport.close()
 
 
 # ---- what is not ---------------------------------------------------------------------------
@@ -243,10 +251,10 @@ async def test_grpc_to_an_address_that_was_checked_with_the_name_in_its_certific
         names["other.example"] = [OUTSIDE]
         for host, good in (("outside.example", True), ("other.example", False)):
             outside.card = card(interface(f"https://{host}:{port_of(stranger)}", "GRPC"))
-            engine = Sockets(ssl=context(ca=str(made.file)))
+            transport = HTTPTransport(ssl=context(ca=str(made.file)))
             where = url(outside, "outside.example")
             async with (
-                Client.connect(where, attempts=1, engine=engine) as client,
+                Client.connect(where, attempts=1, transport=transport) as client,
                 client.stream("x") as stream,
             ):
                 if good:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from dragoman.client import Client, Limits, TooLarge, Unverified
-from dragoman.client.folding import Folding
-from dragoman.types import Artifact, Message, Part, Role, Task, TaskState, TaskStatus
-from dragoman.types import TaskArtifactUpdateEvent as Chunk
-from dragoman.types import TaskStatusUpdateEvent as Status
+from dragoman.client.fold import Folding
+from dragoman.model.types import Artifact, Message, Part, Role, Task, TaskState, TaskStatus
+from dragoman.model.types import TaskArtifactUpdateEvent as Chunk
+from dragoman.model.types import TaskStatusUpdateEvent as Status
 from tests.client.networks import Answer, Script
 from tests.client.telling import BINDINGS, begun, chunk, status, telling
 
@@ -95,17 +95,17 @@ async def test_what_is_not_kept_has_no_limit(binding: str) -> None:
 
 
 async def test_a_card_that_is_too_long() -> None:
-    def engine() -> Script:
+    def transport() -> Script:
         return Script(lambda _: Answer(itertools.repeat(b" " * 65536)))
 
     with pytest.raises(
         TooLarge, match=r"the card at http://127.0.0.1/.* longer than 1048576 bytes"
     ):
-        async with Client.connect("http://127.0.0.1", engine=engine()):
+        async with Client.connect("http://127.0.0.1", transport=transport()):
             pass
     with pytest.raises(Unverified, match="longer than 1048576 bytes"):
         async with Client.connect(
-            "http://127.0.0.1", engine=engine(), signed_by=lambda kid, jku: None
+            "http://127.0.0.1", transport=transport(), signed_by=lambda kid, jku: None
         ):
             pass
 

@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman import Agent, App, TaskState, Turn
-from dragoman.client import Client, Request, Response, Unreachable
-from dragoman.client.engine import Inside
-from dragoman.errors import UnsupportedOperation
-from dragoman.types import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from dragoman.client import Client, TransportRequest, TransportResponse, Unreachable
+from dragoman.client.transport import ASGITransport
+from dragoman.model.errors import UnsupportedOperation
+from dragoman.model.types import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from tests.client.networks import (
     BINDINGS,
     STREAM,
@@ -26,7 +26,7 @@ from tests.client.networks import (
     result,
     task,
 )
-from tests.client.test_waiting import Counted, begun, clerk, working
+from tests.client.test_waiting import Counted, admin, begun, working
 
 # ---- agents that do not stream -------------------------------------------------------------
 
@@ -42,7 +42,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("binding", BINDINGS)
 @pytest.mark.parametrize("attempts", [1, 5])
 async def test_a_stream_is_a_send_and_looks(binding: str, attempts: int) -> None:
-    agent = clerk(streaming=False)
+    agent = admin(streaming=False)
     async with App(agent, drain=0.0) as app:
         options: Any = {"bindings": [binding], "attempts": attempts}
         async with (
@@ -67,13 +67,13 @@ async def test_a_stream_is_a_send_and_looks(binding: str, attempts: int) -> None
 
 @pytest.mark.usefixtures("soon")
 async def test_an_interface_that_answers_is_kept() -> None:
-    agent = clerk(streaming=False)
+    agent = admin(streaming=False)
     async with App(agent, drain=0.0) as app:
         async with Client.connect(app=app) as client:
             known = client.card
-        ways = Ways(one=Inside(app), two=Dead())
+        ways = Ways(one=ASGITransport(app), two=Dead())
         found = card(interface("http://one"), interface("http://two"), like=known)
-        async with Client.connect(found, engine=ways, attempts=1) as client:
+        async with Client.connect(found, transport=ways, attempts=1) as client:
             agent.gate.set()  # type: ignore[attr-defined]
             async with client.stream("a gate b") as stream:
                 _ = [event async for event in stream]
@@ -102,8 +102,8 @@ async def test_a_direct_answer_of_one_that_does_not_stream() -> None:
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("attempts", [1, 5])
 async def test_a_subscription_is_looks(attempts: int) -> None:
-    agent = clerk(streaming=False)
-    async with working(agent) as (client, engine):
+    agent = admin(streaming=False)
+    async with working(agent) as (client, transport):
         client.attempts = attempts
         id = await begun(client, "gate a b")
         async with client.task(id).subscribe() as stream:
@@ -114,13 +114,13 @@ async def test_a_subscription_is_looks(attempts: int) -> None:
         assert isinstance(told[0], Task)
         assert stream.result.text == "ab"
         assert stream.result.state is TaskState.COMPLETED
-        assert set(engine.calls) == {"send", "get"}
+        assert set(transport.calls) == {"send", "get"}
 
 
 @pytest.mark.usefixtures("soon")
 async def test_a_follow_up_of_one_that_does_not_stream() -> None:
     """The answer to a message is not the question that it answers."""
-    agent = clerk(streaming=False)
+    agent = admin(streaming=False)
     async with working(agent) as (client, _):
         asked = (await client.send("ask")).task
         assert asked is not None
@@ -145,13 +145,13 @@ async def test_a_follow_up_that_is_taken_up_late(later: str) -> None:
         task("INPUT_REQUIRED", timestamp=later, message={**question, "messageId": "r"}),
     ]
 
-    def answer(request: Request) -> Response:
+    def answer(request: TransportRequest) -> TransportResponse:
         if b"GetTask" in request.body:  # type: ignore[operator]
             return Answer(result(looks.pop(0)))
         return Answer(result({"task": task("INPUT_REQUIRED", **old)}))
 
     async with (
-        Client.connect(card(streaming=False), engine=Script(answer)) as client,
+        Client.connect(card(streaming=False), transport=Script(answer)) as client,
         client.stream("x", task="t") as stream,
     ):
         told = [happened async for happened in stream]
@@ -166,12 +166,12 @@ async def test_a_follow_up_that_is_taken_up_late(later: str) -> None:
 async def test_a_follow_up_whose_answer_cannot_be_told_from_before_ends() -> None:
     """Without times there is no telling; to wait for ever would be worse."""
 
-    def answer(request: Request) -> Response:
+    def answer(request: TransportRequest) -> TransportResponse:
         bare = task("INPUT_REQUIRED")
         return Answer(result(bare if b"GetTask" in request.body else {"task": bare}))  # type: ignore[operator]
 
     async with (
-        Client.connect(card(streaming=False), engine=Script(answer)) as client,
+        Client.connect(card(streaming=False), transport=Script(answer)) as client,
         client.stream("x", task="t") as stream,
     ):
         assert len([happened async for happened in stream]) == 1
@@ -183,27 +183,27 @@ async def test_what_fails_is_tried_as_often_as_it_should_be(
 ) -> None:
     monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
     for request in ("subscribe", "stream"):
-        engine = Dead()
-        async with Client.connect(card(streaming=False), engine=engine, attempts=3) as client:
+        transport = Dead()
+        async with Client.connect(card(streaming=False), transport=transport, attempts=3) as client:
             stream = client.stream("x") if request == "stream" else client.task("t").subscribe()
             with pytest.raises(Unreachable):
                 _ = [happened async for happened in stream]
-        assert engine.asked == 3
+        assert transport.asked == 3
 
 
 async def test_a_card_that_does_not_say_so() -> None:
     """The agent streams; whoever has an older card looks at it all the same."""
-    agent = clerk()
+    agent = admin()
     async with App(agent, drain=0.0) as app:
         async with Client.connect(app=app) as client:
             quiet = replace(client.card.capabilities, streaming=None)
             known = replace(client.card, capabilities=quiet)
-        engine = Counted(app)
-        async with Client.connect(known, engine=engine) as client:
+        transport = Counted(app)
+        async with Client.connect(known, transport=transport) as client:
             async with client.stream("a b") as stream:
                 _ = [happened async for happened in stream]
             assert stream.result.text == "ab"
-        assert set(engine.calls) <= {"send", "get"}
+        assert set(transport.calls) <= {"send", "get"}
 
 
 # ---- a subscription that is refused --------------------------------------------------------
@@ -230,13 +230,13 @@ async def test_a_stream_that_broke_off_is_looked_at_if_it_cannot_be_listened_to_
         Answer(REFUSALS[why]),
     ]
 
-    def answer(request: Request) -> Response:
+    def answer(request: TransportRequest) -> TransportResponse:
         if document(request)["method"] == "GetTask":
             return Answer(result(looks.pop(0)))
         return streams.pop(0)
 
-    engine = Script(answer)
-    async with Client.connect(card(), engine=engine) as client:
+    transport = Script(answer)
+    async with Client.connect(card(), transport=transport) as client:
         client.resumes = places
         async with client.stream("x") if sending else client.task("t").subscribe() as stream:
             told = [happened async for happened in stream]
@@ -259,16 +259,16 @@ async def test_looks_that_fail_are_repeated_as_often_as_calls(
     monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
     streams = [Answer(event({"task": task("WORKING")}), headers=STREAM)]
 
-    def answer(request: Request) -> Response:
+    def answer(request: TransportRequest) -> TransportResponse:
         if document(request)["method"] == "GetTask":
             raise Unreachable("gone")
         return streams.pop(0) if streams else Answer(REFUSALS["unsupported"])
 
-    engine = Script(answer)
-    async with Client.connect(card(), engine=engine, attempts=3) as client:
+    transport = Script(answer)
+    async with Client.connect(card(), transport=transport, attempts=3) as client:
         with pytest.raises(Unreachable, match="gone"):
             _ = [happened async for happened in client.stream("x")]
-    assert len(engine.asked) == 2 + 3
+    assert len(transport.asked) == 2 + 3
 
 
 async def test_the_task_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +278,7 @@ async def test_the_task_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> No
     again = {"artifactId": "a", "parts": [{"text": "b"}]}
     ended = task("COMPLETED", "a", "b")
 
-    def answer(request: Request) -> Response:
+    def answer(request: TransportRequest) -> TransportResponse:
         match document(request)["method"]:
             case "GetTask":
                 return Answer(result(ended))
@@ -293,7 +293,7 @@ async def test_the_task_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> No
                 return Answer(event({"task": task("WORKING", "a")}), headers=STREAM)
 
     async with (
-        Client.connect(card(), engine=Script(answer)) as client,
+        Client.connect(card(), transport=Script(answer)) as client,
         client.stream("x") as stream,
     ):
         told = [happened async for happened in stream]
@@ -306,7 +306,7 @@ async def test_the_task_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> No
 
 async def test_a_subscription_that_is_refused_at_once_is_told() -> None:
     """Whoever subscribes to a task that has ended wants to know."""
-    async with working(clerk()) as (client, _):
+    async with working(admin()) as (client, _):
         done = (await client.send("a")).task
         assert done is not None
         with pytest.raises(UnsupportedOperation, match="ended"):

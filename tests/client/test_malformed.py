@@ -12,9 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.client import Client, Limits, Request, Response, TooLarge, Unreachable
-from dragoman.client.engine import Inside
-from dragoman.errors import (
+from dragoman.client import (
+    Client,
+    Limits,
+    TooLarge,
+    TransportRequest,
+    TransportResponse,
+    Unreachable,
+)
+from dragoman.client.transport import ASGITransport
+from dragoman.model.errors import (
     A2AError,
     Forbidden,
     InternalError,
@@ -70,11 +77,13 @@ CALLS: dict[str, Call] = {
 STREAMS = {"stream", "subscribe"}
 
 
-async def ask(call: str, binding: str, answer: Response, limits: Limits | None = None) -> object:
+async def ask(
+    call: str, binding: str, answer: TransportResponse, limits: Limits | None = None
+) -> object:
     """Make a call that is answered with this."""
     async with Client.connect(
         card(interface("http://agent", binding)),
-        engine=Script(lambda _: answer),
+        transport=Script(lambda _: answer),
         attempts=1,
         limits=limits or Limits(),
     ) as client:
@@ -482,10 +491,10 @@ BAD_CARDS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-async def connect(answer: Response) -> None:
+async def connect(answer: TransportResponse) -> None:
     """Read a card."""
-    engine = Script(lambda _: answer)
-    async with Client.connect("http://agent", engine=engine, attempts=1):
+    transport = Script(lambda _: answer)
+    async with Client.connect("http://agent", transport=transport, attempts=1):
         pass
 
 
@@ -581,7 +590,7 @@ async def raising(scope: Any, receive: Any, send: Any) -> None:
 async def test_an_application_that_breaks_off(
     app: Callable[..., Awaitable[None]],
 ) -> None:
-    async with Client.connect(card(), engine=Inside(app), attempts=1) as client:
+    async with Client.connect(card(), transport=ASGITransport(app), attempts=1) as client:
         with pytest.raises(Unreachable):
             await streamed(client)
         with pytest.raises((Unreachable, InvalidAgentResponse)):
@@ -600,15 +609,15 @@ async def test_an_application_that_says_much() -> None:
             await send({"type": "http.response.body", "body": body, "more_body": number < 299})
         ended.set()
 
-    engine = Inside(chatty)
-    response = await engine.send(Request("GET", "http://x/"))
+    transport = ASGITransport(chatty)
+    response = await transport.send(TransportRequest("GET", "http://x/"))
     found = b""
     async for chunk in response.chunks():
         found += chunk
         await asyncio.sleep(0)
     assert found.count(b"data") == 300
     ended.clear()
-    response = await engine.send(Request("GET", "http://x/"))
+    response = await transport.send(TransportRequest("GET", "http://x/"))
     await response.close()
     await ended.wait()
-    await engine.close()
+    await transport.close()

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from dragoman.client import Invitation, OAuth, Secret, Unreachable, oauth
-from dragoman.errors import Unauthenticated
-from dragoman.types import OAuth2SecurityScheme, OAuthFlows, PasswordOAuthFlow, SecurityScheme
+from dragoman.client import LoginPrompt, OAuth, StaticToken, Unreachable, oauth
+from dragoman.model.errors import Unauthenticated
+from dragoman.model.types import OAuth2SecurityScheme, OAuthFlows, PasswordOAuthFlow, SecurityScheme
 from tests.client.authority import CLIENT, CODE, DEVICE, SECRET, Authority
 from tests.client.guarded import Guarded, calling, greeted, http, key
 from tests.client.person import Clock, Person, Watched, app, fields, robot, visit
@@ -52,7 +52,7 @@ async def test_an_authority_at_the_agents_own_address(authority: Authority, agen
 async def test_with_another_scheme(authority: Authority, agent: Guarded) -> None:
     schemes = {"it": authority.scheme("client"), "key": key("header", "x-key")}
     agent.demand(schemes, {"it": (), "key": ()})
-    assert await greeted(agent, [Secret("k"), robot(authority)]) == "robot:"
+    assert await greeted(agent, [StaticToken("k"), robot(authority)]) == "robot:"
     assert set(agent.headers("x-key")) == {"k"}
 
 
@@ -73,7 +73,7 @@ async def test_a_token_that_is_there_already(
         data = {"grant_type": CLIENT, "client_id": "robot", "client_secret": SECRET}
         token = (await browser.post(f"{authority.url}/token", data=data)).json()["access_token"]
     agent.demand({"it": authority.scheme(flow)})
-    assert await greeted(agent, Secret(token)) == "robot:"
+    assert await greeted(agent, StaticToken(token)) == "robot:"
     assert authority.asked == [CLIENT]
 
 
@@ -144,7 +144,7 @@ async def test_nothing_of_a_login_is_used_again(
 async def test_only_the_answer_that_was_waited_for(
     authority: Authority, agent: Guarded, forged: str
 ) -> None:
-    async def tell(invitation: Invitation) -> None:
+    async def tell(invitation: LoginPrompt) -> None:
         redirect = fields(invitation.url)["redirect_uri"]
         page = await visit(redirect + forged)
         assert (page.status_code, page.reason_phrase) == (404, "Not Found")
@@ -209,7 +209,7 @@ async def test_how_a_person_is_told(
 @contextlib.asynccontextmanager
 async def asked(
     authority: Authority, agent: Guarded, **options: Any
-) -> AsyncIterator[tuple[Invitation, asyncio.Task[Any]]]:
+) -> AsyncIterator[tuple[LoginPrompt, asyncio.Task[Any]]]:
     """A call that waits for a person, and what the person is told."""
     screen = Watched()
     agent.demand({"it": authority.scheme("device")}, {"it": ("talk",)})

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from dragoman import TaskState
-from dragoman.client import Client, Request, Response
-from dragoman.types import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from dragoman.client import Client, TransportRequest, TransportResponse
+from dragoman.model.types import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from tests.client.networks import (
     STREAM,
     Answer,
@@ -51,7 +51,7 @@ async def test_a_task_is_looked_at_and_not_subscribed_to(version: str, how: str)
     if how != "stream":
         looks.insert(0, old("working", "a"))
 
-    def answer(request: Request) -> Response:
+    def answer(request: TransportRequest) -> TransportResponse:
         match document(request)["method"]:
             case "tasks/get":
                 return Answer(result(looks.pop(0) if len(looks) > 1 else looks[0]))
@@ -61,7 +61,7 @@ async def test_a_task_is_looked_at_and_not_subscribed_to(version: str, how: str)
                 raise AssertionError(method)
 
     found = card(interface("http://agent", version=version))
-    async with Client.connect(found, engine=Script(answer)) as client:
+    async with Client.connect(found, transport=Script(answer)) as client:
         if how == "wait":
             task = await client.task("t").wait(poll=0.0)
             assert task.status.state is TaskState.COMPLETED
@@ -91,21 +91,21 @@ async def test_which_agents_are_subscribed_to(
     version: str, streaming: bool, resumes: bool, joins: bool
 ) -> None:
     found = card(interface("http://agent", version=version), streaming=streaming)
-    async with Client.connect(found, engine=Script(lambda _: Answer())) as client:
+    async with Client.connect(found, transport=Script(lambda _: Answer())) as client:
         client.resumes = resumes
         assert client.joins == joins
 
 
 async def test_a_webhook_over_http_names_its_task_in_path_and_body() -> None:
-    def answer(request: Request) -> Response:
+    def answer(request: TransportRequest) -> TransportResponse:
         hook = document(request)["config"]
         return Answer(json.dumps(hook).encode())
 
-    engine = Script(answer)
+    transport = Script(answer)
     found = card(interface("http://agent", "HTTP+JSON", version="0.3"))
-    async with Client.connect(found, engine=engine) as client:
+    async with Client.connect(found, transport=transport) as client:
         made = await client.task("t").add_webhook("https://hooks.example/a", id="one")
     assert (made.task_id, made.id, made.url) == ("t", "one", "https://hooks.example/a")
-    (request,) = engine.asked
+    (request,) = transport.asked
     assert urlsplit(request.url).path == "/v1/tasks/t/pushNotificationConfigs"
     assert document(request)["parent"] == "tasks/t"

@@ -11,9 +11,9 @@ from email.utils import format_datetime
 import pytest
 
 from dragoman import App, TaskState
-from dragoman.client import Client, Request, Response, Unreachable
-from dragoman.client.engine import Inside, Silent
-from dragoman.errors import LimitExceeded, TooLarge, Unavailable
+from dragoman.client import Client, TransportRequest, TransportResponse, Unreachable
+from dragoman.client.transport import ASGITransport, Silent
+from dragoman.model.errors import LimitExceeded, TooLarge, Unavailable
 from tests.client.networks import (
     BINDINGS,
     STREAM,
@@ -43,15 +43,15 @@ async def app() -> AsyncIterator[App]:
         agent.gate.set()  # type: ignore[attr-defined]
 
 
-class Deaf(Inside):
+class Deaf(ASGITransport):
     """Answers nothing but the card until it is told to; what it is sent arrives."""
 
     def __init__(self, app: App, *, mute: int) -> None:
         super().__init__(app)
         self.mute = mute
-        self.asked: list[Request] = []
+        self.asked: list[TransportRequest] = []
 
-    async def send(self, request: Request) -> Response:
+    async def send(self, request: TransportRequest) -> TransportResponse:
         """Pass it on, and perhaps keep the answer."""
         response = await super().send(request)
         if request.method == "POST":
@@ -66,24 +66,24 @@ class Deaf(Inside):
 
 async def test_an_attempt_at_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
-    engine = Mute()
-    async with Client.connect(card(), engine=engine, timeout=0.01, attempts=3) as client:
+    transport = Mute()
+    async with Client.connect(card(), transport=transport, timeout=0.01, attempts=3) as client:
         async with asyncio.timeout(10):
             with pytest.raises(TimeoutError):
                 await client.task("t").get()
-        assert engine.asked == 3
+        assert transport.asked == 3
 
 
 async def test_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
-    engine = Mute()
+    transport = Mute()
     async with asyncio.timeout(10):
         with pytest.raises(TimeoutError):
-            async with Client.connect("http://x", engine=engine, timeout=0.01, attempts=3):
+            async with Client.connect("http://x", transport=transport, timeout=0.01, attempts=3):
                 pass
-        assert engine.asked == 3
+        assert transport.asked == 3
         with pytest.raises(TimeoutError):
-            async with Client.connect("http://x", engine=engine, deadline=0.01):
+            async with Client.connect("http://x", transport=transport, deadline=0.01):
                 pass
 
 
@@ -105,25 +105,27 @@ async def test_a_send_that_takes_long_is_repeated_where_there_are_receipts(
     app: App, binding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
-    engine = Deaf(app, mute=2)
-    connected = Client.connect(app=app, engine=engine, bindings=[binding], timeout=0.2, attempts=20)
+    transport = Deaf(app, mute=2)
+    connected = Client.connect(
+        app=app, transport=transport, bindings=[binding], timeout=0.2, attempts=20
+    )
     async with connected as client:
         assert (await client.send("hello")).text == "hello"
-    assert len(engine.asked) >= 3
-    assert len({request.headers["idempotency-key"] for request in engine.asked}) == 1
+    assert len(transport.asked) >= 3
+    assert len({request.headers["idempotency-key"] for request in transport.asked}) == 1
     assert app.agents["parrot"].runs == ["hello"]  # type: ignore[attr-defined]
 
 
 async def test_a_send_that_takes_long_is_not_repeated_elsewhere() -> None:
-    engine = Mute()
-    async with Client.connect(card(), engine=engine, timeout=0.01) as client:
+    transport = Mute()
+    async with Client.connect(card(), transport=transport, timeout=0.01) as client:
         for wait in (True, False):
             with pytest.raises(TimeoutError):
                 await client.send("x", wait=wait)
-        assert engine.asked == 2
+        assert transport.asked == 2
         with pytest.raises(TimeoutError):
             await client.task("t").cancel()
-        assert engine.asked == 3
+        assert transport.asked == 3
 
 
 # ---- in all --------------------------------------------------------------------------------
@@ -131,7 +133,7 @@ async def test_a_send_that_takes_long_is_not_repeated_elsewhere() -> None:
 
 async def test_all_attempts_at_a_call(app: App) -> None:
     async with Client.connect(
-        card(), engine=Mute(), timeout=0.05, attempts=1000, deadline=0.3
+        card(), transport=Mute(), timeout=0.05, attempts=1000, deadline=0.3
     ) as client:
         with pytest.raises(TimeoutError):
             await client.task("t").get()
@@ -141,7 +143,7 @@ async def test_a_pause_is_bounded_by_it_as_well() -> None:
     busy = Script(lambda _: Answer(b"", status=503, headers={"retry-after": "50"}))
     async with (
         asyncio.timeout(10),
-        Client.connect(card(), engine=busy, deadline=0.05) as client,
+        Client.connect(card(), transport=busy, deadline=0.05) as client,
     ):
         with pytest.raises(TimeoutError):
             await client.task("t").get()
@@ -248,7 +250,7 @@ async def test_a_stream_that_is_left_is_closed_at_once() -> None:
         [event({"task": task("WORKING")}), event({"task": task()})],
         headers=STREAM,
     )
-    async with Client.connect(card(), engine=Script(lambda _: answer)) as client:
+    async with Client.connect(card(), transport=Script(lambda _: answer)) as client:
         async with client.stream("x") as stream:
             async for _ in stream:
                 break
@@ -335,11 +337,11 @@ async def test_a_stranger_that_takes_long_to_begin_is_not_asked_again(first: byt
 
 async def test_a_stream_without_an_event_has_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
-    engine = Script(lambda _: Answer(b": nothing\n\n", headers=STREAM))
-    async with Client.connect(card(), engine=engine) as client:
+    transport = Script(lambda _: Answer(b": nothing\n\n", headers=STREAM))
+    async with Client.connect(card(), transport=transport) as client:
         with pytest.raises(Unreachable, match="ended before"):
             _ = [told async for told in client.stream("x")]
-    assert len(engine.asked) == client.attempts
+    assert len(transport.asked) == client.attempts
 
 
 async def test_a_message_to_one_with_receipts_is_sent_again(app: App) -> None:
@@ -378,18 +380,20 @@ class Inner:
     """Hands requests that came over a socket to an application."""
 
     def __init__(self, app: App) -> None:
-        self._engine = Inside(app)
+        self._transport = ASGITransport(app)
 
     async def __aenter__(self) -> Inner:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._engine.close()
+        await self._transport.close()
 
-    async def send(self, line: str, headers: dict[str, str], body: bytes) -> Response:
+    async def send(self, line: str, headers: dict[str, str], body: bytes) -> TransportResponse:
         """Pass it on."""
         method, path, _ = line.split(" ")
-        return await self._engine.send(Request(method, f"http://x{path}", headers, body))
+        return await self._transport.send(
+            TransportRequest(method, f"http://x{path}", headers, body)
+        )
 
 
 async def test_a_silent_server_is_given_up_after_so_many_attempts(
@@ -426,45 +430,45 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def refusing(times: int, status: int, wish: str) -> Script:
     """Refuses so often, and then answers."""
 
-    def answer(request: Request) -> Response:
-        if len(engine.asked) <= times:
+    def answer(request: TransportRequest) -> TransportResponse:
+        if len(transport.asked) <= times:
             headers = {"content-type": "text/html", "retry-after": wish}
             return Answer(b"<html>", status=status, headers=headers)
         if b"GetTask" in request.body:  # type: ignore[operator]
             return Answer(result(task()))
         return Answer(event({"task": task()}), headers=STREAM)
 
-    engine = Script(answer)
-    return engine
+    transport = Script(answer)
+    return transport
 
 
 @pytest.mark.parametrize("status", [429, 503])
 async def test_retry_after(pauses: list[float], status: int) -> None:
-    engine = refusing(2, status, "7")
-    async with Client.connect(card(), engine=engine) as client:
+    transport = refusing(2, status, "7")
+    async with Client.connect(card(), transport=transport) as client:
         assert (await client.task("t").get()).id == "t"
         assert pauses == [7.0, 7.0]
-        engine.asked.clear()
+        transport.asked.clear()
         _ = [told async for told in client.stream("x")]
         assert pauses == [7.0] * 4
 
 
 async def test_retry_after_of_the_card(pauses: list[float]) -> None:
     with pytest.raises(Unavailable):
-        async with Client.connect("http://x", engine=refusing(9, 503, "7"), attempts=3):
+        async with Client.connect("http://x", transport=refusing(9, 503, "7"), attempts=3):
             pass
     assert pauses == [7.0, 7.0]
 
 
 async def test_retry_after_has_its_bounds(pauses: list[float]) -> None:
-    async with Client.connect(card(), engine=refusing(1, 503, "100000")) as client:
+    async with Client.connect(card(), transport=refusing(1, 503, "100000")) as client:
         await client.task("t").get()
     assert pauses == [60.0]
 
 
 async def test_retry_after_may_be_a_time(pauses: list[float]) -> None:
     wish = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
-    async with Client.connect(card(), engine=refusing(1, 503, wish)) as client:
+    async with Client.connect(card(), transport=refusing(1, 503, wish)) as client:
         await client.task("t").get()
     assert 20 < pauses[0] <= 30
 
@@ -473,14 +477,14 @@ async def test_retry_after_may_be_a_time(pauses: list[float]) -> None:
     "wish", ["Wed, 21 Oct 2015 07:28:00 GMT", "Wed, 21", "", "-1", "1e3", "soon", "²", "0"]
 )
 async def test_a_wish_that_makes_no_sense_is_not_heeded(pauses: list[float], wish: str) -> None:
-    async with Client.connect(card(), engine=refusing(1, 503, wish)) as client:
+    async with Client.connect(card(), transport=refusing(1, 503, wish)) as client:
         await client.task("t").get()
     assert len(pauses) == 1
     assert 0 < pauses[0] <= 0.1
 
 
 async def test_pauses_grow_and_end(pauses: list[float]) -> None:
-    async with Client.connect(card(), engine=refusing(99, 503, ""), attempts=12) as client:
+    async with Client.connect(card(), transport=refusing(99, 503, ""), attempts=12) as client:
         with pytest.raises(Unavailable):
             await client.task("t").get()
     assert len(pauses) == 11
@@ -491,9 +495,9 @@ async def test_pauses_grow_and_end(pauses: list[float]) -> None:
 
 async def test_what_would_be_no_smaller_is_not_tried_again(pauses: list[float]) -> None:
     for status, kind in ((413, TooLarge), (408, LimitExceeded)):
-        engine = refusing(9, status, "1")
-        async with Client.connect(card(), engine=engine) as client:
+        transport = refusing(9, status, "1")
+        async with Client.connect(card(), transport=transport) as client:
             with pytest.raises(kind):
                 await client.send("x")
-        assert len(engine.asked) == 1
+        assert len(transport.asked) == 1
     assert pauses == []

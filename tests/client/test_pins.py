@@ -16,17 +16,17 @@ import httpx
 import pytest
 
 from dragoman import App
-from dragoman.caller import Caller
-from dragoman.client import Client, Origins, Pins, Request, Trust, Unverified
+from dragoman.client import Client, Origins, TransportRequest, Trust, TrustedKeys, Unverified
 from dragoman.dialects.v1_0 import encode
-from dragoman.security.jwk import Key
+from dragoman.model.caller import Caller
+from dragoman.security.jwk import CardKey
 from dragoman.security.signing import signatures
 from tests.client.networks import Answer, Script
 from tests.contract.test_signed import agent
 from tests.serving import serving
 
 CARD, SET = "/.well-known/agent-card.json", "/.well-known/jwks.json"
-OLD, NEW, EVIL = Key.generate("ES256"), Key.generate("EdDSA"), Key.generate("ES256")
+OLD, NEW, EVIL = CardKey.generate("ES256"), CardKey.generate("EdDSA"), CardKey.generate("ES256")
 
 
 class Home:
@@ -36,7 +36,7 @@ class Home:
         self.port = 0
 
     @asynccontextmanager
-    async def shows(self, *keys: Key) -> AsyncIterator[str]:
+    async def shows(self, *keys: CardKey) -> AsyncIterator[str]:
         """The agent with these keys in its settings, at the same address each time."""
         with TemporaryDirectory() as folder:
             files = [Path(folder) / key.kid for key in keys]
@@ -51,7 +51,7 @@ class Home:
                 self.port = int(url.rpartition(":")[2])
                 yield url
 
-    async def card(self, *keys: Key) -> dict[str, Any]:
+    async def card(self, *keys: CardKey) -> dict[str, Any]:
         """The card as it is with these keys."""
         async with self.shows(*keys) as url, httpx.AsyncClient(base_url=url) as http:
             found: dict[str, Any] = (await http.get(CARD, headers={"a2a-version": "1.0"})).json()
@@ -65,9 +65,9 @@ def home() -> Home:
 
 
 @pytest.fixture
-def pins(tmp_path: Path) -> Pins:
+def pins(tmp_path: Path) -> TrustedKeys:
     """Kept in a file."""
-    return Pins(tmp_path / "state" / "pins.json")
+    return TrustedKeys(tmp_path / "state" / "pins.json")
 
 
 async def taken(url: str, by: Any, **options: Any) -> str:
@@ -83,7 +83,7 @@ async def refused(url: str, by: Any, match: str, **options: Any) -> str:
     return str(caught.value)
 
 
-def names(book: Pins, url: str) -> set[str]:
+def names(book: TrustedKeys, url: str) -> set[str]:
     """The thumbprints that are pinned there."""
     return set(book.known().get(url, {}))
 
@@ -92,7 +92,7 @@ def names(book: Pins, url: str) -> set[str]:
 
 
 async def test_the_first_card_decides(
-    home: Home, pins: Pins, caplog: pytest.LogCaptureFixture
+    home: Home, pins: TrustedKeys, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with home.shows(OLD) as url:
         for _ in range(2):
@@ -116,15 +116,15 @@ async def test_the_first_card_decides(
 
 
 async def test_without_a_file_it_is_kept_by_the_object(home: Home) -> None:
-    pins = Pins()
+    pins = TrustedKeys()
     async with home.shows(OLD) as url:
         assert await taken(url, pins) == "hi"
     async with home.shows(EVIL) as url:
         await refused(url, pins, rf"pins\.forget\('{url}'\)")
-        assert await taken(url, Pins()) == "hi"
+        assert await taken(url, TrustedKeys()) == "hi"
 
 
-async def test_what_was_signed_stays_signed(home: Home, pins: Pins) -> None:
+async def test_what_was_signed_stays_signed(home: Home, pins: TrustedKeys) -> None:
     async with home.shows() as url:
         await refused(url, pins, "the card is not signed")  # nor is it taken at first
         assert names(pins, url) == set()
@@ -134,26 +134,26 @@ async def test_what_was_signed_stays_signed(home: Home, pins: Pins) -> None:
         await refused(url, pins, f"pinned to {OLD.thumbprint}, and this card is signed by nobody")
 
 
-async def test_origins_are_apart(home: Home, pins: Pins) -> None:
+async def test_origins_are_apart(home: Home, pins: TrustedKeys) -> None:
     async with home.shows(OLD) as one, Home().shows(EVIL) as two:
         assert await taken(one, pins) == await taken(two, pins) == "hi"
         assert (names(pins, one), names(pins, two)) == ({OLD.thumbprint}, {EVIL.thumbprint})
 
 
 async def test_not_over_plain_http() -> None:
-    engine = Script(lambda _: Answer(encode(_signed("http://agent.example", OLD))))
+    transport = Script(lambda _: Answer(encode(_signed("http://agent.example", OLD))))
     url = "http://agent.example"
-    await refused(url, Pins(), "over plain http anybody in between", engine=engine)
-    assert [request.url for request in engine.asked] == [url + CARD]
+    await refused(url, TrustedKeys(), "over plain http anybody in between", transport=transport)
+    assert [request.url for request in transport.asked] == [url + CARD]
 
 
-async def test_not_without_an_address(home: Home, pins: Pins, tmp_path: Path) -> None:
+async def test_not_without_an_address(home: Home, pins: TrustedKeys, tmp_path: Path) -> None:
     file = tmp_path / "card.json"
     file.write_text(json.dumps(await home.card(OLD)))
     await refused(str(file), pins, "pinned by the address of a card")
 
 
-def _signed(url: str, *keys: Key, jku: str | None = None) -> dict[str, Any]:
+def _signed(url: str, *keys: CardKey, jku: str | None = None) -> dict[str, Any]:
     card = agent().card(url)
     made = signatures(card, keys, f"{url}{SET}" if jku is None else jku)
     found: dict[str, Any] = json.loads(encode(card))
@@ -163,11 +163,13 @@ def _signed(url: str, *keys: Key, jku: str | None = None) -> dict[str, Any]:
 class Site(Script):
     """An origin on https that shows a card and a set of keys."""
 
-    def __init__(self, card: dict[str, Any], keys: Sequence[Key] = (), status: int = 200) -> None:
+    def __init__(
+        self, card: dict[str, Any], keys: Sequence[CardKey] = (), status: int = 200
+    ) -> None:
         self.card, self.keys, self.status = card, keys, status
         super().__init__(self._page)
 
-    def _page(self, request: Request) -> Any:
+    def _page(self, request: TransportRequest) -> Any:
         if request.url.endswith(CARD):
             return Answer(encode(self.card))
         moved = {"location": "https://evil.example/"}
@@ -191,7 +193,7 @@ A = "https://a.example"
 )
 async def test_only_the_origin_itself_is_asked_for_keys(jku: str) -> None:
     site = Site(_signed(A, OLD, jku=jku), [OLD])
-    await refused(A, Pins(), "no key of https://a.example can be pinned", engine=site)
+    await refused(A, TrustedKeys(), "no key of https://a.example can be pinned", transport=site)
     assert [request.url for request in site.asked] == [A + CARD]
 
 
@@ -204,17 +206,17 @@ async def test_only_the_origin_itself_is_asked_for_keys(jku: str) -> None:
         (200, [EVIL], "is not trusted"),
     ],
 )
-async def test_keys_that_cannot_be_had(status: int, keys: list[Key], why: str) -> None:
-    site, book = Site(_signed(A, OLD), keys, status), Pins()
-    await refused(A, book, why, engine=site)
+async def test_keys_that_cannot_be_had(status: int, keys: list[CardKey], why: str) -> None:
+    site, book = Site(_signed(A, OLD), keys, status), TrustedKeys()
+    await refused(A, book, why, transport=site)
     assert {request.url for request in site.asked} == {A + CARD, A + SET}
     assert not book.known()
 
 
 async def test_keys_that_have_not_signed_are_not_pinned() -> None:
-    book = Pins()
+    book = TrustedKeys()
     async with Client.connect(
-        A, signed_by=book, engine=Site(_signed(A, OLD), [OLD, EVIL]), attempts=1
+        A, signed_by=book, transport=Site(_signed(A, OLD), [OLD, EVIL]), attempts=1
     ):
         assert names(book, A) == {OLD.thumbprint}
 
@@ -222,8 +224,10 @@ async def test_keys_that_have_not_signed_are_not_pinned() -> None:
 # ---- other keys ----------------------------------------------------------------------------
 
 
-async def test_a_key_is_replaced(home: Home, pins: Pins, caplog: pytest.LogCaptureFixture) -> None:
-    away = Pins()
+async def test_a_key_is_replaced(
+    home: Home, pins: TrustedKeys, caplog: pytest.LogCaptureFixture
+) -> None:
+    away = TrustedKeys()
     async with home.shows(OLD) as url:
         assert await taken(url, pins) == await taken(url, away) == "hi"
     async with home.shows(OLD, NEW) as url:
@@ -240,29 +244,29 @@ async def test_a_key_is_replaced(home: Home, pins: Pins, caplog: pytest.LogCaptu
 async def test_nobody_puts_his_own_key_beside_an_old_card(home: Home) -> None:
     """A signature does not cover those beside it: a card of yesterday, signed once more by whoever
     has taken the place of the agent, is good, but his key is not."""
-    card, book = _signed(A, OLD), Pins()
-    async with Client.connect(A, signed_by=book, engine=Site(card, [OLD])):
+    card, book = _signed(A, OLD), TrustedKeys()
+    async with Client.connect(A, signed_by=book, transport=Site(card, [OLD])):
         pass
     both = card | {"signatures": card["signatures"] + _signed(A, EVIL, OLD)["signatures"][:1]}
     site = Site(both, [OLD, EVIL])
-    async with Client.connect(A, signed_by=book, engine=site):
+    async with Client.connect(A, signed_by=book, transport=site):
         assert names(book, A) == {OLD.thumbprint}
         assert [request.url for request in site.asked] == [A + CARD]
-    await refused(A, book, "was pinned", engine=Site(_signed(A, EVIL), [EVIL]))
+    await refused(A, book, "was pinned", transport=Site(_signed(A, EVIL), [EVIL]))
 
 
 async def test_an_heir_that_cannot_be_had_yet(caplog: pytest.LogCaptureFixture) -> None:
-    book = Pins()
-    async with Client.connect(A, signed_by=book, engine=Site(_signed(A, OLD), [OLD])):
+    book = TrustedKeys()
+    async with Client.connect(A, signed_by=book, transport=Site(_signed(A, OLD), [OLD])):
         pass
     both = _signed(A, OLD, NEW)
     for site in (Site(both, [NEW], 503), Site(both, [OLD])):
-        async with Client.connect(A, signed_by=book, engine=site, attempts=1):
+        async with Client.connect(A, signed_by=book, transport=site, attempts=1):
             assert names(book, A) == {OLD.thumbprint}
     assert caplog.text.count("has a new key, which cannot be had yet") == 2
     # who is vouched for, but has not signed
     alone = both | {"signatures": both["signatures"][:1]}
-    async with Client.connect(A, signed_by=book, engine=Site(alone, [OLD, NEW])):
+    async with Client.connect(A, signed_by=book, transport=Site(alone, [OLD, NEW])):
         assert names(book, A) == {OLD.thumbprint}
 
 
@@ -281,18 +285,18 @@ async def test_a_file_that_is_none(text: str, tmp_path: Path) -> None:
     file = tmp_path / "pins.json"
     file.write_text(text)
     with pytest.raises(ValueError, match=rf"{file}: is no file of pins .*delete it"):
-        await taken(A, Pins(file), engine=Site(_signed(A, OLD), [OLD]))
+        await taken(A, TrustedKeys(file), transport=Site(_signed(A, OLD), [OLD]))
     with pytest.raises(ValueError, match="is no file of pins"):
-        Pins(file).forget(A)
+        TrustedKeys(file).forget(A)
     assert file.read_text() == text
 
 
 WRITER = """
 import sys
-from dragoman.client import Pins
-from dragoman.security.jwk import Key
+from dragoman.client import TrustedKeys
+from dragoman.security.jwk import CardKey
 
-book, key = Pins(sys.argv[1]), Key.generate("EdDSA")
+book, key = TrustedKeys(sys.argv[1]), CardKey.generate("EdDSA")
 for number in range(25):
     book._pin(f"https://{sys.argv[2]}-{number}.example", [key])
     book._pin("https://all.example", [key])
@@ -306,39 +310,39 @@ async def test_processes_share_a_file(tmp_path: Path) -> None:
         for number in range(4)
     ]
     assert [await writer.wait() for writer in writers] == [0] * 4
-    book = Pins(file).known()
+    book = TrustedKeys(file).known()
     assert len(book) == 4 * 25 + 1
     assert len(book["https://all.example"]) == 1  # who came first has chosen
     assert {item.name for item in tmp_path.iterdir()} == {"pins.json", "pins.json.lock"}
 
 
-async def test_who_comes_second_is_judged_by_the_first(pins: Pins) -> None:
+async def test_who_comes_second_is_judged_by_the_first(pins: TrustedKeys) -> None:
     """Both have found nothing pinned; one of them was quicker."""
     site = Site(_signed(A, EVIL), [EVIL])
     asked = site.send
 
-    async def send(request: Request) -> Any:
+    async def send(request: TransportRequest) -> Any:
         if request.url.endswith(SET):
             pins._pin(A, [OLD])
         return await asked(request)
 
     site.send = send  # type: ignore[method-assign]
-    await refused(A, pins, f"pinned to {OLD.thumbprint}", engine=site)
+    await refused(A, pins, f"pinned to {OLD.thumbprint}", transport=site)
 
 
-async def test_what_is_forgotten_has_no_heirs(pins: Pins) -> None:
+async def test_what_is_forgotten_has_no_heirs(pins: TrustedKeys) -> None:
     """Somebody has the origin forgotten while its new key is on its way."""
     pins._pin(A, [OLD])
     site = Site(_signed(A, OLD, NEW), [OLD, NEW])
     asked = site.send
 
-    async def send(request: Request) -> Any:
+    async def send(request: TransportRequest) -> Any:
         if request.url.endswith(SET):
             assert pins.forget(A)
         return await asked(request)
 
     site.send = send  # type: ignore[method-assign]
-    async with Client.connect(A, signed_by=pins, engine=site):
+    async with Client.connect(A, signed_by=pins, transport=site):
         assert names(pins, A) == set()
 
 
@@ -354,7 +358,7 @@ async def test_keys_of_each_origin(home: Home) -> None:
         await refused(three, by, f"no key of {three} is known")
         assert await taken(three, Origins(known, others="accept")) == "hi"
         await refused(one, Origins({one: EVIL}, others="accept"), "or the card was changed")
-        await refused(three, Origins(known, others=Pins()), "the card is not signed")
+        await refused(three, Origins(known, others=TrustedKeys()), "the card is not signed")
         await refused(three, Origins(known, others=Trust([OLD])), "the card is not signed")
 
 

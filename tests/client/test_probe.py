@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dragoman.client import Sockets
+from dragoman.client import HTTPTransport
 from dragoman.client.credentials import Guard
 from dragoman.client.discovery import Cards, Document
-from dragoman.client.probe import probe
+from dragoman.conformance.interfaces import probe
 from dragoman.dialects import v1_0
 from tests.client.networks import Answer, Script, card, interface
 from tests.listening import listening
@@ -20,7 +20,7 @@ class Public(Answer):
 async def test_a_card_from_a_public_address_leads_to_no_other() -> None:
     async with listening() as listener:
         found = v1_0.encode(card(interface(f"http://127.0.0.1:{listener.port}")))
-        guard = Guard(Sockets())
+        guard = Guard(HTTPTransport())
         cards = Cards(Script(lambda _: Public(found)), confine=guard.confine)
         document = await cards.fetch("https://agent.example")
         try:
@@ -36,12 +36,12 @@ async def test_only_what_answers_as_its_binding_does() -> None:
     async with listening() as listener:  # it answers `ok` to everything
         where = f"http://127.0.0.1:{listener.port}"
         ways = [interface(where), interface(where, "HTTP+JSON"), interface(where, "SMOKE")]
-        engine = Sockets()
+        transport = HTTPTransport()
         try:
-            found = await probe(Document(v1_0.encode(card(*ways))), engine)
-            assert await probe(Document(b"no card"), engine) == []
+            found = await probe(Document(v1_0.encode(card(*ways))), transport)
+            assert await probe(Document(b"no card"), transport) == []
         finally:
-            await engine.close()
+            await transport.close()
     assert [finding.field for finding in found] == [f"supportedInterfaces[{n}].url" for n in (0, 1)]
     assert all("answers, but not as " in finding.text for finding in found)
 

@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.client import OAuth
 from dragoman.client.credentials import canonical
-from dragoman.errors import Unauthenticated
+from dragoman.model.errors import Unauthenticated
 from tests.client.authority import CODE, DEVICE, REFRESH, SECRET, Authority
 from tests.client.guarded import Guarded, calling, greeted
 from tests.client.person import Clock, Person, robot

@@ -23,12 +23,11 @@ from dragoman import (
     TaskStatus,
     TaskStatusUpdateEvent,
     Turn,
-    sync,
 )
-from dragoman.caller import Caller
-from dragoman.client import Client, Request, Result
-from dragoman.client.engine import Inside
-from dragoman.testing import talking
+from dragoman.client import Client, Result, TransportRequest, sync
+from dragoman.client.transport import ASGITransport
+from dragoman.model.caller import Caller
+from dragoman.testing import local_client
 from tests.client.networks import (
     BINDINGS,
     STREAM,
@@ -165,7 +164,7 @@ async def test_progress_is_never_the_answer(keep: bool) -> None:
 async def test_an_answer_that_is_only_in_the_history_is_looked_for(answers: bool) -> None:
     """Also if it was streamed; an agent that then does not tell has no answer."""
 
-    def answer(request: Request) -> Answer:
+    def answer(request: TransportRequest) -> Answer:
         if document(request)["method"] == "SendStreamingMessage":
             ended = {"taskId": "t", "contextId": "c", "status": {"state": "TASK_STATE_COMPLETED"}}
             return Answer(
@@ -176,7 +175,7 @@ async def test_an_answer_that_is_only_in_the_history_is_looked_for(answers: bool
         return Answer(found) if answers else Answer(b"", status=503)
 
     async with (
-        Client.connect(card(), engine=Script(answer)) as client,
+        Client.connect(card(), transport=Script(answer)) as client,
         client.stream("x") as stream,
     ):
         assert len([happened async for happened in stream]) == 2
@@ -232,7 +231,7 @@ async def test_text_that_comes_in_the_end() -> None:
         await turn.emit(turn.working("looking"))
         return turn.complete("done")
 
-    async with talking(agent) as client:
+    async with local_client(agent) as client:
         for text, answered in (("reply", "at once"), ("ask", "which?"), ("work", "done")):
             async with client.stream(text) as stream:
                 assert [piece async for piece in stream.iter_text()] == [answered]
@@ -251,7 +250,7 @@ async def test_a_follow_up_does_not_repeat_the_text_before_it() -> None:
             yield turn.write("fi")
             yield turn.write("nal")
 
-    async with talking(agent) as client:
+    async with local_client(agent) as client:
         first = await client.send("write")
         assert first.task is not None
         async with client.stream("this", task=first.task.id) as stream:
@@ -322,7 +321,7 @@ def test_a_client_that_does_not_await_without_a_block() -> None:
     from dragoman import App
 
     app = App(hello())
-    client = sync.Client(Client("http://inside", engine=Inside(app), insecure=True))
+    client = sync.Client(Client("http://inside", transport=ASGITransport(app), insecure=True))
     assert client.open() is client
     assert client.send("Ann").text == "Hello, Ann"
     with client.stream("Bob") as stream:
@@ -345,7 +344,7 @@ async def test_an_extended_card_is_made_with_replace() -> None:
         more = AgentSkill(id="more", name="More", description="More.", tags=("more",))
         return public.replace(skills=(*public.skills, more))
 
-    async with talking(agent, identify=lambda request: Caller(identity="ann")) as client:
+    async with local_client(agent, identify=lambda request: Caller(identity="ann")) as client:
         found = await client.extended_card()
     assert [skill.id for skill in found.skills] == ["greet", "more"]
     with pytest.raises(TypeError, match="skillz"):
@@ -391,7 +390,7 @@ def test_reprs_of_small_values_leave_nothing_out() -> None:
 
 async def test_reprs_of_clients() -> None:
     assert repr(Client.connect("https://a.example")) == "Client('https://a.example', not open)"
-    async with talking(hello()) as client:
+    async with local_client(hello()) as client:
         assert repr(client) == "Client('Hello' at http://inside/, JSONRPC 1.0)"
         assert repr(client.task("t")) == "Remote(task='t')"
         async with client.stream("Ann") as stream:

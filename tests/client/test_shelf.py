@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.client import Client, Shelf, discovery
-from dragoman.client.engine import Request, Response
+from dragoman.client import CardCache, Client, discovery
+from dragoman.client.transport import TransportRequest, TransportResponse
 from dragoman.dialects import v1_0
 from tests.client.networks import Answer, Script, card
 
@@ -13,7 +13,7 @@ from tests.client.networks import Answer, Script, card
 def site(age: str) -> Script:
     """Serves a card that may be kept so long."""
 
-    def answer(request: Request) -> Response:
+    def answer(request: TransportRequest) -> TransportResponse:
         headers = {"content-type": "application/json", "cache-control": age, "etag": '"1"'}
         if request.headers.get("if-none-match") == '"1"':
             return Answer(b"", status=304, headers=headers)
@@ -22,8 +22,10 @@ def site(age: str) -> Script:
     return Script(answer)
 
 
-async def connected(engine: Script, shelf: Shelf, **options: object) -> None:
-    async with Client.connect("http://agent", engine=engine, shelf=shelf, **options) as client:  # type: ignore[arg-type]
+async def connected(transport: Script, card_cache: CardCache, **options: object) -> None:
+    async with Client.connect(
+        "http://agent", transport=transport, card_cache=card_cache, **options
+    ) as client:  # type: ignore[arg-type]
         assert client.card == card()
 
 
@@ -34,30 +36,30 @@ async def connected(engine: Script, shelf: Shelf, **options: object) -> None:
 async def test_fresh_for_max_age_then_asked_for_by_its_tag(
     age: str, tags: list[str | None]
 ) -> None:
-    engine, shelf = site(age), Shelf()
-    await connected(engine, shelf)
-    await connected(engine, shelf)
-    assert [request.headers.get("if-none-match") for request in engine.asked] == [None, *tags]
+    transport, card_cache = site(age), CardCache()
+    await connected(transport, card_cache)
+    await connected(transport, card_cache)
+    assert [request.headers.get("if-none-match") for request in transport.asked] == [None, *tags]
 
 
 async def test_asked_for_again_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, shelf = site("max-age=60"), Shelf()
-    await connected(engine, shelf)
+    transport, card_cache = site("max-age=60"), CardCache()
+    await connected(transport, card_cache)
     now = discovery.time.monotonic() + 61
     monkeypatch.setattr("dragoman.client.discovery.time.monotonic", lambda: now)
-    await connected(engine, shelf)
-    assert len(engine.asked) == 2
+    await connected(transport, card_cache)
+    assert len(transport.asked) == 2
 
 
 async def test_what_one_is_shown_by_name_is_not_shared() -> None:
-    engine, shelf = site("max-age=60"), Shelf()
-    await connected(engine, shelf, headers={"x-who": "ann"}, insecure=True)
-    await connected(engine, shelf)
-    assert len(engine.asked) == 2
+    transport, card_cache = site("max-age=60"), CardCache()
+    await connected(transport, card_cache, headers={"x-who": "ann"}, insecure=True)
+    await connected(transport, card_cache)
+    assert len(transport.asked) == 2
 
 
 def test_it_has_an_end() -> None:
-    shelf = Shelf(2)
+    card_cache = CardCache(2)
     for name in "abc":
-        shelf.put(name, card(), "", 0.0)
-    assert list(shelf.known) == ["b", "c"]
+        card_cache.put(name, card(), "", 0.0)
+    assert list(card_cache.known) == ["b", "c"]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dragoman.client import Client
-from dragoman.errors import InvalidAgentResponse
-from dragoman.types import TaskState
+from dragoman.model.errors import InvalidAgentResponse
+from dragoman.model.types import TaskState
 from tests.client.networks import Answer, Script, card, result, task
 from tests.client.telling import BINDINGS, begun, chunk, status, telling
 
@@ -85,8 +85,8 @@ async def test_a_message_may_be_answered_with_another_task() -> None:
 
 
 async def test_a_task_that_is_looked_at_is_the_one_that_was_asked_for() -> None:
-    engine = Script(lambda _: Answer(result(task("COMPLETED", id="u"))))
-    async with Client.connect(card(streaming=False), engine=engine, attempts=1) as client:
+    transport = Script(lambda _: Answer(result(task("COMPLETED", id="u"))))
+    async with Client.connect(card(streaming=False), transport=transport, attempts=1) as client:
         with pytest.raises(InvalidAgentResponse, match="asked for task t and told u"):
             async for _ in client.task("t").subscribe():
                 pass

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from dragoman.client import Client, Request
-from dragoman.errors import MethodNotFound, TaskNotFound, Unavailable, UnsupportedOperation
-from dragoman.types import Task, TaskState
+from dragoman.client import Client, TransportRequest
+from dragoman.model.errors import MethodNotFound, TaskNotFound, Unavailable, UnsupportedOperation
+from dragoman.model.types import Task, TaskState
 from tests.client.networks import STREAM, Answer, Script, card, interface, task
 
 GOOD = json.dumps({"task": task()}).encode()
@@ -39,7 +39,7 @@ class Agent(Script):
         super().__init__(self._answered)
         self.verbs = dict(verbs)
 
-    def _answered(self, request: Request) -> Answer:
+    def _answered(self, request: TransportRequest) -> Answer:
         if not request.url.endswith(":subscribe"):
             return Answer(json.dumps(task()).encode())
         return self.verbs[request.method]()
@@ -61,7 +61,7 @@ async def follow(client: Client) -> Task | None:
 def connect(agent: Agent, attempts: int = 1) -> Client:
     """A client of it."""
     return Client.connect(
-        card(interface("http://agent", "HTTP+JSON")), engine=agent, attempts=attempts
+        card(interface("http://agent", "HTTP+JSON")), transport=agent, attempts=attempts
     )
 
 

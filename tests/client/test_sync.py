@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from dragoman import Agent, App, Message, Part, TaskState, Turn, sync
+from dragoman import Agent, App, Message, Part, TaskState, Turn
 from dragoman import client as awaited
-from dragoman.client import Unreachable
-from dragoman.client.engine import Inside
-from dragoman.errors import InvalidParams, TaskNotFound
-from dragoman.lineage import lineage
-from dragoman.types import TaskArtifactUpdateEvent
+from dragoman.client import Unreachable, sync
+from dragoman.client.transport import ASGITransport
+from dragoman.model.errors import InvalidParams, TaskNotFound
+from dragoman.model.lineage import lineage
+from dragoman.model.types import TaskArtifactUpdateEvent
 from tests.client.networks import BINDINGS, Dead, card, free_port
 from tests.client.test_client import parrot
 from tests.serving import serving
@@ -35,7 +35,7 @@ INNER = {
 RENAMED = {"aclose": "close"}
 PAIRS = [
     (awaited.Client, sync.Client),
-    (awaited.Remote, sync.Remote),
+    (awaited.TaskHandle, sync.SyncTaskHandle),
     (awaited.Stream, sync.Stream),
 ]
 
@@ -190,7 +190,7 @@ def test_errors_are_raised_where_it_is_called(server: Server) -> None:
         pass
     with (
         pytest.raises(Unreachable),
-        sync.Client.connect(card(), engine=Dead(), attempts=1) as client,
+        sync.Client.connect(card(), transport=Dead(), attempts=1) as client,
     ):
         client.send("x")
     with pytest.raises(ValueError, match="give a URL"):
@@ -222,7 +222,7 @@ def test_whoever_would_wait_for_himself_is_told() -> None:
     async def wait(turn: Turn) -> str:
         """Wait for the loop that this runs on."""
         with pytest.raises(RuntimeError, match="await it"):
-            sync.Client.connect(card(), engine=Dead()).__enter__()
+            sync.Client.connect(card(), transport=Dead()).__enter__()
         return "told"
 
     app = App(agent, drain=0.0)
@@ -282,7 +282,7 @@ def test_a_process_that_was_forked_has_a_loop_of_its_own(server: Server) -> None
     code = """
 import os, sys, warnings
 warnings.simplefilter("ignore")
-from dragoman.sync import Client
+from dragoman.client.sync import Client
 with Client.connect(sys.argv[1]) as client:
     client.send("before")
 child = os.fork()
@@ -359,7 +359,7 @@ async def test_a_plain_function_that_is_canceled_cancels_what_it_has_begun() -> 
 
 def test_a_webhook_that_is_served_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is pushed comes in on another loop than the one that waits."""
-    monkeypatch.setattr("dragoman.client.remote.LOOK", 3600.0)
+    monkeypatch.setattr("dragoman.client.task_handle.LOOK", 3600.0)
     agent = Agent("Slow", description="Takes its time.", streaming=False)
 
     @agent.handler
@@ -386,7 +386,7 @@ def test_a_webhook_that_is_served_elsewhere(monkeypatch: pytest.MonkeyPatch) -> 
 INTERRUPTED = """
 import sys, warnings
 warnings.simplefilter("error")
-from dragoman.sync import Client
+from dragoman.client.sync import Client
 with Client.connect(sys.argv[1]) as client:
     try:
         if sys.argv[2] == "send":
@@ -428,7 +428,7 @@ def test_ctrl_c(server: Server, way: str) -> None:
 
 def test_ctrl_c_ends_a_program_that_does_not_expect_it(server: Server) -> None:
     code = (
-        "import sys; from dragoman.sync import Client\n"
+        "import sys; from dragoman.client.sync import Client\n"
         "with Client.connect(sys.argv[1]) as client: client.send('gate')"
     )
     child = subprocess.Popen([sys.executable, "-c", code, server.url], stderr=subprocess.PIPE)
@@ -459,7 +459,7 @@ def test_the_span_of_the_caller_is_carried() -> None:
     trace = pytest.importorskip("opentelemetry.trace")
     headers: list[dict[str, str]] = []
 
-    class Noting(Inside):
+    class Noting(ASGITransport):
         async def send(self, request: Any) -> Any:
             headers.append(dict(request.headers))
             return await super().send(request)
@@ -467,7 +467,7 @@ def test_the_span_of_the_caller_is_carried() -> None:
     span = trace.SpanContext(1, 2, False, trace.TraceFlags(1))
     app = App(parrot(), drain=0.0)
     with (
-        sync.Client.connect(app=app, engine=Noting(app)) as client,
+        sync.Client.connect(app=app, transport=Noting(app)) as client,
         trace.use_span(trace.NonRecordingSpan(span)),
     ):
         assert client.send("x").text == "x"

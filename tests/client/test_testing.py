@@ -15,35 +15,35 @@ from msgspec.structs import replace
 from dragoman import Agent, Part, TaskState, Turn
 from dragoman.client import (
     Client,
-    Engine,
     File,
-    Request,
-    Response,
     Result,
-    Secret,
+    StaticToken,
+    Transport,
+    TransportRequest,
+    TransportResponse,
     Unreachable,
 )
-from dragoman.errors import InvalidParams
-from dragoman.testing import Faulty, Recorder, Replay, rehearse, talking
-from dragoman.types import (
+from dragoman.model.errors import InvalidParams
+from dragoman.model.types import (
     APIKeySecurityScheme,
     AuthenticationInfo,
     SecurityRequirement,
     SecurityScheme,
     StringList,
 )
+from dragoman.testing import FaultyTransport, Recorder, Replay, local_client, run_handler
 from tests.client.networks import Answer, Script, card, result, task
 from tests.client.test_client import parrot
 
 HOPE = "http://inside"
 
 
-# ---- talking -------------------------------------------------------------------------------
+# ---- local_client -------------------------------------------------------------------------------
 
 
 async def test_talking() -> None:
     agent = parrot()
-    async with talking(agent, poll=0.5) as client:
+    async with local_client(agent, poll=0.5) as client:
         assert (await client.send("hello")).text == "hello"
         async with client.stream("count 2") as stream:
             assert len([event async for event in stream]) == 6
@@ -53,11 +53,11 @@ async def test_talking() -> None:
 async def test_talking_through_something() -> None:
     seen: list[Recorder] = []
 
-    def recorded(engine: Engine) -> Engine:
-        seen.append(Recorder(engine))
+    def recorded(transport: Transport) -> Transport:
+        seen.append(Recorder(transport))
         return seen[0]
 
-    async with talking(parrot(), through=recorded, max_parts=1) as client:
+    async with local_client(parrot(), through=recorded, max_parts=1) as client:
         await client.send("hello")
         with pytest.raises(InvalidParams, match="more than 1 parts"):
             await client.send([Part(text="a"), Part(text="b")])
@@ -66,7 +66,7 @@ async def test_talking_through_something() -> None:
 
 async def test_talking_ends_with_the_block() -> None:
     agent = parrot()
-    async with talking(agent) as client:
+    async with local_client(agent) as client:
         await client.send("gate", wait=False)
     with pytest.raises(RuntimeError, match="not open"):
         await client.send("hello")
@@ -91,11 +91,11 @@ def unlucky() -> Agent:
 
 
 async def test_what_a_handler_raised_is_carried() -> None:
-    told = await rehearse(unlucky(), "now")
+    told = await run_handler(unlucky(), "now")
     assert (told.state, str(told.error)) == (TaskState.FAILED, "now")
     assert isinstance(told.error, Unlucky)
-    assert (await rehearse(unlucky(), "please")).error is None
-    async with talking(unlucky()) as client:
+    assert (await run_handler(unlucky(), "please")).error is None
+    async with local_client(unlucky()) as client:
         assert client.error is None
         await client.send("first")
         await client.send("please")
@@ -105,17 +105,17 @@ async def test_what_a_handler_raised_is_carried() -> None:
 
 
 async def test_a_strict_test_raises_it() -> None:
-    assert (await rehearse(unlucky(), "please", strict=True)).text == "well"
+    assert (await run_handler(unlucky(), "please", strict=True)).text == "well"
     with pytest.raises(Unlucky, match="now") as raised:
-        await rehearse(unlucky(), "now", "not reached", strict=True)
+        await run_handler(unlucky(), "now", "not reached", strict=True)
     assert raised.traceback[-1].name == "answer"
-    async with talking(unlucky(), strict=True) as client:
+    async with local_client(unlucky(), strict=True) as client:
         assert (await client.send("please")).text == "well"
     with pytest.raises(Unlucky, match="now"):
-        async with talking(unlucky(), strict=True) as client:
+        async with local_client(unlucky(), strict=True) as client:
             assert (await client.send("now")).state is TaskState.FAILED
     with pytest.raises(Unlucky, match="now") as raised:  # also where the test fails for it
-        async with talking(unlucky(), strict=True) as client:
+        async with local_client(unlucky(), strict=True) as client:
             assert (await client.send("now")).state is TaskState.COMPLETED
     assert isinstance(raised.value.__cause__, AssertionError)
 
@@ -138,19 +138,19 @@ async def conversation(client: Client, text: str = "grüß dich 🌍") -> list[A
 async def test_a_conversation_is_played_back(binding: str, tmp_path: Path) -> None:
     recorders: list[Recorder] = []
 
-    def recorded(engine: Engine) -> Engine:
-        recorders.append(Recorder(engine))
+    def recorded(transport: Transport) -> Transport:
+        recorders.append(Recorder(transport))
         return recorders[0]
 
     # in pieces that are shorter than some characters
-    async with talking(parrot(), through=recorded, stream_buffer=3) as client:
+    async with local_client(parrot(), through=recorded, stream_buffer=3) as client:
         client._spoken = [binding]
         client._choose()
         said = await conversation(client)
     recorders[0].save(tmp_path / "said.json")
     for _ in range(2):
         replay = Replay(tmp_path / "said.json")
-        async with Client.connect(HOPE, engine=replay, bindings=[binding]) as client:
+        async with Client.connect(HOPE, transport=replay, bindings=[binding]) as client:
             assert await conversation(client) == said
             with pytest.raises(AssertionError, match="has ended"):
                 await client.send("more")
@@ -160,11 +160,11 @@ async def record(path: Path, binding: str = "JSONRPC") -> None:
     """Write a short conversation down."""
     recorders: list[Recorder] = []
 
-    def recorded(engine: Engine) -> Engine:
-        recorders.append(Recorder(engine))
+    def recorded(transport: Transport) -> Transport:
+        recorders.append(Recorder(transport))
         return recorders[0]
 
-    async with talking(parrot(), through=recorded) as client:
+    async with local_client(parrot(), through=recorded) as client:
         client._spoken = [binding]
         client._choose()
         await client.send("hello", metadata={"a": 1})
@@ -178,7 +178,7 @@ async def test_another_request_is_an_assertion_error(binding: str, tmp_path: Pat
     await record(path, binding)
 
     async def replayed() -> Client:
-        return await Client.connect(HOPE, engine=Replay(path), bindings=[binding]).__aenter__()
+        return await Client.connect(HOPE, transport=Replay(path), bindings=[binding]).__aenter__()
 
     client = await replayed()
     await client.send("hello", metadata={"a": 1})
@@ -206,10 +206,10 @@ async def test_another_request_is_an_assertion_error(binding: str, tmp_path: Pat
 async def test_a_file_is_played_back(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("hello")
     recorder = Recorder(Script(lambda _: Answer(result({"task": task("COMPLETED", "a")}))))
-    async with Client.connect(card(), engine=recorder) as client:
+    async with Client.connect(card(), transport=recorder) as client:
         await client.send(File(tmp_path / "a.txt"))
     recorder.save(tmp_path / "said.json")
-    async with Client.connect(card(), engine=Replay(tmp_path / "said.json")) as client:
+    async with Client.connect(card(), transport=Replay(tmp_path / "said.json")) as client:
         assert (await client.send(File(tmp_path / "a.txt"))).text == "a"
 
 
@@ -236,10 +236,10 @@ async def test_no_secret_is_written_down(tmp_path: Path) -> None:
     )
     options: Any = {
         "headers": {"Authorization": f"Bearer {SECRET}", "X-Own": "yes", "Cookie": SECRET},
-        "auth": Secret(SECRET),
+        "auth": StaticToken(SECRET),
         "insecure": True,
     }
-    async with Client.connect(there, engine=recorder, **options) as client:
+    async with Client.connect(there, transport=recorder, **options) as client:
         await client.send("hello")
         await client.task("t").add_webhook(
             "https://x",
@@ -248,7 +248,7 @@ async def test_no_secret_is_written_down(tmp_path: Path) -> None:
         )
     form = {"content-type": "application/x-www-form-urlencoded"}
     body = f"grant_type=client_credentials&client_secret={SECRET}&code={SECRET}".encode()
-    response = await recorder.send(Request("POST", "http://agent/token", form, body))
+    response = await recorder.send(TransportRequest("POST", "http://agent/token", form, body))
     _ = [chunk async for chunk in response.chunks()]
     for exchange in recorder.exchanges:
         assert SECRET not in f"{exchange.url} {exchange.headers} {exchange.answered}"
@@ -261,7 +261,7 @@ async def test_no_secret_is_written_down(tmp_path: Path) -> None:
 
     # and what is masked is not missed
     replay = Replay(tmp_path / "said.json")
-    async with Client.connect(there, engine=replay, **options) as client:
+    async with Client.connect(there, transport=replay, **options) as client:
         await client.send("hello")
         made = await client.task("t").add_webhook(
             "https://x",
@@ -269,7 +269,9 @@ async def test_no_secret_is_written_down(tmp_path: Path) -> None:
             authentication=AuthenticationInfo(scheme="Basic", credentials="other"),
         )
         assert made.id == "w"
-    response = await replay.send(Request("POST", "http://agent/token", form, b"client_secret=x"))
+    response = await replay.send(
+        TransportRequest("POST", "http://agent/token", form, b"client_secret=x")
+    )
     assert b'"access_token": "***"' in b"".join([chunk async for chunk in response.chunks()])
 
 
@@ -349,17 +351,17 @@ FAULTS: list[dict[str, float]] = [
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("faults", FAULTS, ids=lambda faults: next(iter(faults)))
 async def test_each_fault_is_lived_through(faults: dict[str, float]) -> None:
-    agent, engines = counting(), []
+    agent, transports = counting(), []
 
-    def faulty(engine: Engine) -> Engine:
-        engines.append(Faulty(engine, seed=2, **faults))
-        return engines[0]
+    def faulty(transport: Transport) -> Transport:
+        transports.append(FaultyTransport(transport, seed=2, **faults))
+        return transports[0]
 
-    async with talking(agent, through=faulty) as client:
+    async with local_client(agent, through=faulty) as client:
         client.attempts = 50
         await count_all(client, 60)
     assert Counter(agent.runs) == expected(60)  # type: ignore[attr-defined]
-    done = engines[0].done
+    done = transports[0].done
     for name, times in done.items():
         assert (times > 0) == (name in faults), name
 
@@ -368,23 +370,23 @@ async def test_each_fault_is_lived_through(faults: dict[str, float]) -> None:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
 async def test_all_of_them_at_once(seed: int, binding: str) -> None:
-    agent, engines = counting(), []
+    agent, transports = counting(), []
 
-    def faulty(engine: Engine) -> Engine:
-        engines.append(
-            Faulty(
-                engine, seed=seed, drop=0.15, delay=0.002, duplicate=0.15, reorder=0.15, cut=0.15
+    def faulty(transport: Transport) -> Transport:
+        transports.append(
+            FaultyTransport(
+                transport, seed=seed, drop=0.15, delay=0.002, duplicate=0.15, reorder=0.15, cut=0.15
             )
         )
-        return engines[0]
+        return transports[0]
 
-    async with talking(agent, through=faulty) as client:
+    async with local_client(agent, through=faulty) as client:
         client._spoken = [binding]
         client._choose()
         client.attempts = 100
         await count_all(client, 200)
     assert Counter(agent.runs) == expected(200)  # type: ignore[attr-defined]
-    assert min(engines[0].done.values()) > 5
+    assert min(transports[0].done.values()) > 5
 
 
 class Noting:
@@ -394,7 +396,7 @@ class Noting:
         self.arrived: list[str] = []
         self.size = size
 
-    async def send(self, request: Request) -> Response:
+    async def send(self, request: TransportRequest) -> TransportResponse:
         """Note it."""
         self.arrived.append(request.url)
         return Answer([b"x" * 10] * (self.size // 10))
@@ -403,10 +405,10 @@ class Noting:
         """Nothing to close."""
 
 
-async def outcome(engine: Engine, url: str = "u") -> str:
+async def outcome(transport: Transport, url: str = "u") -> str:
     """How a request fares."""
     try:
-        response = await engine.send(Request("GET", url))
+        response = await transport.send(TransportRequest("GET", url))
         return f"{len(b''.join([chunk async for chunk in response.chunks()]))}"
     except Unreachable as error:
         return str(error)
@@ -414,38 +416,38 @@ async def outcome(engine: Engine, url: str = "u") -> str:
 
 async def test_what_is_dropped_was_lost_on_the_way_there_or_back() -> None:
     inner = Noting()
-    engine = Faulty(inner, drop=1.0)
-    found = [await outcome(engine) for _ in range(100)]
+    transport = FaultyTransport(inner, drop=1.0)
+    found = [await outcome(transport) for _ in range(100)]
     assert set(found) == {"the request was lost", "the answer was lost"}
     assert len(inner.arrived) == found.count("the answer was lost")
-    assert engine.done["drop"] == 100
+    assert transport.done["drop"] == 100
 
 
 async def test_what_is_duplicated_arrives_twice_and_is_answered_once() -> None:
     inner = Noting()
-    engine = Faulty(inner, duplicate=1.0)
-    assert [await outcome(engine, "a"), await outcome(engine, "b")] == ["10", "10"]
+    transport = FaultyTransport(inner, duplicate=1.0)
+    assert [await outcome(transport, "a"), await outcome(transport, "b")] == ["10", "10"]
     assert inner.arrived == ["a", "a", "b", "b"]
 
 
 async def test_what_is_cut_breaks_off_somewhere() -> None:
-    engine = Faulty(Noting(2000), cut=1.0)
-    assert {await outcome(engine) for _ in range(20)} == {"the answer broke off"}
-    assert engine.done["cut"] == 20
-    engine = Faulty(Noting(0), cut=1.0)
-    assert await outcome(engine) == "0"
-    assert engine.done["cut"] == 0
+    transport = FaultyTransport(Noting(2000), cut=1.0)
+    assert {await outcome(transport) for _ in range(20)} == {"the answer broke off"}
+    assert transport.done["cut"] == 20
+    transport = FaultyTransport(Noting(0), cut=1.0)
+    assert await outcome(transport) == "0"
+    assert transport.done["cut"] == 0
 
 
 async def test_what_is_held_back_is_overtaken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.testing.faults.HOLD", 3600.0)
     inner = Noting()
-    engine = Faulty(inner, reorder=1.0)
-    first = asyncio.create_task(outcome(engine, "first"))
-    while engine._overtaken is None:
+    transport = FaultyTransport(inner, reorder=1.0)
+    first = asyncio.create_task(outcome(transport, "first"))
+    while transport._overtaken is None:
         await asyncio.sleep(0)
-    engine._reorder = 0.0
-    await outcome(engine, "second")
+    transport._reorder = 0.0
+    await outcome(transport, "second")
     assert await first == "10"
     assert inner.arrived == ["second", "first"]
 
@@ -457,19 +459,19 @@ async def test_a_delay_is_as_long_as_it_was_said(monkeypatch: pytest.MonkeyPatch
         pauses.append(seconds)
 
     monkeypatch.setattr("dragoman.testing.faults.asyncio", types.SimpleNamespace(sleep=sleep))
-    engine = Faulty(Noting(), delay=0.5)
+    transport = FaultyTransport(Noting(), delay=0.5)
     for _ in range(50):
-        await outcome(engine)
+        await outcome(transport)
     assert len(pauses) == 50
     assert 0 <= min(pauses) < 0.25 < max(pauses) <= 0.5
 
 
 async def test_chance_is_repeatable() -> None:
-    def faults(seed: int) -> Faulty:
-        return Faulty(Noting(2000), seed=seed, drop=0.3, duplicate=0.3, cut=0.3)
+    def faults(seed: int) -> FaultyTransport:
+        return FaultyTransport(Noting(2000), seed=seed, drop=0.3, duplicate=0.3, cut=0.3)
 
     async def run(seed: int) -> list[str]:
-        engine = faults(seed)
-        return [await outcome(engine) for _ in range(50)]
+        transport = faults(seed)
+        return [await outcome(transport) for _ in range(50)]
 
     assert await run(1) == await run(1) != await run(2)

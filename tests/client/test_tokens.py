@@ -11,7 +11,7 @@ import pytest
 
 from dragoman import Caller, Request
 from dragoman.client import File, OAuth, Unreachable
-from dragoman.errors import Unauthenticated
+from dragoman.model.errors import Unauthenticated
 from tests.client.authority import CLIENT, CODE, REFRESH, SECRET, Authority
 from tests.client.guarded import Guarded, calling, counted, greeted, guarded
 from tests.client.person import Clock, Person, app, robot

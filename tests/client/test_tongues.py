@@ -14,12 +14,12 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman import Agent, App, Caller, Part, TaskState, Turn
-from dragoman.client import Certificate, Client, Inbox, Unreachable, pem
+from dragoman.client import Client, ClientCertificate, Inbox, Unreachable, tls
 from dragoman.client.binding import spoken
-from dragoman.client.credentials import Secret, Withheld
-from dragoman.client.engine import Inside, Sockets
+from dragoman.client.credentials import CredentialsNotSent, StaticToken
+from dragoman.client.transport import ASGITransport, HTTPTransport
 from dragoman.client.upload import File
-from dragoman.errors import (
+from dragoman.model.errors import (
     A2AError,
     TaskNotCancelable,
     TaskNotFound,
@@ -27,7 +27,7 @@ from dragoman.errors import (
     UnsupportedOperation,
     VersionNotSupported,
 )
-from dragoman.types import (
+from dragoman.model.types import (
     AgentCard,
     APIKeySecurityScheme,
     MutualTlsSecurityScheme,
@@ -37,7 +37,7 @@ from dragoman.types import (
     TaskArtifactUpdateEvent,
 )
 from tests.client.test_client import parrot
-from tests.listening import Certificate as Selfmade
+from tests.listening import ClientCertificate as Selfmade
 from tests.serving import BINDINGS, serving
 
 TONGUES = [
@@ -230,14 +230,14 @@ async def test_credentials_do_not_go_to_another_port_unless_trusted() -> None:
                 security_requirements=(SecurityRequirement(schemes={"key": StringList()}),),
             )
         at = rf"grpcs?://127\.0\.0\.1:{app.ports[0].number}"
-        over = {"auth": Secret("open"), "bindings": ["GRPC"]}
+        over = {"auth": StaticToken("open"), "bindings": ["GRPC"]}
         async with Client.connect(card, **over) as client:  # who gives the card vouches for it
             told = (await client.send("hello")).text
             assert told == "127.0.0.1 /lf.a2a.v1.A2AService/SendMessage"
         async with Client.connect(card, bindings=["GRPC"]) as client:
             with pytest.raises(Unauthenticated):
                 await client.send("hello")
-        with pytest.raises(Withheld, match=at):
+        with pytest.raises(CredentialsNotSent, match=at):
             guard = Client.connect(url, **over)
             guard._target = url
             guard._guard.enter(url)
@@ -246,10 +246,10 @@ async def test_credentials_do_not_go_to_another_port_unless_trusted() -> None:
 
 
 def test_what_can_be_spoken(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert spoken(Sockets()) == ["JSONRPC", "HTTP+JSON", "GRPC"]
-    assert spoken(Inside(None)) == ["JSONRPC", "HTTP+JSON"]
+    assert spoken(HTTPTransport()) == ["JSONRPC", "HTTP+JSON", "GRPC"]
+    assert spoken(ASGITransport(None)) == ["JSONRPC", "HTTP+JSON"]
     monkeypatch.setattr("dragoman.client.binding._installed", lambda: False)
-    assert spoken(Sockets()) == ["JSONRPC", "HTTP+JSON"]
+    assert spoken(HTTPTransport()) == ["JSONRPC", "HTTP+JSON"]
 
 
 async def test_grpc_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,7 +278,7 @@ async def test_an_agent_that_forgets_its_version_is_tried_out() -> None:
             assert (await client.send("hello")).text == "hello"
             assert client.interface.protocol_version == "0.2"
 
-        class Oldest(Sockets):
+        class Oldest(HTTPTransport):
             async def send(self, request: Any) -> Any:
                 if isinstance(request.body, bytes):
                     body = request.body.replace(b'"message/', b'"no/')
@@ -286,7 +286,7 @@ async def test_an_agent_that_forgets_its_version_is_tried_out() -> None:
                 return await super().send(request)
 
         for way in ("send", "stream"):
-            async with Client.connect(card, engine=Oldest()) as client:
+            async with Client.connect(card, transport=Oldest()) as client:
                 if way == "send":
                     assert (await client.send("hello")).text == "hello"
                 else:
@@ -308,10 +308,10 @@ async def test_deadlines_are_the_client_s_own() -> None:
 
 async def test_channels_are_closed() -> None:
     async with desk() as (_, url):
-        engine = Sockets()
-        async with Client.connect(await only(url, "GRPC", "1.0"), engine=engine) as client:
+        transport = HTTPTransport()
+        async with Client.connect(await only(url, "GRPC", "1.0"), transport=transport) as client:
             await client.send("hello")
-            calls = engine._calls
+            calls = transport._calls
             assert calls is not None
             (channel,) = calls._channels.values()
         assert channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
@@ -333,7 +333,7 @@ async def test_tls_over_grpc(papers: tuple[Selfmade, Selfmade]) -> None:
         at = replace(card.supported_interfaces[0], url=f"https://127.0.0.1:{app.ports[0].number}")
         card = replace(card, supported_interfaces=(at,))
         async with Client.connect(
-            card, engine=Sockets(ssl=pem.context(ca=str(server.file)))
+            card, transport=HTTPTransport(ssl=tls.context(ca=str(server.file)))
         ) as client:
             assert client.interface.url.startswith("grpcs://")
             assert (await client.send("hello")).text == "hello"
@@ -348,11 +348,11 @@ async def test_tls_over_grpc(papers: tuple[Selfmade, Selfmade]) -> None:
             security_schemes={"it": SecurityScheme(mtls_security_scheme=MutualTlsSecurityScheme())},
             security_requirements=(SecurityRequirement(schemes={"it": StringList()}),),
         )
-        auth = Certificate(str(mine.file), ca=str(server.file))
+        auth = ClientCertificate(str(mine.file), ca=str(server.file))
         async with Client.connect(card, auth=auth) as client:
             assert (await client.send("hello")).text == "hello"
         async with Client.connect(
-            card, engine=Sockets(ssl=pem.context(ca=str(server.file))), attempts=1
+            card, transport=HTTPTransport(ssl=tls.context(ca=str(server.file))), attempts=1
         ) as client:
             with pytest.raises(Unreachable):
                 await client.send("hello")

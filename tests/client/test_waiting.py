@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, App, TaskState, Turn
-from dragoman.client import Client, Inbox, Request, Response, Unreachable
-from dragoman.client.engine import Inside
-from dragoman.errors import InvalidParams, TaskNotFound
-from dragoman.operations import OPERATIONS
+from dragoman.client import Client, Inbox, TransportRequest, TransportResponse, Unreachable
+from dragoman.client.transport import ASGITransport
+from dragoman.model.errors import InvalidParams, TaskNotFound
+from dragoman.model.operations import OPERATIONS
 from tests.client.networks import (
     Answer,
     Script,
@@ -29,7 +29,7 @@ from tests.serving import serving
 NAMES = {operation.name: operation.call for operation in OPERATIONS}
 
 
-def clerk(*, streaming: bool = True) -> Agent:
+def admin(*, streaming: bool = True) -> Agent:
     """An agent that writes word by word; at `gate` it waits, at `ask` it asks."""
     agent = Agent("Clerk", description="Writes.", streaming=streaming)
     agent.gate = asyncio.Event()  # type: ignore[attr-defined]
@@ -52,7 +52,7 @@ def clerk(*, streaming: bool = True) -> Agent:
     return agent
 
 
-class Counted(Inside):
+class Counted(ASGITransport):
     """Notes the operations that are asked for."""
 
     def __init__(self, app: App) -> None:
@@ -60,7 +60,7 @@ class Counted(Inside):
         self.calls: list[str] = []
         self.called = asyncio.Condition()
 
-    async def send(self, request: Request) -> Response:
+    async def send(self, request: TransportRequest) -> TransportResponse:
         """Note it, and pass it on."""
         if request.method == "POST":
             self.calls.append(NAMES[document(request)["method"]])
@@ -79,9 +79,9 @@ class Counted(Inside):
 async def working(agent: Agent, **settings: Any) -> AsyncIterator[tuple[Client, Counted]]:
     """An agent at work, and a client of it."""
     async with App(agent, **{"drain": 0.0, "poll": 0.02, **settings}) as app:
-        engine = Counted(app)
-        async with Client.connect(app=app, engine=engine) as client:
-            yield client, engine
+        transport = Counted(app)
+        async with Client.connect(app=app, transport=transport) as client:
+            yield client, transport
         agent.gate.set()  # type: ignore[attr-defined]
 
 
@@ -96,33 +96,33 @@ async def begun(client: Client, text: str) -> str:
 
 
 async def test_by_its_stream() -> None:
-    agent = clerk()
-    async with working(agent) as (client, engine):
+    agent = admin()
+    async with working(agent) as (client, transport):
         id = await begun(client, "gate")
         waiting = asyncio.create_task(client.task(id).wait())
-        await engine.until("subscribe")
+        await transport.until("subscribe")
         agent.gate.set()  # type: ignore[attr-defined]
         assert (await waiting).status.state is TaskState.COMPLETED
-    assert engine.calls == ["send", "get", "subscribe", "get"]
+    assert transport.calls == ["send", "get", "subscribe", "get"]
 
 
 async def test_until_it_asks() -> None:
-    agent = clerk()
-    async with working(agent) as (client, engine):
+    agent = admin()
+    async with working(agent) as (client, transport):
         id = await begun(client, "gate ask")
         waiting = asyncio.create_task(client.task(id).wait())
-        await engine.until("subscribe")
+        await transport.until("subscribe")
         agent.gate.set()  # type: ignore[attr-defined]
         assert (await waiting).status.state is TaskState.INPUT_REQUIRED
 
 
 @pytest.mark.parametrize("streaming", [True, False])
 async def test_one_that_has_ended_is_not_waited_for(streaming: bool) -> None:
-    async with working(clerk(streaming=streaming)) as (client, engine):
+    async with working(admin(streaming=streaming)) as (client, transport):
         done = (await client.send("a b")).task
         assert done is not None
         assert await client.task(done.id).wait() == done
-        assert engine.calls == ["send", "get"]
+        assert transport.calls == ["send", "get"]
         with pytest.raises(TaskNotFound):
             await client.task("unknown").wait()
 
@@ -131,7 +131,7 @@ async def test_one_that_ends_before_it_can_be_listened_to(monkeypatch: pytest.Mo
     """The subscription is refused then, and there is no reason to sleep."""
     states = ["WORKING", "COMPLETED"]
 
-    def answer(request: Request) -> Response:
+    def answer(request: TransportRequest) -> TransportResponse:
         if b"GetTask" in request.body:  # type: ignore[operator]
             return Answer(result(task(states.pop(0))))
         error = {"code": -32004, "message": "ended"}
@@ -142,14 +142,14 @@ async def test_one_that_ends_before_it_can_be_listened_to(monkeypatch: pytest.Mo
     async def sleep(seconds: float) -> None:
         raise AssertionError("slept")
 
-    monkeypatch.setattr("dragoman.client.remote.asyncio", types.SimpleNamespace(sleep=sleep))
-    async with Client.connect(card(), engine=Script(answer)) as client:
+    monkeypatch.setattr("dragoman.client.task_handle.asyncio", types.SimpleNamespace(sleep=sleep))
+    async with Client.connect(card(), transport=Script(answer)) as client:
         assert (await client.task("t").wait()).status.state is TaskState.COMPLETED
 
 
 async def test_by_looking(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
-    agent = clerk(streaming=False)
+    agent = admin(streaming=False)
 
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
@@ -158,11 +158,13 @@ async def test_by_looking(monkeypatch: pytest.MonkeyPatch) -> None:
             await client.send("next")  # whose turn comes after the other's end
         await asyncio.sleep(0)
 
-    async with working(agent) as (client, engine):
+    async with working(agent) as (client, transport):
         id = await begun(client, "gate")
-        monkeypatch.setattr("dragoman.client.remote.asyncio", types.SimpleNamespace(sleep=sleep))
+        monkeypatch.setattr(
+            "dragoman.client.task_handle.asyncio", types.SimpleNamespace(sleep=sleep)
+        )
         assert (await client.task(id).wait(poll=0.5)).status.state is TaskState.COMPLETED
-        assert "subscribe" not in engine.calls
+        assert "subscribe" not in transport.calls
         assert pauses[:3] == [0.5, 0.75, 1.125]
         assert sorted(pauses) == pauses
         assert max(pauses) == 10.0
@@ -182,44 +184,44 @@ async def pushing(agent: Agent, **settings: Any) -> AsyncIterator[tuple[Client, 
     port = free_port()
     inbox = Inbox(f"http://127.0.0.1:{port}/hook")
     allowed = {"push": True, "egress_allow": ["127.0.0.1"], **settings}
-    async with serving(inbox.app, port=port), working(agent, **allowed) as (client, engine):
+    async with serving(inbox.app, port=port), working(agent, **allowed) as (client, transport):
         client.inbox = inbox
-        yield client, engine
+        yield client, transport
 
 
 async def test_by_a_webhook() -> None:
-    agent = clerk(streaming=False)
-    async with pushing(agent) as (client, engine):
+    agent = admin(streaming=False)
+    async with pushing(agent) as (client, transport):
         id = await begun(client, "gate a b")
         waiting = asyncio.create_task(client.task(id).wait(poll=3600))
-        await engine.until("create_webhook")
-        await engine.until("get", 2)
+        await transport.until("create_webhook")
+        await transport.until("get", 2)
         agent.gate.set()  # type: ignore[attr-defined]
         done = await waiting
         assert done.status.state is TaskState.COMPLETED
         assert "".join(part.text or "" for part in done.artifacts[0].parts) == "ab"
-        assert engine.calls[-1] == "delete_webhook"
-        assert "subscribe" not in engine.calls
+        assert transport.calls[-1] == "delete_webhook"
+        assert "subscribe" not in transport.calls
         assert [config async for config in client.task(id).webhooks()] == []
 
 
 async def test_by_a_webhook_until_it_asks() -> None:
-    agent = clerk(streaming=False)
-    async with pushing(agent) as (client, engine):
+    agent = admin(streaming=False)
+    async with pushing(agent) as (client, transport):
         id = await begun(client, "gate ask")
         waiting = asyncio.create_task(client.task(id).wait(poll=3600))
-        await engine.until("get", 2)
+        await transport.until("get", 2)
         agent.gate.set()  # type: ignore[attr-defined]
         assert (await waiting).status.state is TaskState.INPUT_REQUIRED
         assert [config async for config in client.task(id).webhooks()] == []
 
 
 async def test_several_wait_for_one_task() -> None:
-    agent = clerk(streaming=False)
-    async with pushing(agent) as (client, engine):
+    agent = admin(streaming=False)
+    async with pushing(agent) as (client, transport):
         id = await begun(client, "gate a b")
         waiting = [asyncio.create_task(client.task(id).wait()) for _ in range(3)]
-        await engine.until("get", 6)
+        await transport.until("get", 6)
         agent.gate.set()  # type: ignore[attr-defined]
         states = {found.status.state for found in await asyncio.gather(*waiting)}
         assert states == {TaskState.COMPLETED}
@@ -228,7 +230,7 @@ async def test_several_wait_for_one_task() -> None:
 
 async def test_each_who_waits_is_told() -> None:
     """What one has seen, another may not have looked at."""
-    async with pushing(clerk(streaming=False)) as (client, _):
+    async with pushing(admin(streaming=False)) as (client, _):
         inbox = client.inbox
         assert inbox is not None
         with inbox.expecting("t") as one, inbox.expecting("t") as other:
@@ -241,10 +243,10 @@ async def test_each_who_waits_is_told() -> None:
 
 
 async def test_the_webhook_is_removed_when_nobody_waits_any_more() -> None:
-    async with pushing(clerk(streaming=False)) as (client, engine):
+    async with pushing(admin(streaming=False)) as (client, transport):
         id = await begun(client, "gate")
         waiting = asyncio.create_task(client.task(id).wait())
-        await engine.until("get", 2)
+        await transport.until("get", 2)
         assert len([config async for config in client.task(id).webhooks()]) == 1
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -254,19 +256,19 @@ async def test_the_webhook_is_removed_when_nobody_waits_any_more() -> None:
 
 
 async def test_a_push_that_is_lost_costs_time_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.client.remote.LOOK", 0.05)
-    agent = clerk(streaming=False)
-    async with working(agent, push=True, egress_allow=["127.0.0.1"]) as (client, engine):
+    monkeypatch.setattr("dragoman.client.task_handle.LOOK", 0.05)
+    agent = admin(streaming=False)
+    async with working(agent, push=True, egress_allow=["127.0.0.1"]) as (client, transport):
         client.inbox = Inbox(f"http://127.0.0.1:{free_port()}/nobody")
         id = await begun(client, "gate")
         waiting = asyncio.create_task(client.task(id).wait())
-        await engine.until("get", 3)
+        await transport.until("get", 3)
         agent.gate.set()  # type: ignore[attr-defined]
         assert (await waiting).status.state is TaskState.COMPLETED
 
 
 async def test_a_webhook_that_is_refused_is_told() -> None:
-    async with working(clerk(streaming=False), push=True) as (client, _):
+    async with working(admin(streaming=False), push=True) as (client, _):
         client.inbox = Inbox("http://127.0.0.1:9/not-allowed")
         with pytest.raises(InvalidParams, match="url"):
             await client.task(await begun(client, "gate")).wait()
@@ -274,36 +276,36 @@ async def test_a_webhook_that_is_refused_is_told() -> None:
 
 @pytest.mark.parametrize("inbox", [True, False])
 async def test_without_webhooks_or_an_inbox_it_looks(inbox: bool) -> None:
-    agent = clerk(streaming=False)
-    async with working(agent, push=not inbox) as (client, engine):
+    agent = admin(streaming=False)
+    async with working(agent, push=not inbox) as (client, transport):
         client.inbox = Inbox("http://127.0.0.1:9/") if inbox else None
         id = await begun(client, "gate")
         waiting = asyncio.create_task(client.task(id).wait(poll=0.01))
-        await engine.until("get", 3)
+        await transport.until("get", 3)
         agent.gate.set()  # type: ignore[attr-defined]
         assert (await waiting).status.state is TaskState.COMPLETED
-        assert "create_webhook" not in engine.calls
+        assert "create_webhook" not in transport.calls
 
 
 async def test_a_webhook_is_made_once_however_often_it_is_asked_for() -> None:
     class Losing(Counted):
         """Loses the first answer of each kind."""
 
-        async def send(self, request: Request) -> Response:
+        async def send(self, request: TransportRequest) -> TransportResponse:
             response = await super().send(request)
             if self.calls and self.calls.count(self.calls[-1]) == 1:
                 raise Unreachable("lost")
             return response
 
-    agent = clerk()
+    agent = admin()
     async with App(agent, drain=0.0, push=True, egress_allow=["127.0.0.1"]) as app:
         async with Client.connect(app=app) as client:
             id = await begun(client, "ask")
             await client.task(id).wait()
-        engine = Losing(app)
-        async with Client.connect(app=app, engine=engine, bindings=["JSONRPC"]) as client:
+        transport = Losing(app)
+        async with Client.connect(app=app, transport=transport, bindings=["JSONRPC"]) as client:
             made = await client.task(id).add_webhook("http://127.0.0.1:9/")
             assert [config async for config in client.task(id).webhooks()] == [made]
-            assert engine.calls.count("create_webhook") == 2
+            assert transport.calls.count("create_webhook") == 2
             named = await client.task(id).add_webhook("http://127.0.0.1:9/", id="mine")
             assert named.id == "mine"

@@ -21,7 +21,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from dragoman.operations import OPERATIONS
+from dragoman.model.operations import OPERATIONS
 
 BY_NAME = {operation.name: operation for operation in OPERATIONS}
 STREAMS = ("SendStreamingMessage", "SubscribeToTask")

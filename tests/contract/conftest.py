@@ -17,9 +17,10 @@ import grpc
 import httpx
 import pytest
 
-from dragoman import Agent, App, Caller, Request, clock
-from dragoman.errors import Unauthenticated
-from dragoman.testing import DeafBell
+from dragoman import Agent, App, Caller, Request
+from dragoman.model import clock
+from dragoman.model.errors import Unauthenticated
+from dragoman.testing import SilentBell
 from tests.contract import agents
 from tests.contract.bindings import Binding, Grpc, HttpJson, JsonRpc
 from tests.contract.older import Grpc03, Http03, JsonRpc01, JsonRpc03
@@ -126,7 +127,7 @@ async def start(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
                 settings = {"store": database(), "connections": 3, **settings}
             if "kind" in request.fixturenames and issubclass(request.getfixturevalue("kind"), Grpc):
                 settings = {"grpc_port": 0, **settings}
-            bell = DeafBell() if request.param == "deaf" else None
+            bell = SilentBell() if request.param == "deaf" else None
             app = App(made, bell=bell, identify=identify, **settings)
             url = await stack.enter_async_context(serving(app))
             if hasattr(made, "gate"):

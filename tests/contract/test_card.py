@@ -14,14 +14,15 @@ import pytest_asyncio
 from a2a.compat.v0_3.types import AgentCard as Reference
 from msgspec.structs import replace
 
-from dragoman import Agent, App, Turn, types
+from dragoman import Agent, App, Turn
 from dragoman.bindings import card
 from dragoman.bindings.endpoint import CARDS
-from dragoman.bindings.exchange import Exchange
-from dragoman.caller import Caller
+from dragoman.bindings.http_request import HTTPRequest
 from dragoman.client.discovery import decode
 from dragoman.dialects import v1_0
-from dragoman.types import AgentCard
+from dragoman.model import types
+from dragoman.model.caller import Caller
+from dragoman.model.types import AgentCard
 from tests.contract import agents
 from tests.contract.conftest import user
 from tests.serving import serving
@@ -323,7 +324,7 @@ async def extended() -> AsyncIterator[httpx.AsyncClient]:
     app = App(agent, identify=lambda request: Caller(identity=request.headers.get("who", "")))
 
     async def asgi(scope: Any, receive: Any, send: Any) -> None:
-        exchange = Exchange(scope, receive, send, app.bodies)
+        exchange = HTTPRequest(scope, receive, send, app.bodies)
         await card.extended(app.endpoints["small"], exchange)
 
     async with app:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from dragoman import Agent, Artifact, Message, Part, Turn, clock
-from dragoman.types import AgentExtension, Role
+from dragoman import Agent, Artifact, Message, Part, Turn
+from dragoman.model import clock
+from dragoman.model.types import AgentExtension, Role
 from tests.contract.bindings import Binding, Failed, Grpc, HttpJson, JsonRpc
 from tests.contract.conftest import user as message
 from tests.security.house import House, housed

@@ -23,7 +23,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from dragoman import Agent, App, Caller, Request, Turn
 from dragoman.dialects import protobuf
-from dragoman.errors import Unavailable
+from dragoman.model.errors import Unavailable
 from tests.contract import agents
 from tests.contract.bindings import REQUESTS, Failed, Grpc, JsonRpc, asked
 from tests.contract.conftest import World, identify, user

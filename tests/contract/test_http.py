@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from dragoman import App
-from dragoman.operations import OPERATIONS
+from dragoman.model.operations import OPERATIONS
 from tests.contract import agents
 from tests.contract.bindings import BAD_REQUEST, ERROR_INFO
 from tests.contract.conftest import World, identify, user

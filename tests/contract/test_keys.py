@@ -15,16 +15,16 @@ import pytest
 
 from dragoman import Agent, App, Turn
 from dragoman.client import Client
-from dragoman.security.jwk import Key, key_set
+from dragoman.security.jwk import CardKey, key_set
 from dragoman.security.signing import HEIRS, verify
-from dragoman.settings import SettingsError
+from dragoman.server.settings import SettingsError
 from tests.contract.test_signed import agent, app
 from tests.serving import serving
 
 CARD, SET = "/.well-known/agent-card.json", "/.well-known/jwks.json"
 V1 = {"a2a-version": "1.0"}
 ALGS = ("ES256", "ES384", "EdDSA", "RS256", "PS256")
-KEYS = {alg: Key.generate(alg) for alg in ALGS}
+KEYS = {alg: CardKey.generate(alg) for alg in ALGS}
 PRIVATE = {"d", "p", "q", "dp", "dq", "qi", "oth", "k"}
 
 
@@ -192,9 +192,9 @@ class Kms:
             raise ConnectionError("the service is down")
         return self.key.sign(content)
 
-    def remote(self, **options: Any) -> Key:
+    def remote(self, **options: Any) -> CardKey:
         """The key as the application has it."""
-        return Key.remote(self, alg="ES256", **({"public": self.key.jwk()} | options))
+        return CardKey.remote(self, alg="ES256", **({"public": self.key.jwk()} | options))
 
 
 async def test_what_signs_elsewhere_stops_nobody() -> None:
@@ -259,14 +259,17 @@ def broken(_: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("keys", "why"),
     [
-        (lambda: [Key.remote(broken, alg="ES256", public=KEYS["ES256"].jwk())], "service is down"),
-        (lambda: [Kms().remote(public=Key.generate("ES256").jwk())], "does not fit its public"),
+        (
+            lambda: [CardKey.remote(broken, alg="ES256", public=KEYS["ES256"].jwk())],
+            "service is down",
+        ),
+        (lambda: [Kms().remote(public=CardKey.generate("ES256").jwk())], "does not fit its public"),
         (lambda: [Kms().remote(public=None, kid="k")], "nobody could find the key 'k'.*public="),
         (lambda: [KEYS["ES256"], KEYS["ES256"]], "two keys have the kid"),
-        (lambda: [Key.load(KEYS["ES256"].jwk())], "it verifies, but does not sign"),
+        (lambda: [CardKey.load(KEYS["ES256"].jwk())], "it verifies, but does not sign"),
     ],
 )
-async def test_it_does_not_start(keys: Callable[[], list[Key]], why: str) -> None:
+async def test_it_does_not_start(keys: Callable[[], list[CardKey]], why: str) -> None:
     with pytest.raises(SettingsError, match=why):
         await App(agent(), sign=keys()).start()
 

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from dragoman import Agent, App, Settings, Turn
 from dragoman.client import Client
-from dragoman.security.jwk import Key
-from dragoman.settings import SettingsError, load
+from dragoman.security.jwk import CardKey
+from dragoman.server.settings import SettingsError, load
 from tests.contract.bindings import Grpc
 from tests.contract.conftest import user
 from tests.serving import BINDINGS, serving
@@ -134,7 +134,7 @@ async def test_without_0_3_the_card_says_nothing_of_it() -> None:
 
 
 async def test_a_signed_card_may_list_grpc_alone() -> None:
-    app = App(echo(), sign=[Key.generate()], grpc_port=0, bindings=["GRPC"], versions=["1.0"])
+    app = App(echo(), sign=[CardKey.generate()], grpc_port=0, bindings=["GRPC"], versions=["1.0"])
     (found,) = await listed(app)
     assert found[:2] == ("GRPC", "1.0")
 

@@ -14,11 +14,12 @@ from a2a.compat.v0_3 import a2a_v0_3_pb2 as old_pb
 from a2a.types import a2a_pb2 as pb
 from google.protobuf import json_format
 
-from dragoman import Agent, Part, Turn, service
+from dragoman import Agent, Part, Turn
 from dragoman.bindings.grpc import _handler
-from dragoman.dialects.protobuf.speech import SPEECHES
-from dragoman.events import RESUME
-from dragoman.operations import OPERATIONS
+from dragoman.dialects.protobuf.wire import SPEECHES
+from dragoman.model.events import RESUME
+from dragoman.model.operations import OPERATIONS
+from dragoman.server import service
 from tests.contract.conftest import Start, World
 
 
@@ -239,4 +240,4 @@ async def test_a_grpc_caller_that_is_gone_leaves_no_reader_behind(start: Start) 
     handler = _handler(endpoint, SPEECHES[0], operation)
     with pytest.raises(asyncio.CancelledError):
         await handler.stream_stream(None, Gone())
-    assert not endpoint.service.bell.ears.places()
+    assert not endpoint.service.bell.listeners.places()

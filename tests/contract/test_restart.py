@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from dragoman import Agent, App, Message, Turn
-from dragoman.events import RESUME
+from dragoman.model.events import RESUME
 from tests.contract.bindings import Binding, Failed, HttpJson, JsonRpc
 from tests.contract.conftest import World, identify, user
 from tests.contract.test_send import ended, until

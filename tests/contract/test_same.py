@@ -19,10 +19,11 @@ import pytest_asyncio
 from google.protobuf.json_format import ParseError
 from msgspec.structs import replace
 
-from dragoman import App, Caller, Request, errors
-from dragoman.errors import A2AError
-from dragoman.events import RESUME
-from dragoman.operations import OPERATIONS
+from dragoman import App, Caller, Request
+from dragoman.model import errors
+from dragoman.model.errors import A2AError
+from dragoman.model.events import RESUME
+from dragoman.model.operations import OPERATIONS
 from tests.contract import agents
 from tests.contract.bindings import STREAMS, Binding, Failed, Grpc, HttpJson, JsonRpc, asked
 from tests.contract.conftest import World, user

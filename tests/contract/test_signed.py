@@ -13,13 +13,13 @@ from msgspec.structs import replace
 
 from dragoman import Agent, App, Turn
 from dragoman.bindings import card as binding
-from dragoman.caller import Caller
-from dragoman.client import Client, Shelf, Trust, Unverified, discovery
+from dragoman.client import CardCache, Client, Trust, Unverified, discovery
 from dragoman.dialects.v1_0 import decode, encode
+from dragoman.model.caller import Caller
+from dragoman.model.types import AgentCard
 from dragoman.security.canonical import canonical
 from dragoman.security.signing import verify
-from dragoman.settings import SettingsError
-from dragoman.types import AgentCard
+from dragoman.server.settings import SettingsError
 from tests.client.networks import Answer, Script
 from tests.serving import BINDINGS, serving
 
@@ -186,24 +186,24 @@ async def test_only_what_is_signed_is_used(
     evil = [{"url": "https://evil.example", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}]
     for name in ("supported_interfaces", "supportedInterfaces"):
         forged = Script(lambda _, name=name: Answer(encode(document | {name: evil})))
-        await refused(url, "two spellings|was changed", engine=forged)
+        await refused(url, "two spellings|was changed", transport=forged)
     # beside the fields of 1.0 somebody may write what he likes: it is not looked at
     part = document | {"signatures": document["signatures"][:2], "url": "https://evil.example"}
     script = Script(lambda _: Answer(encode(part)))
     seen: list[Any] = []
     read = discovery.understood
     monkeypatch.setattr(discovery, "understood", lambda *a: (seen.append(a[0]), read(*a))[1])
-    async with Client.connect(url, signed_by=TRUST, engine=script) as client:
+    async with Client.connect(url, signed_by=TRUST, transport=script) as client:
         assert [set(found) & {"url", "preferredTransport"} for found in seen] == [set()]
         assert {item.url for item in client.card.supported_interfaces} == {url, f"{url}/"}
 
 
 async def test_what_others_have_taken_does_not_count() -> None:
-    shelf = Shelf()
+    card_cache = CardCache()
     async with serving(App(agent())) as url:
-        async with Client.connect(url, shelf=shelf):
-            assert shelf.known
-        await refused(url, "the card is not signed", shelf=shelf)
+        async with Client.connect(url, card_cache=card_cache):
+            assert card_cache.known
+        await refused(url, "the card is not signed", card_cache=card_cache)
 
 
 async def test_an_extended_card_that_is_not_signed(

@@ -11,13 +11,13 @@ import pytest
 
 from dragoman import Agent, App, Turn
 from dragoman.bindings import sse
-from dragoman.caller import Scope
 from dragoman.client import Client
 from dragoman.dialects import v1_0
-from dragoman.events import RESUME, Entry
-from dragoman.store import Record
+from dragoman.model.caller import Scope
+from dragoman.model.events import RESUME, Entry
+from dragoman.model.types import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from dragoman.stores.memory import MemoryStore
-from dragoman.types import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from dragoman.stores.store import Record
 from tests.contract import agents
 from tests.contract.bindings import Binding, Failed, HttpJson, JsonRpc, Seen
 from tests.contract.conftest import Start, World, user

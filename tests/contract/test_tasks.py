@@ -333,7 +333,7 @@ async def test_the_extended_card(start: Start, kind: type[Binding]) -> None:
 @pytest.mark.needs("1.0")
 @pytest.mark.clause("capability.required-extension", "extensions.unknown-ignored", "http.headers")
 async def test_extensions(start: Start, kind: type[Binding]) -> None:
-    from dragoman.events import RESUME
+    from dragoman.model.events import RESUME
     from tests.contract.agents import REQUIRED
 
     world = await start(required=True)

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from dragoman.events import RESUME
+from dragoman.model.events import RESUME
 from tests.contract.bindings import Binding, Failed, Grpc, JsonRpc
 from tests.contract.conftest import World, user
 from tests.contract.older import Grpc03, Http03, JsonRpc01, JsonRpc03

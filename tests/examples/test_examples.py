@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from dragoman import Agent, App, Message, TaskState, Turn
-from dragoman.cli.demo.agents import travel
-from dragoman.testing import rehearse
+from dragoman.demo.agents import travel
+from dragoman.testing import run_handler
 from examples import asking, canceling, hello, mounted, resources, streaming
 from tests.serving import serving
 
@@ -28,19 +28,19 @@ def test_short(path: Path) -> None:
 
 
 async def test_hello() -> None:
-    assert (await rehearse(hello.agent, "Ann")).text == "Hello, Ann!"
+    assert (await run_handler(hello.agent, "Ann")).text == "Hello, Ann!"
 
 
 async def test_asking() -> None:
-    first = await rehearse(asking.agent, "A shirt please")
+    first = await run_handler(asking.agent, "A shirt please")
     assert (first.state, first.text) == (TaskState.INPUT_REQUIRED, "Which size: S, M or L?")
-    both = await rehearse(asking.agent, "A shirt please", "M")
+    both = await run_handler(asking.agent, "A shirt please", "M")
     assert both.state is TaskState.COMPLETED
 
 
 @pytest.mark.parametrize("skill", ["", "tell_slowly"])
 async def test_streaming(skill: str) -> None:
-    told = await rehearse(streaming.agent, "an owl", skill=skill)
+    told = await run_handler(streaming.agent, "an owl", skill=skill)
     assert told.text.startswith("There was an owl")
     assert told.task is not None
     assert len(told.task.artifacts) == 1
@@ -50,7 +50,7 @@ async def test_streaming(skill: str) -> None:
 
 async def test_resources() -> None:
     async with resources.library(resources.agent) as books:
-        assert (await rehearse(resources.agent, "Emma", state=books)).text == "Shelf B1"
+        assert (await run_handler(resources.agent, "Emma", state=books)).text == "Shelf B1"
 
 
 async def test_canceling() -> None:
@@ -126,7 +126,7 @@ async def test_the_travel_agent_takes_a_direct_answer(monkeypatch: pytest.Monkey
     async with serving(App(short)) as url:
         monkeypatch.setenv("DEMO_FLIGHT", url)
         monkeypatch.setenv("DEMO_HOTEL", url)
-        told = await rehearse(travel, "A trip to Lisbon")
+        told = await run_handler(travel, "A trip to Lisbon")
     assert (told.state, told.text) == (TaskState.COMPLETED, "Booked: A trip to Lisbon")
 
 
@@ -158,7 +158,7 @@ async def test_the_delegation_in_the_docs(
         booking.agent = agent  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "booking", booking)
         exec(code.replace("https://flights.example", url), {})
-        told = await rehearse(agent, how)
+        told = await run_handler(agent, how)
     assert (told.state, told.text) == (state, text)
 
 

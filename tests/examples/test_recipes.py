@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, App, TaskState, Turn
-from dragoman.errors import InvalidParams
+from dragoman.model.errors import InvalidParams
 from tests.serving import serving
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/recipes.md").read_text()

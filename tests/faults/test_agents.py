@@ -15,10 +15,8 @@ import httpx
 import pytest
 
 from dragoman import Agent, App, Artifact, Caller, Part, Turn
-from dragoman.caller import Call
-from dragoman.telemetry import logger
-from dragoman.testing import message
-from dragoman.types import (
+from dragoman.model.caller import Call
+from dragoman.model.types import (
     CancelTaskRequest,
     SendMessageConfiguration,
     SendMessageRequest,
@@ -27,6 +25,8 @@ from dragoman.types import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
+from dragoman.telemetry.logs import logger
+from dragoman.testing import message
 from tests.contract.bindings import Failed, JsonRpc
 from tests.serving import serving
 

@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman import Agent, Turn
-from dragoman.app import App
-from dragoman.operations import OPERATIONS, Operation
+from dragoman.model.operations import OPERATIONS, Operation
+from dragoman.server.app import App
 from tests.faults.raw import Answer, Client, Connection, connect, request
 from tests.serving import serving
 
@@ -470,8 +470,8 @@ async def test_nesting_is_counted_whatever_the_brackets() -> None:
 async def test_measuring_the_nesting_takes_no_longer_than_reading(body: str) -> None:
     # In a process of its own: what does not end could not be interrupted here.
     code = f"""
-from dragoman.bindings.body import check
-from dragoman.errors import InvalidRequest
+from dragoman.bindings.request_body import check
+from dragoman.model.errors import InvalidRequest
 try:
     check({body}, 100, 10**9)
 except InvalidRequest:

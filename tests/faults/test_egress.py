@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from dragoman.security.egress import Egress, Refused, Unreachable
+from dragoman.security.egress import Egress, EgressRefused, EgressUnreachable
 from tests.listening import Certificate, Listener, Visit, listening
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -115,10 +115,10 @@ async def test_a_hostile_url_is_refused_and_reaches_nobody(form: str, canary: Li
     for addresses in (["127.0.0.1"], ["::1"], [PUBLIC, "127.0.0.1"]):
         _, egress = dns(addresses)
         async with egress:
-            with pytest.raises(Refused) as caught:
+            with pytest.raises(EgressRefused) as caught:
                 await egress.check(url)
             assert 0 < len(str(caught.value)) < 80
-            with pytest.raises(Refused):
+            with pytest.raises(EgressRefused):
                 await egress.post(url, b"{}")
     await canary.unseen()
 
@@ -139,7 +139,7 @@ async def test_a_name_that_turns_inwards_after_the_check(
     url = f"https://evil.example.com:{canary.port}/"
     async with egress:
         await egress.check(url)
-        with pytest.raises(Refused, match="resolves to an address that is not public"):
+        with pytest.raises(EgressRefused, match="resolves to an address that is not public"):
             await egress.post(url, b"{}")
         assert asked == ["evil.example.com"] * 2  # each time once: what was checked is dialled
     await canary.unseen()
@@ -172,7 +172,7 @@ async def test_every_new_connection_asks_anew(tmp_path: Path) -> None:
     ):
         url = f"https://evil.example.com:{server.port}/"
         assert (await egress.post(url, b"")).status == 200
-        with pytest.raises(Refused):
+        with pytest.raises(EgressRefused):
             await egress.post(url, b"")
         assert server.visits == 1
 
@@ -187,7 +187,7 @@ async def test_a_connection_of_another_name_is_not_borrowed() -> None:
         async with Egress(allow=["a.test"], resolve=resolve) as egress:
             await egress.post(f"http://a.test:{server.port}/", b"")
             for url in (f"https://b.example.com:{server.port}/", f"http://b.test:{server.port}/"):
-                with pytest.raises(Refused):
+                with pytest.raises(EgressRefused):
                     await egress.post(url, b"")
         assert server.visits == 1
 
@@ -292,7 +292,7 @@ async def test_time_is_bounded_as_a_whole(talk: object, scheme: str, tmp_path: P
         Egress(allow=["127.0.0.1"], timeout=0.5, ssl=certificate.client()) as egress,
     ):
         async with asyncio.timeout(HANG / 2):
-            with pytest.raises(Unreachable) as caught:
+            with pytest.raises(EgressUnreachable) as caught:
                 await egress.post(f"{scheme}://127.0.0.1:{server.port}/", b"x" * (8 << 20))
         assert str(caught.value) == "no answer within 0.5 s"
         assert server.visits == 1
@@ -303,7 +303,7 @@ async def test_a_handshake_that_never_comes_is_bounded_too() -> None:
         listening(hang) as server,
         Egress(allow=["127.0.0.1"], timeout=0.3) as egress,
     ):
-        with pytest.raises(Unreachable, match="no answer within"):
+        with pytest.raises(EgressUnreachable, match="no answer within"):
             await egress.post(f"https://127.0.0.1:{server.port}/", b"")
 
 
@@ -384,7 +384,7 @@ async def test_a_broken_answer_is_none(data: bytes, reason: str) -> None:
         await visit.writer.wait_closed()
 
     async with listening(talk) as server, Egress(allow=["127.0.0.1"], timeout=HANG) as egress:
-        with pytest.raises(Unreachable) as caught:
+        with pytest.raises(EgressUnreachable) as caught:
             await egress.post(f"http://127.0.0.1:{server.port}/", b"")
         assert str(caught.value) == reason
 
@@ -397,7 +397,7 @@ async def test_a_reset_is_unreachable(heard: bool) -> None:
         visit.writer.transport.abort()
 
     async with listening(talk) as server, Egress(allow=["127.0.0.1"], timeout=HANG) as egress:
-        with pytest.raises(Unreachable):
+        with pytest.raises(EgressUnreachable):
             await egress.post(f"http://127.0.0.1:{server.port}/", b"x" * 100_000)
 
 
@@ -409,7 +409,7 @@ async def test_where_nobody_listens_is_unreachable_and_the_address_not_told() ->
         return ["127.0.0.1", "127.0.0.2"]
 
     async with Egress(allow=["hook.test"], resolve=resolve, timeout=HANG) as egress:
-        with pytest.raises(Unreachable) as caught:
+        with pytest.raises(EgressUnreachable) as caught:
             await egress.post(f"http://hook.test:{server.port}/", b"")
         assert str(caught.value) == "no connection: connection refused"
 
@@ -421,7 +421,7 @@ async def test_tls_is_verified(tmp_path: Path) -> None:
             listening(tls=other.server()) as server,
             Egress(allow=["127.0.0.1"], ssl=trusted, timeout=HANG) as egress,
         ):
-            with pytest.raises(Unreachable) as caught:
+            with pytest.raises(EgressUnreachable) as caught:
                 await egress.post(f"https://127.0.0.1:{server.port}/", b"secret")
             assert str(caught.value) == "the certificate is not valid for the host"
             assert not server.requests
@@ -433,5 +433,5 @@ async def test_tls_with_one_who_speaks_none() -> None:
         await visit.over()
 
     async with listening(talk) as server, Egress(allow=["127.0.0.1"], timeout=HANG) as egress:
-        with pytest.raises(Unreachable, match="the TLS handshake failed"):
+        with pytest.raises(EgressUnreachable, match="the TLS handshake failed"):
             await egress.post(f"https://127.0.0.1:{server.port}/", b"")

@@ -13,16 +13,17 @@ from typing import Any
 
 import pytest
 
-from dragoman import Agent, App, TaskState, Turn, keeper
-from dragoman.bell import Bell
+from dragoman import Agent, App, TaskState, Turn
+from dragoman.bells.bell import Bell
 from dragoman.bells.memory import MemoryBell
-from dragoman.caller import Call, Caller, Scope
-from dragoman.store import Claim, Head, Renewal, Store
+from dragoman.model.caller import Call, Caller, Scope
+from dragoman.model.types import SendMessageConfiguration, SendMessageRequest
+from dragoman.server import maintenance
 from dragoman.stores.memory import MemoryStore
 from dragoman.stores.sqlite import SqliteStore
-from dragoman.telemetry import logger
+from dragoman.stores.store import Claim, Head, Renewal, Store
+from dragoman.telemetry.logs import logger
 from dragoman.testing import message
-from dragoman.types import SendMessageConfiguration, SendMessageRequest
 from tests.services import Postgres
 from tests.unit.test_worker import OVER, Gate, World, echo
 
@@ -150,13 +151,13 @@ class Slow(MemoryStore):
 
 async def taken(world: World, claim: Claim) -> bool:
     """Whether one more look has taken this claim."""
-    await world.keeper.reap()
+    await world.maintenance.reap()
     return (await world.head(claim.head.id)).epoch != claim.epoch
 
 
 async def test_a_claim_is_taken_when_it_is_seen_expired_twice_in_time() -> None:
     world = World(echo)
-    await world.keeper.reap()
+    await world.maintenance.reap()
     claim = await world.orphan()
     assert not await taken(world, claim)
     assert await taken(world, claim)
@@ -165,9 +166,9 @@ async def test_a_claim_is_taken_when_it_is_seen_expired_twice_in_time() -> None:
 async def test_after_a_look_that_was_late_there_are_two_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(keeper, "LATE", 0.2)
+    monkeypatch.setattr(maintenance, "LATE", 0.2)
     world = World(echo, store=Slow())
-    await world.keeper.reap()
+    await world.maintenance.reap()
     claim = await world.orphan()
     assert not await taken(world, claim)
     world.store.seconds = 0.5  # type: ignore[attr-defined]
@@ -179,7 +180,7 @@ async def test_after_a_look_that_was_late_there_are_two_more(
 
 async def test_a_claim_that_was_renewed_meanwhile_is_as_if_seen_for_the_first_time() -> None:
     world = World(echo)
-    await world.keeper.reap()
+    await world.maintenance.reap()
     claim = await world.orphan()
     for _ in range(10):  # each of these renewals has run out before the next look
         assert not await taken(world, claim)
@@ -191,11 +192,11 @@ async def test_a_claim_that_was_renewed_meanwhile_is_as_if_seen_for_the_first_ti
 async def test_a_store_that_is_always_late_has_the_dead_buried_as_well(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(keeper, "LATE", 0.0)
+    monkeypatch.setattr(maintenance, "LATE", 0.0)
     world = World(echo, store=Slow())
     world.store.seconds = 0.05  # type: ignore[attr-defined]
     claim = await world.orphan()
-    for _ in range(keeper.LOOKS - 1):
+    for _ in range(maintenance.LOOKS - 1):
         assert not await taken(world, claim)
     assert await taken(world, claim)
 
@@ -210,7 +211,7 @@ async def test_what_a_dead_server_held_is_taken_at_the_first_look(tmp_path: Path
     await first.close()
     await again.open()
     try:
-        world.store = world.keeper.store = again  # type: ignore[assignment]
+        world.store = world.maintenance.store = again  # type: ignore[assignment]
         assert await taken(world, claim)
     finally:
         await again.close()

@@ -18,12 +18,12 @@ import httpx
 import pytest
 
 from dragoman.bells.memory import MemoryBell
-from dragoman.errors import Unavailable
-from dragoman.push import Courier, delivery
+from dragoman.model.errors import Unavailable
 from dragoman.security.egress import Egress
-from dragoman.settings import Settings
-from dragoman.store import Claim
+from dragoman.server.settings import Settings
 from dragoman.stores.memory import MemoryStore
+from dragoman.stores.store import Claim
+from dragoman.webhooks.delivery import Courier, delivery
 from tests.listening import listening
 from tests.receiving import Inbox, Post, pushing, receiving, talker
 from tests.serving import serving

@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 
 from dragoman import Agent, App, Turn
-from dragoman.events import RESUME
-from dragoman.testing import DeafBell
+from dragoman.model.events import RESUME
+from dragoman.testing import SilentBell
 from tests.serving import serving
 
 CHUNKS = 20_000
@@ -147,7 +147,7 @@ async def test_a_stalled_reader_keeps_nobody_from_being_woken() -> None:
 
     asked: dict[str, Any] = message("x")
     asked["message"]["metadata"] = {"skill": "ask"}
-    app = App(agent, bell=DeafBell(), poll=0.05)
+    app = App(agent, bell=SilentBell(), poll=0.05)
     async with serving(app) as url, httpx.AsyncClient(timeout=20) as http:
         task = (await http.post(f"{url}/message:send", json=asked)).json()["task"]["id"]
         place = f"Last-Event-ID: {task}:1\r\nA2A-Extensions: {RESUME}\r\n"

@@ -8,15 +8,15 @@ import pytest
 
 from dragoman import Agent, App
 from dragoman.bells.memory import MemoryBell
-from dragoman.bells.rope import Rope
-from dragoman.caller import Call, Caller
-from dragoman.errors import Unavailable
-from dragoman.store import Store
+from dragoman.bells.remote import RemoteBell
+from dragoman.model.caller import Call, Caller
+from dragoman.model.errors import Unavailable
+from dragoman.model.types import SendMessageConfiguration, SendMessageRequest, TaskState
 from dragoman.stores.memory import MemoryStore
 from dragoman.stores.postgres import PostgresStore
 from dragoman.stores.sqlite import SqliteStore
+from dragoman.stores.store import Store
 from dragoman.testing import message
-from dragoman.types import SendMessageConfiguration, SendMessageRequest, TaskState
 from tests.unit.stores import database
 
 
@@ -41,7 +41,7 @@ async def test_new_work_is_taken_at_drain_where_others_can_do_it(store: Store) -
     app = App(agent(), store=store, drain=0.0)
     assert app.settings.store == store.url
     # the bell is the one that fits
-    assert isinstance(app.bell, Rope if store.shared else MemoryBell)
+    assert isinstance(app.bell, RemoteBell if store.shared else MemoryBell)
     async with app:
         service = app.endpoints["shared"].service
         await app.drain()

@@ -17,7 +17,7 @@ from a2a.utils.errors import UnsupportedOperationError
 from google.protobuf.json_format import MessageToDict, ParseDict
 
 from dragoman import Agent, AgentExtension, AgentProvider, App
-from dragoman.events import RESUME
+from dragoman.model.events import RESUME
 from tests.interop.agents import agent, echo, reply, talk
 from tests.interop.reference import BINDINGS, HTTP, Speak, asking, gather, kinds, send, state
 from tests.serving import serving

@@ -9,9 +9,9 @@ from a2a.server.request_handlers.response_helpers import agent_card_to_dict
 from a2a.types import a2a_pb2 as pb
 
 from dragoman import App
-from dragoman.client.check import check
 from dragoman.client.discovery import Cards
-from dragoman.client.engine import Sockets
+from dragoman.client.transport import HTTPTransport
+from dragoman.conformance.card import check
 from tests.interop import peers, test_card
 from tests.serving import serving
 
@@ -82,11 +82,11 @@ def test_what_the_sdk_writes(versions: list[str]) -> None:
 
 async def said(url: str) -> list[tuple[str, str]]:
     """What is said of the card at a URL."""
-    engine = Sockets()
+    transport = HTTPTransport()
     try:
-        found = await Cards(engine).fetch(url)
+        found = await Cards(transport).fetch(url)
     finally:
-        await engine.close()
+        await transport.close()
     findings = check(found.body, url=found.url, headers=found.headers)
     return [(finding.level, finding.field) for finding in findings]
 

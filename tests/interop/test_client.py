@@ -6,8 +6,8 @@ import pytest
 
 from dragoman import TaskState
 from dragoman.client import Client
-from dragoman.errors import TaskNotFound
-from dragoman.types import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from dragoman.model.errors import TaskNotFound
+from dragoman.model.types import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from tests.interop.peers import EVERY, Peer
 
 

@@ -22,7 +22,7 @@ from a2a.utils.errors import (
 from google.protobuf.json_format import MessageToDict
 
 from dragoman import AgentExtension, App, Caller, Request
-from dragoman.errors import Forbidden, Unauthenticated
+from dragoman.model.errors import Forbidden, Unauthenticated
 from tests.interop.agents import agent, echo, modes
 from tests.interop.reference import Speak, asking, gather, send
 from tests.serving import serving

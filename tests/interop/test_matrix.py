@@ -15,10 +15,9 @@ from msgspec.structs import replace
 
 from dragoman import TaskState
 from dragoman.client import Client, Result, Stream
-from dragoman.client.engine import Request, Response, Sockets
-from dragoman.errors import A2AError, TaskNotFound
-from dragoman.receiver import Receiver
-from dragoman.types import (
+from dragoman.client.transport import HTTPTransport, TransportRequest, TransportResponse
+from dragoman.model.errors import A2AError, TaskNotFound
+from dragoman.model.types import (
     AuthenticationInfo,
     Message,
     Part,
@@ -27,6 +26,7 @@ from dragoman.types import (
     TaskPushNotificationConfig,
     TaskStatusUpdateEvent,
 )
+from dragoman.webhooks.receiver import Receiver
 from tests.client.test_client import Cut
 from tests.interop.peers import PATIENCE, WHOLE, Peer, serving
 from tests.interop.peers.table import OFFERS
@@ -378,7 +378,7 @@ async def test_a_client_goes_on_after_errors(peer: Peer, client: Client) -> None
 # ---- the network -----------------------------------------------------------------------------
 
 
-class Once(Sockets):
+class Once(HTTPTransport):
     """Breaks the first stream off after so many bytes."""
 
     def __init__(self, place: int) -> None:
@@ -386,7 +386,7 @@ class Once(Sockets):
         self._place = place
         self.cut: Cut | None = None
 
-    async def send(self, request: Request) -> Response:
+    async def send(self, request: TransportRequest) -> TransportResponse:
         """Cut what streams first."""
         response = await super().send(request)
         if request.patience is None or self.cut is not None:
@@ -401,15 +401,15 @@ class Once(Sockets):
 async def test_a_stream_that_is_cut_comes_to_the_right_end(
     peer: Peer, desks: Callable[[str], str], place: int
 ) -> None:
-    engine = Once(place)
-    connected = Client.connect(desks(peer.name), bindings=[peer.binding], engine=engine)
+    transport = Once(place)
+    connected = Client.connect(desks(peer.name), bindings=[peer.binding], transport=transport)
     with peer.meets("works on unheard"):
         async with connected as client, peer.limit("works on unheard"):
             stream = await run(client.stream("count 20"))
         assert stream.result.state is TaskState.COMPLETED
         assert stream.result.text == "".join(f"{number}," for number in range(20))
-    assert engine.cut is not None
-    assert engine.cut.struck
+    assert transport.cut is not None
+    assert transport.cut.struck
 
 
 async def test_a_card_can_announce_another_address(peer: Peer, desks: Callable[[str], str]) -> None:

@@ -19,7 +19,7 @@ from a2a.utils.errors import (
 from google.protobuf.json_format import MessageToDict
 
 from dragoman import App
-from dragoman.events import RESUME
+from dragoman.model.events import RESUME
 from tests.interop.agents import Gate, agent, book, story
 from tests.interop.reference import (
     Speak,
@@ -331,7 +331,7 @@ class Overheard(httpx.AsyncHTTPTransport):
 
 
 class Tapped(httpx.AsyncByteStream):
-    """A body as it came, with an ear on it."""
+    """A body as it came, with a listener on it."""
 
     def __init__(self, body: httpx.AsyncByteStream, alive: asyncio.Event) -> None:
         self.body = body

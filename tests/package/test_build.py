@@ -35,7 +35,7 @@ NEEDS = {
     "dragoman.cli.connection": "uvicorn",
     "dragoman.cli.server": "uvicorn",
     "dragoman.client.grpc": "grpc",
-    "dragoman.client.tapped": "aiohttp",
+    "dragoman.client.wire_trace": "aiohttp",
     "dragoman.dialects.protobuf": "google",
     "dragoman.stores.postgres": "asyncpg",
 }

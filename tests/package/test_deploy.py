@@ -15,9 +15,10 @@ import msgspec
 import pytest
 import yaml
 
-from dragoman import App, __version__, settings
+from dragoman import App, __version__
 from dragoman.cli import _parser
-from dragoman.settings import PREFIX, Settings
+from dragoman.server import settings
+from dragoman.server.settings import PREFIX, Settings
 from tests.package.deployed import (
     DEPLOY,
     MANIFESTS,

@@ -11,8 +11,8 @@ import yaml
 
 from dragoman import App
 from dragoman.client import Client
-from dragoman.metrics import Metrics
-from dragoman.types import TaskState
+from dragoman.model.types import TaskState
+from dragoman.telemetry.metrics import Metrics
 from tests.package.deployed import DEPLOY, documents
 from tests.telemetry.offices import office, port
 from tests.telemetry.scraping import Scrape, scrape
@@ -165,7 +165,7 @@ async def test_every_figure_that_is_asked_for_is_told(scraped: Scrape) -> None:
 
 
 def test_the_values_of_labels_that_are_asked_for_exist() -> None:
-    from dragoman import errors
+    from dragoman.model import errors
 
     reasons = {
         each.reason for each in vars(errors).values() if hasattr(each, "reason")

@@ -13,7 +13,7 @@ import pytest
 
 from dragoman import Agent, App, Turn
 from dragoman.client import Client
-from dragoman.types import TaskArtifactUpdateEvent
+from dragoman.model.types import TaskArtifactUpdateEvent
 from tests.package.deployed import DEPLOY
 from tests.services import Server, free
 from tests.serving import serving

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman import settings
+from dragoman.server import settings
 from tests.package.deployed import DEPLOY, UNITS, units
 from tests.services import free
 

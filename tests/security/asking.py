@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from dragoman import Agent, Turn
-from dragoman.caller import Request
+from dragoman.model.caller import Request
 
 MESSAGE = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hello"}]}}
 

@@ -15,7 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
-from dragoman import App, telemetry
+from dragoman import App
+from dragoman.telemetry import logs
 from tests.contract import agents
 from tests.contract.bindings import Binding, Failed, JsonRpc
 from tests.contract.older import JsonRpc01
@@ -46,9 +47,9 @@ def lines() -> Iterator[Lines]:
             found.append(json.loads(record.getMessage()))
 
     handler = Keep()
-    telemetry.auditor.addHandler(handler)
+    logs.auditor.addHandler(handler)
     yield found
-    telemetry.auditor.removeHandler(handler)
+    logs.auditor.removeHandler(handler)
 
 
 @pytest.fixture

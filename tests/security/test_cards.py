@@ -18,20 +18,28 @@ from typing import Any
 import pytest
 
 from dragoman import App
-from dragoman.client import Client, Origins, Pins, Secret, Trust, Unverified, Withheld
+from dragoman.client import (
+    Client,
+    CredentialsNotSent,
+    Origins,
+    StaticToken,
+    Trust,
+    TrustedKeys,
+    Unverified,
+)
 from dragoman.dialects.v0_3.card import merged
 from dragoman.dialects.v1_0 import decode, encode
+from dragoman.model.types import AgentCard
 from dragoman.security import signing
 from dragoman.security.canonical import canonical
 from dragoman.security.egress import Egress
-from dragoman.security.jwk import Key
-from dragoman.types import AgentCard
+from dragoman.security.jwk import CardKey
 from tests.contract.test_signed import agent
 from tests.listening import Listener, listening
 from tests.serving import serving
 
 CARD, SET = "/.well-known/agent-card.json", "/.well-known/jwks.json"
-KEY, OTHER = Key.generate("ES256"), Key.generate("ES256")
+KEY, OTHER = CardKey.generate("ES256"), CardKey.generate("ES256")
 TRUSTED = {"k": KEY.jwk(), "other": OTHER.jwk()}
 Card = dict[str, Any]
 
@@ -124,7 +132,7 @@ def encoded(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
-def signed(card: Card, key: Key = KEY, *, loose: Any = None, **header: Any) -> Card:
+def signed(card: Card, key: CardKey = KEY, *, loose: Any = None, **header: Any) -> Card:
     """A card with a signature that is right in all but its header, which the signer chose."""
     said = {"alg": "ES256", "kid": "k", "typ": "JOSE"} | header
     protected = encoded(json.dumps(said).encode())
@@ -191,7 +199,7 @@ async def test_no_signature(world: World) -> None:
 async def test_the_name_of_another_key(world: World) -> None:
     await world.refused(signed(world.card(), kid="other"), "not by the key 'other'")
     await world.refused(signed(world.card(), OTHER), "not by the key 'k'")
-    evil = Key.generate("ES256")
+    evil = CardKey.generate("ES256")
     await world.refused(signed(world.card(), evil), "not by the key 'k'")
     await world.refused(signed(world.card(), evil, kid="mine"), "'mine' is not trusted")
 
@@ -310,13 +318,13 @@ async def test_a_card_that_has_moved(world: World) -> None:
 async def test_first_use_asks_nobody_else(world: World, jku: str) -> None:
     where = jku.format(evil=world.trap, site=world.site.url, port=world.evil.port)
     world.site.pages["/jwks.json"] = (200, key_page(), "")
-    await world.refused(signed(world.card(), jku=where), "can be pinned", Pins())
+    await world.refused(signed(world.card(), jku=where), "can be pinned", TrustedKeys())
 
 
 async def test_first_use_follows_nobody(world: World) -> None:
     world.site.pages[SET] = (302, b"", f"{world.trap}/jwks.json")
     card = signed(world.card(), jku=world.site.url + SET)
-    await world.refused(card, "which is not followed", Pins(), asked=(SET,))
+    await world.refused(card, "which is not followed", TrustedKeys(), asked=(SET,))
 
 
 # ---- documents that readers differ on ------------------------------------------------------
@@ -435,9 +443,9 @@ async def test_the_card_of_another_place(world: World) -> None:
         "securityRequirements": [{"schemes": {"x": {"list": []}}}],
     }
     world.show(signed(card))
-    with pytest.raises(Withheld):
+    with pytest.raises(CredentialsNotSent):
         async with Client.connect(
-            world.site.url, signed_by=TRUSTED, auth=Secret("secret"), attempts=1
+            world.site.url, signed_by=TRUSTED, auth=StaticToken("secret"), attempts=1
         ):
             pass
     world.site.asked.clear()

@@ -14,10 +14,10 @@ import pytest
 from cryptography import x509
 
 from dragoman import App
-from dragoman.caller import Caller, Request
-from dragoman.errors import Unauthenticated
+from dragoman.model.caller import Caller, Request
+from dragoman.model.errors import Unauthenticated
 from dragoman.security import AllOf, ApiKey, Certificate
-from dragoman.security.schemes import Gate
+from dragoman.security.schemes import Authenticator
 from tests.contract.bindings import Grpc
 from tests.security.asking import MESSAGE, doorman, identified, request, said, send
 from tests.security.certified import ROBOT, SPIFFE, made
@@ -209,7 +209,7 @@ async def test_over_grpc(tmp_path: Path) -> None:
 
 
 async def test_with_a_key() -> None:
-    gate = Gate([AllOf(Certificate(), ApiKey(header="X-Key", keys={"k": "s"}))])
+    gate = Authenticator([AllOf(Certificate(), ApiKey(header="X-Key", keys={"k": "s"}))])
     assert (await identified(gate, shows(ROBOT.pem, **{"x-key": "s"}))).identity == "robot"
     for some in (shows(ROBOT.pem), request(**{"x-key": "s"})):
         with pytest.raises(Unauthenticated):

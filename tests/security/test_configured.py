@@ -15,9 +15,8 @@ import msgspec
 import pytest
 
 from dragoman import App, Settings
-from dragoman.caller import Request
 from dragoman.cli import Options, main, serve
-from dragoman.outfit import CHECKS
+from dragoman.model.caller import Request
 from dragoman.security import (
     AllOf,
     Anonymous,
@@ -30,9 +29,10 @@ from dragoman.security import (
     OpenId,
     Token,
 )
-from dragoman.security.configured import SCHEMES, build
-from dragoman.settings import SettingsError, load
-from dragoman.telemetry import redacted
+from dragoman.security.from_config import SCHEMES, build
+from dragoman.server.settings import SettingsError, load
+from dragoman.server.wiring import CHECKS
+from dragoman.telemetry.logs import redacted
 from tests.security.asking import doorman, said, send
 from tests.serving import serving
 

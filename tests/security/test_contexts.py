@@ -18,10 +18,15 @@ import pytest
 import pytest_asyncio
 
 from dragoman import Agent, App, Turn
-from dragoman.events import RESUME
-from dragoman.operations import OPERATIONS
+from dragoman.model.events import RESUME
+from dragoman.model.operations import OPERATIONS
+from dragoman.model.types import (
+    Message,
+    SendMessageConfiguration,
+    TaskPushNotificationConfig,
+    WireStruct,
+)
 from dragoman.security import ApiKey
-from dragoman.types import Message, SendMessageConfiguration, TaskPushNotificationConfig, Wire
 from tests.contract.bindings import Binding, Failed, Grpc, HttpJson, JsonRpc
 from tests.contract.older import Http03, JsonRpc01
 from tests.security.test_order import EVERY
@@ -52,14 +57,14 @@ NAMED: dict[str, set[str]] = {
 NAMED["SendStreamingMessage"] = NAMED["SendMessage"]
 """The fields by which a request names something that may be another's. Tasks that are named are in
 `test_strangers` and `test_order`; the rest is here."""
-INSIDE: dict[str, type[Wire]] = {
+INSIDE: dict[str, type[WireStruct]] = {
     "message": Message,
     "configuration": SendMessageConfiguration,
     "taskPushNotificationConfig": TaskPushNotificationConfig,
 }
 
 
-def naming(kind: type[Wire], path: str = "") -> Iterator[str]:
+def naming(kind: type[WireStruct], path: str = "") -> Iterator[str]:
     """The fields of a request that name something."""
     for field in msgspec.structs.fields(kind):
         name = field.encode_name
@@ -69,7 +74,9 @@ def naming(kind: type[Wire], path: str = "") -> Iterator[str]:
             yield path + name
         else:
             inner = [a for a in (field.type, *get_args(field.type)) if isinstance(a, type)]
-            assert name == "authentication" or not any(issubclass(a, Wire) for a in inner), name
+            assert name == "authentication" or not any(issubclass(a, WireStruct) for a in inner), (
+                name
+            )
 
 
 async def test_every_field_that_names_something_has_an_entry() -> None:

@@ -17,15 +17,15 @@ from joserfc.jwk import ECKey
 
 from dragoman import App
 from dragoman.client import Client, OAuth
-from dragoman.errors import Unauthenticated
-from dragoman.security import Bearer, Introspection, OAuth2, OpenId
-from dragoman.types import (
+from dragoman.model.errors import Unauthenticated
+from dragoman.model.types import (
     AuthorizationCodeOAuthFlow,
     ClientCredentialsOAuthFlow,
     DeviceCodeOAuthFlow,
     ImplicitOAuthFlow,
     PasswordOAuthFlow,
 )
+from dragoman.security import Bearer, Introspection, OAuth2, OpenId
 from tests.client.authority import CLIENT, CODE, SECRET, Authority, presiding
 from tests.client.grants import SCOPES
 from tests.client.person import Clock, Person, Watched, robot

@@ -16,13 +16,13 @@ from joserfc import jwt
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 
 from dragoman import App
-from dragoman.caller import Request
-from dragoman.errors import Unauthenticated, Unavailable
+from dragoman.model.caller import Request
+from dragoman.model.errors import Unauthenticated, Unavailable
+from dragoman.model.types import ClientCredentialsOAuthFlow
 from dragoman.security import AllOf, ApiKey, Bearer, OAuth2, dpop
 from dragoman.security.certificates import thumbprint
-from dragoman.security.schemes import Gate
-from dragoman.settings import SettingsError
-from dragoman.types import ClientCredentialsOAuthFlow
+from dragoman.security.schemes import Authenticator
+from dragoman.server.settings import SettingsError
 from tests.contract.bindings import Grpc
 from tests.security.asking import MESSAGE, doorman, identified, said
 from tests.security.certified import ROBOT, made
@@ -125,7 +125,7 @@ BAD: dict[str, str] = {
 
 @pytest.mark.parametrize("proving", BAD.values(), ids=BAD)
 async def test_a_bad_proof(proving: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    gate = Gate([bearer()])
+    gate = Authenticator([bearer()])
     with pytest.raises(Unauthenticated) as refused:
         await identified(gate, shown(BOUND, proving))
     assert 'error="invalid_dpop_proof"' in refused.value.headers["www-authenticate"]
@@ -163,7 +163,7 @@ async def test_a_proof_is_used_once_by_all_ways_of_a_gate() -> None:
         (scheme, scheme),
         (OAuth2(verify=scheme, flow=flow, name="a"), OAuth2(verify=scheme, flow=flow, name="b")),
     ):
-        gate, proving = Gate([AllOf(first, key), second]), proof(BOUND)
+        gate, proving = Authenticator([AllOf(first, key), second]), proof(BOUND)
         assert (await identified(gate, shown(BOUND, proving))).identity == "ann"
         with pytest.raises(Unauthenticated, match="used before"):
             await identified(gate, shown(BOUND, proving))
@@ -213,7 +213,7 @@ async def test_a_token_that_is_not_bound() -> None:
     assert await identified(bearer(), shown(free, kind="Bearer"))
     with pytest.raises(Unauthenticated, match="not bound"):
         await identified(bearer(), shown(free, proof(free)))
-    gate = Gate([bearer(dpop=True)])
+    gate = Authenticator([bearer(dpop=True)])
     for kind in ("Bearer", "DPoP"):
         with pytest.raises(Unauthenticated, match="not bound") as refused:
             await identified(gate, shown(free, proof(free), kind=kind))

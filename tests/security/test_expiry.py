@@ -14,11 +14,11 @@ from joserfc.jwk import ECKey
 
 from dragoman import Agent, Caller, Turn
 from dragoman.client import Client
-from dragoman.client.credentials import Need, Secret
-from dragoman.errors import Unauthenticated
-from dragoman.events import RESUME
+from dragoman.client.credentials import AuthRequest, StaticToken
+from dragoman.model.errors import Unauthenticated
+from dragoman.model.events import RESUME
 from dragoman.security import AllOf, ApiKey, Bearer
-from dragoman.security.schemes import Gate
+from dragoman.security.schemes import Authenticator
 from tests.contract.bindings import Binding, Failed, Grpc, HttpJson, JsonRpc
 from tests.contract.older import Http03
 from tests.security.asking import identified, request
@@ -137,11 +137,11 @@ async def test_a_send_that_waits_is_answered() -> None:
 
 
 async def test_the_first_credential_that_expires_counts() -> None:
-    both = Gate(AllOf(ApiKey(header="X-Key", keys={"ann": "k"}), bearer()))
+    both = Authenticator(AllOf(ApiKey(header="X-Key", keys={"ann": "k"}), bearer()))
     found = await identified(both, request(token(60), **{"x-key": "k"}))
     assert 0 < found.expires - time.time() <= 60
     soon = {"k": Caller(identity="ann", expires=5.0)}
-    both = Gate(AllOf(ApiKey(header="X-Key", keys=soon), bearer()))
+    both = Authenticator(AllOf(ApiKey(header="X-Key", keys=soon), bearer()))
     found = await identified(both, request(token(60), **{"x-key": "k"}))
     assert found.expires == 5.0
     # it is of the request, and not kept with the task
@@ -158,7 +158,7 @@ class Issuer:
         self.given = 0
         self._token, self._until = "", 0.0
 
-    async def token(self, need: Need) -> str:
+    async def token(self, need: AuthRequest) -> str:
         """See `TokenProvider.token`."""
         if need.refused == self._token or time.time() >= self._until:
             self.given += 1
@@ -188,7 +188,7 @@ async def test_our_client_goes_on_by_itself(kind: type[Binding]) -> None:
 async def test_our_client_says_so_if_it_has_no_other() -> None:
     agent = counting()
     async with housed(agent, auth=bearer()) as house, asyncio.timeout(20):
-        async with Client.connect(house.url, auth=Secret(token(SHORT))) as client:
+        async with Client.connect(house.url, auth=StaticToken(token(SHORT))) as client:
             with pytest.raises(Unauthenticated, match="expired"):
                 async with client.stream("be quiet") as stream:
                     async for _ in stream:

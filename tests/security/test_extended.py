@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman import Agent, Caller, Turn
+from dragoman.model.types import AgentCard, AgentSkill
 from dragoman.security import ApiKey
-from dragoman.types import AgentCard, AgentSkill
 from tests.contract.bindings import Binding, Failed, Grpc, HttpJson, JsonRpc
 from tests.security.house import asked, housed
 

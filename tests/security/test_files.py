@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, Part, Turn
-from dragoman.caller import Caller
+from dragoman.model.caller import Caller
 from tests.contract.bindings import Binding, Failed, JsonRpc
 from tests.listening import listening
 from tests.security.house import KINDS, asked, housed

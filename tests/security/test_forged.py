@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding
 
-from dragoman.errors import A2AError, Unauthenticated
+from dragoman.model.errors import A2AError, Unauthenticated
 from dragoman.security import tokens
 from tests.security.test_tokens import (
     CURVE,

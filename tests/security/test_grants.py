@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from dragoman import Agent, App, TaskState, Turn
 from dragoman.client import Client, Result
-from dragoman.grants import GRANT, Approval, Grant, issue, refusal
+from dragoman.model.approvals import GRANT, Approval, ApprovalRequest, issue, refusal
 from tests.contract.bindings import Binding
 from tests.security.house import KINDS, housed, message
 
@@ -57,7 +57,7 @@ class Till:
             yield client
 
 
-def asks(result: Result) -> tuple[str, Grant]:
+def asks(result: Result) -> tuple[str, ApprovalRequest]:
     """The task, and what it asks for."""
     assert result.state is TaskState.AUTH_REQUIRED
     assert result.task is not None

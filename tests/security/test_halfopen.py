@@ -90,9 +90,9 @@ async def serving_(store: str, folder: Path) -> AsyncIterator[tuple[App, str]]:
             await stack.aclose()
 
 
-def ears(app: App) -> int:
+def listeners(app: App) -> int:
     """How many wait for something to happen."""
-    return sum(map(len, app.bell.ears._by_topic.values()))
+    return sum(map(len, app.bell.listeners._by_topic.values()))
 
 
 async def quiet(app: App) -> None:
@@ -124,7 +124,7 @@ async def test_tasks_that_wait(store: str, tmp_path: Path) -> None:
             gc.collect()
 
         await begun(range(-200, 0))  # what is taken once for all is taken then
-        tasks, waiting = len(asyncio.all_tasks()), ears(app)
+        tasks, waiting = len(asyncio.all_tasks()), listeners(app)
         tracemalloc.start()
         try:
             before, _ = tracemalloc.get_traced_memory()
@@ -139,8 +139,8 @@ async def test_tasks_that_wait(store: str, tmp_path: Path) -> None:
         assert len(set(ids)) == TASKS + 200
         each = (after - before) / (TASKS + len(other.statuses))
         assert each < MOST, f"{each:.0f} bytes for each"
-        # nobody waits for them: no turn, no ear, no coroutine
-        assert ears(app) == waiting
+        # nobody waits for them: no turn, no listener, no coroutine
+        assert listeners(app) == waiting
         assert len(asyncio.all_tasks()) <= tasks + 2
         async with Client(url) as client:
             for id in (ids[0], ids[-1]):
@@ -160,7 +160,7 @@ async def test_streams_that_are_left(store: str, tmp_path: Path) -> None:
             answer = await client.ask("POST", "/message:send", body("ask"), head("a"))
         assert answer is not None
         task = answer.json()["task"]["id"]
-        waiting = ears(app)
+        waiting = listeners(app)
         other = Other(url)
 
         async def opened() -> Connection:
@@ -181,7 +181,7 @@ async def test_streams_that_are_left(store: str, tmp_path: Path) -> None:
         async with asyncio.timeout(30):
             while len(app.streams.open) > STREAMS // 2:
                 await asyncio.sleep(0.02)
-        assert ears(app) - waiting <= STREAMS // 2 + 2
+        assert listeners(app) - waiting <= STREAMS // 2 + 2
         await other.end()
         # and now the server ends, although half of them are still there
 

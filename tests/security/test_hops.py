@@ -10,8 +10,8 @@ import pytest
 
 from dragoman import Agent, App, Turn
 from dragoman.client import Client
-from dragoman.errors import UnsupportedOperation
-from dragoman.lineage import Ancestor, admit, origin
+from dragoman.model.errors import UnsupportedOperation
+from dragoman.model.lineage import Ancestor, admit, origin
 from tests.serving import serving
 
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from dragoman import App
-from dragoman.bindings.exchange import named
+from dragoman.bindings.http_request import named
 from dragoman.security import egress
 from tests.contract import agents
 from tests.serving import BINDINGS

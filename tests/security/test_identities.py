@@ -15,8 +15,8 @@ import pytest
 import pytest_asyncio
 
 from dragoman import App
-from dragoman.caller import LONGEST, Caller, Request, Scope, fault
-from dragoman.operations import OPERATIONS
+from dragoman.model.caller import LONGEST, Caller, Request, Scope, fault
+from dragoman.model.operations import OPERATIONS
 from tests.contract import agents
 from tests.contract.bindings import Binding, Failed, Grpc, JsonRpc
 from tests.security.test_order import EVERY, expressible

@@ -13,10 +13,10 @@ import httpx
 import pytest
 
 from dragoman import App
-from dragoman.caller import Caller
-from dragoman.errors import Forbidden, Unauthenticated, Unavailable
+from dragoman.model.caller import Caller
+from dragoman.model.errors import Forbidden, Unauthenticated, Unavailable
 from dragoman.security import Anonymous, ApiKey, Introspection
-from dragoman.security.schemes import Gate
+from dragoman.security.schemes import Authenticator
 from tests.client.authority import SECRET, Authority, presiding
 from tests.listening import Listener, listening
 from tests.security.asking import doorman, identified, request, said, send
@@ -293,7 +293,7 @@ def test_secrets_go_by_https_only() -> None:
 
 
 async def test_a_gate_that_waits_says_how_to_get_in(authority: Authority) -> None:
-    gate = Gate([scheme(authority, scopes=["talk"])])
+    gate = Authenticator([scheme(authority, scopes=["talk"])])
     with pytest.raises(Unauthenticated) as refused:
         await identified(gate, request())
     assert refused.value.headers["www-authenticate"] == 'Bearer realm="agents", scope="talk"'

@@ -16,7 +16,7 @@ from joserfc import jwt
 from joserfc.jwk import ECKey
 
 from dragoman import App
-from dragoman.errors import Unauthenticated, Unavailable
+from dragoman.model.errors import Unauthenticated, Unavailable
 from dragoman.security import Bearer, Introspection, introspection, issuers, tokens
 from tests.listening import Listener, Visit, listening
 from tests.security.asking import doorman, identified, request, said, send

@@ -16,13 +16,13 @@ import pytest
 import uvloop
 
 from dragoman import Agent, App, Turn
-from dragoman.bindings.body import check, scan
+from dragoman.bindings.request_body import check, scan
 from dragoman.dialects.protobuf import V1
 from dragoman.dialects.protobuf.wellknown import framed
-from dragoman.errors import InvalidRequest, LimitExceeded, Unavailable
-from dragoman.pace import Pace
+from dragoman.model.errors import InvalidRequest, LimitExceeded, Unavailable
+from dragoman.model.types import SendMessageRequest
 from dragoman.security.budget import SMALL, ByteBudget
-from dragoman.types import SendMessageRequest
+from dragoman.server.pace import Pace
 from tests.faults.raw import connect
 from tests.serving import Served, served
 
@@ -88,7 +88,7 @@ def test_a_scan_is_the_same_in_pieces_of_any_size(monkeypatch: pytest.MonkeyPatc
     body = json.dumps({"a": ['x"y\\', {"b,c": [[], {}, "]\n"]}] * 9, "é": "\\" * 7}).encode()
     whole = scan(body, 100, 10_000)
     for size in range(1, 70):
-        monkeypatch.setattr("dragoman.bindings.body.PIECE", size)
+        monkeypatch.setattr("dragoman.bindings.request_body.PIECE", size)
         assert scan(body, 100, 10_000) == whole, size
         with pytest.raises(InvalidRequest, match="deeper than 4 levels"):
             scan(body, 4, 10_000)
@@ -322,7 +322,7 @@ async def test_bodies_that_wait_to_be_decoded_have_a_budget() -> None:
 
 
 async def test_a_body_must_keep_coming(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.bindings.body.WINDOW", 0.2)
+    monkeypatch.setattr("dragoman.bindings.request_body.WINDOW", 0.2)
     async with server(body_timeout=60) as found, connect(found.url) as slow:
         await slow.send(HEAD + b" " * MEGABYTE)
         answer = await slow.answer()

@@ -16,7 +16,7 @@ import httpx
 import pytest
 from a2a.types import a2a_pb2
 
-from dragoman.security import seal
+from dragoman.security import encryption
 from tests.cli.test_cli import eventually, run, serving
 from tests.contract.bindings import asked
 
@@ -209,7 +209,7 @@ class Caller:
 )
 def test_a_canary_in_every_secret(tmp_path: Path, form: str, sealed: bool) -> None:
     (tmp_path / "house.py").write_text(AGENT)
-    key = seal.key()
+    key = encryption.key()
     settings = {
         "LOG_LEVEL": "debug",
         "LOG_FORMAT": form,

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from dragoman import App
-from dragoman.agent import Agent, AgentError
-from dragoman.caller import INDEXED, LONGEST, Caller, Request
+from dragoman.agent.agent import Agent, AgentError
+from dragoman.model.caller import INDEXED, LONGEST, Caller, Request
 from tests.contract import agents
 from tests.serving import serving
 from tests.unit.stores import database

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from dragoman import App
-from dragoman.caller import Scope
-from dragoman.errors import LimitExceeded
+from dragoman.model.caller import Scope
+from dragoman.model.errors import LimitExceeded
+from dragoman.model.types import TaskState
 from dragoman.security.limits import KNOWN, Proxies, Quota, Rate, customer
-from dragoman.types import TaskState
 from tests.contract import agents
 from tests.contract.bindings import Binding, Failed, HttpJson, JsonRpc
 from tests.security.house import KINDS, House, asked, housed, message

@@ -19,7 +19,7 @@ import pytest
 import pytest_asyncio
 
 from dragoman import App
-from dragoman.operations import OPERATIONS
+from dragoman.model.operations import OPERATIONS
 from dragoman.security import ApiKey
 from dragoman.security.egress import Egress
 from dragoman.stores.memory import MemoryStore

@@ -17,11 +17,11 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman import Agent, App, Turn
-from dragoman.client import Client, Secret, Withheld, fetch
-from dragoman.client.engine import origin
+from dragoman.agent.prompt_safety import Policy, eligible, sanitize
+from dragoman.client import Client, CredentialsNotSent, StaticToken, fetch
+from dragoman.client.transport import origin
+from dragoman.model.types import AgentCard, AgentInterface, Part, TaskArtifactUpdateEvent
 from dragoman.security import ApiKey
-from dragoman.security.untrusted import Policy, eligible, sanitize
-from dragoman.types import AgentCard, AgentInterface, Part, TaskArtifactUpdateEvent
 from tests.serving import serving
 
 CANARY = "canary-5b1f0c9e7a"
@@ -47,7 +47,7 @@ def obey(prompt: str) -> list[Wish]:
 
 
 def planner(
-    cards: Mapping[str, AgentCard], policy: Policy, keys: Mapping[str, Secret], choose: Choose
+    cards: Mapping[str, AgentCard], policy: Policy, keys: Mapping[str, StaticToken], choose: Choose
 ) -> Agent:
     """Has the model choose among the agents that are eligible, and takes its words for wishes."""
     made = Agent("Planner", description="Asks others.")
@@ -94,7 +94,7 @@ async def _answer(turn: Turn, card: AgentCard, auth: Any, said: str) -> AsyncIte
                         message = getattr(status, "message", None)
                         yield " ".join(part.text or "" for part in message.parts) if message else ""
             yield stream.result.text
-    except Withheld as error:
+    except CredentialsNotSent as error:
         yield str(error)
 
 
@@ -180,7 +180,7 @@ class World:
     ) -> str:
         """Have the planner work; what it has read."""
         policy = Policy(origins=(self.hotels.url, self.weather.url))
-        keys = {origin(self.hotels.url): Secret(CANARY)}
+        keys = {origin(self.hotels.url): StaticToken(CANARY)}
         made = planner(self.cards(change), policy, keys, choose)
         url = await self.stack.enter_async_context(serving(App(made)))
         async with Client.connect(url) as client:
@@ -291,7 +291,7 @@ async def test_no_file_is_fetched_by_itself(build: Build) -> None:
             lambda turn: turn.artifact([Part(url=f"{world.evil.url}/2"), Part(text="here")]),
         ]
     )
-    async with Client.connect(world.hotels.url, auth=Secret(CANARY)) as client:
+    async with Client.connect(world.hotels.url, auth=StaticToken(CANARY)) as client:
         result = await client.send("please")
         assert [part.url for part in result.files] == [f"{world.evil.url}/2"]
     assert world.evil.seen == []
@@ -327,6 +327,6 @@ async def test_a_card_could_take_the_key_away(build: Build) -> None:
     )
     (safe,) = eligible(cards, Policy(origins=(world.hotels.url,)))
     for card, told in ((safe, False), (cards[world.hotels.url], True)):
-        async with Client.connect(card, auth=Secret(CANARY), attempts=1) as client:
+        async with Client.connect(card, auth=StaticToken(CANARY), attempts=1) as client:
             await client.send("hi")
         assert (CANARY in "".join(world.evil.seen)) == told

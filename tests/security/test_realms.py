@@ -18,8 +18,8 @@ from joserfc import jwt
 from joserfc.jwk import ECKey
 
 from dragoman import Agent, App, Caller, Turn
-from dragoman.caller import SEPARATOR, Access, fault, long, qualified, unqualified
-from dragoman.outfit import CHECKS
+from dragoman.model.caller import SEPARATOR, Access, fault, long, qualified, unqualified
+from dragoman.model.types import ClientCredentialsOAuthFlow
 from dragoman.security import (
     AllOf,
     Anonymous,
@@ -32,9 +32,9 @@ from dragoman.security import (
     OpenId,
     Token,
 )
-from dragoman.security.schemes import Gate
-from dragoman.settings import SettingsError, load
-from dragoman.types import ClientCredentialsOAuthFlow
+from dragoman.security.schemes import Authenticator
+from dragoman.server.settings import SettingsError, load
+from dragoman.server.wiring import CHECKS
 from tests.contract.bindings import Binding, Failed, JsonRpc
 from tests.contract.older import Grpc03, JsonRpc03
 from tests.security.asking import doorman, identified, request
@@ -277,7 +277,7 @@ async def test_two_who_name_people_need_a_realm_each(auth: Any, names: tuple[str
     ],
 )
 async def test_one_alone_has_the_empty_realm(auth: Any) -> None:
-    found = await identified(Gate(auth), request(**ANNS["a"], **ANNS["keys"]))
+    found = await identified(Authenticator(auth), request(**ANNS["a"], **ANNS["keys"]))
     assert (found.realm, found.identity, found.qualified) == ("", "ann", "ann")
 
 
@@ -285,13 +285,13 @@ async def test_every_scheme_takes_a_realm() -> None:
     verify = bearer("https://a.example", realm="inner")
     assert OAuth2(verify=verify, flow=FLOW).realm == "inner"
     assert OAuth2(verify=verify, flow=FLOW, realm="outer").realm == "outer"
-    found = await identified(Gate(OAuth2(verify=verify, flow=FLOW)), request(**ANNS["a"]))
+    found = await identified(Authenticator(OAuth2(verify=verify, flow=FLOW)), request(**ANNS["a"]))
     assert found.qualified == f"inner{SEPARATOR}ann"
     # one that a key is given stays
     keys = {"anns-key": Caller(identity="ann", realm="own")}
-    gate = Gate(ApiKey(header="X-Key", keys=keys, realm="keys"))
+    gate = Authenticator(ApiKey(header="X-Key", keys=keys, realm="keys"))
     assert (await identified(gate, request(**ANNS["keys"]))).realm == "own"
-    assert (await identified(Gate(Anonymous()), request())).realm == ""
+    assert (await identified(Authenticator(Anonymous()), request())).realm == ""
 
 
 async def test_a_file_is_refused_as_well() -> None:

@@ -15,8 +15,8 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from dragoman import App
+from dragoman.model.types import ClientCredentialsOAuthFlow
 from dragoman.security import AllOf, Anonymous, ApiKey, Basic, Bearer, Introspection, OAuth2, Token
-from dragoman.types import ClientCredentialsOAuthFlow
 from tests.contract.bindings import Grpc
 from tests.security.asking import MESSAGE, doorman, send
 from tests.serving import serving

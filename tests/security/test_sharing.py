@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, Turn
-from dragoman.caller import Access
-from dragoman.operations import OPERATIONS
+from dragoman.model.caller import Access
+from dragoman.model.operations import OPERATIONS
 from tests.contract import agents
 from tests.contract.bindings import Binding, Failed, JsonRpc
 from tests.security.house import KINDS, asked, housed, message

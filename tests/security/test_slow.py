@@ -18,8 +18,8 @@ import pytest
 import uvloop
 
 from dragoman import Agent, App, Turn
-from dragoman.cli.book import RESERVE, Book, party
-from dragoman.settings import Settings
+from dragoman.cli.connection_limits import RESERVE, ConnectionLimits, party
+from dragoman.server.settings import Settings
 from tests.cli.test_cli import AGENTS
 from tests.cli.test_cli import serving as process
 from tests.faults.raw import Answer, Connection, connect
@@ -483,11 +483,11 @@ def test_who_counts_as_one() -> None:
 
 def test_files_are_a_limit_as_well() -> None:
     settings = Settings(max_connections=5000)
-    assert Book(settings, 1024).most == 1024 - RESERVE
-    assert Book(settings, 1024).each == (1024 - RESERVE) // 2
-    assert Book(settings, 10).most == 1
-    assert Book(settings).most == 5000
-    assert Book(Settings(max_per_address=7)).each == 7
+    assert ConnectionLimits(settings, 1024).most == 1024 - RESERVE
+    assert ConnectionLimits(settings, 1024).each == (1024 - RESERVE) // 2
+    assert ConnectionLimits(settings, 10).most == 1
+    assert ConnectionLimits(settings).most == 5000
+    assert ConnectionLimits(Settings(max_per_address=7)).each == 7
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from dragoman.operations import OPERATIONS
+from dragoman.model.operations import OPERATIONS
 from tests.contract import agents
 from tests.contract.bindings import Binding, Failed, JsonRpc
 from tests.contract.older import Grpc03, Http03, JsonRpc03

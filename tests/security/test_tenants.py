@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from dragoman import Agent, App, Caller, Turn
 from dragoman.client import Client
-from dragoman.errors import Forbidden
+from dragoman.model.errors import Forbidden
 from dragoman.security import AllOf, Anonymous, ApiKey, Basic, Token
-from dragoman.security.schemes import Gate
+from dragoman.security.schemes import Authenticator
 from tests.contract import agents
 from tests.contract.bindings import Binding, Failed, Grpc, HttpJson, JsonRpc
 from tests.security.asking import identified, request
@@ -134,7 +134,7 @@ async def test_the_tenant_of_the_card_is_for_everybody() -> None:
 async def test_who_says_what_of_tenants_when_both_are_needed() -> None:
     login = Basic({"bob": "pw"}, tenants=["red"])
     shown = {"authorization": "Basic Ym9iOnB3"}
-    gate = Gate(AllOf(keys(), login))
+    gate = Authenticator(AllOf(keys(), login))
     found = {
         key: await identified(gate, request(**shown, **{"x-key": key}))
         for key in ("plain-key", "acme-key", "cys-key")

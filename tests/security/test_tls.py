@@ -21,11 +21,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from google.protobuf.json_format import ParseDict
 
 from dragoman import Agent, App, Caller, Turn
-from dragoman.bindings.exchange import Receive, Scope, Send
-from dragoman.caller import Request
+from dragoman.bindings.http_request import Receive, Scope, Send
 from dragoman.cli import tls
+from dragoman.model.caller import Request
 from dragoman.security import Certificate as ByCertificate
-from dragoman.settings import Settings, SettingsError
+from dragoman.server.settings import Settings, SettingsError
 from tests.listening import Certificate
 from tests.serving import Served, served
 

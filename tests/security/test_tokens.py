@@ -16,11 +16,11 @@ from joserfc import jwt
 from joserfc.jwk import ECKey, RSAKey
 from joserfc.jws import JWSRegistry
 
-from dragoman.caller import Caller, Request
-from dragoman.errors import Unauthenticated, Unavailable
+from dragoman.model.caller import Caller, Request
+from dragoman.model.errors import Unauthenticated, Unavailable
 from dragoman.security import AllOf, Anonymous, ApiKey, Basic, Bearer, Token
 from dragoman.security.issuers import FIRST_PAUSE
-from dragoman.security.schemes import Gate
+from dragoman.security.schemes import Authenticator
 from dragoman.security.tokens import AGE, FRESH, OUTAGE, REMEMBERED
 
 ISSUER, AUDIENCE = "https://id.example", "flights"
@@ -307,7 +307,7 @@ def basic(user: str, password: str) -> dict[str, str]:
 
 async def test_any_of() -> None:
     key, login = ApiKey(header="X-Key", keys={"bob": "k"}, realm="k"), Basic({"cy": "pw"}, realm="")
-    gate = Gate([bearer(realm="b"), key, login])
+    gate = Authenticator([bearer(realm="b"), key, login])
     assert (await identified(gate, request(signed()))).identity == "ann"
     assert (await identified(gate, request(**{"x-key": "k"}))).identity == "bob"
     assert (await identified(gate, request(**basic("cy", "pw")))).identity == "cy"
@@ -324,7 +324,7 @@ async def test_any_of() -> None:
 
 
 async def test_all_of() -> None:
-    gate = Gate([AllOf(bearer(), ApiKey(header="X-Key", keys={"machine": "k"}))])
+    gate = Authenticator([AllOf(bearer(), ApiKey(header="X-Key", keys={"machine": "k"}))])
     token = signed()
     found = await identified(gate, request(token, **{"x-key": "k"}))
     assert (found.identity, found.scopes) == ("ann", {"book", "read"})
@@ -334,7 +334,7 @@ async def test_all_of() -> None:
 
 
 async def test_anonymous_is_for_those_who_say_nothing() -> None:
-    gate = Gate([Token({"ann": "t"}), Anonymous()])
+    gate = Authenticator([Token({"ann": "t"}), Anonymous()])
     assert gate.open
     assert await identified(gate, request()) == Caller()
     assert (await identified(gate, request("t"))).identity == "ann"
@@ -345,7 +345,7 @@ async def test_anonymous_is_for_those_who_say_nothing() -> None:
 @pytest.mark.parametrize(
     "made",
     [
-        lambda: Gate([]),
+        lambda: Authenticator([]),
         lambda: ApiKey(keys={"a": "b"}),
         lambda: ApiKey(header="x", query="y", keys={"a": "b"}),
         lambda: ApiKey(header="x", keys={}),
@@ -354,7 +354,7 @@ async def test_anonymous_is_for_those_who_say_nothing() -> None:
         lambda: ApiKey(header="x", keys={"a": "sha256:12"}),
         lambda: Basic({}),
         lambda: AllOf(Token(["t"])),
-        lambda: Gate([Token(["t"]), Token(["u"])]),
+        lambda: Authenticator([Token(["t"]), Token(["u"])]),
         lambda: Bearer(issuer="", audience="x"),
     ],
 )
@@ -380,6 +380,6 @@ async def test_one_scheme_says_how_to_get_in() -> None:
     for scheme in (Token(["t"]), bearer()):
         for shown in (request(), request("wrong")):
             with pytest.raises(Unauthenticated) as refused:
-                await identified(Gate([scheme]), shown)
+                await identified(Authenticator([scheme]), shown)
             assert refused.value.headers["www-authenticate"].startswith("Bearer realm=")
             assert scheme.name in refused.value.message

@@ -15,7 +15,7 @@ from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.routing import Mount
 
 from dragoman import App, Caller, Request
-from dragoman.errors import Unauthenticated
+from dragoman.model.errors import Unauthenticated
 from dragoman.security import AllOf, ApiKey, Basic, Token
 from dragoman.security.verify import Verify
 from tests.contract.bindings import Binding, Failed, Grpc, HttpJson, JsonRpc

@@ -29,6 +29,6 @@ def office() -> Agent:
 
 def port(app: App) -> int:
     """Where it tells its figures."""
-    assert app.lookout is not None
-    assert app.lookout.board is not None
-    return app.lookout.board.port
+    assert app.monitoring is not None
+    assert app.monitoring.board is not None
+    return app.monitoring.board.port

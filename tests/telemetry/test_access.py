@@ -16,7 +16,7 @@ import pytest
 from dragoman import Agent, App, Turn
 from dragoman.client import Client
 from dragoman.security import ApiKey
-from dragoman.telemetry import Ids, Json, Text, access_logger
+from dragoman.telemetry.logs import Ids, Json, Text, access_logger
 from tests.faults.raw import connect
 from tests.serving import BINDINGS, served, serving
 from tests.telemetry.offices import office

@@ -17,10 +17,11 @@ import asyncpg
 import httpx
 import pytest
 
-from dragoman import App, pulse
+from dragoman import App
 from dragoman.stores.postgres import PostgresStore
 from dragoman.stores.sqlite import SqliteStore
 from dragoman.stores.sqlite.driver import STANDARD, Driver
+from dragoman.telemetry import health
 from tests.serving import serving
 from tests.telemetry.offices import office, port
 from tests.telemetry.scraping import scrape
@@ -32,7 +33,7 @@ MESSAGE = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "x" * 30_00
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at the store whenever somebody asks."""
-    monkeypatch.setattr(pulse, "FRESH", 0.01)
+    monkeypatch.setattr(health, "FRESH", 0.01)
 
 
 @contextlib.contextmanager
@@ -177,7 +178,7 @@ async def test_who_asks_often_does_not_write_often(
 ) -> None:
     store = BACKENDS[kind](tmp_path)
     await store.open()
-    looks = pulse.Pulse(store)
+    looks = health.StoreHealth(store)
     if kind == "memory":
         assert await looks.beats()
         return

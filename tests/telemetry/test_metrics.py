@@ -14,10 +14,10 @@ import pytest
 
 from dragoman import Agent, App, Turn
 from dragoman.client import Client
-from dragoman.errors import Unavailable
-from dragoman.metrics import Counter, Histogram, Metrics, render
+from dragoman.model.errors import Unavailable
 from dragoman.security import ApiKey
 from dragoman.stores.memory import MemoryStore
+from dragoman.telemetry.metrics import Counter, Histogram, Metrics, render
 from tests.receiving import receiving
 from tests.serving import serving
 from tests.telemetry.offices import office, port
@@ -159,17 +159,17 @@ async def test_the_port_is_not_that_of_the_agents() -> None:
 
 async def test_without_the_setting_nothing_is_kept() -> None:
     async with App(office()) as app:
-        assert app.lookout is not None
-        assert app.lookout.metrics is None
-        assert app.lookout.board is None
+        assert app.monitoring is not None
+        assert app.monitoring.metrics is None
+        assert app.monitoring.board is None
         with pytest.raises(RuntimeError, match="no figures are kept: set metrics_port"):
-            await app.lookout.page()
+            await app.monitoring.page()
 
 
 async def test_the_page_in_code() -> None:
     async with App(office(), metrics_port=0) as app:
-        assert app.lookout is not None
-        assert b"dragoman_ready 1" in await app.lookout.page()
+        assert app.monitoring is not None
+        assert b"dragoman_ready 1" in await app.monitoring.page()
 
 
 async def test_a_port_that_is_taken_is_named() -> None:

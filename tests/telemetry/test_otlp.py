@@ -21,8 +21,9 @@ from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-from dragoman import App, pulse
+from dragoman import App
 from dragoman.client import Client
+from dragoman.telemetry import health
 from tests.cli.test_cli import AGENTS, environment
 from tests.telemetry.collecting import Collector, attributes, collecting
 from tests.telemetry.offices import office
@@ -42,7 +43,7 @@ def exporters(protocol: str, collector: Collector) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 async def test_all_of_it_arrives(monkeypatch: pytest.MonkeyPatch, protocol: str) -> None:
-    monkeypatch.setattr(pulse, "COUNTED", 0.0)  # count whenever somebody asks
+    monkeypatch.setattr(health, "COUNTED", 0.0)  # count whenever somebody asks
     async with collecting() as collector:
         to_metrics, to_spans = exporters(protocol, collector)
         meters = MeterProvider([PeriodicExportingMetricReader(to_metrics, 600_000)])
@@ -53,8 +54,8 @@ async def test_all_of_it_arrives(monkeypatch: pytest.MonkeyPatch, protocol: str)
         async with App(office()) as app, Client.connect(app=app) as client:
             for text in ("x", "fail"):
                 await client.send(text)
-            assert app.lookout is not None
-            page = parse((await app.lookout.page()).decode())
+            assert app.monitoring is not None
+            page = parse((await app.monitoring.page()).decode())
             # in threads, as the SDK does it by itself: the collector needs this one
             assert await asyncio.to_thread(meters.force_flush)
             assert await asyncio.to_thread(tracers.force_flush)

@@ -18,10 +18,11 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from dragoman import Agent, App, Turn, otel
+from dragoman import Agent, App, Turn
 from dragoman.client import Client
+from dragoman.model.types import ListTasksRequest
 from dragoman.stores.sqlite import SqliteStore
-from dragoman.types import ListTasksRequest
+from dragoman.telemetry import otel
 from tests.receiving import pushing, receiving
 from tests.serving import BINDINGS, serving
 
@@ -340,8 +341,8 @@ async def test_without_a_provider_there_is_nothing(monkeypatch: pytest.MonkeyPat
     assert otel.spans() is None
     assert not otel.metered()
     async with App(helper()) as app, Client.connect(app=app) as client:
-        assert app.lookout is not None
-        assert (app.lookout.spans, app.lookout.metrics, client.spans) == (None, None, None)
+        assert app.monitoring is not None
+        assert (app.monitoring.spans, app.monitoring.metrics, client.spans) == (None, None, None)
         await client.send("x")
     assert "opentelemetry.trace" not in sys.modules
 
@@ -366,11 +367,11 @@ async def test_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     provider = MeterProvider([reader])
     monkeypatch.setattr(metrics, "get_meter_provider", lambda: provider)
     async with App(helper()) as app, Client.connect(app=app) as client:
-        assert app.lookout is not None
-        assert app.lookout.board is None, "no port is needed"
+        assert app.monitoring is not None
+        assert app.monitoring.board is None, "no port is needed"
         await client.send("x")
-        app.lookout._count._at = -100.0
-        await app.lookout._look()
+        app.monitoring._count._at = -100.0
+        await app.monitoring._look()
         found = figures(reader)
         (point,) = (p for p in found["dragoman_requests_total"] if p.value)
         assert (point.value, point.attributes["operation"]) == (1, "SendMessage")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.store import Store
+from dragoman.stores.store import Store
 from tests.unit.stores import BACKENDS, Make
 
 

@@ -9,23 +9,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from dragoman import clock
-from dragoman.caller import Caller, Scope
-from dragoman.events import CancelRequested, Entry, Event, Received, Reply
-from dragoman.store import (
-    Accepted,
-    Claim,
-    Draft,
-    Head,
-    Line,
-    Receipt,
-    Store,
-    Webhook,
-)
-from dragoman.stores.memory import MemoryStore
-from dragoman.stores.postgres import PostgresStore
-from dragoman.stores.sqlite import SqliteStore
-from dragoman.types import (
+from dragoman.model import clock
+from dragoman.model.caller import Caller, Scope
+from dragoman.model.events import CancelRequested, Entry, Event, Received, Reply
+from dragoman.model.types import (
     Artifact,
     Message,
     Part,
@@ -36,6 +23,19 @@ from dragoman.types import (
     TaskState,
     TaskStatus,
     TaskStatusUpdateEvent,
+)
+from dragoman.stores.memory import MemoryStore
+from dragoman.stores.postgres import PostgresStore
+from dragoman.stores.sqlite import SqliteStore
+from dragoman.stores.store import (
+    Accepted,
+    Claim,
+    Draft,
+    Head,
+    Receipt,
+    Store,
+    Webhook,
+    WebhookCursor,
 )
 from tests.services import Postgres
 
@@ -242,12 +242,12 @@ def hook(name: str = "h", task: str = "t", url: str = "https://x.example/", **mo
     return Webhook(TaskPushNotificationConfig(id=name, task_id=task, url=url, **more))
 
 
-async def take(store: Store, limit: int = 9, lease: float = LONG) -> list[Line]:
+async def take(store: Store, limit: int = 9, lease: float = LONG) -> list[WebhookCursor]:
     """What is due."""
     return list(await store.dispatch(["agent"], limit, lease))
 
 
-async def one(store: Store, lease: float = LONG) -> Line:
+async def one(store: Store, lease: float = LONG) -> WebhookCursor:
     """The only line that is due."""
     (found,) = await take(store, lease=lease)
     return found
@@ -260,6 +260,6 @@ async def followed(store: Store, task: str = "t", *, scope: Scope = SCOPE) -> No
     await say(store, held, W)
 
 
-async def park(store: Store, line: Line, reason: str = "answered 410") -> None:
+async def park(store: Store, line: WebhookCursor, reason: str = "answered 410") -> None:
     """Give a line up."""
     assert await store.dispatched(line, line.cursor, failed=reason, parked=True)

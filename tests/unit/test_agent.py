@@ -23,11 +23,11 @@ from dragoman import (
     TaskState,
     Turn,
 )
-from dragoman.caller import Call
-from dragoman.errors import ContentTypeNotSupported, InvalidParams
-from dragoman.events import RESUME
-from dragoman.testing import message, rehearse
-from dragoman.types import SendMessageRequest
+from dragoman.model.caller import Call
+from dragoman.model.errors import ContentTypeNotSupported, InvalidParams
+from dragoman.model.events import RESUME
+from dragoman.model.types import SendMessageRequest
+from dragoman.testing import message, run_handler
 
 
 def make(**options: Any) -> Agent:
@@ -234,11 +234,11 @@ def test_an_unknown_skill_where_there_are_none() -> None:
 
 
 async def test_a_message_reaches_the_handler_of_its_skill() -> None:
-    assert (await rehearse(two(), "hi")).text == "[] hi"
-    assert (await rehearse(two(), "hi", skill="shout")).text == "HI"
-    assert (await rehearse(only(default=False), "hi")).text == "hi"
+    assert (await run_handler(two(), "hi")).text == "[] hi"
+    assert (await run_handler(two(), "hi", skill="shout")).text == "HI"
+    assert (await run_handler(only(default=False), "hi")).text == "hi"
     with pytest.raises(InvalidParams):
-        await rehearse(two(), "hi", skill="dance")
+        await run_handler(two(), "hi", skill="dance")
 
 
 async def test_a_task_stays_with_its_skill_until_a_message_names_another() -> None:
@@ -260,7 +260,7 @@ async def test_a_task_stays_with_its_skill_until_a_message_names_another() -> No
     def to(text: str, skill: str) -> Message:
         return message(text, skill=skill)
 
-    found = await rehearse(agent, "a", to("b", "one"), "c", to("d", "two"), "end")
+    found = await run_handler(agent, "a", to("b", "one"), "c", to("d", "two"), "end")
     assert found.state is TaskState.COMPLETED
     assert seen == ["default::a", "one:one:b", "one:one:c", "two:two:d", "two:two:end"]
 

@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from dragoman import Agent, App, bells, clock
-from dragoman.bell import Bell
-from dragoman.bells import rope
-from dragoman.caller import Scope
-from dragoman.settings import Settings
-from dragoman.store import Accepted, Draft
+from dragoman import Agent, App, bells
+from dragoman.bells import remote
+from dragoman.bells.bell import Bell
+from dragoman.model import clock
+from dragoman.model.caller import Scope
+from dragoman.server.settings import Settings
 from dragoman.stores.memory import MemoryStore
+from dragoman.stores.store import Accepted, Draft
 from tests.piping import piping
 from tests.services import Server, free
 from tests.serving import serving
@@ -84,7 +85,7 @@ class Count:
     def __init__(self, bell: Bell, *topics: str) -> None:
         self.times = 0
         self._changed = asyncio.Event()
-        bell.ears.hook(self.hear, *topics)
+        bell.listeners.hook(self.hear, *topics)
 
     def hear(self) -> None:
         """Once more."""
@@ -129,14 +130,14 @@ async def test_a_ring_before_the_wait_is_not_lost(
     url = _url(kind, request)
     there = await hang(url)
     here = there if kind == "memory" else await hang(url)
-    with here.ears.listen("a") as ear:
+    with here.listeners.listen("a") as listener:
         there.ring("a")
         await settled(there, here)
         async with asyncio.timeout(SOON):
-            await ear.wait()
+            await listener.wait()
         with pytest.raises(TimeoutError):  # and it counts once
             async with asyncio.timeout(0.05):
-                await ear.wait()
+                await listener.wait()
 
 
 def _url(kind: str, request: pytest.FixtureRequest) -> str:
@@ -216,9 +217,9 @@ async def test_a_ring_reaches_another_process(place: Place, hang: Hang) -> None:
         "async def main():\n"
         "    bell = bells.connect(sys.argv[1])\n"
         "    await bell.open()\n"
-        "    with bell.ears.listen('there') as ear:\n"
+        "    with bell.listeners.listen('there') as listener:\n"
         "        print('ready', flush=True)\n"
-        "        await ear.wait()\n"
+        "        await listener.wait()\n"
         "    bell.ring('here')\n"
         "    await bell.close()\n"
         "asyncio.run(main())\n"
@@ -259,10 +260,10 @@ async def test_an_oversized_word_is_dropped_unread(
     one, other = pair
     heard, deaf = Count(other, "a"), Count(other, "b")
     line = await one._connect(lambda word: None, lambda: None)
-    size = rope.SIZE + 1 if "postgres" in place.url else 900_000
+    size = remote.SIZE + 1 if "postgres" in place.url else 900_000
     for _ in range(3):
         await line.send(["stranger\nb\n".ljust(size, "x")])
-    await line.send(["stranger\na\n".ljust(rope.SIZE, "x")])
+    await line.send(["stranger\na\n".ljust(remote.SIZE, "x")])
     await heard.reach()
     await line.close()
     assert deaf.times == 0
@@ -325,7 +326,7 @@ async def test_what_is_rung_while_the_server_is_away_comes_later(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(rope, "KEPT", 2)
+    monkeypatch.setattr(remote, "KEPT", 2)
     there = await hang(place.url)
     async with piping(place.server.port) as pipe:
         here = await hang(place.url.replace(str(place.server.port), str(pipe.port)))
@@ -346,8 +347,8 @@ async def test_what_is_rung_while_the_server_is_away_comes_later(
 async def test_a_line_that_falls_silent_is_left(
     place: Place, hang: Hang, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rope, "BEAT", 0.1)
-    monkeypatch.setattr(rope, "PATIENCE", 0.5)
+    monkeypatch.setattr(remote, "BEAT", 0.1)
+    monkeypatch.setattr(remote, "PATIENCE", 0.5)
     there = await hang(place.url)
     async with piping(place.server.port) as pipe:
         here = await hang(place.url.replace(str(place.server.port), str(pipe.port)))

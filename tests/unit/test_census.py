@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from dragoman import clock
-from dragoman.caller import Scope
-from dragoman.store import Census, Store
-from dragoman.types import TaskState
+from dragoman.model import clock
+from dragoman.model.caller import Scope
+from dragoman.model.types import TaskState
+from dragoman.stores.store import Census, Store
 from tests.unit.stores import (
     SCOPE,
     accept,

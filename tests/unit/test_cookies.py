@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from dragoman.caller import Request
-from dragoman.errors import AmbiguousRequest, Unauthenticated
+from dragoman.model.caller import Request
+from dragoman.model.errors import AmbiguousRequest, Unauthenticated
 from dragoman.security import ApiKey
 from dragoman.security.cookies import LARGEST, MOST, values
 

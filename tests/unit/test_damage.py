@@ -16,14 +16,14 @@ import asyncpg
 import msgspec
 import pytest
 
-from dragoman.caller import Scope
-from dragoman.errors import TaskNotFound
-from dragoman.lifecycle import fold
-from dragoman.store import Query, Receipt, Stale, Store, Unreadable
+from dragoman.model.caller import Scope
+from dragoman.model.errors import TaskNotFound
+from dragoman.model.lifecycle import fold
+from dragoman.model.types import Part, TaskState
 from dragoman.stores import damage
 from dragoman.stores.postgres import PostgresStore
 from dragoman.stores.sqlite import SqliteStore
-from dragoman.types import Part, TaskState
+from dragoman.stores.store import Query, Receipt, Stale, Store, Unreadable
 from tests.unit.stores import (
     LONG,
     SCOPE,
@@ -139,7 +139,7 @@ async def test_a_head_holds_up_no_claim(
         pytest.skip("this database refuses it")
     before = dict(await shelter_columns(shelter, "bad"))
     await shelter.sql(f"UPDATE task SET {HEADS[what]} WHERE id = 'bad'")
-    for module in ("sqlite.ledger", "postgres"):
+    for module in ("sqlite.transaction", "postgres"):
         monkeypatch.setattr(f"dragoman.stores.{module}.PAUSE", SOON)
     store = await shelter.open()
     await accept(store, "good")
@@ -383,7 +383,7 @@ async def test_a_page_of_few_bytes_goes_past_it(
     for size in (1, 2, 50):
         assert list(chain.from_iterable(await pages(store, size))) == shown
     for kind in ("sqlite", "postgres"):
-        monkeypatch.setattr(f"dragoman.stores.{kind}.view.PAGE_BYTES", 1)
+        monkeypatch.setattr(f"dragoman.stores.{kind}.queries.PAGE_BYTES", 1)
     found = await pages(store, 50)
     assert list(chain.from_iterable(found)) == shown
     assert len(found) > 1

@@ -12,8 +12,8 @@ import msgspec
 
 from dragoman.cli import _parser
 from dragoman.client.binding import BINDINGS
-from dragoman.events import RESUME
-from dragoman.settings import DESCRIPTIONS, Settings
+from dragoman.model.events import RESUME
+from dragoman.server.settings import DESCRIPTIONS, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -19,14 +19,14 @@ from yarl import URL
 from dragoman.security import egress as module
 from dragoman.security.egress import (
     DENIED,
-    Answer,
     Busy,
     Egress,
+    EgressRefused,
+    EgressResponse,
+    EgressUnreachable,
     Late,
     Lookup,
-    Refused,
     Target,
-    Unreachable,
     denied,
 )
 from dragoman.security.shares import Shares
@@ -98,7 +98,7 @@ def test_a_proper_url_is_taken_apart(url: str, host: str, port: int, path: str, 
     ],
 )
 def test_a_refusal_names_the_rule(url: str, reason: str) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(EgressRefused) as caught:
         Egress().admit(url)
     assert str(caught.value) == reason
 
@@ -132,7 +132,7 @@ def test_no_other_parser_sees_another_host(rest: str) -> None:
     url = f"https://{rest}"
     try:
         target = Egress(allow=["0.0.0.0/0", "::/0"]).admit(url)
-    except Refused:
+    except EgressRefused:
         return
     split = urlsplit(url)
     other = URL(url)
@@ -190,7 +190,7 @@ async def test_one_denied_address_is_enough(addresses: list[str]) -> None:
     url = "https://a.example.com/"
     async with Egress(resolve=to(*addresses)) as egress:
         for attempt in (egress.check(url), egress.post(url, b"")):
-            with pytest.raises(Refused) as caught:
+            with pytest.raises(EgressRefused) as caught:
                 await attempt
             assert str(caught.value) == "the host resolves to an address that is not public"
 
@@ -213,7 +213,7 @@ async def test_public_addresses_pass_and_so_does_a_name_that_has_none_yet() -> N
 
 async def test_a_name_without_an_address_is_unreachable() -> None:
     async with Egress(resolve=to()) as egress:
-        with pytest.raises(Unreachable, match="the host does not resolve"):
+        with pytest.raises(EgressUnreachable, match="the host does not resolve"):
             await egress.post("https://a.example.com/", b"")
 
 
@@ -264,7 +264,7 @@ def test_an_entry_frees_what_it_names(entry: str, free: list[str], bound: list[s
     for url in free:
         assert egress.admit(url)
     for url in bound:
-        with pytest.raises(Refused):
+        with pytest.raises(EgressRefused):
             egress.admit(url)
 
 
@@ -298,10 +298,12 @@ async def test_an_allowed_name_may_lead_anywhere_and_an_allowed_network_may_be_l
         if fine:
             await egress.check(url)
         else:
-            with pytest.raises(Refused):
+            with pytest.raises(EgressRefused):
                 await egress.check(url)
         await egress.close()
-    with pytest.raises(Refused, match="not https"):  # a network does not make names of it plain
+    with pytest.raises(
+        EgressRefused, match="not https"
+    ):  # a network does not make names of it plain
         await Egress(allow=["127.0.0.0/8"], resolve=HOME).check("http://a.example.com/")
 
 
@@ -312,7 +314,7 @@ async def test_a_request_arrives_as_it_was_given() -> None:
     async with listening() as server, Egress(allow=["hook.test"], resolve=HOME) as egress:
         url = f"http://hook.test:{server.port}/a/../b%2f%0d;c//@?x=%20+&y[]=1#gone"
         got = await egress.post(url, b"hello", headers={"Content-Type": "a/b", "X-Token": "t"})
-        assert got == Answer(200, {"content-length": "2"}, b"ok")
+        assert got == EgressResponse(200, {"content-length": "2"}, b"ok")
         first, headers, body = server.requests[0]
     assert first == "POST /a/../b%2f%0d;c//@?x=%20+&y[]=1 HTTP/1.1"
     assert headers == {
@@ -358,7 +360,7 @@ async def test_headers_come_back_in_lower_case_and_joined() -> None:
     raw = b"HTTP/1.1 204 No\r\nX-A: 1\r\nx-a: 2\r\nRetry-After: 7\r\nX-B: \xe4\xff\r\n\r\n"
     async with listening(raw) as server, Egress(allow=["127.0.0.1"]) as egress:
         got = await egress.post(f"http://127.0.0.1:{server.port}/", b"")
-    assert got == Answer(204, {"x-a": "1, 2", "retry-after": "7", "x-b": "äÿ"}, b"")
+    assert got == EgressResponse(204, {"x-a": "1, 2", "retry-after": "7", "x-b": "äÿ"}, b"")
 
 
 @pytest.mark.parametrize(
@@ -371,7 +373,7 @@ async def test_headers_come_back_in_lower_case_and_joined() -> None:
 )
 async def test_a_header_cannot_change_the_request(name: str, value: str) -> None:
     async with listening() as server, Egress(allow=["127.0.0.1"]) as egress:
-        with pytest.raises(Refused, match="header"):
+        with pytest.raises(EgressRefused, match="header"):
             await egress.post(f"http://127.0.0.1:{server.port}/", b"", headers={name: value})
         await server.unseen()
 
@@ -387,7 +389,7 @@ async def test_tls_is_for_the_name_that_was_asked_for(tmp_path: Path) -> None:
         assert certificate.asked == ["hook.example.com", None]
         hosts = [headers["host"] for _, headers, _ in server.requests]
         assert hosts == [f"hook.example.com:{server.port}", f"127.0.0.1:{server.port}"]
-        with pytest.raises(Unreachable, match="the certificate is not valid for the host"):
+        with pytest.raises(EgressUnreachable, match="the certificate is not valid for the host"):
             await egress.post(f"https://other.example.com:{server.port}/", b"")
         assert len(server.requests) == 2
 
@@ -470,7 +472,7 @@ async def test_after_the_end_nothing_goes_out() -> None:
     async with listening() as server:
         for egress in (Egress(allow=["127.0.0.1"]), Egress(allow=["127.0.0.1"])):
             await egress.close()
-            with pytest.raises(Unreachable, match="closed"):
+            with pytest.raises(EgressUnreachable, match="closed"):
                 await egress.post(f"http://127.0.0.1:{server.port}/", b"")
         await server.unseen()
 
@@ -596,7 +598,7 @@ async def test_shares() -> None:
     assert not shares._waiting and not shares._running and not shares._taken
 
 
-# the engine
+# the transport
 
 
 def test_the_engine_is_loaded_by_the_first_request_only() -> None:

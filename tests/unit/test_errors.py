@@ -7,8 +7,15 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from dragoman import errors
-from dragoman.errors import BAD_REQUEST, DOMAIN, ERROR_INFO, A2AError, InternalError, InvalidParams
+from dragoman.model import errors
+from dragoman.model.errors import (
+    BAD_REQUEST,
+    DOMAIN,
+    ERROR_INFO,
+    A2AError,
+    InternalError,
+    InvalidParams,
+)
 
 # name: JSON-RPC code, HTTP status, gRPC status, reason, answered by the HTTP status over JSON-RPC
 TABLE: dict[str, tuple[int, int, str, str, bool]] = {

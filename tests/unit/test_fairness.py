@@ -12,14 +12,14 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from dragoman.caller import Scope
-from dragoman.store import Claim, Draft, Receipt, Store
+from dragoman.model.caller import Scope
 from dragoman.stores.postgres import PostgresStore
-from dragoman.stores.postgres.clerk import Clerk as PostgresClerk
+from dragoman.stores.postgres.admin import PostgresAdmin as PostgresClerk
 from dragoman.stores.postgres.queue import CLAIM
 from dragoman.stores.ranks import AHEAD
 from dragoman.stores.sqlite import SqliteStore
-from dragoman.stores.sqlite.clerk import Clerk as FileClerk
+from dragoman.stores.sqlite.admin import SqliteAdmin as FileClerk
+from dragoman.stores.store import Claim, Draft, Receipt, Store
 from tests.unit.stores import LONG, I, accept, database, received, say
 
 MANY = 10_000
@@ -219,7 +219,7 @@ async def steps(store: SqliteStore, *passing: Scope) -> int:
         count += 1
         return 0
 
-    db = store._writer._ledger.db
+    db = store._writer._transaction.db
     db.set_progress_handler(step, 1)  # type: ignore[attr-defined]
     await claim(store, 4, *passing)
     await send(store, f"c{count}")

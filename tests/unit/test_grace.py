@@ -10,9 +10,9 @@ import pytest
 
 from dragoman import Agent, App, Task, TaskState, Turn
 from dragoman.bells.memory import MemoryBell
+from dragoman.model.types import CancelTaskRequest, SendMessageConfiguration, SendMessageRequest
 from dragoman.stores.memory import MemoryStore
 from dragoman.testing import message
-from dragoman.types import CancelTaskRequest, SendMessageConfiguration, SendMessageRequest
 from tests.unit.test_worker import CALL, World
 
 
@@ -61,7 +61,7 @@ async def test_the_handlers_last_words_are_kept(when: str) -> None:
         cancel = asyncio.create_task(world.service.cancel(CancelTaskRequest(id=task), CALL))
         await handler.canceled.wait()
         world.closing.now = True
-        world.bell.ears.wake_all()
+        world.bell.listeners.wake_all()
         await turns()
         handler.may_end.set()
         assert said(await cancel) == LAST

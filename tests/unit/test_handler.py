@@ -14,12 +14,12 @@ import pydantic
 import pytest
 
 from dragoman import Agent, Message, Part, Role, TaskState, Turn
-from dragoman.errors import InvalidParams
-from dragoman.handler import SMALL, Handler, structured
-from dragoman.pace import Pace
-from dragoman.telemetry import TASK
-from dragoman.testing import Rehearsal, message, rehearse
-from dragoman.types import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from dragoman.agent.handler import SMALL, Handler, structured
+from dragoman.model.errors import InvalidParams
+from dragoman.model.types import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from dragoman.server.pace import Pace
+from dragoman.telemetry.logs import TASK
+from dragoman.testing import HandlerRun, message, run_handler
 
 if TYPE_CHECKING:
     from decimal import Decimal as Money
@@ -32,10 +32,10 @@ def agent_of(target: Any, **options: Any) -> Agent:
     return agent
 
 
-async def run(target: Any, *values: Any, **options: Any) -> Rehearsal:
+async def run(target: Any, *values: Any, **options: Any) -> HandlerRun:
     """What a handler does with messages; it must come to an end."""
     async with asyncio.timeout(10):
-        return await rehearse(agent_of(target), *values, **options)
+        return await run_handler(agent_of(target), *values, **options)
 
 
 # ---- kinds ---------------------------------------------------------------------------------

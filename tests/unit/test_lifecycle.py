@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dragoman.caller import Caller
-from dragoman.events import CancelRequested, Event, Received, Reply
-from dragoman.lifecycle import Fold, IllegalEvent, advance, apply, birth, fold
-from dragoman.types import (
+from dragoman.model.caller import Caller
+from dragoman.model.events import CancelRequested, Event, Received, Reply
+from dragoman.model.lifecycle import Fold, IllegalEvent, advance, apply, birth, fold
+from dragoman.model.types import (
     Artifact,
     Message,
     Part,

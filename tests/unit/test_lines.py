@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from dragoman.caller import Scope
-from dragoman.events import Reply
-from dragoman.store import Line, Store
-from dragoman.stores import lanes
+from dragoman.model.caller import Scope
+from dragoman.model.events import Reply
+from dragoman.stores import delivery_turns
+from dragoman.stores.store import Store, WebhookCursor
 from tests.unit.stores import (
     LONG,
     SCOPE,
@@ -36,7 +36,7 @@ from tests.unit.stores import (
 )
 
 
-def places(lines: Sequence[Line]) -> list[tuple[str, str, int]]:
+def places(lines: Sequence[WebhookCursor]) -> list[tuple[str, str, int]]:
     """Where the lines are."""
     return [(line.task, line.webhook.config.id, line.cursor) for line in lines]
 
@@ -185,7 +185,7 @@ async def test_owners_that_are_passed_over(store: Store) -> None:
 async def test_a_walk_among_owners_goes_on_where_it_ended(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lanes, "WALK", 3)
+    monkeypatch.setattr(delivery_turns, "WALK", 3)
     for number in range(10):
         await followed(store, f"t{number}", scope=Scope("agent", "", f"owner{number}"))
     passing = {("", "owner3")}

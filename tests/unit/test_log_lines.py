@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from dragoman import telemetry
-from dragoman.bindings.access import AccessLine
-from dragoman.caller import Caller
-from dragoman.telemetry import (
+from dragoman.bindings.access_log import AccessLine
+from dragoman.model.caller import Caller
+from dragoman.telemetry import logs
+from dragoman.telemetry.logs import (
     Ids,
     Json,
     Text,
@@ -149,7 +149,7 @@ def test_times_are_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_audit_log(caplog: pytest.LogCaptureFixture) -> None:
     names = "".join(ODD.values()).replace("\ud800", "")
-    telemetry.audit("refused", identity=f"ann{names}{FORGED}")
+    logs.audit("refused", identity=f"ann{names}{FORGED}")
     (said,) = [record.getMessage() for record in caplog.records if record.name == auditor.name]
     assert said.isascii() and said.isprintable()
     assert json.loads(said)["identity"] == f"ann{names}{FORGED}"

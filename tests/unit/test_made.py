@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman import Agent, Turn
-from dragoman.made import FIRST_TURNS
-from dragoman.testing import EventNotYielded, rehearse, talking
+from dragoman.agent.unyielded import FIRST_TURNS
+from dragoman.testing import EventNotYielded, local_client, run_handler
 from tests.unit.test_worker import World
 
 
@@ -71,7 +71,7 @@ async def test_it_is_told_with_handler_and_line(
     line = inspect.getsourcelines(handler)[1] + after
     told = f"handler {handler.__name__}: {what} that line {__file__}:{line} made was not yielded"
     with pytest.raises(EventNotYielded) as raised:
-        await rehearse(agent(handler))
+        await run_handler(agent(handler))
     assert str(raised.value).startswith(told)
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert len(warnings) == 1
@@ -85,13 +85,13 @@ async def test_a_line_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
         return "done"
 
     with pytest.raises(EventNotYielded):
-        await rehearse(agent(often))
+        await run_handler(agent(often))
     assert len(caplog.records) == 1
 
 
 async def test_a_served_agent_fails_the_test_when_the_block_ends() -> None:
     with pytest.raises(EventNotYielded, match="handler in_a_coroutine"):
-        async with talking(agent(in_a_coroutine)) as client:
+        async with local_client(agent(in_a_coroutine)) as client:
             assert (await client.send("x")).text == "done"
     assert isinstance(client.error, EventNotYielded)
 
@@ -119,8 +119,8 @@ async def test_what_was_handed_over_is_not_told(caplog: pytest.LogCaptureFixture
             yield turn.ask("Which?")
 
     for handler in (generator, coroutine, plain, Both):
-        await rehearse(agent(handler))
-        await rehearse(agent(handler, reply=True))
+        await run_handler(agent(handler))
+        await run_handler(agent(handler, reply=True))
     assert caplog.records == []
 
 
@@ -133,7 +133,7 @@ async def test_a_handler_that_raised_is_told_for_that_alone(
             raise ValueError("why")
         return event
 
-    told = await rehearse(agent(raising))
+    told = await run_handler(agent(raising))
     assert isinstance(told.error, ValueError)
     assert [record.levelname for record in caplog.records] == ["ERROR"]
 

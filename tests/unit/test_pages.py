@@ -27,10 +27,11 @@ from typing import Any
 import httpx
 import pytest
 
-from dragoman import App, outfit, settings
+from dragoman import App
 from dragoman.cli import _parser
-from dragoman.security.jwk import Key
-from dragoman.security.signature import secret
+from dragoman.security.jwk import CardKey
+from dragoman.server import settings, wiring
+from dragoman.webhooks.signature import secret
 from tests.serving import serving
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -158,7 +159,7 @@ def test_python_names_what_it_uses(block: Block) -> None:
 def test_python_runs(block: Block, here: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "booking", booking(block.page.name))
     if "pub.pem" in block.text:
-        (here / "pub.pem").write_bytes(Key.generate().made.as_pem(private=False))
+        (here / "pub.pem").write_bytes(CardKey.generate().made.as_pem(private=False))
     code = compiled(block, re.sub(r"https://agent\.example|http://127.0.0.1:8000", url, block.text))
     names: dict[str, Any] = {"__name__": "pasted"}
     if code.co_flags & inspect.CO_COROUTINE:
@@ -298,7 +299,7 @@ def test_what_curl_asks_for_is_answered(block: Block, url: str, tmp_path: Path) 
 @each("toml")
 def test_settings_are_understood(block: Block, here: Path) -> None:
     (here / "dragoman.toml").write_text(block.text)
-    found = settings.load(environ={}, checks=outfit.CHECKS)
+    found = settings.load(environ={}, checks=wiring.CHECKS)
     assert found != settings.Settings()
     if found.auth:
-        assert outfit.gate(outfit.auth(found.auth), found)
+        assert wiring.gate(wiring.auth(found.auth), found)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dragoman.lifecycle import fold
-from dragoman.reader import Past
-from dragoman.store import Store
+from dragoman.model.lifecycle import fold
+from dragoman.server.reader import History
+from dragoman.stores.store import Store
 from tests.unit.stores import SCOPE, C, W, accept, artifact, claim, log, say, status, write
 
 
@@ -33,12 +33,12 @@ async def test_a_task_at_every_place_of_its_log(store: Store) -> None:
     await write(store, held, status("t", W), artifact("t", "a"), artifact("t", "b", append=True))
     await say(store, held, W, C)
     entries = await log(store)
-    through = Past(store, SCOPE, "t")
+    through = History(store, SCOPE, "t")
     for number in range(1, len(entries) + 1):
         meant = fold(None, (entry.event for entry in entries[:number]))  # type: ignore[misc]
         assert await through.at(number) == meant
-        assert await Past(store, SCOPE, "t").at(number) == meant
-    assert await Past(store, SCOPE, "nothing").at(1) is None
+        assert await History(store, SCOPE, "t").at(number) == meant
+    assert await History(store, SCOPE, "nothing").at(1) is None
 
 
 async def test_who_keeps_up_with_a_log_does_not_read_it_again_and_again(store: Store) -> None:
@@ -47,6 +47,6 @@ async def test_who_keeps_up_with_a_log_does_not_read_it_again_and_again(store: S
     counting: Any = Counting(store)
     for _ in range(20):
         head = await say(store, held, W)
-        found = await Past(counting, SCOPE, "t").at(head.last)
+        found = await History(counting, SCOPE, "t").at(head.last)
         assert found is not None and found.status.state is W
     assert counting.entries == 0

@@ -15,14 +15,14 @@ from typing import Any
 import asyncpg
 import pytest
 
-from dragoman.caller import Caller, Scope
-from dragoman.events import CancelRequested, Entry
-from dragoman.store import Query, Receipt
-from dragoman.stores.clerk import Choice
+from dragoman.model.caller import Caller, Scope
+from dragoman.model.events import CancelRequested, Entry
+from dragoman.model.types import TaskState
+from dragoman.stores.admin import Choice
 from dragoman.stores.postgres import PostgresStore
-from dragoman.stores.postgres.clerk import latest
-from dragoman.stores.postgres.link import Link
-from dragoman.types import TaskState
+from dragoman.stores.postgres.admin import latest
+from dragoman.stores.postgres.pool import Pool
+from dragoman.stores.store import Query, Receipt
 from tests.filling import fill
 from tests.unit.stores import AT, W, accept, artifact, database, hook, status
 
@@ -176,8 +176,8 @@ async def test_every_statement_uses_an_index(
     store: PostgresStore, filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = Seen()
-    lend = Link.connection
-    monkeypatch.setattr(Link, "connection", lambda link: Watch(lend(link), seen))
+    lend = Pool.connection
+    monkeypatch.setattr(Pool, "connection", lambda link: Watch(lend(link), seen))
     monkeypatch.setattr(store._writer, "_hold", Watch(store._writer._hold, seen))
     await everything(store)
     monkeypatch.undo()

@@ -9,8 +9,8 @@ import pytest
 
 from dragoman import Agent, App, Turn
 from dragoman.client import Client
+from dragoman.model.types import TaskState
 from dragoman.stores.postgres import PostgresStore
-from dragoman.types import TaskState
 from tests.services import Bouncer, Missing, Postgres
 from tests.unit.stores import C, accept, claim, say, task
 

@@ -12,14 +12,14 @@ from typing import Any
 import asyncpg
 import pytest
 
-from dragoman.caller import Scope
-from dragoman.errors import A2AError, Unavailable
-from dragoman.events import Entry
-from dragoman.lifecycle import IllegalEvent
-from dragoman.store import Claim, Draft, Receipt, Stale
+from dragoman.model.caller import Scope
+from dragoman.model.errors import A2AError, Unavailable
+from dragoman.model.events import Entry
+from dragoman.model.lifecycle import IllegalEvent
+from dragoman.model.types import TaskState
 from dragoman.stores.postgres import PostgresStore
-from dragoman.stores.postgres.link import IDLE, Hold
-from dragoman.types import TaskState
+from dragoman.stores.postgres.pool import IDLE, Hold
+from dragoman.stores.store import Claim, Draft, Receipt, Stale
 from tests.faults.cluster import history
 from tests.faults.crash import checker
 from tests.unit.stores import (
@@ -595,5 +595,5 @@ async def test_two_stores_agree_whatever_comes(
         cursors = [cursor for _, cursor in sorted(places)]
         assert cursors == sorted(cursors), (name, places)
         assert cursors[-1] == found[name.split("/")[0]].last
-    assert not [entry for store in pair for entry in store._ledger._touched]
+    assert not [entry for store in pair for entry in store._transaction._touched]
     assert play.deeds["stale"] and play.deeds["revoked"] and play.deeds["canceled"], play.deeds

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.caller import Caller
 from dragoman.dialects import protojson, v1_0
-from dragoman.errors import InvalidParams, ParseError
-from dragoman.events import CancelRequested, Entry, Received, Reply
-from dragoman.types import (
+from dragoman.model.caller import Caller
+from dragoman.model.errors import InvalidParams, ParseError
+from dragoman.model.events import CancelRequested, Entry, Received, Reply
+from dragoman.model.types import (
     ENUM_NUMBERS,
     AgentCapabilities,
     AgentCard,
@@ -43,14 +43,14 @@ from dragoman.types import (
     TaskState,
     TaskStatus,
     TaskStatusUpdateEvent,
-    Wire,
+    WireStruct,
 )
 from tests.unit import wire
 
 MESSAGE = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]}
 
 
-def read(kind: type[Wire], document: Any) -> Any:
+def read(kind: type[WireStruct], document: Any) -> Any:
     """A document as a value."""
     return v1_0.decode(kind, json.dumps(document).encode())
 
@@ -118,7 +118,7 @@ def test_one_snake_case_name_in_an_otherwise_strict_request() -> None:
 @pytest.mark.parametrize("kind", wire.KINDS, ids=lambda kind: kind.__name__)
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
-def test_snake_case_names_everywhere(kind: type[Wire], data: st.DataObject) -> None:
+def test_snake_case_names_everywhere(kind: type[WireStruct], data: st.DataObject) -> None:
     value = data.draw(wire.values(kind))
     assert read(kind, liberal(value, kind, names=True)) == value
 
@@ -389,7 +389,7 @@ def test_unknown_fields_are_ignored_at_every_level() -> None:
 @pytest.mark.parametrize("kind", wire.KINDS, ids=lambda kind: kind.__name__)
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
-def test_unknown_fields_are_ignored_everywhere(kind: type[Wire], data: st.DataObject) -> None:
+def test_unknown_fields_are_ignored_everywhere(kind: type[WireStruct], data: st.DataObject) -> None:
     value = data.draw(wire.values(kind))
     assert read(kind, liberal(value, kind, unknown=True)) == value
 
@@ -400,7 +400,7 @@ def test_unknown_fields_are_ignored_everywhere(kind: type[Wire], data: st.DataOb
 @pytest.mark.parametrize("kind", wire.KINDS, ids=lambda kind: kind.__name__)
 @settings(max_examples=10, deadline=None)
 @given(data=st.data())
-def test_all_liberties_at_once(kind: type[Wire], data: st.DataObject) -> None:
+def test_all_liberties_at_once(kind: type[WireStruct], data: st.DataObject) -> None:
     value = data.draw(wire.values(kind))
     document = liberal(
         value, kind, names=True, enums=True, codes=True, nulls=True, integers=True, unknown=True
@@ -419,7 +419,7 @@ def liberal(value: Any, kind: Any, **liberties: bool) -> Any:
         return [liberal(item, get_args(kind)[0], **liberties) for item in value]
     if get_origin(kind) is dict:
         return {key: liberal(item, get_args(kind)[1], **liberties) for key, item in value.items()}
-    if isinstance(value, Wire):
+    if isinstance(value, WireStruct):
         return _struct(value, **liberties)
     if isinstance(value, Enum):
         numbers = {member: number for number, member in ENUM_NUMBERS[type(value)].items()}
@@ -433,7 +433,7 @@ def liberal(value: Any, kind: Any, **liberties: bool) -> Any:
     return value
 
 
-def _struct(value: Wire, **liberties: bool) -> dict[str, Any]:
+def _struct(value: WireStruct, **liberties: bool) -> dict[str, Any]:
     found: dict[str, Any] = {"unknownField": {"a": [1, None]}} if liberties.get("unknown") else {}
     for item in msgspec.structs.fields(type(value)):
         name = item.name if liberties.get("names") else item.encode_name
@@ -510,7 +510,7 @@ def test_numbers_of_any_size_are_data() -> None:
 # ---- errors name the field -----------------------------------------------------------------
 
 
-def fault(kind: type[Wire], document: Any) -> tuple[str, str]:
+def fault(kind: type[WireStruct], document: Any) -> tuple[str, str]:
     """The field and description of the violation that reading ends with."""
     with pytest.raises(InvalidParams) as caught:
         read(kind, document)
@@ -642,7 +642,7 @@ ONE_CONTENT = "a part holds exactly one of text, raw, url, data"
     ],
 )
 def test_an_error_names_the_field(
-    kind: type[Wire], document: Any, field: str, text: str | None
+    kind: type[WireStruct], document: Any, field: str, text: str | None
 ) -> None:
     found = fault(kind, document)
     assert found[0] == field
@@ -800,7 +800,7 @@ STATUS = TaskStatus(state=TaskState.INPUT_REQUIRED, timestamp="2026-01-31T12:00:
         ),
     ],
 )
-def test_the_exact_form(value: Wire, text: str) -> None:
+def test_the_exact_form(value: WireStruct, text: str) -> None:
     assert v1_0.encode(value).decode() == text
     assert v1_0.decode(type(value), text.encode()) == value
 

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from dragoman import Agent, Caller, Request, Turn, clock, push
-from dragoman.push import LONGEST, Failure, _verdict, delivery
-from dragoman.receiver import Notification, Receiver
-from dragoman.security import signature
-from dragoman.security.egress import Answer, Egress
-from dragoman.types import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from dragoman import Agent, Caller, Request, Turn
+from dragoman.model import clock
+from dragoman.model.types import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from dragoman.security.egress import Egress, EgressResponse
+from dragoman.webhooks import delivery as webhooks
+from dragoman.webhooks import signature
+from dragoman.webhooks.delivery import LONGEST, Failure, _verdict, delivery
+from dragoman.webhooks.receiver import Notification, Receiver
 from tests.receiving import Inbox, pushing, receiving
 from tests.serving import serving
 
@@ -36,7 +38,7 @@ def words(inbox: Inbox) -> list[str]:
 # ---- what arrives --------------------------------------------------------------------------
 
 
-@pytest.mark.clause("push.payload", "push.at-least-once", "push.with-send")
+@pytest.mark.clause("delivery.payload", "delivery.at-least-once", "delivery.with-send")
 async def test_every_event_in_order_and_once(kept: str) -> None:
     async with receiving() as inbox, pushing(store=kept) as sender:
         task = await sender.send(" ".join(f"w{number}" for number in range(150)), inbox.url)
@@ -52,7 +54,7 @@ async def test_every_event_in_order_and_once(kept: str) -> None:
     assert inbox.most == 1, "one after the other"
 
 
-@pytest.mark.clause("push.payload")
+@pytest.mark.clause("delivery.payload")
 async def test_a_task_that_came_by_rpc_is_told_in_the_same_form() -> None:
     async with receiving() as inbox, pushing() as sender:
         message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "a"}]}
@@ -120,7 +122,7 @@ async def test_a_webhook_that_is_created_later_is_told_what_comes_after_it() -> 
 # ---- headers -------------------------------------------------------------------------------
 
 
-@pytest.mark.clause("push.credentials")
+@pytest.mark.clause("delivery.credentials")
 async def test_headers() -> None:
     before = int(time.time())
     async with receiving() as inbox, pushing() as sender:
@@ -209,7 +211,7 @@ async def test_a_receiver_that_fails_is_told_again_and_one_that_did_not_is_not()
 # ---- trying again --------------------------------------------------------------------------
 
 
-@pytest.mark.clause("push.retry")
+@pytest.mark.clause("delivery.retry")
 async def test_what_fails_is_tried_again_under_the_same_id(kept: str) -> None:
     async with receiving(500, 404, 200, 302) as inbox, pushing(store=kept) as sender:
         task = await sender.send("a b", inbox.url)
@@ -287,7 +289,7 @@ async def test_the_receiver_may_ask_for_more_time() -> None:
     ],
 )
 def test_verdicts(status: int, wish: str, expected: Failure | None) -> None:
-    assert _verdict(Answer(status, {"retry-after": wish}, b"")) == expected
+    assert _verdict(EgressResponse(status, {"retry-after": wish}, b"")) == expected
 
 
 # ---- side by side --------------------------------------------------------------------------
@@ -442,7 +444,7 @@ async def test_whole_tasks_are_bounded_in_bytes(kept: str) -> None:
     sizes = [len(post.body) for post in posts]
     assert posts[-1].event["status"]["state"] == "completed"
     assert len(posts[-1].event["history"]) == 2001
-    assert sum(sizes) < took * push.RATE + sizes[-1] + push.SMALL
+    assert sum(sizes) < took * webhooks.RATE + sizes[-1] + webhooks.SMALL
     told = [len(post.event["history"]) for post in posts]
     assert told == sorted(told), "in order"
     assert len({post.id for post in posts}) == len(posts)
@@ -507,7 +509,7 @@ async def test_a_line_that_waits_in_vain_for_its_host_has_not_failed() -> None:
 # ---- when no more --------------------------------------------------------------------------
 
 
-@pytest.mark.clause("push.delete")
+@pytest.mark.clause("delivery.delete")
 async def test_a_deleted_webhook_gets_nothing_more(kept: str) -> None:
     """Its host has one place: what comes after has waited for its last delivery to end."""
     async with receiving() as inbox, pushing(store=kept, push_per_host=1) as sender:

@@ -22,22 +22,11 @@ from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.routing import Mount
 
-from dragoman import receiver as module
 from dragoman.dialects import v1_0
 from dragoman.dialects.v0_3 import rpc
-from dragoman.errors import A2AError, InvalidParams, ParseError, TaskNotFound
-from dragoman.events import Reply
-from dragoman.receiver import (
-    BadSignature,
-    MissingSignature,
-    Notification,
-    Receiver,
-    TooNew,
-    TooOld,
-    WrongToken,
-)
-from dragoman.security import signature
-from dragoman.types import (
+from dragoman.model.errors import A2AError, InvalidParams, ParseError, TaskNotFound
+from dragoman.model.events import Reply
+from dragoman.model.types import (
     Artifact,
     Message,
     Part,
@@ -48,6 +37,17 @@ from dragoman.types import (
     TaskState,
     TaskStatus,
     TaskStatusUpdateEvent,
+)
+from dragoman.webhooks import receiver as module
+from dragoman.webhooks import signature
+from dragoman.webhooks.receiver import (
+    BadSignature,
+    MissingSignature,
+    Notification,
+    Receiver,
+    TooNew,
+    TooOld,
+    WrongToken,
 )
 from tests.serving import serving
 from tests.unit import wire

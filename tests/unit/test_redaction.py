@@ -15,11 +15,12 @@ import httpx
 import pytest
 from a2a.types import a2a_pb2, a2a_pb2_grpc
 
-from dragoman import App, Caller, Request, telemetry
-from dragoman.errors import Forbidden, Unauthenticated
-from dragoman.security import seal
-from dragoman.settings import Settings
-from dragoman.telemetry import MASK, SHOWN, Json, Redaction, Text, logger, redacted
+from dragoman import App, Caller, Request
+from dragoman.model.errors import Forbidden, Unauthenticated
+from dragoman.security import encryption
+from dragoman.server.settings import Settings
+from dragoman.telemetry import logs
+from dragoman.telemetry.logs import MASK, SHOWN, Json, Redaction, Text, logger, redacted
 from tests.receiving import receiving, talker
 from tests.serving import serving
 
@@ -46,8 +47,8 @@ def log() -> Iterator[io.StringIO]:
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test registers is not known to the next."""
-    monkeypatch.setattr(telemetry, "_known", set())
-    monkeypatch.setattr(telemetry, "_secrets", None)
+    monkeypatch.setattr(logs, "_known", set())
+    monkeypatch.setattr(logs, "_secrets", None)
 
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJlLXgtcXdlcnR5"
@@ -101,7 +102,7 @@ def test_other_words_stay(text: str) -> None:
 
 
 def test_what_is_registered(log: io.StringIO) -> None:
-    telemetry.secret("hunter2-hunter2", "abc", "")
+    logs.secret("hunter2-hunter2", "abc", "")
     logger.info("it is %s, abc", "hunter2-hunter2", extra={"more": ["hunter2-hunter2"]})
     assert "hunter2" not in log.getvalue()
     assert "abc" in log.getvalue(), "too short to be told from words"
@@ -222,7 +223,7 @@ def identify(request: Request) -> Caller:
 
 
 async def test_a_canary_in_every_secret(tmp_path: Path, log: io.StringIO) -> None:
-    key = seal.key()
+    key = encryption.key()
     async with receiving(500) as inbox:
         app = App(
             talker(),
@@ -291,9 +292,9 @@ def audited() -> Iterator[list[dict[str, Any]]]:
             found.append(json.loads(record.getMessage()))
 
     handler = Lines()
-    telemetry.auditor.addHandler(handler)
+    logs.auditor.addHandler(handler)
     yield found
-    telemetry.auditor.removeHandler(handler)
+    logs.auditor.removeHandler(handler)
 
 
 def guarded(**settings: Any) -> App:
@@ -416,7 +417,7 @@ async def test_nothing_by_default(audited: list[dict[str, Any]]) -> None:
 
 
 def test_a_line_cannot_be_forged(audited: list[dict[str, Any]]) -> None:
-    telemetry.audit("x", who='a"}\n{"event": "y', result="Bearer abc123def")
+    logs.audit("x", who='a"}\n{"event": "y', result="Bearer abc123def")
     (line,) = audited
     assert line["who"] == 'a"}\n{"event": "y'
     assert line["result"] == f"Bearer {MASK}"

@@ -16,14 +16,14 @@ import pydantic
 import pytest
 
 from dragoman import Agent, Artifact, Message, Part, Role, TaskState, Turn
-from dragoman.errors import InvalidAgentResponse
-from dragoman.testing import Rehearsal, rehearse
-from dragoman.types import (
+from dragoman.model.errors import InvalidAgentResponse
+from dragoman.model.types import (
     Task,
     TaskArtifactUpdateEvent,
     TaskStatus,
     TaskStatusUpdateEvent,
 )
+from dragoman.testing import HandlerRun, run_handler
 
 
 @dataclass
@@ -124,10 +124,10 @@ def agent_of(target: Any, **options: Any) -> Agent:
     return agent
 
 
-async def run(target: Any, *values: Any, reply: bool | None = None, **options: Any) -> Rehearsal:
+async def run(target: Any, *values: Any, reply: bool | None = None, **options: Any) -> HandlerRun:
     """What a handler does with messages; it must come to an end."""
     async with asyncio.timeout(10):
-        return await rehearse(agent_of(target, reply=reply), *values, **options)
+        return await run_handler(agent_of(target, reply=reply), *values, **options)
 
 
 def returning(value: Any) -> Callable[[Turn], Any]:
@@ -181,19 +181,19 @@ def emitting(*values: Any) -> Callable[[Turn], Any]:
 WAYS = [yielding, yielding_plainly, emitting]
 
 
-def parts(found: Rehearsal) -> list[list[Part]]:
+def parts(found: HandlerRun) -> list[list[Part]]:
     """The parts of each artifact."""
     return [list(artifact.parts) for artifact in task(found).artifacts]
 
 
-def task(found: Rehearsal) -> Task:
+def task(found: HandlerRun) -> Task:
     """The task that there is."""
     assert found.task is not None
     # what a client would get is what the protocol allows
     return msgspec.json.decode(msgspec.json.encode(found.task), type=Task)
 
 
-def told(found: Rehearsal) -> list[str]:
+def told(found: HandlerRun) -> list[str]:
     """The text of every status that had one."""
     return [
         event.status.message.text
@@ -495,14 +495,14 @@ FORBIDDEN: dict[str, Callable[[], Any]] = {
 """What can be written as JSON, and is against the protocol."""
 
 
-def refused(found: Rehearsal) -> None:
+def refused(found: HandlerRun) -> None:
     """The task has failed, and says that it was the agent's answer."""
     assert found.state is TaskState.FAILED
     assert reason(found).startswith(f"{InvalidAgentResponse.text}: ")
     assert "secret" not in reason(found)
 
 
-def reason(found: Rehearsal) -> str:
+def reason(found: HandlerRun) -> str:
     """What the last status says."""
     said = task(found).status.message
     return said.text if said else ""

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.security import seal
-from dragoman.security.seal import Seal, Unsealable
+from dragoman.security import encryption
+from dragoman.security.encryption import Seal, Unsealable
 
 ABOUT = "task-1/webhook-1"
-OLD, NEW = seal.key(), seal.key()
+OLD, NEW = encryption.key(), encryption.key()
 TEXT = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(
     ["sealed:", "sealed:v0:x", "sealed:v1:", "sealed:v1:00000000:AAAA", "sealed:v9:x"]
 )

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from dragoman.errors import Unavailable
-from dragoman.security.seal import Seal, key
+from dragoman.model.errors import Unavailable
+from dragoman.model.types import AuthenticationInfo
+from dragoman.security.encryption import Seal, key
 from dragoman.stores.sqlite import SqliteStore
-from dragoman.types import AuthenticationInfo
 from tests.unit.stores import (
     LONG,
     SCOPE,
@@ -146,8 +146,8 @@ async def test_a_sealed_secret_is_of_its_webhook(tmp_path: Path) -> None:
     for held in await store.claim(["agent"], "w", LONG, 2):
         await say(store, held, I)
 
-    def move(ledger: Any) -> None:
-        ledger.db.execute(
+    def move(transaction: Any) -> None:
+        transaction.db.execute(
             "UPDATE line SET webhook = CAST(replace(replace((SELECT CAST(webhook AS TEXT) "
             "FROM line WHERE task = 1), '/x.', '/thief.'), '\"a\"', '\"b\"') AS BLOB) "
             "WHERE task = 2"

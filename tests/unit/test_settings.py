@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman import settings
-from dragoman.settings import DESCRIPTIONS, Settings, SettingsError, load
+from dragoman.server import settings
+from dragoman.server.settings import DESCRIPTIONS, Settings, SettingsError, load
 from dragoman.stores.postgres import PostgresStore
 from dragoman.stores.sqlite import SqliteStore
 

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Sequence
 import asyncpg
 import pytest
 
-from dragoman.store import Claim, Draft
 from dragoman.stores.postgres import PostgresStore
-from dragoman.stores.postgres.view import Gather
+from dragoman.stores.postgres.queries import Gather
+from dragoman.stores.store import Claim, Draft
 from tests.unit.stores import SCOPE, C, accept, claim, database, received, say
 
 

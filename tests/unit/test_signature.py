@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.security import signature
-from dragoman.security.signature import MOST, Key, sign, verify
+from dragoman.webhooks import signature
+from dragoman.webhooks.signature import MOST, SigningKey, sign, verify
 
 ID, AT, BODY = "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}'
 # from the test suites of github.com/standard-webhooks/standard-webhooks
@@ -39,20 +39,20 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("text", "expected"), VECTORS.items())
 def test_the_answers_of_the_reference_libraries(text: str, expected: str) -> None:
-    key = Key.parse(text)
+    key = SigningKey.parse(text)
     assert sign([key], ID, AT, BODY) == expected
     assert verify([key], ID, AT, expected, BODY)
 
 
 def test_a_public_key_verifies_what_its_private_key_signed() -> None:
     (text,) = (text for text in VECTORS if text.startswith("whsk_"))
-    public = Key.parse(text).public()
+    public = SigningKey.parse(text).public()
     assert public.text.startswith("whpk_")
-    assert verify([Key.parse(public.text)], ID, AT, VECTORS[text], BODY)
+    assert verify([SigningKey.parse(public.text)], ID, AT, VECTORS[text], BODY)
 
 
 def test_all_keys_sign_and_any_verifies() -> None:
-    keys = [Key.parse(text) for text in VECTORS]
+    keys = [SigningKey.parse(text) for text in VECTORS]
     header = sign(keys, ID, AT, BODY)
     assert header == " ".join(VECTORS.values())
     for key in keys:
@@ -65,20 +65,20 @@ def test_all_keys_sign_and_any_verifies() -> None:
 def test_a_signature_among_others() -> None:
     for text, right in VECTORS.items():
         header = f"{OTHER} v2,{right[4:]} nonsense v1 v1, v1a, v1,= ,,, v1,é {right} {OTHER}"
-        assert verify([Key.parse(text)], ID, AT, header, BODY)
+        assert verify([SigningKey.parse(text)], ID, AT, header, BODY)
 
 
 def test_a_signature_counts_only_under_its_own_scheme() -> None:
     for text, right in VECTORS.items():
         scheme, _, bare = right.partition(",")
         for wrong in {"v1", "v1a", "v2", "", "V1"} - {scheme}:
-            assert not verify([Key.parse(text)], ID, AT, f"{wrong},{bare}", BODY)
-        assert not verify([Key.parse(text)], ID, AT, bare, BODY)
+            assert not verify([SigningKey.parse(text)], ID, AT, f"{wrong},{bare}", BODY)
+        assert not verify([SigningKey.parse(text)], ID, AT, bare, BODY)
 
 
 def test_only_so_many_signatures_cost_a_hash() -> None:
     for text, right in VECTORS.items():
-        scheme, key = right.partition(",")[0], Key.parse(text)
+        scheme, key = right.partition(",")[0], SigningKey.parse(text)
         wrong = f"{scheme},{b64(bytes(signature.LENGTHS[scheme]))} "
         assert verify([key], ID, AT, wrong * (MOST - 1) + right, BODY)
         assert not verify([key], ID, AT, wrong * MOST + right, BODY)
@@ -89,7 +89,7 @@ def test_only_so_many_signatures_cost_a_hash() -> None:
 
 @pytest.mark.parametrize("text", VECTORS)
 def test_everything_is_signed(text: str) -> None:
-    key, header = Key.parse(text), VECTORS[text]
+    key, header = SigningKey.parse(text), VECTORS[text]
     assert not verify([key], ID + "x", AT, header, BODY)
     assert not verify([key], ID, AT + 1, header, BODY)
     assert not verify([key], ID, AT, header, BODY + b" ")
@@ -106,7 +106,7 @@ def test_everything_is_signed(text: str) -> None:
     change=st.binary(min_size=1),
 )
 def test_what_is_signed_verifies_and_nothing_else(
-    keys: list[Key], id: str, timestamp: int, body: bytes, change: bytes
+    keys: list[SigningKey], id: str, timestamp: int, body: bytes, change: bytes
 ) -> None:
     header = sign(keys, id, timestamp, body)
     assert verify(keys, id, timestamp, header, body)
@@ -116,7 +116,7 @@ def test_what_is_signed_verifies_and_nothing_else(
 
 @given(header=st.text(), id=st.text())
 def test_no_header_is_too_odd(header: str, id: str) -> None:
-    assert not verify([Key.parse(text) for text in VECTORS], id, AT, header, BODY)
+    assert not verify([SigningKey.parse(text) for text in VECTORS], id, AT, header, BODY)
 
 
 @pytest.mark.parametrize("id", ["", "a.b", "a b", "a\n", "é", "x" * 9 + "\x7f"])
@@ -136,16 +136,16 @@ def test_who_cannot_sign() -> None:
 
 
 @pytest.mark.parametrize("make", [signature.secret, signature.private])
-def test_new_keys(make: type[Key]) -> None:
+def test_new_keys(make: type[SigningKey]) -> None:
     key = make()
-    assert Key.parse(key.text) == key
-    assert Key.parse(f" {key.text.rstrip('=')}\n") == key  # as people copy them
+    assert SigningKey.parse(key.text) == key
+    assert SigningKey.parse(f" {key.text.rstrip('=')}\n") == key  # as people copy them
     assert make() != key
 
 
 @pytest.mark.parametrize("size", [24, 32, 64])
 def test_lengths_of_a_secret(size: int) -> None:
-    assert Key.parse("whsec_" + b64(bytes(size))).raw == bytes(size)
+    assert SigningKey.parse("whsec_" + b64(bytes(size))).raw == bytes(size)
 
 
 @pytest.mark.parametrize(
@@ -166,14 +166,14 @@ def test_lengths_of_a_secret(size: int) -> None:
 )
 def test_bad_keys_are_named_but_not_shown(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason) as caught:
-        Key.parse(text)
+        SigningKey.parse(text)
     tail = text.partition("_")[2]
     assert len(tail) < 5 or tail[:8] not in str(caught.value)
 
 
 def test_a_private_key_with_its_public_half_behind_it() -> None:
     key = signature.private()
-    assert Key.parse("whsk_" + b64(key.raw + key.public().raw)) == key
+    assert SigningKey.parse("whsk_" + b64(key.raw + key.public().raw)) == key
 
 
 def test_a_secret_has_no_public_half() -> None:
@@ -200,12 +200,12 @@ def test_no_secret_is_shown() -> None:
 def test_without_the_extra_the_error_says_what_to_install() -> None:
     for text in (f"whsk_{b64(bytes(32))}", f"whsk_{b64(bytes(64))}", f"whpk_{b64(bytes(32))}"):
         with pytest.raises(ImportError, match=r"pip install 'dragoman\[crypto\]'"):
-            Key.parse(text)
+            SigningKey.parse(text)
     with pytest.raises(ImportError, match="crypto"):
         signature.private()
 
 
 @pytest.mark.usefixtures("bare")
 def test_secrets_need_no_extra() -> None:
-    key = Key.parse(signature.secret().text)
+    key = SigningKey.parse(signature.secret().text)
     assert verify([key], ID, AT, sign([key], ID, AT, BODY), BODY)

@@ -17,13 +17,13 @@ from msgspec import to_builtins
 
 from dragoman.dialects.v0_3.card import merged
 from dragoman.dialects.v1_0 import decode, encode
+from dragoman.model.types import AgentCard
 from dragoman.security import canonical as forms
 from dragoman.security import signing
 from dragoman.security.canonical import canonical
-from dragoman.security.egress import Refused
-from dragoman.security.jwk import Key, key_set
+from dragoman.security.egress import EgressRefused
+from dragoman.security.jwk import CardKey, key_set
 from dragoman.security.signing import Trust, Unverified, sign, signed, verify
-from dragoman.types import AgentCard
 
 CARD: dict[str, Any] = {
     "name": "Grüße €",
@@ -86,7 +86,7 @@ def forged(**changes: Any) -> dict[str, Any]:
     """A card whose signature is right in all but its header, which the signer chose."""
     protected = header(**changes)
     content = signing._input(protected, canonical(CARD))
-    signature = Key.load(private()).sign(content)
+    signature = CardKey.load(private()).sign(content)
     return with_signature({"protected": protected, "signature": signing._encode(signature)})
 
 
@@ -270,7 +270,7 @@ def test_a_key_that_is_kept_elsewhere(der: bool) -> None:
     from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
     def kms(content: bytes) -> bytes:
-        raw = Key.load(private()).sign(content)
+        raw = CardKey.load(private()).sign(content)
         numbers = (int.from_bytes(raw[:32], "big"), int.from_bytes(raw[32:], "big"))
         return encode_dss_signature(*numbers) if der else raw
 
@@ -338,7 +338,7 @@ def test_keys_that_cannot_sign(source: Any, why: str) -> None:
 @pytest.mark.filterwarnings("ignore:Key size")
 def test_small_keys_are_refused() -> None:
     with pytest.raises(ValueError, match="at least 2048 bits"):
-        Key.load(jwk.RSAKey.generate_key(1024).as_pem(private=True))
+        CardKey.load(jwk.RSAKey.generate_key(1024).as_pem(private=True))
 
 
 # ---- verifying -----------------------------------------------------------------------------
@@ -467,7 +467,7 @@ def test_documents_without_bounds() -> None:
 
 
 def test_a_merged_document() -> None:
-    card = signed(decode(AgentCard, encode(CARD)), [Key.load(private(), kid="k")])
+    card = signed(decode(AgentCard, encode(CARD)), [CardKey.load(private(), kid="k")])
     document = merged(card)
     found = verify(document, {"k": public()})
     assert found.form == "1.0"
@@ -499,7 +499,7 @@ class Web:
     async def fetch(self, url: str) -> AsyncIterator[bytes]:
         self.asked.append(url)
         if "refused" in url:
-            raise Refused("the address is not public (loopback)")
+            raise EgressRefused("the address is not public (loopback)")
         yield self.page
 
 
@@ -606,7 +606,7 @@ def test_the_reference_verifies_ours(alg: str) -> None:
     check = theirs.create_signature_verifier(lambda *_: public(kind), [alg])
     good = with_signature(sign(CARD, private(kind), kid="k", alg=alg, heirs=["x"]))
     check(reference(good))
-    card = signed(decode(AgentCard, encode(CARD)), [Key.load(private(kind), alg=alg)])
+    card = signed(decode(AgentCard, encode(CARD)), [CardKey.load(private(kind), alg=alg)])
     check(reference(merged(card)))
     with pytest.raises(theirs.InvalidSignaturesError):
         check(reference(good | {"name": "x"}))

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from dragoman.caller import Caller, Scope
-from dragoman.errors import Unavailable
-from dragoman.events import Entry, Received
-from dragoman.store import Draft
-from dragoman.stores.recent import ROOM
+from dragoman.model.caller import Caller, Scope
+from dragoman.model.errors import Unavailable
+from dragoman.model.events import Entry, Received
+from dragoman.model.types import Message, Part, Role, TaskState
+from dragoman.stores.cache import ROOM
 from dragoman.stores.sqlite import SqliteStore, schema
 from dragoman.stores.sqlite.driver import STANDARD, Driver
 from dragoman.stores.sqlite.schema import Unusable
-from dragoman.types import Message, Part, Role, TaskState
+from dragoman.stores.store import Draft
 from tests.unit.stores import SCOPE, accept, artifact, claim, followed, status
 
 
@@ -169,7 +169,7 @@ async def test_what_is_remembered_is_bounded_by_what_it_weighs(tmp_path: Path) -
     )
     from msgspec.structs import replace
 
-    from dragoman.store import Draft
+    from dragoman.stores.store import Draft
 
     for number in range(60):
         message = replace(big, task_id=f"t{number}")

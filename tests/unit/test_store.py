@@ -11,11 +11,25 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dragoman.caller import Scope
-from dragoman.errors import LimitExceeded, TaskNotCancelable, TaskNotFound, UnsupportedOperation
-from dragoman.events import CancelRequested, Received
-from dragoman.lifecycle import fold
-from dragoman.store import (
+from dragoman.model.caller import Scope
+from dragoman.model.errors import (
+    LimitExceeded,
+    TaskNotCancelable,
+    TaskNotFound,
+    UnsupportedOperation,
+)
+from dragoman.model.events import CancelRequested, Received
+from dragoman.model.lifecycle import fold
+from dragoman.model.types import (
+    Part,
+    TaskPushNotificationConfig,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+from dragoman.stores.memory import MemoryStore
+from dragoman.stores.postgres import PostgresStore
+from dragoman.stores.store import (
     PAGE_BYTES,
     Claim,
     Conflict,
@@ -26,15 +40,6 @@ from dragoman.store import (
     Stale,
     Store,
     Webhook,
-)
-from dragoman.stores.memory import MemoryStore
-from dragoman.stores.postgres import PostgresStore
-from dragoman.types import (
-    Part,
-    TaskPushNotificationConfig,
-    TaskState,
-    TaskStatus,
-    TaskStatusUpdateEvent,
 )
 from tests.unit.stores import (
     AT,
@@ -1213,7 +1218,7 @@ async def deed(
     claims: list[Claim],
     spent: list[Claim],
 ) -> None:
-    """One step of a caller, a worker or a keeper."""
+    """One step of a caller, a worker or a maintenance."""
     names = sorted(seen)
     if kind == "new":
         name = f"t{number}"
@@ -1365,8 +1370,8 @@ async def test_the_order_of_a_busy_task_does_not_grow_without_bound() -> None:
     held = await claim(store)
     for number in range(1000):
         await store.append(held, said(held, status("t", W, stamp(number))))
-    (shelf,) = store._shelves.values()
-    assert len(shelf._order) < 100
+    (index,) = store._indexes.values()
+    assert len(index._order) < 100
     assert await pages(store, Query()) == ["t"]
 
 

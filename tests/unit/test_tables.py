@@ -10,14 +10,14 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from dragoman.caller import Scope
-from dragoman.errors import Unavailable
-from dragoman.events import Entry
-from dragoman.settings import Settings
+from dragoman.model.caller import Scope
+from dragoman.model.errors import Unavailable
+from dragoman.model.events import Entry
+from dragoman.model.types import TaskState
+from dragoman.server.settings import Settings
 from dragoman.stores import connect
 from dragoman.stores.postgres import PostgresStore, prune, schema
-from dragoman.stores.postgres.clerk import Clerk
-from dragoman.types import TaskState
+from dragoman.stores.postgres.admin import PostgresAdmin
 from tests.unit.stores import C, accept, database, followed, hook, status
 
 
@@ -231,8 +231,8 @@ async def problems(url: str) -> list[str]:
     """What `dragoman db check` finds."""
 
     def found() -> list[str]:
-        with Clerk(url) as clerk:
-            return list(clerk.audit(lambda *_: None))
+        with PostgresAdmin(url) as admin:
+            return list(admin.audit(lambda *_: None))
 
     return await asyncio.to_thread(found)
 

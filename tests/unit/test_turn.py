@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, App, Caller, Message, Part, Role, Task, TaskState, Turn
-from dragoman.caller import Call
-from dragoman.errors import InvalidAgentResponse
-from dragoman.events import Reply
-from dragoman.service import Service
-from dragoman.telemetry import logger
-from dragoman.testing import message, rehearse
-from dragoman.testing import turn as turn_of
-from dragoman.types import (
+from dragoman.model.caller import Call
+from dragoman.model.errors import InvalidAgentResponse
+from dragoman.model.events import Reply
+from dragoman.model.types import (
     AgentExtension,
     SendMessageConfiguration,
     SendMessageRequest,
     TaskArtifactUpdateEvent,
     TaskStatusUpdateEvent,
 )
+from dragoman.server.service import Service
+from dragoman.telemetry.logs import logger
+from dragoman.testing import message, run_handler
+from dragoman.testing import turn as turn_of
 
 EXTENSION = "urn:example:colors"
 
@@ -116,7 +116,7 @@ def test_files() -> None:
 
 async def test_history_has_all_messages_and_the_present_one_last() -> None:
     seen = Seen(lambda turn: turn.ask(f"after {turn.text}?"))
-    found = await rehearse(seen.agent, "one", "two")
+    found = await run_handler(seen.agent, "one", "two")
     assert [m.text for m in seen[0].history] == ["one"]
     assert [m.text for m in seen[1].history] == ["one", "after one?", "two"]
     for turn in seen:
@@ -128,7 +128,7 @@ async def test_history_has_all_messages_and_the_present_one_last() -> None:
 
 async def test_a_turn_is_not_changed_by_what_comes_after() -> None:
     seen = Seen(lambda turn: turn.ask("?"))
-    await rehearse(seen.agent, "one", "two")
+    await run_handler(seen.agent, "one", "two")
     assert [m.text for m in seen[0].history] == ["one"]
     assert seen[0].task.status.state is TaskState.SUBMITTED
 
@@ -165,15 +165,15 @@ async def test_who_asks_and_with_which_extensions() -> None:
 
 async def test_the_skill_that_was_asked_for() -> None:
     seen = Seen()
-    await rehearse(seen.agent, "x")
-    await rehearse(seen.agent, "x", skill="other")
+    await run_handler(seen.agent, "x")
+    await run_handler(seen.agent, "x", skill="other")
     assert [turn.skill for turn in seen] == ["", "other"]
 
 
 async def test_the_idempotency_key_is_that_of_the_turn() -> None:
     seen = Seen(lambda turn: turn.ask("?"))
-    one = await rehearse(seen.agent, "a", "b", "c")
-    two = await rehearse(seen.agent, "a")
+    one = await run_handler(seen.agent, "a", "b", "c")
+    two = await run_handler(seen.agent, "a")
     keys = [turn.idempotency_key for turn in seen]
     assert len(set(keys)) == 4
     assert one.task is not None
@@ -186,9 +186,9 @@ async def test_the_idempotency_key_is_that_of_the_turn() -> None:
 async def test_the_state_is_that_of_the_lifespan() -> None:
     seen = Seen()
     state = object()
-    await rehearse(seen.agent, "x", state=state)
+    await run_handler(seen.agent, "x", state=state)
     assert seen[0].state is state
-    await rehearse(seen.agent, "x")
+    await run_handler(seen.agent, "x")
     assert seen[1].state is None
 
 
@@ -398,8 +398,8 @@ async def test_ids_are_a_function_of_turn_and_ordinal() -> None:
             await turn.emit(event)
         return turn.ask("?")
 
-    await rehearse(Seen(keep).agent, "one", "two")
-    await rehearse(Seen(keep).agent, "other words", {"of": "another task"})
+    await run_handler(Seen(keep).agent, "one", "two")
+    await run_handler(Seen(keep).agent, "other words", {"of": "another task"})
     assert found[0] == found[2]
     assert found[1] == found[3]
     assert len(set(found[0] + found[1])) == 6
@@ -429,7 +429,7 @@ def test_a_turn_for_tests() -> None:
     assert turn.attempt == 1
 
 
-@pytest.mark.parametrize("make", ["turn", "rehearse"])
+@pytest.mark.parametrize("make", ["turn", "run_handler"])
 async def test_a_message_is_taken_as_it_is(make: str) -> None:
     given = Message(
         message_id="m-1",
@@ -444,7 +444,7 @@ async def test_a_message_is_taken_as_it_is(make: str) -> None:
         found = turn_of(given)
     else:
         seen = Seen()
-        await rehearse(seen.agent, given)
+        await run_handler(seen.agent, given)
         (found,) = seen
     assert found.message.message_id == "m-1"
     assert found.message.parts == given.parts

@@ -15,16 +15,16 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman import types
 from dragoman.dialects import protojson, v1_0
-from dragoman.types import ENUM_NUMBERS, Part, Role, TaskState, Wire
+from dragoman.model import types
+from dragoman.model.types import ENUM_NUMBERS, Part, Role, TaskState, WireStruct
 from tests.unit import wire
 
 MESSAGES: dict[str, Descriptor] = dict(a2a_pb2.DESCRIPTOR.message_types_by_name)
 NAMES = [kind.__name__ for kind in wire.KINDS]
 
 
-def struct(name: str) -> type[Wire]:
+def struct(name: str) -> type[WireStruct]:
     """Our struct of a message's name."""
     return getattr(types, name)
 
@@ -194,7 +194,7 @@ def test_required_fields_are_required(name: str, field: str) -> None:
     assert caught.value.violations == ((ours.encode_name, "is required"),)
 
 
-def sample(kind: type[Wire]) -> Wire:
+def sample(kind: type[WireStruct]) -> WireStruct:
     """A value with all that is required."""
     fields = {}
     for item in msgspec.structs.fields(kind):

@@ -11,12 +11,12 @@ from typing import Any
 import asyncpg
 import pytest
 
-from dragoman.caller import INDEXED, Scope, owner_key
-from dragoman.errors import A2AError, InvalidParams
-from dragoman.store import Accepted, Draft, Receipt, Store
+from dragoman.model.caller import INDEXED, Scope, owner_key
+from dragoman.model.errors import A2AError, InvalidParams
 from dragoman.stores.postgres import PostgresStore, schema
 from dragoman.stores.sqlite import SqliteStore
 from dragoman.stores.sqlite import schema as file_schema
+from dragoman.stores.store import Accepted, Draft, Receipt, Store
 from tests.unit.stores import SCOPE, accept, claim, database, head, hook, received
 
 ODD = random.Random(14)

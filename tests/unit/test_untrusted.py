@@ -15,9 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dragoman.client import Client, Secret, Withheld
-from dragoman.client.engine import origin
-from dragoman.security.untrusted import (
+from dragoman.agent.prompt_safety import (
     CLOSE,
     OPEN,
     Policy,
@@ -27,7 +25,9 @@ from dragoman.security.untrusted import (
     objection,
     sanitize,
 )
-from dragoman.types import (
+from dragoman.client import Client, CredentialsNotSent, StaticToken
+from dragoman.client.transport import origin
+from dragoman.model.types import (
     AgentCapabilities,
     AgentCard,
     AgentCardSignature,
@@ -419,7 +419,7 @@ async def work(cards: list[AgentCard], policy: Policy) -> str:
     wish = planner(words)
     assert wish not in agents, "it obeys the attacker"
     target = agents.get(wish) or next(iter(agents.values()))
-    async with Client.connect(target, auth=Secret(SECRET), attempts=1) as client:
+    async with Client.connect(target, auth=StaticToken(SECRET), attempts=1) as client:
         return (await client.send("hello")).text
 
 
@@ -439,9 +439,9 @@ async def test_an_obedient_planner_reaches_nobody_else(agent: Guarded, canary: L
     assert await work([stranger, agent.card], policy) == "robot:"
     # and where nobody asked the policy, the client still gives no secret away
     hostile = replace(agent.card, supported_interfaces=agent.card.supported_interfaces[:1])
-    async with Client.connect(agent.url, auth=Secret(SECRET), attempts=1) as client:
+    async with Client.connect(agent.url, auth=StaticToken(SECRET), attempts=1) as client:
         assert (await client.send("hello")).text == "robot:"
     agent.card = hostile
-    with pytest.raises(Withheld):
-        async with Client.connect(agent.url, auth=Secret(SECRET), attempts=1) as client:
+    with pytest.raises(CredentialsNotSent):
+        async with Client.connect(agent.url, auth=StaticToken(SECRET), attempts=1) as client:
             await client.send("hello")

@@ -12,28 +12,28 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, Caller, Settings, Task, TaskState, Turn
-from dragoman import bell as bell_module
-from dragoman.bell import Bell
+from dragoman.bells import bell as bell_module
+from dragoman.bells.bell import Bell
 from dragoman.bells.memory import MemoryBell
-from dragoman.caller import Call, Scope
-from dragoman.errors import Unavailable
-from dragoman.events import CancelRequested, Entry
-from dragoman.keeper import LOOKS_IN_TIME, Keeper
-from dragoman.reader import Closing
-from dragoman.run import Run
-from dragoman.service import Service
-from dragoman.store import Accepted, Claim, Head, Renewal, Stale
-from dragoman.stores.memory import MemoryStore
-from dragoman.telemetry import logger
-from dragoman.testing import DeafBell, message
-from dragoman.types import (
+from dragoman.model.caller import Call, Scope
+from dragoman.model.errors import Unavailable
+from dragoman.model.events import CancelRequested, Entry
+from dragoman.model.types import (
     CancelTaskRequest,
     SendMessageRequest,
     SendMessageResponse,
     TaskStatus,
     TaskStatusUpdateEvent,
 )
-from dragoman.worker import Worker
+from dragoman.server.maintenance import LOOKS_IN_TIME, Maintenance
+from dragoman.server.reader import Shutdown
+from dragoman.server.run import Run
+from dragoman.server.service import Service
+from dragoman.server.worker import Worker
+from dragoman.stores.memory import MemoryStore
+from dragoman.stores.store import Accepted, Claim, Head, Renewal, Stale
+from dragoman.telemetry.logs import logger
+from dragoman.testing import SilentBell, message
 
 AT = "2026-01-31T12:00:00.000Z"
 CALL = Call(Caller())
@@ -60,9 +60,9 @@ class World:
         self.settings = Settings(**{"watchdog": 0.0, "poll": 0.01, "cancel_grace": 5.0, **settings})
         self.store = store or MemoryStore()
         self.bell = bell or MemoryBell()
-        self.closing = Closing()
+        self.closing = Shutdown()
         self.service = Service(self.agent, self.store, self.bell, self.settings, self.closing)
-        self.keeper = Keeper(self.agents, self.store, self.bell, self.settings)
+        self.maintenance = Maintenance(self.agents, self.store, self.bell, self.settings)
         self.scope = Scope(self.agent.key)
         self.workers: list[Worker] = []
 
@@ -116,7 +116,7 @@ class World:
     async def reap(self) -> None:
         """As many looks as it takes to be sure that nobody renews: the first is never in time."""
         for _ in range(1 + LOOKS_IN_TIME):
-            await self.keeper.reap()
+            await self.maintenance.reap()
 
     async def ask_to_cancel(self, task: str, grace: float = 30.0) -> None:
         """Log the wish that the task end."""
@@ -128,11 +128,11 @@ class World:
 
     @asynccontextmanager
     async def working(self, *, keeping: bool = False) -> AsyncIterator[Worker]:
-        """A worker, and perhaps the keeper, going about their work."""
+        """A worker, and perhaps the maintenance, going about their work."""
         worker = self.worker()
         jobs = [asyncio.create_task(worker.run())]
         if keeping:
-            jobs.append(asyncio.create_task(self.keeper.run()))
+            jobs.append(asyncio.create_task(self.maintenance.run()))
         await asyncio.sleep(0)
         try:
             async with asyncio.timeout(10):
@@ -528,7 +528,7 @@ async def test_a_worker_learns_of_a_cancel_without_a_bell(gate: Gate) -> None:
     async def handler(turn: Turn) -> None:
         await gate.wait()
 
-    world = World(handler, bell=DeafBell())
+    world = World(handler, bell=SilentBell())
     async with world.working():
         task = (await world.send()).head.id
         await gate.came.wait()
@@ -968,7 +968,7 @@ async def test_draining_hands_running_turns_back(
     worker.look()
     await gate.came.wait()
     rung: list[None] = []
-    with world.bell.ears.hook(lambda: rung.append(None), f"work:{world.agent.key}"):
+    with world.bell.listeners.hook(lambda: rung.append(None), f"work:{world.agent.key}"):
         await worker.drain(0.02)
         await running
     head = await world.head(task)
@@ -1027,7 +1027,7 @@ async def test_whose_store_was_away_may_renew_before_claims_are_taken(
     store = Away()
     world = World(handler, store=store, poll=0.2)
     claim = await world.orphan()
-    keeping = asyncio.create_task(world.keeper.run())
+    keeping = asyncio.create_task(world.maintenance.run())
     try:
         async with asyncio.timeout(5):
             await world.until(lambda: "the store could not be looked after" in log.text)
@@ -1065,7 +1065,7 @@ async def test_draining_waits_for_what_ends_in_time(gate: Gate) -> None:
 
 
 async def test_a_worker_finds_its_work_without_a_bell() -> None:
-    world = World(echo, bell=DeafBell())
+    world = World(echo, bell=SilentBell())
     async with world.working():
         await asyncio.sleep(0.02)
         task = (await world.send("hello")).head.id
@@ -1075,18 +1075,18 @@ async def test_a_worker_finds_its_work_without_a_bell() -> None:
 async def waiting(world: World, wait: Any) -> asyncio.Task[Any]:
     """A reader that has read, and waits."""
     found = asyncio.create_task(wait)
-    await world.until(lambda: world.bell.ears.places())
+    await world.until(lambda: world.bell.listeners.places())
     return found
 
 
 async def test_the_keeper_wakes_a_sender() -> None:
-    world = World(echo, bell=DeafBell())
+    world = World(echo, bell=SilentBell())
     send = world.service.send(SendMessageRequest(message=message("hello")), CALL)
     sending = await waiting(world, send)
     await world.run()
     await asyncio.sleep(0.01)
     assert not sending.done()  # nobody has told it
-    await world.keeper.wake()
+    await world.maintenance.wake()
     async with asyncio.timeout(5):
         answer: SendMessageResponse = await sending
     assert answer.task is not None
@@ -1099,7 +1099,7 @@ async def test_the_keeper_wakes_a_stream(gate: Gate) -> None:
         await gate.wait()
         yield "b"
 
-    world = World(handler, bell=DeafBell())
+    world = World(handler, bell=SilentBell())
     stream = await world.service.stream(SendMessageRequest(message=message("x")), CALL)
     assert [entry.number for entry in await stream.next() or ()] == [1]
     following = await waiting(world, stream.next())
@@ -1108,7 +1108,7 @@ async def test_the_keeper_wakes_a_stream(gate: Gate) -> None:
     await gate.came.wait()
     await asyncio.sleep(0.01)
     assert not following.done()
-    await world.keeper.wake()
+    await world.maintenance.wake()
     async with asyncio.timeout(5):
         assert [entry.number for entry in await following] == [2, 3]
     following = asyncio.create_task(stream.next())
@@ -1117,16 +1117,16 @@ async def test_the_keeper_wakes_a_stream(gate: Gate) -> None:
     await run.task
     async with asyncio.timeout(5):
         while not following.done():
-            await world.keeper.wake()
+            await world.maintenance.wake()
             await asyncio.sleep(0)
     assert [entry.number for entry in await following] == [4, 5]
     assert await stream.next() is None
     stream.close()
-    assert not world.bell.ears.places()
+    assert not world.bell.listeners.places()
 
 
 async def test_the_keeper_leaves_those_asleep_for_whom_nothing_happened() -> None:
-    world = World(echo, bell=DeafBell())
+    world = World(echo, bell=SilentBell())
     send = world.service.send(SendMessageRequest(message=message("x")), CALL)
     sending = await waiting(world, send)
     reads = 0
@@ -1139,7 +1139,7 @@ async def test_the_keeper_leaves_those_asleep_for_whom_nothing_happened() -> Non
 
     world.store.head = counted  # type: ignore[method-assign]
     for _ in range(10):
-        await world.keeper.wake()
+        await world.maintenance.wake()
         await asyncio.sleep(0)
     assert reads == 0
     sending.cancel()
@@ -1149,12 +1149,12 @@ async def test_the_keeper_leaves_those_asleep_for_whom_nothing_happened() -> Non
 @pytest.mark.clause("send.blocking")
 async def test_the_blocking_limit_is_swept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bell_module, "SWEPT", 0.0)  # no wait has a timer of its own
-    world = World(echo, bell=DeafBell(), blocking_timeout=0.05)
+    world = World(echo, bell=SilentBell(), blocking_timeout=0.05)
     send = world.service.send(SendMessageRequest(message=message("x")), CALL)
     sending = await waiting(world, send)
     await asyncio.sleep(0.1)
     assert not sending.done()  # until somebody sweeps
-    await world.keeper.wake()
+    await world.maintenance.wake()
     async with asyncio.timeout(5):
         answer: SendMessageResponse = await sending
     assert answer.task is not None
@@ -1165,8 +1165,8 @@ async def test_a_sweep_ends_no_wait_before_its_time() -> None:
     world = World(echo, blocking_timeout=60.0)
     send = world.service.send(SendMessageRequest(message=message("x")), CALL)
     sending = await waiting(world, send)
-    await world.keeper.wake()
-    world.bell.ears.sweep(asyncio.get_running_loop().time() + 3600)  # it looks, and waits on
+    await world.maintenance.wake()
+    world.bell.listeners.sweep(asyncio.get_running_loop().time() + 3600)  # it looks, and waits on
     await asyncio.sleep(0.01)
     assert not sending.done()
     sending.cancel()

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, Turn
-from dragoman.events import Entry, Event, Reply
-from dragoman.store import Claim
+from dragoman.model.events import Entry, Event, Reply
+from dragoman.model.types import TaskStatusUpdateEvent
 from dragoman.stores.memory import MemoryStore
-from dragoman.testing import rehearse
-from dragoman.types import TaskStatusUpdateEvent
+from dragoman.stores.store import Claim
+from dragoman.testing import run_handler
 from tests.unit.test_worker import World
 
 
@@ -129,7 +129,7 @@ async def replies(turn: Turn) -> AsyncIterator[Any]:
 async def test_nothing_is_written_that_need_not_be(handler: Any, events: list[str]) -> None:
     agent = Agent("Test", description="For tests.")
     agent.handler(handler)
-    assert named((await rehearse(agent)).events) == events
+    assert named((await run_handler(agent)).events) == events
 
 
 async def test_the_turn_that_a_question_was_answered_with_works_too() -> None:
@@ -142,7 +142,7 @@ async def test_the_turn_that_a_question_was_answered_with_works_too() -> None:
 
     agent = Agent("Test", description="For tests.")
     agent.handler(handler)
-    told = await rehearse(agent, "", "this")
+    told = await run_handler(agent, "", "this")
     events = ["input_required", "working", "artifact", "artifact", "completed"]
     assert named(told.events) == events
 
@@ -151,11 +151,11 @@ async def test_the_turn_that_a_question_was_answered_with_works_too() -> None:
 async def test_one_that_may_reply_is_born_working(reply: bool) -> None:
     agent = Agent("Test", description="For tests.")
     agent.skill(reply=reply)(streams)
-    told = await rehearse(agent)
+    told = await run_handler(agent)
     assert named(told.events) == ["working", "artifact", "artifact", "completed"]
 
 
 async def test_it_counts_for_no_limit() -> None:
     agent = Agent("Test", description="For tests.")
     agent.handler(streams)
-    assert named((await rehearse(agent, max_events=2)).events)[-1] == "completed"
+    assert named((await run_handler(agent, max_events=2)).events)[-1] == "completed"

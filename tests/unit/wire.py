@@ -13,13 +13,13 @@ import msgspec
 from hypothesis import strategies as st
 from msgspec import UNSET, UnsetType
 
-from dragoman import types
-from dragoman.types import Part, Wire
+from dragoman.model import types
+from dragoman.model.types import Part, WireStruct
 
-KINDS: tuple[type[Wire], ...] = tuple(
+KINDS: tuple[type[WireStruct], ...] = tuple(
     kind
     for kind in vars(types).values()
-    if isinstance(kind, type) and issubclass(kind, Wire) and kind is not Wire
+    if isinstance(kind, type) and issubclass(kind, WireStruct) and kind is not WireStruct
 )
 """Every struct of the wire."""
 
@@ -72,7 +72,7 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
         return _tuples(get_args(kind)[0], 0)
     if origin is dict:
         return st.dictionaries(TEXT, values(get_args(kind)[1]), max_size=3)
-    if isinstance(kind, type) and issubclass(kind, Wire):
+    if isinstance(kind, type) and issubclass(kind, WireStruct):
         return PARTS if kind is Part else structs(kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return st.sampled_from(kind)
@@ -87,7 +87,7 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
     }[kind]
 
 
-def hints(kind: type[Wire]) -> dict[str, Any]:
+def hints(kind: type[WireStruct]) -> dict[str, Any]:
     """The types of a struct's fields, with their constraints."""
     return {
         name: hint
@@ -96,7 +96,7 @@ def hints(kind: type[Wire]) -> dict[str, Any]:
     }
 
 
-def structs(kind: type[Wire]) -> st.SearchStrategy[Any]:
+def structs(kind: type[WireStruct]) -> st.SearchStrategy[Any]:
     """Any value of a struct; of a oneof, at most one member is there."""
     fields = hints(kind)
     if kind in ONEOFS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from importlib import import_module
 
-from dragoman.bell import Bell
+from dragoman.bells.bell import Bell
 
 BACKENDS = {
     "postgresql": "postgres",

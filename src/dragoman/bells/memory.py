@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dragoman.bell import Ears
+from dragoman.bells.bell import Listeners
 
 
 class MemoryBell:
-    """Rings reach the local ears at once."""
+    """Rings reach the local listeners at once."""
+
+    shared = False
 
     def __init__(self) -> None:
-        self.ears = Ears()
-        self.ring = self.ears.wake
+        self.listeners = Listeners()
+        self.ring = self.listeners.wake
 
     def carry(self, topic: str) -> None:
         """There is nobody else."""

@@ -9,10 +9,10 @@ from functools import partial
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from dragoman.bells.rope import Heard, Line, Rope, Stir, parted
+from dragoman.bells.remote import Connection, Heard, RemoteBell, Stir, parted
 
 
-class Wire:
+class NatsConnection:
     """One connection that subscribes and publishes."""
 
     def __init__(self, client: Client, subject: str) -> None:
@@ -21,23 +21,23 @@ class Wire:
 
     @property
     def lost(self) -> bool:
-        """See `Line.lost`."""
+        """See `Connection.lost`."""
         return self._client.is_closed
 
     async def send(self, words: Sequence[str]) -> None:
-        """See `Line.send`."""
+        """See `Connection.send`."""
         for word in words:
             await self._client.publish(self._subject, word.encode())
 
     async def close(self) -> None:
-        """See `Line.close`."""
+        """See `Connection.close`."""
         await self._client.close()
 
 
-async def connect(urls: Sequence[str], subject: str, heard: Heard, stir: Stir) -> Line:
+async def connect(urls: Sequence[str], subject: str, heard: Heard, stir: Stir) -> Connection:
     """A line to one of the servers."""
     client = Client()
-    wire = Wire(client, subject)
+    wire = NatsConnection(client, subject)
 
     async def hear(message: Msg) -> None:
         heard(message.data)
@@ -66,7 +66,7 @@ async def connect(urls: Sequence[str], subject: str, heard: Heard, stir: Stir) -
     return wire
 
 
-def bell(url: str) -> Rope:
+def bell(url: str) -> RemoteBell:
     """The bell of a NATS server, or of several, by comma. Each `prefix` in the URL has its own."""
     url, subject, place = parted(url)
-    return Rope(place, partial(connect, url.split(","), subject))
+    return RemoteBell(place, partial(connect, url.split(","), subject))

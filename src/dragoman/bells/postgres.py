@@ -11,14 +11,14 @@ from functools import partial
 
 import asyncpg
 
-from dragoman.bells.rope import Heard, Line, Rope, Stir, parted
+from dragoman.bells.remote import Connection, Heard, RemoteBell, Stir, parted
 
 NOTIFY = "SELECT pg_notify($1, word) FROM unnest($2::text[]) AS word"
 # a notification takes part in a commit, which need not wait for the disk
 OPTIONS = {"application_name": "dragoman bell", "synchronous_commit": "off"}
 
 
-class Wire:
+class PostgresConnection:
     """One connection that listens and notifies."""
 
     def __init__(self, connection: asyncpg.Connection, channel: str) -> None:
@@ -27,15 +27,15 @@ class Wire:
 
     @property
     def lost(self) -> bool:
-        """See `Line.lost`."""
+        """See `Connection.lost`."""
         return bool(self._connection.is_closed())
 
     async def send(self, words: Sequence[str]) -> None:
-        """See `Line.send`."""
+        """See `Connection.send`."""
         await self._connection.fetch(NOTIFY, self._channel, words)
 
     async def close(self) -> None:
-        """See `Line.close`."""
+        """See `Connection.close`."""
         try:
             with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
                 await self._connection.close()
@@ -43,10 +43,10 @@ class Wire:
             self._connection.terminate()
 
 
-async def connect(url: str, channel: str, heard: Heard, stir: Stir) -> Line:
+async def connect(url: str, channel: str, heard: Heard, stir: Stir) -> Connection:
     """A line to the database."""
     connection = await asyncpg.connect(url, server_settings=OPTIONS)
-    wire = Wire(connection, channel)
+    wire = PostgresConnection(connection, channel)
     try:
         connection.add_termination_listener(lambda _: stir())
         await connection.add_listener(channel, lambda _, pid, name, word: heard(word))
@@ -56,7 +56,7 @@ async def connect(url: str, channel: str, heard: Heard, stir: Stir) -> Line:
     return wire
 
 
-def bell(url: str) -> Rope:
+def bell(url: str) -> RemoteBell:
     """The bell of a database. Each database has its own, and so has each `prefix` in the URL."""
     url, channel, place = parted(url, "_")
-    return Rope(place, partial(connect, url, channel))
+    return RemoteBell(place, partial(connect, url, channel))

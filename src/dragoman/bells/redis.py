@@ -12,10 +12,10 @@ from redis.asyncio.client import PubSub
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from dragoman.bells.rope import Heard, Line, Rope, Stir, parted
+from dragoman.bells.remote import Connection, Heard, RemoteBell, Stir, parted
 
 
-class Wire:
+class RedisConnection:
     """A connection that publishes, and one that is subscribed."""
 
     def __init__(self, client: Redis, channel: str) -> None:
@@ -38,16 +38,16 @@ class Wire:
 
     @property
     def lost(self) -> bool:
-        """See `Line.lost`."""
+        """See `Connection.lost`."""
         return self._reading is None or self._reading.done()
 
     async def send(self, words: Sequence[str]) -> None:
-        """See `Line.send`."""
+        """See `Connection.send`."""
         for word in words:
             await self._client.publish(self._channel, word)
 
     async def close(self) -> None:
-        """See `Line.close`."""
+        """See `Connection.close`."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
@@ -57,11 +57,11 @@ class Wire:
             await self._client.aclose()
 
 
-async def connect(url: str, channel: str, heard: Heard, stir: Stir) -> Line:
+async def connect(url: str, channel: str, heard: Heard, stir: Stir) -> Connection:
     """A line to the server."""
     # it would connect again by itself, and nobody would know what was missed
     client: Redis = Redis.from_url(url, retry=Retry(NoBackoff(), 0))
-    wire = Wire(client, f"{channel}@{database(client)}")
+    wire = RedisConnection(client, f"{channel}@{database(client)}")
     try:
         await wire.open(heard, stir)
     except BaseException:
@@ -75,7 +75,7 @@ def database(client: Redis) -> Any:
     return client.connection_pool.connection_kwargs.get("db", 0)
 
 
-def bell(url: str) -> Rope:
+def bell(url: str) -> RemoteBell:
     """The bell of a Redis database. Each number has its own, and so has each `prefix`."""
     url, channel, place = parted(url, ":")
-    return Rope(place, partial(connect, url, channel))
+    return RemoteBell(place, partial(connect, url, channel))

@@ -8,26 +8,26 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from dragoman import dialects
+from dragoman.bindings.card_signing import JWKS
 from dragoman.bindings.endpoint import Endpoint, Writing
-from dragoman.bindings.exchange import JSON, Exchange, Gone
 from dragoman.bindings.http import fail
-from dragoman.bindings.signer import JWKS
-from dragoman.caller import Call
+from dragoman.bindings.http_request import JSON, Gone, HTTPRequest
 from dragoman.dialects.v0_3.card import merged, old
 from dragoman.dialects.v1_0 import encode
-from dragoman.errors import (
+from dragoman.model.caller import Call
+from dragoman.model.errors import (
     A2AError,
     InternalError,
     MethodNotAllowed,
     MethodNotFound,
     Misdirected,
 )
-from dragoman.operations import BY_CALL
-from dragoman.security.jwk import Key
+from dragoman.model.operations import BY_CALL
+from dragoman.model.types import AgentCard, GetExtendedAgentCardRequest
+from dragoman.security.jwk import CardKey
 from dragoman.security.signing import signatures, signed
-from dragoman.settings import Settings
-from dragoman.telemetry import logger
-from dragoman.types import AgentCard, GetExtendedAgentCardRequest
+from dragoman.server.settings import Settings
+from dragoman.telemetry.logs import logger
 
 PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 PUBLIC = (*PATHS, JWKS)
@@ -37,7 +37,7 @@ EXTENDED = "/agent/authenticatedExtendedCard"
 """Where 0.2 has the card for those who are known, beside the agent's address."""
 
 
-def _everybody(card: AgentCard, keys: Sequence[Key], jku: str) -> bytes:
+def _everybody(card: AgentCard, keys: Sequence[CardKey], jku: str) -> bytes:
     document = merged(signed(card, keys, jku))
     if keys:
         # some read the fields that they know, and some the document as it stands
@@ -45,7 +45,7 @@ def _everybody(card: AgentCard, keys: Sequence[Key], jku: str) -> bytes:
     return encode(document)
 
 
-def _v1_0(card: AgentCard, keys: Sequence[Key], jku: str) -> bytes:
+def _v1_0(card: AgentCard, keys: Sequence[CardKey], jku: str) -> bytes:
     return encode(signed(card, keys, jku))
 
 
@@ -68,21 +68,21 @@ FORMS: dict[str, Writing] = {
 """How the card is written for a version; without one, for everybody."""
 
 
-async def serve(endpoint: Endpoint, exchange: Exchange) -> None:
+async def serve(endpoint: Endpoint, incoming: HTTPRequest) -> None:
     """Answer with the card, or that the caller's copy is still good."""
     try:
-        _only_read(exchange)
-        version = _version(exchange)
+        _only_read(incoming)
+        version = _version(incoming)
         if not version and "0.3" not in endpoint.settings.versions:
             version = "1.0"  # there is nothing of 0.3 to tell beside it
         form = FORMS[version]
-        body, tag = await endpoint.card_bytes(exchange, form)
+        body, tag = await endpoint.card_bytes(incoming, form)
     except A2AError as error:
         if isinstance(error, Misdirected):
-            endpoint.note_refusal("host", exchange, error)
-        return await fail(exchange, error)
+            endpoint.note_refusal("host", incoming, error)
+        return await fail(incoming, error)
     depends = vary(endpoint.settings, b"A2A-Version")
-    return await _show(endpoint, exchange, body, tag, JSON, *depends)
+    return await _show(endpoint, incoming, body, tag, JSON, *depends)
 
 
 def vary(settings: Settings, *names: bytes) -> list[tuple[bytes, bytes]]:
@@ -94,21 +94,21 @@ def vary(settings: Settings, *names: bytes) -> list[tuple[bytes, bytes]]:
     return [(b"vary", b", ".join(names))] if names else []
 
 
-async def keys(endpoint: Endpoint, exchange: Exchange) -> None:
+async def keys(endpoint: Endpoint, incoming: HTTPRequest) -> None:
     """Answer with the public halves of the keys that sign the card."""
     signer = endpoint.signer
     try:
         if not signer.set:
             raise MethodNotFound("The card is not signed: there are no keys")
-        _only_read(exchange)
+        _only_read(incoming)
     except A2AError as error:
-        return await fail(exchange, error)
-    return await _show(endpoint, exchange, signer.set, signer.tag, SET)
+        return await fail(incoming, error)
+    return await _show(endpoint, incoming, signer.set, signer.tag, SET)
 
 
 async def _show(
     endpoint: Endpoint,
-    exchange: Exchange,
+    incoming: HTTPRequest,
     body: bytes,
     tag: bytes,
     kind: bytes,
@@ -121,42 +121,42 @@ async def _show(
         *more,
         (b"access-control-allow-origin", b"*"),
     ]
-    if _matches(exchange.headers.get(b"if-none-match", b""), tag):
-        return await exchange.nothing(304, headers)
-    return await exchange.respond(200, body, kind, headers)
+    if _matches(incoming.headers.get(b"if-none-match", b""), tag):
+        return await incoming.nothing(304, headers)
+    return await incoming.respond(200, body, kind, headers)
 
 
-async def extended(endpoint: Endpoint, exchange: Exchange) -> None:
+async def extended(endpoint: Endpoint, incoming: HTTPRequest) -> None:
     """Answer with the card for those who are known, as 0.2 asks for it."""
     try:
-        _only_read(exchange)
+        _only_read(incoming)
         operation = BY_CALL["extended_card"]
-        if exchange.line is not None:
-            exchange.line.begins(endpoint.service.agent.key, operation.name, "http")
-        version = _version(exchange) or "0.2"
+        if incoming.line is not None:
+            incoming.line.begins(endpoint.service.agent.key, operation.name, "http")
+        version = _version(incoming) or "0.2"
         if version == "1.0":  # it has this elsewhere
             raise dialects.unsupported(version)
-        call = Call(replace(await endpoint.caller(exchange), version=version))
-        card = await endpoint.operate(operation, GetExtendedAgentCardRequest(), call, exchange)
+        call = Call(replace(await endpoint.caller(incoming), version=version))
+        card = await endpoint.operate(operation, GetExtendedAgentCardRequest(), call, incoming)
         body = FORMS[version](card, (), "")
     except A2AError as error:
-        return await fail(exchange, error)
+        return await fail(incoming, error)
     except Gone:
         raise
     except Exception as error:
         logger.exception("internal error")
-        return await fail(exchange, InternalError.of(error))
-    return await exchange.respond(200, body, JSON, [(b"cache-control", b"private, no-cache")])
+        return await fail(incoming, InternalError.of(error))
+    return await incoming.respond(200, body, JSON, [(b"cache-control", b"private, no-cache")])
 
 
-def _only_read(exchange: Exchange) -> None:
-    if exchange.method not in ("GET", "HEAD"):
+def _only_read(incoming: HTTPRequest) -> None:
+    if incoming.method not in ("GET", "HEAD"):
         raise MethodNotAllowed("The card takes GET", headers={"allow": "GET, HEAD"})
 
 
-def _version(exchange: Exchange) -> str:
+def _version(incoming: HTTPRequest) -> str:
     """The version that is asked for as Major.Minor, if any."""
-    asked = exchange.version()
+    asked = incoming.version()
     return dialects.agreed(asked, dialects.SUPPORTED) if asked else ""
 
 

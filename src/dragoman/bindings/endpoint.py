@@ -1,4 +1,5 @@
-"""One agent's front door: who calls, in which manner, and what is answered at which address."""
+"""One agent over HTTP and gRPC: authentication, limits, and the operation that a request asks
+for."""
 
 from __future__ import annotations
 
@@ -13,16 +14,16 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman import dialects
-from dragoman.bindings.body import Bodies
-from dragoman.bindings.exchange import Exchange, Inquiry, named
+from dragoman.bindings.card_interfaces import GRPC, JSONRPC, REST, Listed, listed
+from dragoman.bindings.card_signing import EXAMPLE, CardSigner
 from dragoman.bindings.headers import SINGLE
 from dragoman.bindings.hosts import Hosts
-from dragoman.bindings.interfaces import GRPC, JSONRPC, REST, Listed, listed
-from dragoman.bindings.observer import Observer, Run
-from dragoman.bindings.signer import EXAMPLE, Signer
+from dragoman.bindings.http_request import HTTPRequest, RequestInfo, named
+from dragoman.bindings.instrumentation import Instrumentation, Run
+from dragoman.bindings.request_body import BodyReader
 from dragoman.bindings.sse import Streams, current
-from dragoman.caller import Call, Caller, Request, Scope, fault, long
-from dragoman.errors import (
+from dragoman.model.caller import Call, Caller, Request, Scope, fault, long
+from dragoman.model.errors import (
     A2AError,
     Forbidden,
     InvalidParams,
@@ -30,15 +31,8 @@ from dragoman.errors import (
     TaskNotFound,
     Unauthenticated,
 )
-from dragoman.metrics import Metrics
-from dragoman.operations import Operation
-from dragoman.otel import Spans
-from dragoman.security.jwk import Key
-from dragoman.security.limits import Limits
-from dragoman.service import Service
-from dragoman.settings import Settings
-from dragoman.telemetry import SHOWN, audit
-from dragoman.types import (
+from dragoman.model.operations import Operation
+from dragoman.model.types import (
     AgentCard,
     CancelTaskRequest,
     DeleteTaskPushNotificationConfigRequest,
@@ -49,14 +43,21 @@ from dragoman.types import (
     SendMessageRequest,
     SubscribeToTaskRequest,
     TaskPushNotificationConfig,
-    Wire,
+    WireStruct,
 )
+from dragoman.security.jwk import CardKey
+from dragoman.security.limits import Limits
+from dragoman.server.service import Service
+from dragoman.server.settings import Settings
+from dragoman.telemetry.logs import SHOWN, audit
+from dragoman.telemetry.metrics import Metrics
+from dragoman.telemetry.otel import Spans
 
 if TYPE_CHECKING:
-    from dragoman.security.schemes import Gate
+    from dragoman.security.schemes import Authenticator
 
 Identify = Callable[[Request], Caller | Awaitable[Caller]]
-Writing = Callable[[AgentCard, Sequence[Key], str], bytes]
+Writing = Callable[[AgentCard, Sequence[CardKey], str], bytes]
 """How a card is written, and signed by these keys, which are to be found there."""
 
 ANONYMOUS = {version: Call(Caller(version=version)) for version in dialects.SUPPORTED}
@@ -88,10 +89,10 @@ class Endpoint:
         service: Service,
         settings: Settings,
         streams: Streams,
-        bodies: Bodies,
+        bodies: BodyReader,
         *,
         identify: Identify | None = None,
-        gate: Gate | None = None,
+        gate: Authenticator | None = None,
         limits: Limits | None = None,
         hosts: Hosts,
         prefix: str = "",
@@ -115,10 +116,10 @@ class Endpoint:
         self.lists_grpc = any(each.binding == GRPC for each in self._listed)
         self.moved = bool(paths)
         """Whether a binding has a path of its own; see `path`."""
-        self.signer = Signer((), settings)
+        self.signer = CardSigner((), settings)
         self.limits = limits
         self._run: Run = self._audited if settings.audit else self._operate
-        self._observer: Observer | None = None
+        self._observer: Instrumentation | None = None
         self._open = identify is None and limits is None and not service.required
         self._cards: dict[tuple[str, Writing], tuple[bytes, bytes]] = {}
 
@@ -127,55 +128,55 @@ class Endpoint:
         self._run = self._audited if self.settings.audit else self._operate
         self._observer = None
         if metrics is not None or spans is not None or self.settings.access_log:
-            self._observer = Observer(self.service.agent, self._run, metrics, spans)
+            self._observer = Instrumentation(self.service.agent, self._run, metrics, spans)
             self._run = self._observer.run
 
-    def refused(self, error: Exception, exchange: Inquiry) -> None:
+    def refused(self, error: Exception, incoming: RequestInfo) -> None:
         """A request came to nothing."""
         if self._observer is not None:
-            self._observer.refused(error, exchange)
+            self._observer.refused(error, incoming)
         if isinstance(error, Sought):
-            self._note(error.event, exchange, error.reason, error.who, **error.about)
+            self._note(error.event, incoming, error.reason, error.who, **error.about)
 
-    def note_refusal(self, event: str, exchange: Inquiry, error: A2AError) -> None:
+    def note_refusal(self, event: str, incoming: RequestInfo, error: A2AError) -> None:
         """Put down a request that was refused before it was known who asks."""
         if self.settings.audit:
-            self._note(event, exchange, error.reason)
+            self._note(event, incoming, error.reason)
 
-    async def sign(self, keys: Sequence[Key]) -> None:
+    async def sign(self, keys: Sequence[CardKey]) -> None:
         """Sign the card with these keys from now on; ValueError if it cannot be signed."""
-        signer = Signer(keys, self.settings)
+        signer = CardSigner(keys, self.settings)
         await signer.check(self._card(EXAMPLE))
         self.signer = signer
         self._cards.clear()
 
-    def plain(self, exchange: Inquiry) -> bool:
+    def plain(self, incoming: RequestInfo) -> bool:
         """Whether the call is like any other anonymous one in its version."""
-        return self._open and PARTICULARS.isdisjoint(exchange.headers)
+        return self._open and PARTICULARS.isdisjoint(incoming.headers)
 
-    async def caller(self, exchange: Inquiry) -> Caller:
+    async def caller(self, incoming: RequestInfo) -> Caller:
         """Who asks; comes before anything else is looked at."""
         try:
             if self.limits is not None:
-                self.limits.knock(exchange.peer, exchange.every(b"x-forwarded-for"))
-            caller = await self._identified(exchange)
+                self.limits.knock(incoming.peer, incoming.every(b"x-forwarded-for"))
+            caller = await self._identified(incoming)
             if self.limits is not None and caller.identity:
                 self.limits.enter(caller)
         except Exception as error:
-            self._challenge(error, exchange)
+            self._challenge(error, incoming)
             if self.settings.audit:
-                self._note("identify", exchange, _outcome(error))
+                self._note("identify", incoming, _outcome(error))
             raise
-        if exchange.line is not None:
-            exchange.line.caller = caller
+        if incoming.line is not None:
+            incoming.line.caller = caller
         return caller
 
-    async def _identified(self, exchange: Inquiry) -> Caller:
+    async def _identified(self, incoming: RequestInfo) -> Caller:
         if self.identify is None:
             return ANONYMOUS["1.0"].caller
-        request = exchange.request()
-        if "dpop" in request.headers and self.known(exchange):
-            request = replace(request, url=exchange.called(self._base(exchange)))
+        request = incoming.request()
+        if "dpop" in request.headers and self.known(incoming):
+            request = replace(request, url=incoming.called(self._base(incoming)))
         SHOWN.set((request.headers, request.query))
         found = self.identify(request)
         caller = await found if inspect.isawaitable(found) else found
@@ -187,20 +188,20 @@ class Endpoint:
         # It is stored with the message: what cannot be read back must not get there.
         return msgspec.json.decode(msgspec.json.encode(caller), type=Caller)
 
-    def call(self, exchange: Inquiry, caller: Caller, version: str) -> Call:
+    def call(self, incoming: RequestInfo, caller: Caller, version: str) -> Call:
         """The circumstances of a request; errors if it may not be made in this manner."""
-        asked = exchange.every(b"a2a-extensions") or exchange.every(b"x-a2a-extensions")
+        asked = incoming.every(b"a2a-extensions") or incoming.every(b"x-a2a-extensions")
         active = self.service.negotiate([uri for text in asked.split(",") if (uri := text.strip())])
         if active or version != caller.version:
             caller = replace(caller, extensions=active, version=version)
-        key = exchange.header(b"idempotency-key")
+        key = incoming.header(b"idempotency-key")
         if len(key) > LONGEST_KEY:
             raise InvalidParams.at("Idempotency-Key", f"is longer than {LONGEST_KEY} characters")
-        trace = exchange.header(b"traceparent")
+        trace = incoming.header(b"traceparent")
         return Call(
             caller,
             key,
-            exchange.header(b"last-event-id"),
+            incoming.header(b"last-event-id"),
             trace if len(trace) <= LONGEST_KEY and trace.isascii() else "",
         )
 
@@ -208,61 +209,61 @@ class Endpoint:
         """Whose tasks the caller's are."""
         return Scope(self.service.agent.key, call.caller.tenant, call.caller.qualified)
 
-    def may_stream(self, call: Call, exchange: Inquiry) -> None:
+    def may_stream(self, call: Call, incoming: RequestInfo) -> None:
         """LimitExceeded if the caller may open no more streams, Unauthenticated if its credential
         has expired: for a single request it may have a leeway, a stream would end at once."""
         try:
             current(call.caller.expires)
         except Unauthenticated as error:
-            self._challenge(error, exchange)
+            self._challenge(error, incoming)
             raise
         self.streams.check(call.caller.owner)
 
     def operate(
-        self, operation: Operation, request: Wire, call: Call, exchange: Inquiry
+        self, operation: Operation, request: WireStruct, call: Call, incoming: RequestInfo
     ) -> Awaitable[Any]:
         """Run an operation: its answer, or the stream it opened."""
         if self.gate is not None and self.gate.tokens:
-            return self._challenged(self._run(operation, request, call, exchange), exchange)
-        return self._run(operation, request, call, exchange)
+            return self._challenged(self._run(operation, request, call, incoming), incoming)
+        return self._run(operation, request, call, incoming)
 
-    async def _challenged(self, answer: Awaitable[Any], exchange: Inquiry) -> Any:
+    async def _challenged(self, answer: Awaitable[Any], incoming: RequestInfo) -> Any:
         """The answer; who lacks a scope is told how to get it."""
         try:
             return await answer
         except Forbidden as error:
-            self._challenge(error, exchange)
+            self._challenge(error, incoming)
             raise
 
-    def _challenge(self, error: Exception, exchange: Inquiry) -> None:
+    def _challenge(self, error: Exception, incoming: RequestInfo) -> None:
         if self.gate is None or not isinstance(error, Unauthenticated | Forbidden):
             return
         # over gRPC nobody has named an address of HTTP
-        known = self.settings.url or (isinstance(exchange, Exchange) and self.known(exchange))
-        where = f"{self._base(exchange)}{METADATA}{self.prefix}" if known else ""
+        known = self.settings.url or (isinstance(incoming, HTTPRequest) and self.known(incoming))
+        where = f"{self._base(incoming)}{METADATA}{self.prefix}" if known else ""
         if told := self.gate.challenge(error, where):
             error.headers["www-authenticate"] = told
 
     def _operate(
-        self, operation: Operation, request: Wire, call: Call, exchange: Inquiry
+        self, operation: Operation, request: WireStruct, call: Call, incoming: RequestInfo
     ) -> Awaitable[Any]:
         if operation.call == "extended_card":
-            return self._extended(request, call, exchange)  # type: ignore[arg-type]
+            return self._extended(request, call, incoming)  # type: ignore[arg-type]
         answer: Awaitable[Any] = getattr(self.service, operation.call)(request, call)
         return answer
 
     async def _extended(
-        self, request: GetExtendedAgentCardRequest, call: Call, exchange: Inquiry
+        self, request: GetExtendedAgentCardRequest, call: Call, incoming: RequestInfo
     ) -> AgentCard:
-        card = await self.service.extended_card(request, call, self.card(exchange))
+        card = await self.service.extended_card(request, call, self.card(incoming))
         # what is signed is the form of 1.0, which older callers do not see
         if call.caller.version != "1.0":
             return card
-        self._check_host(exchange)
-        return await self.signer.signed(card, self.url(exchange))
+        self._check_host(incoming)
+        return await self.signer.signed(card, self.url(incoming))
 
     async def _audited(
-        self, operation: Operation, request: Wire, call: Call, exchange: Inquiry
+        self, operation: Operation, request: WireStruct, call: Call, incoming: RequestInfo
     ) -> Any:
         """Run an operation, and put down what of it an auditor wants to know."""
         event, about = operation.call, _about(request)
@@ -270,7 +271,7 @@ class Endpoint:
             event = "create_webhook"  # also when it comes with a message
         result, told = "interrupted", event in AUDITED
         try:
-            answering = self._operate(operation, request, call, exchange)
+            answering = self._operate(operation, request, call, incoming)
             del request  # it may be large, and is of no more use here
             answer = await answering
             result = "ok"
@@ -284,10 +285,15 @@ class Endpoint:
             raise
         finally:
             if told:
-                self._note(event, exchange, result, call.caller, **about)
+                self._note(event, incoming, result, call.caller, **about)
 
     def _note(
-        self, event: str, exchange: Inquiry, result: str, who: Caller | None = None, **about: str
+        self,
+        event: str,
+        incoming: RequestInfo,
+        result: str,
+        who: Caller | None = None,
+        **about: str,
     ) -> None:
         who = who or ANONYMOUS["1.0"].caller
         audit(
@@ -297,14 +303,14 @@ class Endpoint:
             who=who.identity,
             realm=who.realm,
             tenant=who.tenant,
-            client=origin(exchange, self.limits),
-            path=exchange.request().path,
+            client=origin(incoming, self.limits),
+            path=incoming.request().path,
             **about,
         )
 
-    def card(self, exchange: Inquiry) -> AgentCard:
+    def card(self, incoming: RequestInfo) -> AgentCard:
         """The public card, with the address that the caller used."""
-        return self._card(self.url(exchange))
+        return self._card(self.url(incoming))
 
     def _card(self, url: str) -> AgentCard:
         card = self.service.agent.card(
@@ -342,15 +348,15 @@ class Endpoint:
             return path[len(self._rest) :]
         return path
 
-    async def card_bytes(self, exchange: Inquiry, form: Writing) -> tuple[bytes, bytes]:
+    async def card_bytes(self, incoming: RequestInfo, form: Writing) -> tuple[bytes, bytes]:
         """The public card encoded in this form, and its tag; Misdirected if it is signed, and not
         for the host that the caller names."""
-        self._check_host(exchange)
-        url, signer = self.url(exchange), self.signer
+        self._check_host(incoming)
+        url, signer = self.url(incoming), self.signer
         key = f"{self.grpc} {url}", form
         known = self._cards.get(key)
         if known is None:
-            card = self.card(exchange)
+            card = self.card(incoming)
 
             def write() -> bytes:
                 done = self._cards.get(key)  # by somebody whom this one has waited for
@@ -363,46 +369,46 @@ class Endpoint:
             self._cards[key] = known
         return known
 
-    def _check_host(self, exchange: Inquiry) -> None:
+    def _check_host(self, incoming: RequestInfo) -> None:
         """Misdirected if the card is signed, and the caller names a host that is not ours."""
-        if not self.signer.keys or not isinstance(exchange, Exchange):
+        if not self.signer.keys or not isinstance(incoming, HTTPRequest):
             return  # callers of gRPC name none
-        if not self.hosts.signs(urlsplit(self._reached(exchange)).hostname or ""):
+        if not self.hosts.signs(urlsplit(self._reached(incoming)).hostname or ""):
             raise Misdirected(
                 "The card is signed, and not for this host; the server's `url` or `hosts` says"
                 " for which"
             )
 
-    def known(self, exchange: Inquiry) -> bool:
+    def known(self, incoming: RequestInfo) -> bool:
         """Whether the address at which the caller reaches it is known to be the server's own. Any
         other is never told to who looks for a place to get a token, nor compared with a proof."""
-        return self.hosts.own(exchange) if isinstance(exchange, Exchange) else True
+        return self.hosts.own(incoming) if isinstance(incoming, HTTPRequest) else True
 
-    def url(self, exchange: Inquiry) -> str:
+    def url(self, incoming: RequestInfo) -> str:
         """Where the caller reaches this agent: as configured, else as it asked."""
-        return self._base(exchange) + self.prefix
+        return self._base(incoming) + self.prefix
 
-    def _base(self, exchange: Inquiry) -> str:
+    def _base(self, incoming: RequestInfo) -> str:
         """Where it reaches the application."""
-        return self.settings.url.rstrip("/") or self._reached(exchange)
+        return self.settings.url.rstrip("/") or self._reached(incoming)
 
-    def _reached(self, exchange: Inquiry) -> str:
+    def _reached(self, incoming: RequestInfo) -> str:
         """The address that the caller has named."""
-        scheme, host, root = exchange.base
+        scheme, host, root = incoming.base
         if self.settings.forwarded:
-            told = _first(exchange.header(b"x-forwarded-proto")).lower()
+            told = _first(incoming.header(b"x-forwarded-proto")).lower()
             scheme = told if told in ("http", "https") else scheme
-            host = named(_first(exchange.header(b"x-forwarded-host"))) or host
-            prefix = _first(exchange.header(b"x-forwarded-prefix")).rstrip("/")
+            host = named(_first(incoming.header(b"x-forwarded-host"))) or host
+            prefix = _first(incoming.header(b"x-forwarded-prefix")).rstrip("/")
             root = prefix + root if _PREFIX.fullmatch(prefix) else root
         return f"{scheme}://{host}{root}"
 
 
-def origin(exchange: Inquiry, limits: Limits | None) -> str:
+def origin(incoming: RequestInfo, limits: Limits | None) -> str:
     """The address that a request comes from, behind the proxies that are believed."""
     if limits is None:
-        return exchange.peer
-    return limits.proxies.origin(exchange.peer, exchange.every(b"x-forwarded-for"))
+        return incoming.peer
+    return limits.proxies.origin(incoming.peer, incoming.every(b"x-forwarded-for"))
 
 
 class Sought(TaskNotFound):
@@ -422,7 +428,7 @@ def _outcome(error: Exception) -> str:
     return error.reason if isinstance(error, A2AError) else type(error).__name__
 
 
-def _about(request: Wire) -> dict[str, str]:
+def _about(request: WireStruct) -> dict[str, str]:
     """What a request is about: the task, the webhook and its host, the tenant that it names."""
     task = ""
     config: TaskPushNotificationConfig | None = None

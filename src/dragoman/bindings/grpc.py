@@ -17,28 +17,28 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from dragoman import dialects
-from dragoman.bindings.access import GONE, AccessLine
-from dragoman.bindings.body import Arriving, Bodies, bulk
+from dragoman.bindings.access_log import GONE, AccessLine
 from dragoman.bindings.endpoint import ANONYMOUS, Endpoint, origin
 from dragoman.bindings.headers import check_single
+from dragoman.bindings.request_body import Arriving, BodyReader, bulk
 from dragoman.bindings.sse import asking, current, formed, fresh_start, wrote
-from dragoman.caller import Call, Caller, Request
 from dragoman.dialects import protobuf, v1_0
-from dragoman.dialects.protobuf.speech import BARE, OLDER, SPEECHES, Speech
+from dragoman.dialects.protobuf.wire import BARE, OLDER, SPEECHES, PackageCodec
 from dragoman.dialects.v0_3 import proto as v0_3
-from dragoman.errors import (
+from dragoman.model.caller import Call, Caller, Request
+from dragoman.model.errors import (
     A2AError,
     AmbiguousRequest,
     InternalError,
     InvalidRequest,
     Unavailable,
 )
-from dragoman.events import RESUME, Entry
-from dragoman.metrics import Metrics
-from dragoman.operations import Operation
-from dragoman.reader import Stream
-from dragoman.settings import Settings
-from dragoman.telemetry import logger
+from dragoman.model.events import RESUME, Entry
+from dragoman.model.operations import Operation
+from dragoman.server.reader import LogStream
+from dragoman.server.settings import Settings
+from dragoman.telemetry.logs import logger
+from dragoman.telemetry.metrics import Metrics
 
 Context: TypeAlias = Any  # grpc has no types
 ERRORS = {code.name: code for code in grpc.StatusCode}
@@ -231,7 +231,7 @@ class Pools:
         return find
 
 
-class Inquiry:
+class GrpcRequestInfo:
     """One call's metadata, as the endpoint wants to see it."""
 
     __slots__ = ("context", "counted", "headers", "line", "method", "settings")
@@ -257,16 +257,16 @@ class Inquiry:
                 raise
 
     def header(self, name: bytes) -> str:
-        """See `exchange.Inquiry`."""
+        """See `RequestInfo`."""
         return _text(self.headers.get(name, "")).strip()
 
     def every(self, name: bytes) -> str:
-        """See `exchange.Inquiry`."""
+        """See `RequestInfo`."""
         pairs = self.context.invocation_metadata() or ()
         return ",".join(_text(value) for key, value in pairs if key.encode() == name)
 
     def request(self) -> Request:
-        """See `exchange.Inquiry`."""
+        """See `RequestInfo`."""
         return Request(
             method="POST",
             path=self.method,
@@ -283,20 +283,20 @@ class Inquiry:
         return bytes(shown[0])
 
     def called(self, base: str) -> str:
-        """See `exchange.Inquiry`. Of the address, only the host is known, and only if it is set."""
+        """See `RequestInfo`. Of the address, only the host is known, and only if it is set."""
         told = self.settings.grpc_url or self.settings.url
         host = urlsplit(told if "//" in told else f"//{told}").hostname or ""
         return f"//[{host}]{self.method}" if ":" in host else f"{host and '//'}{host}{self.method}"
 
     @property
     def peer(self) -> str:
-        """See `exchange.Inquiry`."""
+        """See `RequestInfo`."""
         address = unquote(self.context.peer()).partition(":")[2].rpartition(":")[0]
         return address.strip("[]")
 
     @property
     def base(self) -> tuple[str, str, str]:
-        """See `exchange.Inquiry`. What HTTP callers name is not known here."""
+        """See `RequestInfo`. What HTTP callers name is not known here."""
         scheme = "https" if self.settings.cert else "http"
         return scheme, f"{self.settings.host}:{self.settings.port}", ""
 
@@ -305,38 +305,40 @@ def _text(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode("latin-1")
 
 
-def _handler(endpoint: Endpoint, speech: Speech, operation: Operation) -> grpc.RpcMethodHandler:
+def _handler(
+    endpoint: Endpoint, speech: PackageCodec, operation: Operation
+) -> grpc.RpcMethodHandler:
     name = next(name for name, found in speech.methods.items() if found is operation)
     path = f"/{speech.service}/{name}"
 
-    async def begin(inquiry: Inquiry) -> tuple[Call, Any]:
-        version = dialects.agreed(inquiry.header(b"a2a-version"), (speech.version,))
-        inquiry.check_single(endpoint)
-        if endpoint.plain(inquiry):
+    async def begin(info: GrpcRequestInfo) -> tuple[Call, Any]:
+        version = dialects.agreed(info.header(b"a2a-version"), (speech.version,))
+        info.check_single(endpoint)
+        if endpoint.plain(info):
             call = ANONYMOUS[version]
         else:
-            call = endpoint.call(inquiry, await endpoint.caller(inquiry), version)
-        request = await heard(inquiry)
+            call = endpoint.call(info, await endpoint.caller(info), version)
+        request = await heard(info)
         if operation.streams:
-            endpoint.may_stream(call, inquiry)
+            endpoint.may_stream(call, info)
         if call.caller.extensions:
             active = ", ".join(call.caller.extensions)
             name = "a2a-extensions" if version == "1.0" else "x-a2a-extensions"
             # before there is a stream, which would stay open if the caller has gone
-            await inquiry.context.send_initial_metadata(((name, active),))
-        answering = endpoint.operate(operation, request, call, inquiry)
+            await info.context.send_initial_metadata(((name, active),))
+        answering = endpoint.operate(operation, request, call, info)
         del request  # it may be large, and is of no more use here
         return call, await answering
 
-    async def heard(inquiry: Inquiry) -> Any:
+    async def heard(info: GrpcRequestInfo) -> Any:
         """The request. It is read here, and not by gRPC, which would take any number of large ones
         before anything is known of their callers."""
         bodies = endpoint.bodies
-        body = await _read(inquiry, bodies)
-        decode = _heard(speech, inquiry).decode
+        body = await _read(info, bodies)
+        decode = _heard(speech, info).decode
         if len(body) <= SMALL:
             return decode(operation.request, body)
-        address = bodies.address(inquiry)
+        address = bodies.address(info)
         bodies.budget.take(address, len(body))
         try:
             most = endpoint.settings.max_elements
@@ -344,52 +346,52 @@ def _handler(endpoint: Endpoint, speech: Speech, operation: Operation) -> grpc.R
         finally:
             bodies.budget.give(address, len(body))
 
-    def inquire(context: Context) -> Inquiry:
-        inquiry = Inquiry(context, path, endpoint.settings)
+    def inquire(context: Context) -> GrpcRequestInfo:
+        info = GrpcRequestInfo(context, path, endpoint.settings)
         if endpoint.settings.access_log:
-            inquiry.line = line = AccessLine("POST", path, origin(inquiry, endpoint.limits))
+            info.line = line = AccessLine("POST", path, origin(info, endpoint.limits))
             line.begins(endpoint.service.agent.key, operation.name, "grpc")
             context.add_done_callback(lambda _: _ended(line))
-        return inquiry
+        return info
 
     async def unary(_: object, context: Context) -> Any:
-        inquiry = inquire(context)
+        info = inquire(context)
         try:
-            _, answer = await begin(inquiry)
-            encode = _heard(speech, inquiry).encode
+            _, answer = await begin(info)
+            encode = _heard(speech, info).encode
             if bulk(answer) <= SMALL:
                 body = encode(answer)
             else:
                 body = await endpoint.bodies.aside(encode, answer)
-                _reserve(inquiry, endpoint.bodies, len(body))
-            if inquiry.line is not None:
-                inquiry.line.complete = True
+                _reserve(info, endpoint.bodies, len(body))
+            if info.line is not None:
+                info.line.complete = True
             return body
         except A2AError as error:
-            endpoint.refused(error, inquiry)
+            endpoint.refused(error, info)
             fault = _alone(error)
         except Exception as error:
             logger.exception("internal error")
-            endpoint.refused(error, inquiry)
+            endpoint.refused(error, info)
             fault = InternalError.of(error)
-        return await _abort(inquiry, speech, fault)
+        return await _abort(info, speech, fault)
 
     async def stream(_: object, context: Context) -> None:
-        inquiry = inquire(context)
+        info = inquire(context)
         try:
-            call, answer = await begin(inquiry)
-            await Flow(context, answer, _heard(speech, inquiry), call.caller).run(endpoint)
-            if inquiry.line is not None:
-                inquiry.line.complete = True
+            call, answer = await begin(info)
+            await GrpcStream(context, answer, _heard(speech, info), call.caller).run(endpoint)
+            if info.line is not None:
+                info.line.complete = True
             return
         except A2AError as error:
-            endpoint.refused(error, inquiry)
+            endpoint.refused(error, info)
             fault = _alone(error)
         except Exception as error:
             logger.exception("internal error in a stream")
-            endpoint.refused(error, inquiry)
+            endpoint.refused(error, info)
             fault = InternalError.of(error)
-        await _abort(inquiry, speech, fault)
+        await _abort(info, speech, fault)
 
     # On the wire a stream of one message is the message.
     if operation.streams:
@@ -404,12 +406,12 @@ def _alone(error: A2AError) -> A2AError:
     return error
 
 
-async def _read(inquiry: Inquiry, bodies: Bodies) -> bytes:
+async def _read(info: GrpcRequestInfo, bodies: BodyReader) -> bytes:
     """The message of a call. gRPC does not say how much of it has come."""
     arriving = Arriving()
-    arriving.hidden = inquiry
+    arriving.hidden = info
     try:
-        body = await bodies.wait(inquiry.context.read(), arriving)
+        body = await bodies.wait(info.context.read(), arriving)
     finally:
         if arriving.counted:
             bodies.decoded(arriving)
@@ -418,23 +420,25 @@ async def _read(inquiry: Inquiry, bodies: Bodies) -> bytes:
     return body
 
 
-def _reserve(inquiry: Inquiry, bodies: Bodies, size: int) -> None:
+def _reserve(info: GrpcRequestInfo, bodies: BodyReader, size: int) -> None:
     """Count an answer as under way until the call is over; errors if too much is."""
-    address = bodies.address(inquiry)
+    address = bodies.address(info)
     bodies.budget.take(address, size)
-    inquiry.context.add_done_callback(lambda _: bodies.budget.give(address, size))
+    info.context.add_done_callback(lambda _: bodies.budget.give(address, size))
 
 
-def _heard(speech: Speech, inquiry: Inquiry) -> Speech:
+def _heard(speech: PackageCodec, info: GrpcRequestInfo) -> PackageCodec:
     """The speech as who asks understands it."""
-    older = speech is OLDER and v0_3.node(inquiry.header(b"user-agent"))
+    older = speech is OLDER and v0_3.node(info.header(b"user-agent"))
     return BARE if older else speech
 
 
-class Flow:
+class GrpcStream:
     """One reader of a stream being served."""
 
-    def __init__(self, context: Context, stream: Stream, speech: Speech, caller: Caller) -> None:
+    def __init__(
+        self, context: Context, stream: LogStream, speech: PackageCodec, caller: Caller
+    ) -> None:
         self.context = context
         self.stream = stream
         self.speech = speech
@@ -515,13 +519,13 @@ class Flow:
         return formed(self.speech, entry, last, places=self._places)
 
 
-async def _abort(inquiry: Inquiry, speech: Speech, error: A2AError) -> Any:
+async def _abort(info: GrpcRequestInfo, speech: PackageCodec, error: A2AError) -> Any:
     """End the call with an error."""
-    if inquiry.line is not None:
-        inquiry.line.outcome, inquiry.line.grpc_status = error.reason, error.grpc
+    if info.line is not None:
+        info.line.outcome, info.line.grpc_status = error.reason, error.grpc
     trailers: list[tuple[str, str | bytes]] = [(DETAILS, protobuf.status(error))]
     trailers += [(name, value) for name, value in error.headers.items() if name != "connection"]
-    await inquiry.context.abort(
+    await info.context.abort(
         ERRORS[error.grpc], speech.words(error), trailing_metadata=tuple(trailers)
     )
 

@@ -1,10 +1,10 @@
-"""Headers that may stand only once: where they are repeated, two readers could see two callers."""
+"""Headers that must not be repeated: two readers could see two callers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dragoman.errors import AmbiguousRequest
+from dragoman.model.errors import AmbiguousRequest
 
 SINGLE = frozenset((b"host", b"origin", b"content-type", b"authorization", b"dpop"))
 """Those of every request; schemes add the headers that they read."""

@@ -1,4 +1,4 @@
-"""The hosts that are the server's own: as configured, or those of this machine."""
+"""The hosts that the server answers to: those that are configured, or the names of this machine."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from dragoman.bindings.exchange import Exchange
-from dragoman.settings import Settings
+from dragoman.bindings.http_request import HTTPRequest
+from dragoman.server.settings import Settings
 
 _PORT = re.compile(r":\d*$")
 _USUAL = {"http": ":80", "https": ":443"}
@@ -46,28 +46,28 @@ class Hosts:
         """The address that the server listens on, if it has told; else each request has it."""
         self._loopback: dict[str, bool] = {}
 
-    def any(self, exchange: Exchange) -> bool:
+    def any(self, incoming: HTTPRequest) -> bool:
         """Whether any host may be named."""
-        return not self._listed and (self._forwarded or not self._local(exchange))
+        return not self._listed and (self._forwarded or not self._local(incoming))
 
-    def accepts(self, exchange: Exchange) -> bool:
+    def accepts(self, incoming: HTTPRequest) -> bool:
         """Whether a request may name the host that it names."""
-        if self.any(exchange):
+        if self.any(incoming):
             return True
-        name = self._named(exchange)
+        name = self._named(incoming)
         if self._listed:
             return self._lists(name)
         return not name or loopback(name) or name == self._url
 
-    def own(self, exchange: Exchange) -> bool:
+    def own(self, incoming: HTTPRequest) -> bool:
         """Whether the address at which a caller has reached the server is known to be its own, so
         that it may be told to others: `url`, or a host that is trusted."""
         if self._url:
             return True
-        name = self._named(exchange)
+        name = self._named(incoming)
         if self._listed:
             return self._lists(name)
-        return self._local(exchange) and (not name or loopback(name))
+        return self._local(incoming) and (not name or loopback(name))
 
     def signs(self, name: str) -> bool:
         """Whether a signed card may be shown to who names this host (of IPv6 without brackets):
@@ -77,23 +77,23 @@ class Hosts:
             return True
         return not self._listed and (name == self._host or loopback(name))
 
-    def origins(self, exchange: Exchange) -> tuple[str, str]:
+    def origins(self, incoming: HTTPRequest) -> tuple[str, str]:
         """The origins of the server's own pages: by `url`, and as the caller has reached it."""
-        scheme, host = exchange.scope.get("scheme", "http"), exchange.header(b"host")
+        scheme, host = incoming.scope.get("scheme", "http"), incoming.header(b"host")
         if self._forwarded:
-            told = _first(exchange.header(b"x-forwarded-proto")).lower()
+            told = _first(incoming.header(b"x-forwarded-proto")).lower()
             scheme = told if told in _USUAL else scheme
-            host = _first(exchange.header(b"x-forwarded-host")) or host
+            host = _first(incoming.header(b"x-forwarded-host")) or host
         return self._origin, _origin(scheme, host)
 
     def _lists(self, name: str) -> bool:
         return name in self._names or bool(self._under and name.endswith(self._under))
 
-    def _local(self, exchange: Exchange) -> bool:
+    def _local(self, incoming: HTTPRequest) -> bool:
         """Whether the server listens on a loopback address."""
         address = self.address
         if not address:
-            server = exchange.scope.get("server")
+            server = incoming.scope.get("server")
             address = server[0] if server else ""
         known = self._loopback.get(address)
         if known is None:
@@ -102,10 +102,10 @@ class Hosts:
             known = self._loopback[address] = loopback(address)
         return known
 
-    def _named(self, exchange: Exchange) -> str:
+    def _named(self, incoming: HTTPRequest) -> str:
         """The host that a request names, without its port, in lower case."""
-        host = exchange.header(b"host")
-        if self._forwarded and (told := _first(exchange.header(b"x-forwarded-host"))):
+        host = incoming.header(b"host")
+        if self._forwarded and (told := _first(incoming.header(b"x-forwarded-host"))):
             host = told
         return _PORT.sub("", host.lower())
 

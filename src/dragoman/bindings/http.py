@@ -10,25 +10,25 @@ from msgspec.structs import replace
 
 from dragoman import dialects
 from dragoman.bindings.endpoint import Endpoint
-from dragoman.bindings.exchange import A2A, JSON, SLASH, Exchange, Gone, headers_of
+from dragoman.bindings.http_request import A2A, JSON, SLASH, Gone, HTTPRequest, headers_of
 from dragoman.bindings.jsonrpc import activated
-from dragoman.bindings.sse import Pour
-from dragoman.caller import Call
+from dragoman.bindings.sse import SSEResponse
 from dragoman.dialects import Paths, v1_0
 from dragoman.dialects.v0_3 import proto as v0_3
-from dragoman.errors import (
+from dragoman.model.caller import Call
+from dragoman.model.errors import (
     A2AError,
     InternalError,
     InvalidParams,
     MethodNotAllowed,
     MethodNotFound,
 )
-from dragoman.events import RESUME
-from dragoman.operations import OPERATIONS, Operation
-from dragoman.reader import Stream
+from dragoman.model.events import RESUME
+from dragoman.model.operations import OPERATIONS, Operation
+from dragoman.model.types import WireStruct
 from dragoman.security.budget import SMALL
-from dragoman.telemetry import logger
-from dragoman.types import Wire
+from dragoman.server.reader import LogStream
+from dragoman.telemetry.logs import logger
 
 
 class Route(Struct, frozen=True):
@@ -70,52 +70,52 @@ ROUTES = [
 ]
 
 
-async def serve(endpoint: Endpoint, exchange: Exchange, path: str) -> None:
+async def serve(endpoint: Endpoint, incoming: HTTPRequest, path: str) -> None:
     """Answer one request."""
-    older = path.startswith("/v1/") and dialects.older(exchange.version())
+    older = path.startswith("/v1/") and dialects.older(incoming.version())
     version = "0.3" if older else "1.0"
     try:
-        found = _find(exchange.method, path)
-        if exchange.line is not None:
-            exchange.line.begins(endpoint.service.agent.key, found.operation.name, "http")
-        version = dialects.agreed(exchange.version(), (found.version,))
-        caller = await endpoint.caller(exchange)
-        call = endpoint.call(exchange, caller, version)
-        request = await _request(found, exchange)
+        found = _find(incoming.method, path)
+        if incoming.line is not None:
+            incoming.line.begins(endpoint.service.agent.key, found.operation.name, "http")
+        version = dialects.agreed(incoming.version(), (found.version,))
+        caller = await endpoint.caller(incoming)
+        call = endpoint.call(incoming, caller, version)
+        request = await _request(found, incoming)
         if found.operation.streams:
-            endpoint.may_stream(call, exchange)
-        answering = endpoint.operate(found.operation, request, call, exchange)
+            endpoint.may_stream(call, incoming)
+        answering = endpoint.operate(found.operation, request, call, incoming)
         del request  # it may be large, and is of no more use here
         answer = await answering
-        streaming = isinstance(answer, Stream)
-        if exchange.bodies.large:
-            await exchange.in_turn(call)
-        body = b"{}" if answer is None or streaming else _form(version, exchange).encode(answer)
+        streaming = isinstance(answer, LogStream)
+        if incoming.bodies.large:
+            await incoming.in_turn(call)
+        body = b"{}" if answer is None or streaming else _form(version, incoming).encode(answer)
         if len(body) > SMALL:
-            exchange.reserve(len(body), call)
+            incoming.reserve(len(body), call)
     except A2AError as error:
-        endpoint.refused(error, exchange)
-        return await fail(exchange, error, version)
+        endpoint.refused(error, incoming)
+        return await fail(incoming, error, version)
     except Gone:
         raise
     except Exception as error:
         logger.exception("internal error")
-        endpoint.refused(error, exchange)
-        return await fail(exchange, InternalError.of(error), version)
-    if isinstance(answer, Stream):
-        return await _stream(endpoint, exchange, answer, call)
+        endpoint.refused(error, incoming)
+        return await fail(incoming, InternalError.of(error), version)
+    if isinstance(answer, LogStream):
+        return await _stream(endpoint, incoming, answer, call)
     del answer  # a slow reader holds one copy, and not two
     headers = activated(call)
-    if exchange.method == "GET":
+    if incoming.method == "GET":
         headers.append(PRIVATE)
-    await exchange.respond(200, body, KINDS[version], headers)
+    await incoming.respond(200, body, KINDS[version], headers)
     return None
 
 
-def _form(version: str, exchange: Exchange) -> Paths:
+def _form(version: str, incoming: HTTPRequest) -> Paths:
     if version == "1.0":
         return v1_0
-    return v0_3.BARE if v0_3.node(exchange.header(b"user-agent")) else v0_3.JSON
+    return v0_3.BARE if v0_3.node(incoming.header(b"user-agent")) else v0_3.JSON
 
 
 KINDS = {"1.0": A2A, "0.3": JSON}
@@ -123,12 +123,12 @@ PRIVATE = (b"cache-control", b"no-store")
 """With what a cache might keep: answers to GET, and errors."""
 
 
-async def fail(exchange: Exchange, error: A2AError, version: str = "1.0") -> None:
+async def fail(incoming: HTTPRequest, error: A2AError, version: str = "1.0") -> None:
     """Answer with an error."""
-    exchange.failed(error)
+    incoming.failed(error)
     body = _error(error, version)
     headers = (PRIVATE, *headers_of(error.headers))
-    await exchange.respond(error.http, body, KINDS[version], headers)
+    await incoming.respond(error.http, body, KINDS[version], headers)
 
 
 def _error(error: A2AError, version: str) -> bytes:
@@ -167,14 +167,14 @@ def _match(method: str, path: str) -> Found | None:
     raise MethodNotAllowed(f"{path[:128]} takes {verbs}, not {method}", headers={"allow": verbs})
 
 
-async def _request(found: Found, exchange: Exchange) -> Wire:
+async def _request(found: Found, incoming: HTTPRequest) -> WireStruct:
     kind, fields = found.operation.request, found.fields
-    convert = _form(found.version, exchange).convert
-    query = exchange.query() if exchange.scope.get("query_string") else {}
+    convert = _form(found.version, incoming).convert
+    query = incoming.query() if incoming.scope.get("query_string") else {}
     query.pop("A2A-Version", None)
-    if exchange.method != "POST":
+    if incoming.method != "POST":
         return convert(kind, _merged(query, fields), text=True)
-    body = await exchange.body()
+    body = await incoming.body()
     if fields.keys() <= {"tenant"} and body and found.version == "1.0":
         request = v1_0.decode(kind, body)
         if not fields:
@@ -202,12 +202,12 @@ def _agree(said: Any, path: str, name: str) -> None:
         raise InvalidParams.at(name, "differs from the one in the path")
 
 
-async def _stream(endpoint: Endpoint, exchange: Exchange, stream: Stream, call: Call) -> None:
+async def _stream(endpoint: Endpoint, incoming: HTTPRequest, stream: LogStream, call: Call) -> None:
     version = call.caller.version
-    pour = Pour(
-        exchange,
+    pour = SSEResponse(
+        incoming,
         stream,
-        dialect=_form(version, exchange),
+        dialect=_form(version, incoming),
         places=RESUME in call.caller.extensions,
         owner=call.caller.owner,
         expires=call.caller.expires,

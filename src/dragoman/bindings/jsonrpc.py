@@ -11,25 +11,25 @@ from msgspec.structs import replace
 
 from dragoman import dialects
 from dragoman.bindings.endpoint import ANONYMOUS, Endpoint
-from dragoman.bindings.exchange import JSON, Exchange, Gone, headers_of
-from dragoman.bindings.sse import EVENT_STREAM, Pour
-from dragoman.caller import Call
+from dragoman.bindings.http_request import JSON, Gone, HTTPRequest, headers_of
+from dragoman.bindings.sse import EVENT_STREAM, SSEResponse
 from dragoman.dialects import Dialect, v0_1, v1_0
 from dragoman.dialects.v0_3 import mixed
 from dragoman.dialects.v0_3 import rpc as v0_3
-from dragoman.errors import (
+from dragoman.model.caller import Call
+from dragoman.model.errors import (
     A2AError,
     InternalError,
     InvalidRequest,
     MethodNotFound,
     TaskNotFound,
 )
-from dragoman.events import RESUME
-from dragoman.operations import BY_CALL, OPERATIONS, Operation
-from dragoman.reader import Stream
+from dragoman.model.events import RESUME
+from dragoman.model.operations import BY_CALL, OPERATIONS, Operation
+from dragoman.model.types import SendMessageRequest
 from dragoman.security.budget import SMALL
-from dragoman.telemetry import logger
-from dragoman.types import SendMessageRequest
+from dragoman.server.reader import LogStream
+from dragoman.telemetry.logs import logger
 
 
 class Method(Struct, frozen=True):
@@ -100,65 +100,65 @@ LONGEST_ID = 1024
 _envelope = msgspec.json.Decoder(Envelope)
 
 
-async def serve(endpoint: Endpoint, exchange: Exchange) -> None:
+async def serve(endpoint: Endpoint, incoming: HTTPRequest) -> None:
     """Answer one request."""
     asked = Asked()
-    exchange.binding = "jsonrpc"
+    incoming.binding = "jsonrpc"
     try:
-        plain = endpoint.plain(exchange)
-        caller = ANONYMOUS["1.0"].caller if plain else await endpoint.caller(exchange)
-        body = await exchange.body()
+        plain = endpoint.plain(incoming)
+        caller = ANONYMOUS["1.0"].caller if plain else await endpoint.caller(incoming)
+        body = await incoming.body()
         envelope = _open(body, asked)
         id = None if envelope.id is UNSET else v1_0.encode(envelope.id)
         if id is not None and len(id) > LONGEST_ID:  # it is repeated in every event of a stream
             raise _too_long()
         asked.id = id
-        method = _method(envelope.method, exchange, asked)
-        if exchange.line is not None:
-            exchange.line.begins(endpoint.service.agent.key, method.operation.name, "jsonrpc")
+        method = _method(envelope.method, incoming, asked)
+        if incoming.line is not None:
+            incoming.line.begins(endpoint.service.agent.key, method.operation.name, "jsonrpc")
         params = bytes(envelope.params)
         del envelope, body  # what may be large is held by nobody while the answer is waited for
         if params in NOTHING:
             params = b"{}"
-        version = _version(exchange, method, params)
-        call = ANONYMOUS[version] if plain else endpoint.call(exchange, caller, version)
+        version = _version(incoming, method, params)
+        call = ANONYMOUS[version] if plain else endpoint.call(incoming, caller, version)
         if method.operation.streams:
-            endpoint.may_stream(call, exchange)
-        answering = _operate(endpoint, exchange, method, asked, params, call)
+            endpoint.may_stream(call, incoming)
+        answering = _operate(endpoint, incoming, method, asked, params, call)
         if "0.1" not in method.versions[1:]:
             params = b""
         try:
             answer = await answering
         except TaskNotFound:
-            if not params or exchange.version():
+            if not params or incoming.version():
                 raise
             # the name is also one of 0.1, where tasks have the ids that their owners chose
-            call = endpoint.call(exchange, caller, "0.1")
-            answer = await _operate(endpoint, exchange, method, asked, params, call)
-        streaming = isinstance(answer, Stream)
-        if exchange.bodies.large:
-            await exchange.in_turn(call)
+            call = endpoint.call(incoming, caller, "0.1")
+            answer = await _operate(endpoint, incoming, method, asked, params, call)
+        streaming = isinstance(answer, LogStream)
+        if incoming.bodies.large:
+            await incoming.in_turn(call)
         result = b"null" if answer is None or streaming else asked.dialect.encode(answer)
         if len(result) > SMALL:
-            exchange.reserve(len(result), call)
+            incoming.reserve(len(result), call)
     except A2AError as error:
-        endpoint.refused(error, exchange)
-        return await fail(exchange, error, asked)
+        endpoint.refused(error, incoming)
+        return await fail(incoming, error, asked)
     except Gone:
         raise
     except Exception as error:
         logger.exception("internal error")
-        endpoint.refused(error, exchange)
-        return await fail(exchange, InternalError.of(error), asked)
+        endpoint.refused(error, incoming)
+        return await fail(incoming, InternalError.of(error), asked)
     if asked.id is None:
-        if isinstance(answer, Stream):
+        if isinstance(answer, LogStream):
             answer.close()
-        return await exchange.nothing()
-    if isinstance(answer, Stream):
-        return await _stream(endpoint, exchange, answer, asked, call)
+        return await incoming.nothing()
+    if isinstance(answer, LogStream):
+        return await _stream(endpoint, incoming, answer, asked, call)
     body = b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (asked.id, result)
     del answer, result  # a slow reader holds one copy, and not three
-    await exchange.respond(200, body, headers=activated(call))
+    await incoming.respond(200, body, headers=activated(call))
     return None
 
 
@@ -200,54 +200,59 @@ def _too_long() -> InvalidRequest:
     return InvalidRequest(f"id: {what}", violations=[("id", what)])
 
 
-def _method(name: str, exchange: Exchange, asked: Asked) -> Method:
+def _method(name: str, incoming: HTTPRequest, asked: Asked) -> Method:
     method = METHODS.get(name)
     if method is None:
         raise MethodNotFound(f"There is no method {name[:64]!r}")
-    if method.versions[0] != "1.0" and dialects.older(exchange.version()):
+    if method.versions[0] != "1.0" and dialects.older(incoming.version()):
         asked.dialect, asked.streams = v0_3, method.operation.streams
     return method
 
 
-def _version(exchange: Exchange, method: Method, params: bytes) -> str:
-    version = dialects.agreed(exchange.version(), method.versions)
+def _version(incoming: HTTPRequest, method: Method, params: bytes) -> str:
+    version = dialects.agreed(incoming.version(), method.versions)
     return "0.2" if version == "0.1" and v0_1.alias(params) else version
 
 
 def _operate(
-    endpoint: Endpoint, exchange: Exchange, method: Method, asked: Asked, params: bytes, call: Call
+    endpoint: Endpoint,
+    incoming: HTTPRequest,
+    method: Method,
+    asked: Asked,
+    params: bytes,
+    call: Call,
 ) -> Awaitable[Any]:
     version = call.caller.version
     if version == "0.1":
-        asked.dialect = v0_1.Speech(endpoint.scope(call))
+        asked.dialect = v0_1.V01Codec(endpoint.scope(call))
     elif version != "1.0":
         sends = method.operation.request is SendMessageRequest
         asked.dialect = mixed.MIXED if sends and mixed.Mixed.heard(params) else v0_3
     request = asked.dialect.decode(method.operation.request, params)
     if version == "0.1" and isinstance(request, SendMessageRequest):
         call = replace(call, name=request.message.task_id)
-    return endpoint.operate(method.operation, request, call, exchange)
+    return endpoint.operate(method.operation, request, call, incoming)
 
 
-async def fail(exchange: Exchange, error: A2AError, asked: Asked | None = None) -> None:
+async def fail(incoming: HTTPRequest, error: A2AError, asked: Asked | None = None) -> None:
     """Answer with an error; a notification is answered with nothing."""
-    exchange.failed(error)
+    incoming.failed(error)
     asked = asked or Asked()
     status = error.http if error.transport else 200
     if asked.id is None and not error.transport:
-        return await exchange.respond(204, b"")
+        return await incoming.respond(204, b"")
     body, kind = asked.error(error), JSON
     if asked.streams:  # clients before 1.0 take nothing but events where they asked for some
         body, kind = b"data: %b\n\n" % body, EVENT_STREAM
-    await exchange.respond(status, body, kind, headers_of(error.headers))
+    await incoming.respond(status, body, kind, headers_of(error.headers))
     return None
 
 
 async def _stream(
-    endpoint: Endpoint, exchange: Exchange, stream: Stream, asked: Asked, call: Call
+    endpoint: Endpoint, incoming: HTTPRequest, stream: LogStream, asked: Asked, call: Call
 ) -> None:
-    pour = Pour(
-        exchange,
+    pour = SSEResponse(
+        incoming,
         stream,
         dialect=asked.dialect,
         before=b'{"jsonrpc":"2.0","id":%b,"result":' % (asked.id or b"null"),

@@ -1,4 +1,4 @@
-"""Server-sent events: a log on its way to one reader."""
+"""Server-sent events: the stream of one log to one client."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from dragoman import clock
-from dragoman.bindings.body import Headers
-from dragoman.bindings.exchange import Exchange
+from dragoman.bindings.http_request import HTTPRequest
+from dragoman.bindings.request_body import Headers
 from dragoman.dialects import Form, v1_0
-from dragoman.errors import A2AError, InternalError, LimitExceeded, Unauthenticated
-from dragoman.events import Entry, placed
-from dragoman.metrics import Metrics
-from dragoman.reader import Stream
+from dragoman.model import clock
+from dragoman.model.errors import A2AError, InternalError, LimitExceeded, Unauthenticated
+from dragoman.model.events import Entry, placed
+from dragoman.model.types import TaskStatusUpdateEvent
 from dragoman.security.budget import SMALL
-from dragoman.settings import Settings
-from dragoman.telemetry import logger
-from dragoman.types import TaskStatusUpdateEvent
+from dragoman.server.reader import LogStream
+from dragoman.server.settings import Settings
+from dragoman.telemetry.logs import logger
+from dragoman.telemetry.metrics import Metrics
 
 EVENT_STREAM = b"text/event-stream"
 HEADERS: Headers = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
@@ -32,7 +32,7 @@ RUSH, FEW, PAUSE = 4, 16, 0.002
 fast agent then costs few of them, and nobody sees the difference."""
 
 
-class Open(Protocol):
+class OpenStream(Protocol):
     """A stream that is open, over whatever."""
 
     sending: float
@@ -62,7 +62,7 @@ class Streams:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.metrics: Metrics | None = None
-        self.open: set[Open] = set()
+        self.open: set[OpenStream] = set()
         self._owned: Counter[str] = Counter()
 
     def check(self, owner: str) -> None:
@@ -73,13 +73,13 @@ class Streams:
         if owner and most and self._owned[owner] >= most:
             raise LimitExceeded(f"{most} of your streams are open; close some")
 
-    def add(self, stream: Open) -> None:
+    def add(self, stream: OpenStream) -> None:
         """It is open from now on."""
         self.open.add(stream)
         if stream.owner:
             self._owned[stream.owner] += 1
 
-    def remove(self, stream: Open) -> None:
+    def remove(self, stream: OpenStream) -> None:
         """It has ended."""
         self.open.discard(stream)
         if stream.owner:
@@ -109,7 +109,7 @@ def current(expires: float) -> None:
         raise Unauthenticated(EXPIRED)
 
 
-def wrote(metrics: Metrics, stream: Stream, entries: Sequence[Entry]) -> None:
+def wrote(metrics: Metrics, stream: LogStream, entries: Sequence[Entry]) -> None:
     """Put down how long the last of these took, if it is a status that the reader waited for."""
     event = entries[-1].event if entries and stream.live else None
     if isinstance(event, TaskStatusUpdateEvent) and len(event.status.timestamp or "") == 24:
@@ -150,13 +150,13 @@ def asking(entry: Entry, final: Entry | None) -> Entry | None:
     return entry if interrupted and entry is not final else None
 
 
-class Pour:
+class SSEResponse:
     """One reader being served."""
 
     def __init__(
         self,
-        exchange: Exchange,
-        stream: Stream,
+        incoming: HTTPRequest,
+        stream: LogStream,
         *,
         dialect: Form = v1_0,
         before: bytes = b"",
@@ -165,7 +165,7 @@ class Pour:
         owner: str = "",
         expires: float = 0.0,
     ) -> None:
-        self.exchange = exchange
+        self.incoming = incoming
         self.owner = owner
         self.expires = expires
         self.stream = stream
@@ -214,19 +214,19 @@ class Pour:
         self._metrics = streams.metrics
         streams.add(self)
         try:
-            await self.exchange.begin(EVENT_STREAM, (*HEADERS, *headers))
+            await self.incoming.begin(EVENT_STREAM, (*HEADERS, *headers))
             try:
                 await self._pour()
             except A2AError as fault:
-                self.exchange.failed(fault)
+                self.incoming.failed(fault)
                 await self._send(error(fault))
             except Exception as fault:
                 logger.exception("internal error in a stream")
                 wrong = InternalError.of(fault)
-                self.exchange.failed(wrong)
+                self.incoming.failed(wrong)
                 await self._send(error(wrong))
             if not self._gone:
-                await self.exchange.send({"type": "http.response.body", "body": b""})
+                await self.incoming.send({"type": "http.response.body", "body": b""})
         except asyncio.CancelledError:
             if not self._gone:
                 raise
@@ -237,7 +237,7 @@ class Pour:
             self.stream.close()
 
     async def _pour(self) -> None:
-        limit = self.exchange.settings.stream_buffer
+        limit = self.incoming.settings.stream_buffer
         rush = 0
         while True:
             if rush >= RUSH:
@@ -292,23 +292,23 @@ class Pour:
         )
 
     async def _send(self, body: bytes) -> None:
-        limit = self.exchange.settings.stream_buffer
+        limit = self.incoming.settings.stream_buffer
         if len(body) > SMALL:  # a slow reader of a large event holds a copy of it
-            self.exchange.reserve(len(body))
+            self.incoming.reserve(len(body))
         try:
             for start in range(0, len(body), limit):  # in pieces: it takes them steadily
                 piece = body if len(body) <= limit else body[start : start + limit]
                 self.sending = time.monotonic()
                 message = {"type": "http.response.body", "body": piece, "more_body": True}
-                await self.exchange.send(message)
+                await self.incoming.send(message)
         finally:
-            self.exchange.release()
+            self.incoming.release()
         self.sent = self.sending
         self.sending = 0.0
         self._idle = False
 
     async def _watch(self) -> None:
-        while (await self.exchange.receive())["type"] != "http.disconnect":
+        while (await self.incoming.receive())["type"] != "http.disconnect":
             pass
         self._gone = True
         self.stream.nudge()

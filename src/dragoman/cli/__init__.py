@@ -10,8 +10,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from dragoman import settings
 from dragoman._version import __version__
+from dragoman.server import settings
 
 DEFAULTS = {"store": "sqlite:"}
 """What the command does otherwise than `App`: it keeps what it is told, in a file that is named
@@ -29,9 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["--complete"]:
-        from dragoman.cli import complete
+        from dragoman.cli import completion
 
-        return complete.answer(parser, words[1:])
+        return completion.answer(parser, words[1:])
     arguments = parser.parse_args(words)
     try:
         status: int = arguments.run(arguments)
@@ -128,9 +128,9 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--once", action="store_true", help="end after one round")
     demo.set_defaults(run=_demo)
 
-    from dragoman.cli import complete, db, hooks, talk  # they need names of this module
+    from dragoman.cli import agent_commands, completion, db, webhook_commands
 
-    for part in (talk, hooks, db, complete):
+    for part in (agent_commands, webhook_commands, db, completion):
         part.add(commands)
     return parser
 
@@ -166,7 +166,7 @@ class Options(Struct, frozen=True):
     def in_force(self, own: Mapping[str, Any] | None = None) -> settings.Settings:
         """All settings in force. `own` are those that an `App` was given in code: they come before
         the environment and the file, and the command line comes before them."""
-        from dragoman.outfit import CHECKS
+        from dragoman.server.wiring import CHECKS
 
         named = {name: value for name, value in self.given.items() if value is not None}
         return settings.load(
@@ -198,20 +198,20 @@ def warn(text: str) -> None:
 
 
 def _worker(arguments: argparse.Namespace) -> int:
-    from dragoman.cli import work
+    from dragoman.cli import worker
 
     more = {"push": arguments.push, "workers": 1}
     if arguments.concurrency is not None:
         if arguments.concurrency < 1:
             raise UsageError("--concurrency: must be more than nothing")
         more["max_running"] = arguments.concurrency
-    return work.run(arguments.agents, _options(arguments, **more))
+    return worker.run(arguments.agents, _options(arguments, **more))
 
 
 def _config(arguments: argparse.Namespace) -> int:
     values = _options(arguments).in_force().masked()
     if arguments.json:
-        from dragoman.cli.table import json_text
+        from dragoman.cli.text_table import json_text
 
         print(json_text(json.dumps(values, indent=2)))
         return 0
@@ -233,7 +233,7 @@ def _toml(value: Any) -> str:
 
 
 def _demo(arguments: argparse.Namespace) -> int:
-    from dragoman.cli.demo import show
+    from dragoman.demo import show
 
     return show.run(once=arguments.once)
 

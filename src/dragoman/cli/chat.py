@@ -16,16 +16,16 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from dragoman.cli import UsageError, reach
-from dragoman.cli.paint import BOLD, CYAN, DIM, RED, YELLOW, paint
-from dragoman.cli.screen import Screen, complaint, verdict
-from dragoman.cli.table import plain, word
-from dragoman.cli.talk import CHAT, asks
+from dragoman.cli import UsageError, connect_options
+from dragoman.cli.agent_commands import CHAT, asks
+from dragoman.cli.colors import BOLD, CYAN, DIM, RED, YELLOW, paint
+from dragoman.cli.terminal_output import Screen, complaint, verdict
+from dragoman.cli.text_table import plain, word
 from dragoman.client import File, Unreachable
-from dragoman.errors import A2AError, TaskNotFound, UnsupportedOperation
-from dragoman.grants import Grant, answer
-from dragoman.sync import Client, Stream
-from dragoman.types import Part, Role, Task, TaskState
+from dragoman.client.sync import Client, Stream
+from dragoman.model.approvals import ApprovalRequest, answer
+from dragoman.model.errors import A2AError, TaskNotFound, UnsupportedOperation
+from dragoman.model.types import Part, Role, Task, TaskState
 
 HISTORY = "history"
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
@@ -36,12 +36,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     def talk() -> int:
         with ExitStack() as stack:
-            with reach.waiting(reach.FETCHING):
-                agent = stack.enter_context(Client(reach.client(arguments)))
+            with connect_options.waiting(connect_options.FETCHING):
+                agent = stack.enter_context(Client(connect_options.client(arguments)))
             stack.enter_context(Memory())
             return Chat(agent, arguments).run()
 
-    return reach.guarded(talk, arguments)
+    return connect_options.guarded(talk, arguments)
 
 
 class Memory:
@@ -54,7 +54,7 @@ class Memory:
                 import readline
 
                 self._readline = readline
-                self._file = reach.state() / HISTORY
+                self._file = connect_options.state() / HISTORY
                 with suppress(OSError):
                     readline.read_history_file(self._file)
                 readline.set_history_length(1000)
@@ -81,7 +81,7 @@ class Chat:
         """The task that the next message goes to."""
         self._last: str = arguments.task
         self._attached: list[File | Part] = []
-        self._grant: Grant | None = None
+        self._grant: ApprovalRequest | None = None
         self._status = 0
 
     def run(self) -> int:

@@ -10,12 +10,12 @@ from typing import Any
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from dragoman.bindings.access import AccessLine
+from dragoman.bindings.access_log import AccessLine
 from dragoman.cli import tls
-from dragoman.cli.book import Book, party
-from dragoman.errors import A2AError
+from dragoman.cli.connection_limits import ConnectionLimits, party
+from dragoman.model.errors import A2AError
 from dragoman.security.budget import SMALL, ByteBudget
-from dragoman.settings import Settings
+from dragoman.server.settings import Settings
 
 PLAIN = 4096
 """Data up to this size that begins at most two requests is parsed at once."""
@@ -23,7 +23,7 @@ SLICE = 256
 """Other data is parsed in slices of this size, so that few requests can queue up in one of them."""
 
 
-class Cork:
+class CoalescingTransport:
     """A transport that sends the head of an answer together with the first of its body, and that
     can keep uvicorn from reading on."""
 
@@ -87,7 +87,12 @@ class Protocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
     """uvicorn's HTTP, with one write for a short answer instead of two, and with deadlines."""
 
     def __init__(
-        self, *arguments: Any, book: Book, budget: ByteBudget, settings: Settings, who: str = ""
+        self,
+        *arguments: Any,
+        book: ConnectionLimits,
+        budget: ByteBudget,
+        settings: Settings,
+        who: str = "",
     ) -> None:
         super().__init__(*arguments)
         self.book = book
@@ -113,7 +118,7 @@ class Protocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
                 return
             self.who = who
         self._since = self._stuck = time.monotonic()
-        super().connection_made(Cork(transport))
+        super().connection_made(CoalescingTransport(transport))
         about = tls.about(transport)
         if about is not None:
             self.app = _extended(self.config.loaded_app, {"tls": about})

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from dragoman import settings
 from dragoman.cli import DEFAULTS, UsageError, warn
-from dragoman.cli.table import moment, span
+from dragoman.cli.text_table import moment, span
+from dragoman.server import settings
 
 if TYPE_CHECKING:
-    from dragoman.stores.clerk import Make
+    from dragoman.stores.admin import Make
 
 STATES = (
     *("submitted", "working", "completed", "failed", "canceled"),
@@ -140,16 +140,16 @@ def _bounded(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     import sqlite3
 
-    from dragoman.cli import desk  # what the other commands need not wait for
-    from dragoman.errors import Unavailable
-    from dragoman.store import Unreadable
-    from dragoman.stores.clerk import Missing
-    from dragoman.stores.dump import Broken
+    from dragoman.cli import db_commands
+    from dragoman.model.errors import Unavailable
+    from dragoman.stores.admin import Missing
+    from dragoman.stores.export_format import Broken
     from dragoman.stores.sqlite.driver import unavailable
+    from dragoman.stores.store import Unreadable
 
     make = _make(arguments)
     try:
-        return desk.COMMANDS[arguments.command](arguments, make)
+        return db_commands.COMMANDS[arguments.command](arguments, make)
     except Unavailable as error:
         words = error.message
     except sqlite3.Error as error:
@@ -160,28 +160,28 @@ def _run(arguments: argparse.Namespace) -> int:
         raise
     except OSError as error:
         words = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-    return desk.fail(words)
+    return db_commands.fail(words)
 
 
 def _make(arguments: argparse.Namespace) -> Make:
     """What opens the store that the settings name, or the one that is here."""
     from dragoman.stores import connect
     from dragoman.stores.sqlite import SqliteStore
-    from dragoman.stores.sqlite.clerk import Clerk
+    from dragoman.stores.sqlite.admin import SqliteAdmin
 
     chosen = settings.load(
         {"store": arguments.store}, defaults=DEFAULTS, file=arguments.config, warn=warn
     )
     if chosen.store == "sqlite:":
-        return partial(Clerk, _found())
+        return partial(SqliteAdmin, _found())
     try:
         store = connect(replace(chosen, seal_keys=()))  # nothing is unsealed here
     except ValueError as error:
         raise UsageError(str(error)) from None
     if isinstance(store, SqliteStore):
-        return partial(Clerk, store.path)
+        return partial(SqliteAdmin, store.path)
     if chosen.store.startswith("postgres"):
-        from dragoman.stores.postgres.clerk import Clerk as Elsewhere
+        from dragoman.stores.postgres.admin import PostgresAdmin as Elsewhere
 
         return partial(Elsewhere, chosen.store)
     raise UsageError(
@@ -191,7 +191,7 @@ def _make(arguments: argparse.Namespace) -> Make:
 
 def _found() -> Path:
     """The one store in the working directory, its backups aside."""
-    from dragoman.stores.sqlite.clerk import originals, ours
+    from dragoman.stores.sqlite.admin import originals, ours
 
     found = originals([path for path in sorted(Path().glob("*.db")) if ours(path)])
     if len(found) == 1:

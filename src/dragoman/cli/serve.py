@@ -19,12 +19,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.agent import Agent, AgentError
-from dragoman.app import App
+from dragoman.agent.agent import Agent, AgentError
 from dragoman.cli import Options, UsageError
 from dragoman.cli.imports import failure
-from dragoman.settings import Settings
-from dragoman.telemetry import configure, logger
+from dragoman.server.app import App
+from dragoman.server.settings import Settings
+from dragoman.telemetry.logs import configure, logger
 
 CHILD = "DRAGOMAN__SERVE"
 

@@ -11,14 +11,14 @@ from types import FrameType
 
 import uvicorn
 
-from dragoman.app import App
 from dragoman.cli import tls
-from dragoman.cli.book import Book, files, taken
 from dragoman.cli.connection import HTTP, Protocol
+from dragoman.cli.connection_limits import ConnectionLimits, files, taken
 from dragoman.cli.serve import hang_up, leave
-from dragoman.errors import A2AError
-from dragoman.settings import SettingsError
-from dragoman.telemetry import logger
+from dragoman.model.errors import A2AError
+from dragoman.server.app import App
+from dragoman.server.settings import SettingsError
+from dragoman.telemetry.logs import logger
 
 LINGER = 1.0
 """How long whoever is connected may still take to ask, when it ends."""
@@ -27,7 +27,7 @@ LINGER = 1.0
 class Server(uvicorn.Server):
     """Drains before it waits for connections: open streams would keep it waiting."""
 
-    book: Book
+    book: ConnectionLimits
     """Who is connected."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -50,7 +50,7 @@ class Server(uvicorn.Server):
             logger.error("SIGHUP: the old certificate stays in use: %s", error)
         else:
             for server in self.servers:
-                if isinstance(server, tls.Porch) and secured is not None:
+                if isinstance(server, tls.TLSAcceptor) and secured is not None:
                     server.secured = secured
                     logger.info("SIGHUP: reloaded the certificate %s", settings.cert)
         for port in app.ports:
@@ -70,18 +70,18 @@ class Server(uvicorn.Server):
             return
         self.started = False
         settings = app.settings
-        self.book = Book(settings, files())
+        self.book = ConnectionLimits(settings, files())
         secured = tls.context(settings)
         loop = asyncio.get_running_loop()
         for listener in sockets or ():
             app.hosts.address = listener.getsockname()[0]
             if secured is not None:
-                porch = tls.Porch(
+                acceptor = tls.TLSAcceptor(
                     *(listener, secured, self.book, self._protocol, settings.header_timeout),
                     audited=settings.audit,
                 )
-                porch.open(self.config.backlog)
-                self.servers.append(porch)  # type: ignore[arg-type]
+                acceptor.open(self.config.backlog)
+                self.servers.append(acceptor)  # type: ignore[arg-type]
             else:
                 self.servers.append(
                     await loop.create_server(
@@ -153,7 +153,7 @@ class Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         waiting = []
         for server, listener in zip(self.servers, sockets, strict=False):
-            if not isinstance(server, tls.Porch):
+            if not isinstance(server, tls.TLSAcceptor):
                 waiting += taken(listener)
             server.close()
         await asyncio.gather(
@@ -171,7 +171,7 @@ class Server(uvicorn.Server):
         return any(
             isinstance(connection, Protocol) and (connection.due() or connection.unfinished())
             for connection in self.server_state.connections
-        ) or any(isinstance(server, tls.Porch) and server.busy for server in self.servers)
+        ) or any(isinstance(server, tls.TLSAcceptor) and server.busy for server in self.servers)
 
 
 def local(host: str) -> bool:

@@ -11,9 +11,9 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dragoman.cli.book import Book, party, taken
-from dragoman.settings import Settings, SettingsError
-from dragoman.telemetry import audit, logger
+from dragoman.cli.connection_limits import ConnectionLimits, party, taken
+from dragoman.server.settings import Settings, SettingsError
+from dragoman.telemetry.logs import audit, logger
 
 if TYPE_CHECKING:
     from dragoman.cli.connection import Protocol
@@ -136,7 +136,7 @@ def about(transport: Any) -> dict[str, Any] | None:
     }
 
 
-class Porch:
+class TLSAcceptor:
     """Takes connections and shakes hands, as one of uvicorn's servers. It does so itself since who
     never ends a handshake must count as well, and must not take long."""
 
@@ -144,7 +144,7 @@ class Porch:
         self,
         listener: socket.socket,
         secured: ssl.SSLContext,
-        book: Book,
+        book: ConnectionLimits,
         make: Callable[[str], Protocol],
         timeout: float,
         *,

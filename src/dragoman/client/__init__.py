@@ -1,62 +1,69 @@
-"""The other half of the protocol: what an agent calls other agents with."""
+"""The client: find agents by their cards, send them messages, follow their tasks."""
 
-from dragoman.client.behalf import Behalf
-from dragoman.client.client import Client, Options, Saying
+from dragoman.client.address_rules import NotAllowed
+from dragoman.client.client import Client, Options, SendOptions
 from dragoman.client.credentials import (
-    Certificate,
-    Login,
-    Need,
-    Secret,
+    AuthRequest,
+    BasicAuth,
+    ClientCertificate,
+    CredentialsNotSent,
+    StaticToken,
     TokenProvider,
-    Withheld,
 )
 from dragoman.client.deadline import DeadlineExceeded
-from dragoman.client.dialling import NotAllowed
-from dragoman.client.discovery import Shelf
+from dragoman.client.delegation import Delegation
+from dragoman.client.discovery import CardCache
 from dragoman.client.download import fetch
-from dragoman.client.engine import Body, Engine, Request, Response, Sockets, Unreachable
 from dragoman.client.inbox import Inbox
 from dragoman.client.limits import Limits, TooLarge
-from dragoman.client.oauth import Invitation, OAuth
-from dragoman.client.pins import Origins, Pins
-from dragoman.client.remote import Remote
+from dragoman.client.oauth import LoginPrompt, OAuth
 from dragoman.client.result import Result
 from dragoman.client.stream import Stream
+from dragoman.client.task_handle import TaskHandle
+from dragoman.client.transport import (
+    Body,
+    HTTPTransport,
+    Transport,
+    TransportRequest,
+    TransportResponse,
+    Unreachable,
+)
+from dragoman.client.trusted_keys import Origins, TrustedKeys
 from dragoman.client.upload import File
 from dragoman.security.signing import Trust, Unverified
 
 __all__ = (
-    "Behalf",
+    "AuthRequest",
+    "BasicAuth",
     "Body",
-    "Certificate",
+    "CardCache",
     "Client",
+    "ClientCertificate",
+    "CredentialsNotSent",
     "DeadlineExceeded",
-    "Engine",
+    "Delegation",
     "File",
+    "HTTPTransport",
     "Inbox",
-    "Invitation",
     "Limits",
-    "Login",
-    "Need",
+    "LoginPrompt",
     "NotAllowed",
     "OAuth",
     "Options",
     "Origins",
-    "Pins",
-    "Remote",
-    "Request",
-    "Response",
     "Result",
-    "Saying",
-    "Secret",
-    "Shelf",
-    "Sockets",
+    "SendOptions",
+    "StaticToken",
     "Stream",
+    "TaskHandle",
     "TokenProvider",
     "TooLarge",
+    "Transport",
+    "TransportRequest",
+    "TransportResponse",
     "Trust",
+    "TrustedKeys",
     "Unreachable",
     "Unverified",
-    "Withheld",
     "fetch",
 )

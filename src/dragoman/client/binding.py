@@ -16,12 +16,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.client import discovery, sse, upload
-from dragoman.client.engine import Engine, Request, Response, Sockets, whole
 from dragoman.client.limits import DEFAULT, Limits, Meter, TooLarge
-from dragoman.client.speech import HTTP, RPC, Speech
+from dragoman.client.transport import (
+    HTTPTransport,
+    Transport,
+    TransportRequest,
+    TransportResponse,
+    whole,
+)
 from dragoman.client.upload import File
+from dragoman.client.wire import HTTP, RPC, WireFormat
 from dragoman.dialects import v1_0
-from dragoman.errors import (
+from dragoman.model.errors import (
     A2AError,
     ContentTypeNotSupported,
     InvalidAgentResponse,
@@ -33,8 +39,8 @@ from dragoman.errors import (
     UnsupportedOperation,
     restored,
 )
-from dragoman.operations import BY_CALL, Operation
-from dragoman.types import AgentCard, AgentInterface, StreamResponse, Wire
+from dragoman.model.operations import BY_CALL, Operation
+from dragoman.model.types import AgentCard, AgentInterface, StreamResponse, WireStruct
 
 T = TypeVar("T")
 
@@ -43,7 +49,7 @@ class Order(Struct, frozen=True, kw_only=True):
     """An operation to be asked for."""
 
     call: str
-    request: Wire
+    request: WireStruct
     headers: Mapping[str, str] = {}
     files: Mapping[str, File] = {}
     """What the signs in the request stand for."""
@@ -68,7 +74,7 @@ class Binding(Protocol):
         """The events of an operation; A2AError, Unreachable if it breaks off."""
 
 
-class Answer(Struct, Generic[T]):
+class RpcResponse(Struct, Generic[T]):
     """A JSON-RPC response that is as it should be."""
 
     result: T
@@ -76,8 +82,8 @@ class Answer(Struct, Generic[T]):
 
 
 @cache
-def _answer(kind: type[Wire]) -> msgspec.json.Decoder[Answer[Any]]:
-    return msgspec.json.Decoder(Answer[kind])  # type: ignore[valid-type]
+def _answer(kind: type[WireStruct]) -> msgspec.json.Decoder[RpcResponse[Any]]:
+    return msgspec.json.Decoder(RpcResponse[kind])  # type: ignore[valid-type]
 
 
 class Expired(Unauthenticated):
@@ -89,8 +95,10 @@ class JsonRpc:
 
     name = "JSONRPC"
 
-    def __init__(self, engine: Engine, interface: AgentInterface, limits: Limits = DEFAULT) -> None:
-        self.engine = engine
+    def __init__(
+        self, transport: Transport, interface: AgentInterface, limits: Limits = DEFAULT
+    ) -> None:
+        self.transport = transport
         self.limits = limits
         self.speech = RPC[minor(interface.protocol_version)]
         self.url = interface.url
@@ -100,13 +108,13 @@ class JsonRpc:
     async def call(self, order: Order) -> Any:
         """See `Binding.call`."""
         operation = order.operation
-        response = await self.engine.send(self._request(order))
+        response = await self.transport.send(self._request(order))
         return self._read(operation, await whole(response, self.limits.answer, "answer"), response)
 
     async def stream(self, order: Order) -> AsyncGenerator[StreamResponse, None]:
         """See `Binding.stream`."""
         operation = order.operation
-        response = await self.engine.send(self._request(order))
+        response = await self.transport.send(self._request(order))
         if not _streams(response):
             self._result(
                 _document(await whole(response, self.limits.answer, "answer"), response), response
@@ -122,22 +130,24 @@ class JsonRpc:
         finally:
             await response.close()
 
-    def _request(self, order: Order) -> Request:
+    def _request(self, order: Order) -> TransportRequest:
         request = order.request
         if self.tenant:
             request = replace(request, tenant=self.tenant)
         if order.call == "extended_card" and self.speech.version == "0.2":
             url = urljoin(f"{self.url.rstrip('/')}/", "../agent/authenticatedExtendedCard")
-            return Request("GET", url, order.headers)
+            return TransportRequest("GET", url, order.headers)
         body = b'{"jsonrpc":"2.0","id":%d,"method":"%b","params":%b}' % (
             next(self._ids),
             self.speech.name(order.operation).encode(),
             self.speech.ask(request),
         )
         headers = {**order.headers, "content-type": "application/json", "accept": _accept(order)}
-        return Request("POST", self.url, headers, upload.body(body, order.files), order.patience)
+        return TransportRequest(
+            "POST", self.url, headers, upload.body(body, order.files), order.patience
+        )
 
-    def _read(self, operation: Operation, body: bytes, response: Response) -> Any:
+    def _read(self, operation: Operation, body: bytes, response: TransportResponse) -> Any:
         if operation.call == "extended_card":
             if self.speech.version == "0.2":
                 return _card(body, response)
@@ -152,7 +162,7 @@ class JsonRpc:
                 pass  # an error, or written with liberties
         return _value(operation, self._result(_document(body, response), response), self.speech)
 
-    def _result(self, document: Any, response: Response) -> Any:
+    def _result(self, document: Any, response: TransportResponse) -> Any:
         if not isinstance(document, dict):
             raise _foreign(response, "the answer is no JSON-RPC")
         error = document.get("error")
@@ -178,8 +188,10 @@ class HttpJson:
 
     name = "HTTP+JSON"
 
-    def __init__(self, engine: Engine, interface: AgentInterface, limits: Limits = DEFAULT) -> None:
-        self.engine = engine
+    def __init__(
+        self, transport: Transport, interface: AgentInterface, limits: Limits = DEFAULT
+    ) -> None:
+        self.transport = transport
         self.limits = limits
         self.speech = HTTP[minor(interface.protocol_version)]
         self.url = interface.url.rstrip("/")
@@ -191,7 +203,7 @@ class HttpJson:
     async def call(self, order: Order) -> Any:
         """See `Binding.call`."""
         operation = order.operation
-        response = await self.engine.send(self._request(order))
+        response = await self.transport.send(self._request(order))
         body = await whole(response, self.limits.answer, "answer")
         if not 200 <= response.status < 300:
             raise self._error(_document(body, response), response)
@@ -213,12 +225,12 @@ class HttpJson:
         finally:
             await response.close()
 
-    async def _opened(self, order: Order) -> Response:
+    async def _opened(self, order: Order) -> TransportResponse:
         """The answer to the request of a stream. Where an operation has two verbs, agents may know
         only one of them: the other is tried once, and the one that is answered is remembered."""
         verbs, known = order.operation.verbs, self._verbs.get(order.call)
         verb = known or verbs[0]
-        response = await self.engine.send(self._request(order, verb))
+        response = await self.transport.send(self._request(order, verb))
         other = next((name for name in verbs if name != verb), None)
         # what an agent does not route may look like a task that is not there, until one was found
         found = response.status not in UNROUTED or (known and response.status == 404)
@@ -227,7 +239,7 @@ class HttpJson:
                 self._verbs[order.call] = verb
             return response
         first = await self._refusal(response)
-        response = await self.engine.send(self._request(order, other))
+        response = await self.transport.send(self._request(order, other))
         if response.status in ROUTED:
             self._verbs[order.call] = other
         if response.status not in UNROUTED:
@@ -235,7 +247,7 @@ class HttpJson:
         second = await self._refusal(response)
         raise second if isinstance(second, TaskNotFound) else first
 
-    async def _refusal(self, response: Response) -> A2AError:
+    async def _refusal(self, response: TransportResponse) -> A2AError:
         """The error that was answered."""
         body = await whole(response, self.limits.answer, "answer")
         try:
@@ -243,7 +255,7 @@ class HttpJson:
         except A2AError as error:
             return error
 
-    def _request(self, order: Order, verb: str = "") -> Request:
+    def _request(self, order: Order, verb: str = "") -> TransportRequest:
         path, verb = self.speech.name(order.operation), verb or order.operation.verbs[0]
         if order.files and self.speech.version != "1.0":  # there, base64 is encoded once more
             request = upload.filled(order.request, order.files)
@@ -263,16 +275,16 @@ class HttpJson:
             if verb != "POST":
                 query = {k: str(v).lower() if isinstance(v, bool) else v for k, v in fields.items()}
                 url = f"{url}?{urlencode(query)}" if query else url
-                return Request(verb, url, headers, patience=order.patience)
+                return TransportRequest(verb, url, headers, patience=order.patience)
             body = json.dumps(fields).encode()
         else:
             url = self.url + path
         # some who speak 0.3 know no other type
         kind = "a2a+json" if self.speech.version == "1.0" else "json"
         headers["content-type"] = f"application/{kind}"
-        return Request(verb, url, headers, upload.body(body, order.files), order.patience)
+        return TransportRequest(verb, url, headers, upload.body(body, order.files), order.patience)
 
-    def _read(self, operation: Operation, body: bytes, response: Response) -> Any:
+    def _read(self, operation: Operation, body: bytes, response: TransportResponse) -> Any:
         assert operation.response is not None
         if self.speech.version == "1.0" and operation.call != "extended_card":
             try:
@@ -286,7 +298,7 @@ class HttpJson:
             return discovery.read(document, "the agent")
         return _value(operation, document, self.speech)
 
-    def _error(self, document: Any, response: Response) -> A2AError:
+    def _error(self, document: Any, response: TransportResponse) -> A2AError:
         if self.speech.version != "1.0":
             return _former(document, response)
         error = document.get("error") if isinstance(document, dict) else None
@@ -315,7 +327,7 @@ STATUSES: dict[int, type[A2AError]] = {
 """What a status alone means in 0.3, where the answer says that it is an agent's."""
 
 
-def _former(document: Any, response: Response) -> A2AError:
+def _former(document: Any, response: TransportResponse) -> A2AError:
     """The error of 0.3 over HTTP+JSON: with a code, or only a message."""
     message = document.get("message") if isinstance(document, dict) else None
     if not isinstance(message, str):
@@ -333,10 +345,12 @@ class Grpc:
 
     name = "GRPC"
 
-    def __init__(self, engine: Engine, interface: AgentInterface, limits: Limits = DEFAULT) -> None:
-        from dragoman.dialects.protobuf.speech import BY_VERSION
+    def __init__(
+        self, transport: Transport, interface: AgentInterface, limits: Limits = DEFAULT
+    ) -> None:
+        from dragoman.dialects.protobuf.wire import BY_VERSION
 
-        self.engine = engine
+        self.transport = transport
         self.limits = limits
         self.speech = BY_VERSION[minor(interface.protocol_version)]
         self.url = interface.url
@@ -345,7 +359,7 @@ class Grpc:
 
     async def call(self, order: Order) -> Any:
         """See `Binding.call`."""
-        response = await self.engine.send(self._request(order))
+        response = await self.transport.send(self._request(order))
         body = await whole(response, self.limits.answer, "answer")
         if response.status != 200:
             raise self._error(response.headers, body)
@@ -356,7 +370,7 @@ class Grpc:
         """See `Binding.stream`."""
         from dragoman.client.grpc import Failed
 
-        response = await self.engine.send(self._request(order))
+        response = await self.transport.send(self._request(order))
         if response.status != 200:
             raise self._error(response.headers, await whole(response, self.limits.answer, "answer"))
         try:
@@ -373,7 +387,7 @@ class Grpc:
         finally:
             await response.close()
 
-    def _request(self, order: Order) -> Request:
+    def _request(self, order: Order) -> TransportRequest:
         request = order.request
         if self.tenant:
             request = replace(request, tenant=self.tenant)
@@ -385,7 +399,7 @@ class Grpc:
         body = self.speech.ask(upload.filled(request, order.files))
         url = f"{self.url}/{self.speech.service}/{name}"
         longest = self.limits.answer
-        return Request("POST", url, order.headers, body, order.patience, longest)
+        return TransportRequest("POST", url, order.headers, body, order.patience, longest)
 
     def _read(self, operation: Operation, body: bytes) -> Any:
         assert operation.response is not None
@@ -429,9 +443,9 @@ _LARGER = re.compile(r"received message larger than max", re.IGNORECASE)
 _FIELD = re.compile(r"\{(\w+)(=[^}]*)?\}")
 
 
-def spoken(engine: Engine) -> list[str]:
-    """The bindings that can be spoken through this engine."""
-    grpc = isinstance(engine, Sockets) and _installed()
+def spoken(transport: Transport) -> list[str]:
+    """The bindings that can be spoken through this transport."""
+    grpc = isinstance(transport, HTTPTransport) and _installed()
     return [name for name in BINDINGS if name != Grpc.name or grpc]
 
 
@@ -448,7 +462,7 @@ def minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def _card(body: bytes, response: Response) -> discovery.Reading:
+def _card(body: bytes, response: TransportResponse) -> discovery.Reading:
     if response.status != 200:
         raise _foreign(response, "there is no card")
     return discovery.read(_document(body, response), "the agent")
@@ -458,11 +472,11 @@ def _accept(order: Order) -> str:
     return "text/event-stream" if order.operation.streams else "application/json"
 
 
-def _streams(response: Response) -> bool:
+def _streams(response: TransportResponse) -> bool:
     return response.headers.get("content-type", "").lower().startswith("text/event-stream")
 
 
-def _document(body: bytes, response: Response) -> Any:
+def _document(body: bytes, response: TransportResponse) -> Any:
     try:
         return v1_0.parse(body)
     except ParseError as error:
@@ -470,7 +484,7 @@ def _document(body: bytes, response: Response) -> Any:
         raise _foreign(response, page or str(error)) from None
 
 
-def _foreign(response: Response, what: str) -> A2AError:
+def _foreign(response: TransportResponse, what: str) -> A2AError:
     """Something that is no A2A answers at this address, or an agent that gets it wrong."""
     if response.status >= 400:
         # a proxy whose agent is away means what an agent means by 503
@@ -485,7 +499,7 @@ def _foreign(response: Response, what: str) -> A2AError:
     return InvalidAgentResponse(f"{what} (HTTP {response.status})")
 
 
-def _value(operation: Operation, document: Any, speech: Speech) -> Any:
+def _value(operation: Operation, document: Any, speech: WireFormat) -> Any:
     if operation.response is None:
         return None
     try:

@@ -16,24 +16,31 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from dragoman import clock, content, otel, telemetry
-from dragoman.client.behalf import Behalf
+from dragoman.client.address_rules import NotAllowed
 from dragoman.client.binding import BINDINGS, Binding, Order, minor, spoken
 from dragoman.client.credentials import ANYWHERE, LIMIT, Auth, Guard
 from dragoman.client.deadline import Limit, Progress
-from dragoman.client.dialling import NotAllowed
-from dragoman.client.discovery import INSTALL, SPOKEN, Cards, Shelf, address, interfaces
-from dragoman.client.engine import Broken, Engine, Inside, Sockets, Unreachable, origin
-from dragoman.client.explain import explain
+from dragoman.client.delegation import Delegation
+from dragoman.client.discovery import INSTALL, SPOKEN, CardCache, Cards, address, interfaces
+from dragoman.client.error_messages import explain
 from dragoman.client.inbox import Inbox
 from dragoman.client.limits import DEFAULT, Limits, TooLarge
-from dragoman.client.pins import judge
-from dragoman.client.remote import Remote
 from dragoman.client.result import Result
 from dragoman.client.retry import PASSING, Pauses
 from dragoman.client.stream import Stream
+from dragoman.client.task_handle import TaskHandle
+from dragoman.client.transport import (
+    ASGITransport,
+    Broken,
+    HTTPTransport,
+    Transport,
+    Unreachable,
+    origin,
+)
+from dragoman.client.trusted_keys import judge
 from dragoman.client.upload import File
-from dragoman.errors import (
+from dragoman.model import clock, content
+from dragoman.model.errors import (
     A2AError,
     InternalError,
     InvalidAgentResponse,
@@ -41,10 +48,9 @@ from dragoman.errors import (
     MethodNotFound,
     VersionNotSupported,
 )
-from dragoman.events import RESUME
-from dragoman.operations import BY_CALL
-from dragoman.security.signing import Judge, Keys
-from dragoman.types import (
+from dragoman.model.events import RESUME
+from dragoman.model.operations import BY_CALL
+from dragoman.model.types import (
     AgentCard,
     AgentInterface,
     CancelTaskRequest,
@@ -58,8 +64,10 @@ from dragoman.types import (
     Task,
     TaskPushNotificationConfig,
     TaskState,
-    Wire,
+    WireStruct,
 )
+from dragoman.security.signing import Keys, Verifier
+from dragoman.telemetry import logs, otel
 
 T = TypeVar("T")
 
@@ -95,20 +103,21 @@ class Options(TypedDict, total=False):
     """How often to try what fails; 8, which takes about ten seconds."""
     limits: Limits
     """How much is taken of the agent: bytes of an answer and of a task, events of a stream."""
-    signed_by: Judge | Keys | None
-    """Whose signature the card must have: keys, `Trust`, `Pins`, `Origins`; by default nobody's."""
+    signed_by: Verifier | Keys | None
+    """Whose signature the card must have: keys, `Trust`, `TrustedKeys` or `Origins`; by default
+    none is needed."""
     strict: bool
     """Refuse a card that lacks a field which the specification requires. Without it, such a card
     is used if the agent can be called by it, and a line in the log names the fields."""
-    shelf: Shelf | None
+    card_cache: CardCache | None
     """Where clients share the cards that they have found."""
     inbox: Inbox | None
     """Where agents that do not stream can push what is waited for."""
-    behalf: Behalf | None
+    delegation: Delegation | None
     """The turn that this client works for."""
 
 
-class Saying(TypedDict, total=False):
+class SendOptions(TypedDict, total=False):
     """What may go with a message."""
 
     skill: str
@@ -140,7 +149,7 @@ class Client:
     """The agent tells places: a broken stream goes on exactly where it was."""
 
     def __init__(
-        self, target: str | AgentCard, *, engine: Engine, **options: Unpack[Options]
+        self, target: str | AgentCard, *, transport: Transport, **options: Unpack[Options]
     ) -> None:
         for name in options:
             if name not in Options.__annotations__:
@@ -150,7 +159,7 @@ class Client:
                 raise TypeError(f"{name} is a list of strings, not one")
         self._target = target
         self._guard = Guard(
-            engine,
+            transport,
             headers=options.get("headers"),
             auth=options.get("auth", ()),
             trust=options.get("trust", ()),
@@ -159,8 +168,12 @@ class Client:
         )
         self.extensions = tuple(options.get("extensions", ()))
         """Those that are asked for and offered."""
-        self._spoken = [name.upper() for name in options.get("bindings", spoken(engine))]
-        if "GRPC" in self._spoken and isinstance(engine, Sockets) and "GRPC" not in spoken(engine):
+        self._spoken = [name.upper() for name in options.get("bindings", spoken(transport))]
+        if (
+            "GRPC" in self._spoken
+            and isinstance(transport, HTTPTransport)
+            and "GRPC" not in spoken(transport)
+        ):
             raise ModuleNotFoundError(f"gRPC is not installed{INSTALL}", name="grpc")
         self.timeout = options.get("timeout", 60.0)
         self.deadline = options.get("deadline")
@@ -170,7 +183,7 @@ class Client:
             raise ValueError("timeout, patience and attempts must be more than nothing")
         self.limits = options.get("limits", DEFAULT)
         self.inbox = options.get("inbox")
-        self._behalf = options.get("behalf")
+        self._delegation = options.get("delegation")
         self._open: set[str] = set()
         """Tasks that were begun here on somebody's behalf, and have not ended."""
         self._good: set[AgentInterface] = set()
@@ -180,8 +193,8 @@ class Client:
         # what one is shown by name is not for all; what others took may be unsigned or incomplete
         strict = options.get("strict", False)
         own = options.get("headers") or self._judge is not None or strict
-        shelf = None if own else options.get("shelf")
-        self.cards = Cards(self._guard, shelf, self._judge, self._guard.confine, strict=strict)
+        card_cache = None if own else options.get("card_cache")
+        self.cards = Cards(self._guard, card_cache, self._judge, self._guard.confine, strict=strict)
 
     @classmethod
     def connect(
@@ -189,18 +202,18 @@ class Client:
         target: str | AgentCard = "",
         *,
         app: Any = None,
-        engine: Engine | None = None,
+        transport: Transport | None = None,
         **options: Unpack[Options],
     ) -> Client:
         """A client of the agent at a URL, of a card (its address, file or object), or of an ASGI
-        application in this process. Nothing is dialled yet. The client closes the engine."""
+        application in this process. Nothing is dialled yet. The client closes the transport."""
         if app is not None:
-            engine = engine or Inside(app)
+            transport = transport or ASGITransport(app)
             target = target or "http://inside"
             options = {**options, "trust": [ANYWHERE], "insecure": True}
         if not target:
             raise ValueError("connect: give a URL, a card, or app=…")
-        return cls(target, engine=engine or Sockets(), **options)
+        return cls(target, transport=transport or HTTPTransport(), **options)
 
     async def open(self) -> Client:
         """Find the card, as at the beginning of a block. An open client stays open."""
@@ -253,7 +266,7 @@ class Client:
         raise AttributeError(f"a client has no {name!r}")
 
     async def _leave(self) -> None:
-        if self._open and self._behalf is not None and self._behalf.canceled():
+        if self._open and self._delegation is not None and self._delegation.canceled():
             # shielded: whoever cancelled us once may do so again
             await asyncio.shield(asyncio.ensure_future(self._cancel_all()))
         else:
@@ -334,7 +347,7 @@ class Client:
         task: str = "",
         context: str = "",
         wait: bool = True,
-        **saying: Unpack[Saying],
+        **saying: Unpack[SendOptions],
     ) -> Result:
         """Send a message and wait for its answer; `wait=False` only until the task exists."""
         if wait and self._follows(saying):
@@ -361,16 +374,16 @@ class Client:
         task: str = "",
         context: str = "",
         keep: bool = True,
-        **saying: Unpack[Saying],
+        **saying: Unpack[SendOptions],
     ) -> Stream:
         """Send a message and follow what comes of it, over broken connections. Without `keep` the
         content of artifacts is in the events only, so that memory stays bounded."""
         request, key, files = self._request(said, task, context, True, **saying)
         return Stream(self, request, key=key, files=files, keep=keep)
 
-    def task(self, id: str) -> Remote:
+    def task(self, id: str) -> TaskHandle:
         """A handle on a task."""
-        return Remote(self, id)
+        return TaskHandle(self, id)
 
     async def list(
         self,
@@ -425,8 +438,8 @@ class Client:
     def until(self) -> float | None:
         """When what begins now must have ended, by the monotonic clock."""
         limits = [] if self.deadline is None else [time.monotonic() + self.deadline]
-        if self._behalf is not None:
-            limits.append(self._behalf.until)
+        if self._delegation is not None:
+            limits.append(self._delegation.until)
         found = min(limits, default=math.inf)
         return found if math.isfinite(found) else None
 
@@ -451,16 +464,16 @@ class Client:
         if self.extensions:
             name = "a2a-extensions" if version == SPOKEN[0] else "x-a2a-extensions"
             found[name] = ", ".join(self.extensions)
-        telemetry.carry(found, self._behalf.trace if self._behalf else "")
+        logs.carry(found, self._delegation.trace if self._delegation else "")
         return found
 
-    def span(self, call: str, request: Wire) -> AbstractContextManager[Any]:
+    def span(self, call: str, request: WireStruct) -> AbstractContextManager[Any]:
         """A block that is a span of OpenTelemetry, where the process uses it."""
         if self.spans is None:
             return nullcontext()
         return self.spans.open("CLIENT", BY_CALL[call].name, *self.about(call, request))
 
-    def about(self, call: str, request: Wire) -> tuple[dict[str, str], str]:
+    def about(self, call: str, request: WireStruct) -> tuple[dict[str, str], str]:
         """What such a span says, and the trace that the work came with."""
         binding = self.interface.protocol_binding
         about = {
@@ -471,12 +484,12 @@ class Client:
             "server.address": urlsplit(self.interface.url).hostname or "",
             **otel.ids(request),
         }
-        return about, self._behalf.trace if self._behalf else ""
+        return about, self._delegation.trace if self._delegation else ""
 
     async def call(
         self,
         call: str,
-        request: Wire,
+        request: WireStruct,
         headers: Mapping[str, str] | None = None,
         files: Mapping[str, File] | None = None,
     ) -> Any:
@@ -507,7 +520,7 @@ class Client:
                 raise progress.late(self.timeout, about) from error
 
     def explain(self, error: BaseException, about: str = "") -> None:
-        """Say more in an error of a call: see `dragoman.client.explain`."""
+        """Say more in an error of a call: see `dragoman.client.error_messages`."""
         target = self._target if isinstance(self._target, str) else ""
         explain(
             error,
@@ -520,7 +533,7 @@ class Client:
 
     def begun(self, task: str) -> None:
         """A task was begun here."""
-        if self._behalf is not None and task:
+        if self._delegation is not None and task:
             self._open.add(task)
 
     def settled(self, task: str) -> None:
@@ -529,11 +542,11 @@ class Client:
 
     # -- inside
 
-    def _follows(self, saying: Saying) -> bool:
+    def _follows(self, saying: SendOptions) -> bool:
         """Whether to follow a send as a stream, so that its task is known before it has ended: it
         may have to be ended, or named when the time is over. (Of agents that keep no receipts, a
         stream is not as sure as an answer.)"""
-        if self._behalf is not None:
+        if self._delegation is not None:
             return True
         streams = self.resumes and bool(self.card.capabilities.streaming)
         return self.deadline is not None and streams and "history" not in saying
@@ -568,10 +581,10 @@ class Client:
         )
         if skill:
             message = replace(message, metadata={**(message.metadata or {}), "skill": skill})
-        if self._behalf is not None:
-            metadata = {**(metadata or {}), **self._behalf.told()}
+        if self._delegation is not None:
+            metadata = {**(metadata or {}), **self._delegation.told()}
             if not key and not files:  # of files, only the names would count
-                key = self._behalf.key(replace(message, message_id="") if own else message)
+                key = self._delegation.key(replace(message, message_id="") if own else message)
         if key and own:  # the same key, the same message
             message = replace(message, message_id=key)
         request = SendMessageRequest(
@@ -641,7 +654,7 @@ class Client:
             await self._guard.close()
 
 
-def _about(request: Wire) -> str:
+def _about(request: WireStruct) -> str:
     """The task that a request names; empty if it names none."""
     if isinstance(request, SendMessageRequest):
         return request.message.task_id

@@ -1,8 +1,9 @@
 """Who the client says it is: credentials by the security schemes of a card, and the guard that
 gives them to nobody else.
 
-They belong to the origin (scheme, host and port) where the card was found. To another one they do
-not go, nor over plain HTTP, loopback aside: `Withheld` says so before anything is dialled.
+They belong to the origin (scheme, host, port) where the card was found. The client sends them to
+no other origin, and not over plain HTTP except to loopback: it raises `CredentialsNotSent` before
+it connects.
 """
 
 from __future__ import annotations
@@ -21,11 +22,17 @@ from urllib.parse import quote, unquote_plus, urlsplit, urlunsplit
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.client import pem
-from dragoman.client.engine import Engine, Request, Response, loopback, origin
+from dragoman.client import tls
+from dragoman.client.transport import (
+    Transport,
+    TransportRequest,
+    TransportResponse,
+    loopback,
+    origin,
+)
+from dragoman.model.types import AgentCard, AgentInterface, SecurityScheme
 from dragoman.security.egress import Rule
-from dragoman.telemetry import MASK, secretive
-from dragoman.types import AgentCard, AgentInterface, SecurityScheme
+from dragoman.telemetry.logs import MASK, secretive
 
 FIELDS = (
     "access_token|refresh_token|id_token|client_secret|device_code|code|code_verifier|password"
@@ -62,11 +69,11 @@ def unhurried() -> Iterator[None]:
         limit.reschedule(loop.time() + left)
 
 
-class Withheld(PermissionError):
+class CredentialsNotSent(PermissionError):
     """A credential was not sent, because it must not go there; the text says what to do."""
 
 
-class Need(Struct, frozen=True):
+class AuthRequest(Struct, frozen=True):
     """What a card asks of a client: one of its schemes, with these scopes."""
 
     name: str
@@ -77,7 +84,7 @@ class Need(Struct, frozen=True):
     """The agent's address."""
     origins: frozenset[str]
     """Where the card's own secrets may go."""
-    engine: Engine
+    transport: Transport
     """A way out, for those who must ask somebody else for a token."""
     refused: str = ""
     """The token that was answered with 401; empty at first."""
@@ -89,38 +96,38 @@ class Need(Struct, frozen=True):
 class TokenProvider(Protocol):
     """Whatever can answer a need. The same token after a refusal means that there is no other."""
 
-    async def token(self, need: Need) -> str:
+    async def token(self, need: AuthRequest) -> str:
         """The token to send, without the name of its scheme."""
 
 
-class Secret(Struct, frozen=True):
+class StaticToken(Struct, frozen=True):
     """A string that somebody gave you: an API key or a token. The card says where it goes."""
 
     value: str
 
     def __repr__(self) -> str:
-        return "Secret(…)"
+        return "StaticToken(…)"
 
-    async def token(self, need: Need) -> str:
+    async def token(self, need: AuthRequest) -> str:
         """See `TokenProvider.token`."""
         return self.value
 
 
-class Login(Struct, frozen=True):
+class BasicAuth(Struct, frozen=True):
     """A name and a password, for HTTP Basic."""
 
     user: str
     password: str
 
     def __repr__(self) -> str:
-        return f"Login({self.user!r}, …)"
+        return f"BasicAuth({self.user!r}, …)"
 
-    async def token(self, need: Need) -> str:
+    async def token(self, need: AuthRequest) -> str:
         """See `TokenProvider.token`."""
         return base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
 
 
-class Certificate:
+class ClientCertificate:
     """A client certificate, for mutual TLS: files in PEM form, the key in its own or the same.
     `ca` is a file with the authorities to trust instead of the system's."""
 
@@ -128,14 +135,14 @@ class Certificate:
         self._files = {"certificate": file, "key": key, "password": password, "ca": ca}
         self._context: SSLContext | None = None
 
-    async def token(self, need: Need) -> str:
+    async def token(self, need: AuthRequest) -> str:
         """None: it is shown below HTTP."""
         return ""
 
     def context(self) -> SSLContext:
         """What the connection is made with."""
         if self._context is None:
-            self._context = pem.context(**self._files)
+            self._context = tls.context(**self._files)
         return self._context
 
 
@@ -161,13 +168,15 @@ def kind(scheme: SecurityScheme) -> str:
 def fits(provider: TokenProvider, scheme: SecurityScheme) -> bool:
     """Whether this can answer such a scheme. Of a stranger's provider it is assumed."""
     what = kind(scheme)
-    if isinstance(provider, Certificate) or what == "client certificate":
-        return isinstance(provider, Certificate) and what == "client certificate"
+    if isinstance(provider, ClientCertificate) or what == "client certificate":
+        return isinstance(provider, ClientCertificate) and what == "client certificate"
     if getattr(provider, "bearing", False):  # it must be told where tokens come from
         return what in ("OAuth 2", "OpenID Connect")
     http = scheme.http_auth_security_scheme
     basic = http is not None and http.scheme.lower() == "basic"
-    return basic == isinstance(provider, Login) or (basic and not isinstance(provider, Secret))
+    return basic == isinstance(provider, BasicAuth) or (
+        basic and not isinstance(provider, StaticToken)
+    )
 
 
 def wanted(card: AgentCard) -> str:
@@ -185,7 +194,7 @@ def wanted(card: AgentCard) -> str:
 
 def choose(card: AgentCard, auth: Auth) -> dict[str, tuple[TokenProvider, tuple[str, ...]]]:
     """A credential for each scheme of the first alternative that can be met, and its scopes;
-    Withheld if there are credentials and no use for them."""
+    CredentialsNotSent if there are credentials and no use for them."""
     named = auth if isinstance(auth, Mapping) else {}
     loose = (
         [] if isinstance(auth, Mapping) else list(auth) if isinstance(auth, Sequence) else [auth]
@@ -195,7 +204,7 @@ def choose(card: AgentCard, auth: Auth) -> dict[str, tuple[TokenProvider, tuple[
     for name in named:
         if name not in card.security_schemes:
             known = ", ".join(card.security_schemes) or "none"
-            raise Withheld(f"the card has no security scheme {name!r}; it has: {known}")
+            raise CredentialsNotSent(f"the card has no security scheme {name!r}; it has: {known}")
 
     def answer(name: str) -> TokenProvider | None:
         scheme = card.security_schemes.get(name)
@@ -220,11 +229,13 @@ def choose(card: AgentCard, auth: Auth) -> dict[str, tuple[TokenProvider, tuple[
     if any(not way for way in ways):
         return {}  # it lets anybody in
     if not card.security_schemes:
-        raise Withheld(
+        raise CredentialsNotSent(
             "the card names no way to authenticate; send it yourself, "
             "such as headers={'authorization': 'Bearer …'}"
         )
-    raise Withheld(f"the card wants {wanted(card) or kinds(card)}; auth= has nothing for it")
+    raise CredentialsNotSent(
+        f"the card wants {wanted(card) or kinds(card)}; auth= has nothing for it"
+    )
 
 
 def kinds(card: AgentCard) -> str:
@@ -236,11 +247,11 @@ def kinds(card: AgentCard) -> str:
 
 
 class Guard:
-    """An engine that adds what is secret to a request: the one place where that is done."""
+    """A transport that adds what is secret to a request: the one place where that is done."""
 
     def __init__(
         self,
-        engine: Engine,
+        transport: Transport,
         *,
         headers: Mapping[str, str] | None = None,
         auth: Auth = (),
@@ -248,7 +259,7 @@ class Guard:
         insecure: bool = False,
         allow: Sequence[str] = (),
     ) -> None:
-        self.engine = engine
+        self.transport = transport
         self._allow = tuple(map(Rule.parse, allow))
         self._confined = False
         self._headers = {name.lower(): value for name, value in (headers or {}).items()}
@@ -257,8 +268,10 @@ class Guard:
         self._insecure = insecure
         given = auth.values() if isinstance(auth, Mapping) else auth
         several = given if isinstance(given, Iterable) else (given,)
-        self._certificate = next((one for one in several if isinstance(one, Certificate)), None)
-        self._plan: list[tuple[Need, TokenProvider]] = []
+        self._certificate = next(
+            (one for one in several if isinstance(one, ClientCertificate)), None
+        )
+        self._plan: list[tuple[AuthRequest, TokenProvider]] = []
         self._agents: list[str] = []
         """The URLs of the card's interfaces."""
 
@@ -275,14 +288,14 @@ class Guard:
         """The card is from a public address: go to no other ones from now on, unless allowed."""
         self._confined = True
 
-    def bounded(self, request: Request, vouched: str = "") -> Request:
+    def bounded(self, request: TransportRequest, vouched: str = "") -> TransportRequest:
         """The request, as far as it may go. `vouched` is an origin that the caller named."""
         if not self._confined or (vouched and origin(request.url) == vouched):
             return request
         return replace(request, allow=self._allow)
 
     def enter(self, url: str) -> None:
-        """Begin at this address; Withheld if the network there is not to be trusted."""
+        """Begin at this address; CredentialsNotSent if the network there is not to be trusted."""
         self.trust([url])
         if self._auth or self._headers:
             self._check(url)
@@ -292,13 +305,13 @@ class Guard:
         self._agents = [interface.url for interface in card.supported_interfaces]
         self._plan = [
             (
-                Need(
+                AuthRequest(
                     name=name,
                     scheme=card.security_schemes[name],
                     scopes=scopes,
                     url=card.supported_interfaces[0].url,
                     origins=frozenset(self._origins),
-                    engine=Errand(self, getattr(provider, "issuer", "")),
+                    transport=Errand(self, getattr(provider, "issuer", "")),
                 ),
                 provider,
             )
@@ -306,35 +319,35 @@ class Guard:
         ]
 
     def admitted(self, interfaces: Collection[AgentInterface]) -> list[AgentInterface]:
-        """Those that may be told what is secret; Withheld if there are none."""
+        """Those that may be told what is secret; CredentialsNotSent if there are none."""
         if not self.carries:
             return list(interfaces)
-        found, why = [], Withheld()
+        found, why = [], CredentialsNotSent()
         for interface in interfaces:
             try:
                 self._check(interface.url)
                 found.append(interface)
-            except Withheld as error:
+            except CredentialsNotSent as error:
                 why = error
         if not found:
             raise why
         return found
 
-    async def send(self, request: Request) -> Response:
-        """See `Engine.send`."""
+    async def send(self, request: TransportRequest) -> TransportResponse:
+        """See `Transport.send`."""
         request = self.bounded(request)
         if self._certificate and not self._plan and origin(request.url) in self._origins:
             # a server that demands it does so before it shows its card
             request = replace(request, tls=self._certificate.context())
         if not self.carries:
-            return await self.engine.send(request)
+            return await self.transport.send(request)
         self._check(request.url)
         request = replace(request, headers={**self._headers, **request.headers})
         about = {"url": request.url, "agent": canonical(self._called(request.url))}
         plan = [(replace(need, **about), provider) for need, provider in self._plan]
         with unhurried():
             tokens = [await provider.token(need) for need, provider in plan]
-        response = await self.engine.send(self._placed(request, tokens))
+        response = await self.transport.send(self._placed(request, tokens))
         held = True
         while response.status == 401 and self._plan and held:
             with unhurried():
@@ -346,26 +359,26 @@ class Guard:
                 break
             await response.close()
             tokens, began = renewed, time.monotonic()
-            response = await self.engine.send(self._placed(request, tokens))
+            response = await self.transport.send(self._placed(request, tokens))
             # a quiet stream of gRPC answers only when the token has expired
             held = time.monotonic() - began > HELD
         return response
 
     async def close(self) -> None:
-        """See `Engine.close`."""
-        await self.engine.close()
+        """See `Transport.close`."""
+        await self.transport.close()
 
     def _check(self, url: str) -> None:
         where = origin(url)
         if where not in self._origins and ANYWHERE not in self._origins:
-            raise Withheld(
+            raise CredentialsNotSent(
                 f"the card says that the agent is at {where}, and credentials are only for "
                 f"{', '.join(sorted(self._origins))}; if both are one party, "
                 f"trust=[{where!r}] (--trust {where})"
             )
         secret = self._auth or any(map(secretive, self._headers))
         if secret and not (self._insecure or private(url)):
-            raise Withheld(
+            raise CredentialsNotSent(
                 f"credentials are not sent over plain HTTP, as to {where}; "
                 "use https, or insecure=True (--insecure-http) where the network is safe"
             )
@@ -378,9 +391,9 @@ class Guard:
         ways = [way for way in ways if origin(way) == where and url.startswith(way)]
         return max(ways, key=len, default=where)
 
-    def _placed(self, request: Request, tokens: Sequence[str]) -> Request:
+    def _placed(self, request: TransportRequest, tokens: Sequence[str]) -> TransportRequest:
         for (need, provider), token in zip(self._plan, tokens, strict=True):
-            if isinstance(provider, Certificate):
+            if isinstance(provider, ClientCertificate):
                 request = replace(request, tls=provider.context())
             else:
                 request = place(request, need.scheme, token)
@@ -395,15 +408,15 @@ class Errand:
         self._guard = guard
         self._issuer = issuer
 
-    async def send(self, request: Request) -> Response:
-        """See `Engine.send`."""
-        return await self._guard.engine.send(self._guard.bounded(request, self._issuer))
+    async def send(self, request: TransportRequest) -> TransportResponse:
+        """See `Transport.send`."""
+        return await self._guard.transport.send(self._guard.bounded(request, self._issuer))
 
     async def close(self) -> None:
         """It is the guard's to close."""
 
 
-def place(request: Request, scheme: SecurityScheme, token: str) -> Request:
+def place(request: TransportRequest, scheme: SecurityScheme, token: str) -> TransportRequest:
     """The request with a token where the scheme wants it."""
     headers = dict(request.headers)
     if (key := scheme.api_key_security_scheme) is None:

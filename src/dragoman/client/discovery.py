@@ -14,22 +14,22 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.client.credentials import private
-from dragoman.client.engine import Engine, Request, Response, origin, whole
 from dragoman.client.limits import CARD, TooLarge
+from dragoman.client.transport import Transport, TransportRequest, TransportResponse, origin, whole
 from dragoman.dialects import v1_0
 from dragoman.dialects.partial import at, partial
 from dragoman.dialects.v0_3 import card as v0_3
 from dragoman.dialects.v0_3 import card_proto
-from dragoman.errors import (
+from dragoman.model.errors import (
     A2AError,
     InvalidAgentResponse,
     InvalidParams,
     VersionNotSupported,
     restored,
 )
-from dragoman.security.signing import PATIENCE, SET_SIZE, Judge, Unverified
-from dragoman.telemetry import logger
-from dragoman.types import AgentCard, AgentInterface
+from dragoman.model.types import AgentCard, AgentInterface
+from dragoman.security.signing import PATIENCE, SET_SIZE, Unverified, Verifier
+from dragoman.telemetry.logs import logger
 
 T = TypeVar("T")
 Signable: TypeAlias = AgentCard | Mapping[str, Any] | bytes
@@ -67,7 +67,7 @@ class Document(Struct, frozen=True):
     headers: Mapping[str, str] = {}
 
 
-class Shelf:
+class CardCache:
     """Cards by their address, kept as HTTP says: fresh for max-age, then asked for by ETag. Clients
     that share one find again what another has found."""
 
@@ -92,15 +92,15 @@ class Cards:
 
     def __init__(
         self,
-        engine: Engine,
-        shelf: Shelf | None = None,
-        judge: Judge | None = None,
+        transport: Transport,
+        card_cache: CardCache | None = None,
+        judge: Verifier | None = None,
         confine: Callable[[], None] | None = None,
         *,
         strict: bool = False,
     ) -> None:
-        self._engine = engine
-        self._shelf = shelf or Shelf()
+        self._transport = transport
+        self._card_cache = card_cache or CardCache()
         self._judge = judge
         self._strict = strict
         """Whether a card must have all that the specification requires."""
@@ -122,8 +122,8 @@ class Cards:
 
     async def get(self, url: str) -> AgentCard:
         """The card at this address."""
-        card, tag, until = self._shelf.known.get(url, (None, "", 0.0))
-        if url in self._shelf.public:
+        card, tag, until = self._card_cache.known.get(url, (None, "", 0.0))
+        if url in self._card_cache.public:
             self._confine()
         if card is not None and time.monotonic() < until:
             return card
@@ -140,16 +140,16 @@ class Cards:
         control = response.headers.get("cache-control", "")
         if "no-store" not in control:
             until = time.monotonic() + _age(control)
-            self._shelf.put(url, found, response.headers.get("etag", ""), until)
+            self._card_cache.put(url, found, response.headers.get("etag", ""), until)
             if outside:
-                self._shelf.public.add(url)
+                self._card_cache.public.add(url)
         return found
 
     async def keys(self, url: str) -> bytes:
         """A key set of the origin of a card."""
         async with asyncio.timeout(PATIENCE):
-            request = Request("GET", url, {"accept": "application/json"})
-            response = await self._engine.send(request)
+            request = TransportRequest("GET", url, {"accept": "application/json"})
+            response = await self._transport.send(request)
             if response.status != 200:
                 await response.close()
                 raise _refused(url, response)
@@ -187,11 +187,11 @@ class Cards:
             self._confine()
         return Document(body, url, response.headers)
 
-    async def _ask(self, url: str, tag: str = "") -> tuple[Response, bytes]:
+    async def _ask(self, url: str, tag: str = "") -> tuple[TransportResponse, bytes]:
         headers = {"accept": "application/json", "a2a-version": SPOKEN[0]}
         if tag:
             headers["if-none-match"] = tag
-        response = await self._engine.send(Request("GET", url, headers))
+        response = await self._transport.send(TransportRequest("GET", url, headers))
         try:
             return response, await whole(response, CARD)
         except TooLarge as error:
@@ -219,7 +219,7 @@ async def _first(target: str, get: Callable[[str], Awaitable[T]]) -> T:
     )
 
 
-def _refused(url: str, response: Response, body: bytes = b"") -> A2AError:
+def _refused(url: str, response: TransportResponse, body: bytes = b"") -> A2AError:
     """The error for an answer that is no card. What the server says of it is a note, too."""
     words = f"{url} answered {response.status}"
     if response.status >= 400:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-from dragoman.client.engine import Unreachable
+from dragoman.client.transport import Unreachable
+from dragoman.model.types import Part
 from dragoman.security import egress
-from dragoman.types import Part
 
 
 async def fetch(part: Part, *, allow: Sequence[str] = ()) -> AsyncIterator[bytes]:
@@ -22,7 +22,7 @@ async def fetch(part: Part, *, allow: Sequence[str] = ()) -> AsyncIterator[bytes
         try:
             async for piece in way.fetch(part.url):
                 yield piece
-        except egress.Refused as error:
+        except egress.EgressRefused as error:
             raise PermissionError(f"{part.url}: {error}") from None
-        except egress.Unreachable as error:
+        except egress.EgressUnreachable as error:
             raise Unreachable(f"{part.url}: {error}") from None

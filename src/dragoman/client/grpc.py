@@ -1,4 +1,4 @@
-"""gRPC calls as an engine makes them: a request is one message, an answer is a message a piece.
+"""gRPC calls as a transport makes them: a request is one message, an answer is a message a piece.
 
 It needs the extra `grpc`. What a call ends with is told as HTTP would: by a status, the trailers
 as headers, and the details of an error as the body.
@@ -15,14 +15,14 @@ from urllib.parse import urlsplit
 
 import grpc
 
-from dragoman.client import pem
-from dragoman.client.dialling import Allow, Dial, NotAllowed, addresses, narrowed, place
-from dragoman.client.engine import (
+from dragoman.client import tls
+from dragoman.client.address_rules import Allow, Dial, NotAllowed, addresses, narrowed, place
+from dragoman.client.transport import (
     Broken,
-    Request,
-    Response,
     Silent,
     Tap,
+    TransportRequest,
+    TransportResponse,
     Unreachable,
     origin,
     reason_of_tls,
@@ -62,8 +62,8 @@ class Calls:
         self._resolved: dict[tuple[str, Allow], tuple[str, float]] = {}
         """The targets of addresses that were checked, and until when."""
 
-    async def send(self, request: Request) -> Response:
-        """See `Engine.send`. A stream's answer is here with its first message."""
+    async def send(self, request: TransportRequest) -> TransportResponse:
+        """See `Transport.send`. A stream's answer is here with its first message."""
         assert isinstance(request.body, bytes)
         parts = urlsplit(request.url)
         target = await self._target(request, parts.netloc)
@@ -74,13 +74,13 @@ class Calls:
             lines += [f"{name}: {value}" for name, value in metadata]
             self._tap(True, "\r\n".join([*lines, "", ""]).encode())
         call = channel.unary_stream(parts.path)(request.body, metadata=tuple(metadata))
-        answer = Answer(call, origin(request.url), request.patience)
+        answer = GrpcResponse(call, origin(request.url), request.patience)
         await answer.begin()
         if self._tap is not None:
             self._tap(False, f"gRPC {answer.name}\r\n\r\n".encode())
         return answer
 
-    async def _target(self, request: Request, netloc: str) -> str:
+    async def _target(self, request: TransportRequest, netloc: str) -> str:
         """Where gRPC shall dial: the name, or addresses of it that were checked."""
         allow = narrowed(request.url, request.allow)
         if allow is None:
@@ -124,7 +124,7 @@ class Calls:
         return channel
 
     async def close(self) -> None:
-        """See `Engine.close`."""
+        """See `Transport.close`."""
         channels, self._channels = self._channels, {}
         await asyncio.gather(*(channel.close() for channel in channels.values()))
 
@@ -133,7 +133,7 @@ def _credentials(context: ssl.SSLContext | None) -> Any:
     """What gRPC makes of a context: whom it trusts, and what it shows of itself."""
     if context is None:
         return grpc.ssl_channel_credentials()
-    found = pem.papers(context)
+    found = tls.papers(context)
     return grpc.ssl_channel_credentials(
         found.trusted or None,
         private_key=found.key or None,
@@ -141,8 +141,8 @@ def _credentials(context: ssl.SSLContext | None) -> Any:
     )
 
 
-class Answer:
-    """See `Response`."""
+class GrpcResponse:
+    """See `TransportResponse`."""
 
     def __init__(self, call: Any, where: str, patience: float | None) -> None:
         self.status = 200
@@ -177,7 +177,7 @@ class Answer:
             raise
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """See `Response.chunks`: a message a piece."""
+        """See `TransportResponse.chunks`: a message a piece."""
         if self.status != 200:
             if self._details:
                 yield self._details
@@ -199,7 +199,7 @@ class Answer:
             raise Failed(error.code().name, error.details(), details) from error
 
     async def close(self) -> None:
-        """See `Response.close`."""
+        """See `TransportResponse.close`."""
         self._call.cancel()
 
     def _end(self, code: Any, words: str, error: BaseException | None = None) -> None:

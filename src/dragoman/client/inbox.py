@@ -1,4 +1,4 @@
-"""Where pushed events arrive, for those who wait for a task that cannot be listened to."""
+"""Notifications that arrive by webhook, for a client that cannot keep a stream open."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from dragoman import clock
-from dragoman.receiver import Hook, Notification, Receiver
-from dragoman.types import TaskPushNotificationConfig
+from dragoman.model import clock
+from dragoman.model.types import TaskPushNotificationConfig
+from dragoman.webhooks.receiver import Notification, Receiver, ReceiverApp
 
 
 class Inbox:
@@ -21,7 +21,7 @@ class Inbox:
         self._token = secrets.token_urlsafe(24)
         self._rings: dict[str, list[Callable[[], object]]] = {}
         self._receiver = Receiver(token=self._token, keys=keys)
-        self.app: Hook = self._receiver.app(self._take)
+        self.app: ReceiverApp = self._receiver.app(self._take)
         """The application that takes the notifications."""
 
     def config(self, task: str) -> TaskPushNotificationConfig:

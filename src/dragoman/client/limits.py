@@ -1,10 +1,10 @@
-"""How much a client takes of an agent."""
+"""Limits on what a client accepts from an agent."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-from dragoman.errors import InvalidAgentResponse
+from dragoman.model.errors import InvalidAgentResponse
 
 CARD = 1 << 20
 """The most bytes of a card, and of any other document about an agent."""

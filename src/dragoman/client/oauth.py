@@ -23,10 +23,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.client.credentials import Need, Withheld, private
-from dragoman.client.engine import Engine, Request, Unreachable, origin, whole
+from dragoman.client.credentials import AuthRequest, CredentialsNotSent, private
 from dragoman.client.limits import CARD, TooLarge
-from dragoman.errors import Unauthenticated
+from dragoman.client.transport import Transport, TransportRequest, Unreachable, origin, whole
+from dragoman.model.errors import Unauthenticated
 
 Flow = Literal["", "client", "code", "device"]
 
@@ -41,14 +41,14 @@ PAGE = (
 )
 
 
-class Invitation(Struct, frozen=True):
+class LoginPrompt(Struct, frozen=True):
     """Where a person must go to let the client in, and what to type there."""
 
     url: str
     code: str = ""
 
 
-class Grant(Struct, frozen=True):
+class TokenGrant(Struct, frozen=True):
     """What an authorization server gave."""
 
     access: str
@@ -57,10 +57,10 @@ class Grant(Struct, frozen=True):
     """When it is to be renewed, as a Unix time."""
 
     def __repr__(self) -> str:
-        return "Grant(…)"
+        return "TokenGrant(…)"
 
     @classmethod
-    def read(cls, answer: Mapping[str, Any], before: str = "") -> Grant:
+    def read(cls, answer: Mapping[str, Any], before: str = "") -> TokenGrant:
         """The grant in a token response; a refresh token that is not replaced stays."""
         access, life = answer.get("access_token"), answer.get("expires_in")
         if not isinstance(access, str) or not access:
@@ -104,7 +104,7 @@ class OAuth:
         resource: str | None = None,
         scopes: Sequence[str] = (),
         flow: Flow = "",
-        tell: Callable[[Invitation], Awaitable[None] | None] | None = None,
+        tell: Callable[[LoginPrompt], Awaitable[None] | None] | None = None,
         port: int = 0,
         file: str | Path | None = None,
     ) -> None:
@@ -121,13 +121,13 @@ class OAuth:
         self._tell = tell or _announce
         self._port = port
         self._file = Path(file) if file else None
-        self._grants: dict[str, Grant] | None = None
+        self._grants: dict[str, TokenGrant] | None = None
         self._flights: dict[str, Flight] = {}
 
     def __repr__(self) -> str:
         return f"OAuth({self._id!r}, …)"
 
-    async def token(self, need: Need) -> str:
+    async def token(self, need: AuthRequest) -> str:
         """See `TokenProvider.token`."""
         # for one agent only: another that names the same server must not be handed this token
         wanted = need.agent if self._resource is None else self._resource
@@ -147,13 +147,13 @@ class OAuth:
             if flight.over and self._flights.get(key) is flight:
                 del self._flights[key]
 
-    def _wishes(self, need: Need) -> tuple[str, ...]:
+    def _wishes(self, need: AuthRequest) -> tuple[str, ...]:
         wishes = tuple(dict.fromkeys((*need.scopes, *self._scopes)))
         if need.scheme.open_id_connect_security_scheme is not None and "openid" not in wishes:
             wishes = ("openid", *wishes)
         return wishes
 
-    async def _obtain(self, need: Need, key: str, known: Grant | None) -> Grant:
+    async def _obtain(self, need: AuthRequest, key: str, known: TokenGrant | None) -> TokenGrant:
         endpoints = await self._endpoints(need)
         grant = None
         try:
@@ -176,7 +176,7 @@ class OAuth:
 
     # -- where
 
-    async def _endpoints(self, need: Need) -> Endpoints:
+    async def _endpoints(self, need: AuthRequest) -> Endpoints:
         oauth, openid = (
             need.scheme.oauth2_security_scheme,
             need.scheme.open_id_connect_security_scheme,
@@ -184,7 +184,7 @@ class OAuth:
         if openid is not None:
             found = await self._discover(need, openid.open_id_connect_url)
         elif oauth is None:
-            raise Withheld(f"{need.name} is no OAuth scheme")
+            raise CredentialsNotSent(f"{need.name} is no OAuth scheme")
         elif (code := oauth.flows.authorization_code) is not None:
             found = Endpoints(
                 flow="code",
@@ -210,7 +210,7 @@ class OAuth:
                 self._check(url, need)
         return replace(found, resource=await self._target(need))
 
-    async def _target(self, need: Need) -> str:
+    async def _target(self, need: AuthRequest) -> str:
         """What the token is for: as told, as the agent's metadata (RFC 9728) name it, or its URL.
         The metadata may name no other agent than the one that is called."""
         if self._resource is not None or not need.agent:
@@ -222,8 +222,8 @@ class OAuth:
         found = need.agent
         with suppress(Unreachable, TimeoutError, TooLarge, PermissionError):
             async with asyncio.timeout(10):
-                request = Request("GET", url, {"accept": "application/json"})
-                response = await need.engine.send(request)
+                request = TransportRequest("GET", url, {"accept": "application/json"})
+                response = await need.transport.send(request)
                 body = await whole(response, CARD)
             if response.status == 200:
                 told = _named(body)
@@ -232,9 +232,11 @@ class OAuth:
         self._resources[need.agent] = found
         return found
 
-    async def _discover(self, need: Need, url: str) -> Endpoints:
+    async def _discover(self, need: AuthRequest, url: str) -> Endpoints:
         self._check(url, need)
-        response = await need.engine.send(Request("GET", url, {"accept": "application/json"}))
+        response = await need.transport.send(
+            TransportRequest("GET", url, {"accept": "application/json"})
+        )
         document = _object(await whole(response, CARD), response.status, url)
         issuer = str(document.get("issuer", ""))
         if url != f"{issuer.rstrip('/')}/.well-known/openid-configuration":
@@ -251,40 +253,40 @@ class OAuth:
             person=document[person[flow]] if flow in person else "",
         )
 
-    def _check(self, url: str, need: Need) -> None:
+    def _check(self, url: str, need: AuthRequest) -> None:
         where = origin(url)
         if where not in need.origins and where != self.issuer:
-            raise Withheld(
+            raise CredentialsNotSent(
                 f"the card sends OAuth requests to {where or url}; "
                 f"if that is right, say OAuth(…, issuer={where!r})"
             )
         if not private(url):
-            raise Withheld(f"OAuth requests are not sent over plain HTTP, as to {where}")
+            raise CredentialsNotSent(f"OAuth requests are not sent over plain HTTP, as to {where}")
 
     # -- how
 
-    async def _renew(self, need: Need, endpoints: Endpoints, refresh: str) -> Grant:
+    async def _renew(self, need: AuthRequest, endpoints: Endpoints, refresh: str) -> TokenGrant:
         answer = await self._post(
-            need.engine,
+            need.transport,
             endpoints.refresh or endpoints.token,
             grant_type="refresh_token",
             refresh_token=refresh,
             resource=endpoints.resource,
         )
-        return Grant.read(answer, refresh)
+        return TokenGrant.read(answer, refresh)
 
-    async def _by_client(self, need: Need, endpoints: Endpoints) -> Grant:
+    async def _by_client(self, need: AuthRequest, endpoints: Endpoints) -> TokenGrant:
         scope = " ".join(self._wishes(need))
         answer = await self._post(
-            need.engine,
+            need.transport,
             endpoints.token,
             grant_type="client_credentials",
             scope=scope,
             resource=endpoints.resource,
         )
-        return Grant.read(answer)
+        return TokenGrant.read(answer)
 
-    async def _by_code(self, need: Need, endpoints: Endpoints) -> Grant:
+    async def _by_code(self, need: AuthRequest, endpoints: Endpoints) -> TokenGrant:
         verifier, state = secrets.token_urlsafe(48), secrets.token_urlsafe(24)
         digest = hashlib.sha256(verifier.encode()).digest()
         async with Callback(self._port, state) as callback:
@@ -301,10 +303,10 @@ class OAuth:
             if endpoints.resource:
                 query["resource"] = endpoints.resource
             joint = "&" if "?" in endpoints.person else "?"
-            await self._invite(Invitation(f"{endpoints.person}{joint}{urlencode(query)}"))
+            await self._invite(LoginPrompt(f"{endpoints.person}{joint}{urlencode(query)}"))
             code = await callback.code()
         answer = await self._post(
-            need.engine,
+            need.transport,
             endpoints.token,
             grant_type="authorization_code",
             code=code,
@@ -312,12 +314,12 @@ class OAuth:
             code_verifier=verifier,
             resource=endpoints.resource,
         )
-        return Grant.read(answer)
+        return TokenGrant.read(answer)
 
-    async def _by_device(self, need: Need, endpoints: Endpoints) -> Grant:
+    async def _by_device(self, need: AuthRequest, endpoints: Endpoints) -> TokenGrant:
         scope = " ".join(self._wishes(need))
         resource = endpoints.resource
-        asked = await self._post(need.engine, endpoints.person, scope=scope, resource=resource)
+        asked = await self._post(need.transport, endpoints.person, scope=scope, resource=resource)
         try:
             device, code = str(asked["device_code"]), str(asked["user_code"])
             url = str(asked.get("verification_uri_complete") or asked["verification_uri"])
@@ -325,19 +327,19 @@ class OAuth:
             life = min(float(asked.get("expires_in", PATIENCE)), 3600.0)
         except (KeyError, TypeError, ValueError):
             raise Unauthenticated("the authorization server gave no proper device code") from None
-        await self._invite(Invitation(url, code))
+        await self._invite(LoginPrompt(url, code))
         end = time.monotonic() + life
         while True:
             await asyncio.sleep(pause)
             try:
                 answer = await self._post(
-                    need.engine,
+                    need.transport,
                     endpoints.token,
                     grant_type="urn:ietf:params:oauth:grant-type:device_code",
                     device_code=device,
                     resource=resource,
                 )
-                return Grant.read(answer)
+                return TokenGrant.read(answer)
             except Denied as error:
                 if error.word == "slow_down":
                     pause += 5.0
@@ -348,12 +350,12 @@ class OAuth:
             if time.monotonic() > end:
                 raise Unauthenticated("nobody let the client in while the device code was valid")
 
-    async def _invite(self, invitation: Invitation) -> None:
+    async def _invite(self, invitation: LoginPrompt) -> None:
         told = self._tell(invitation)
         if inspect.isawaitable(told):
             await told
 
-    async def _post(self, engine: Engine, url: str, **fields: str) -> dict[str, Any]:
+    async def _post(self, transport: Transport, url: str, **fields: str) -> dict[str, Any]:
         headers = {
             "content-type": "application/x-www-form-urlencoded",
             "accept": "application/json",
@@ -366,20 +368,20 @@ class OAuth:
             sent["client_id"] = self._id
         body = urlencode(sent).encode()
         async with asyncio.timeout(30):
-            response = await engine.send(Request("POST", url, headers, body))
+            response = await transport.send(TransportRequest("POST", url, headers, body))
             return _object(await whole(response, CARD), response.status, url)
 
     # -- between runs
 
-    def _load(self) -> dict[str, Grant]:
+    def _load(self) -> dict[str, TokenGrant]:
         if self._file is None or not self._file.is_file():
             return {}
         try:
-            return msgspec.json.decode(self._file.read_bytes(), type=dict[str, Grant])
+            return msgspec.json.decode(self._file.read_bytes(), type=dict[str, TokenGrant])
         except msgspec.DecodeError:
             return {}  # they can be had again
 
-    def _save(self, key: str, grant: Grant) -> None:
+    def _save(self, key: str, grant: TokenGrant) -> None:
         if self._file is None:
             return
         self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -395,7 +397,7 @@ class OAuth:
 class Flight:
     """One request for a token that several wait for; it ends when the last of them gives up."""
 
-    def __init__(self, errand: Coroutine[Any, Any, Grant]) -> None:
+    def __init__(self, errand: Coroutine[Any, Any, TokenGrant]) -> None:
         self._task = asyncio.create_task(errand)
         self._waiting = 0
 
@@ -404,7 +406,7 @@ class Flight:
         """Nobody must wait for it any more."""
         return self._task.done() or not self._waiting
 
-    async def landed(self) -> Grant:
+    async def landed(self) -> TokenGrant:
         """What it brought."""
         self._waiting += 1
         try:
@@ -421,7 +423,7 @@ class Denied(Unauthenticated):
     word = ""
 
 
-_FLOWS: dict[str, Callable[[OAuth, Need, Endpoints], Awaitable[Grant]]] = {
+_FLOWS: dict[str, Callable[[OAuth, AuthRequest, Endpoints], Awaitable[TokenGrant]]] = {
     "client": OAuth._by_client,
     "code": OAuth._by_code,
     "device": OAuth._by_device,
@@ -486,7 +488,7 @@ class Callback:
         return 200, "Done. You can close this window and go back to the terminal."
 
 
-def _announce(invitation: Invitation) -> None:
+def _announce(invitation: LoginPrompt) -> None:
     """Invite the person at the terminal."""
     code = f" and enter {invitation.code}" if invitation.code else ""
     words = f"To log in, open {invitation.url}{code}"

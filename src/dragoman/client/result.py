@@ -1,4 +1,4 @@
-"""What a send came to."""
+"""The result of a send."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
-from dragoman.client.saving import save
-from dragoman.grants import Grant, asked
-from dragoman.reprs import short
-from dragoman.types import Artifact, Message, Part, Role, Task, TaskState
+from dragoman.client.save_files import save
+from dragoman.model.approvals import ApprovalRequest, asked
+from dragoman.model.reprs import short
+from dragoman.model.types import Artifact, Message, Part, Role, Task, TaskState
 
 
 class Result(Struct, frozen=True):
@@ -43,8 +43,9 @@ class Result(Struct, frozen=True):
         return self.task.status.state is TaskState.COMPLETED
 
     @property
-    def grant(self) -> Grant | None:
-        """What the task asks to be approved, see `Remote.approve`; None if it asks nothing such."""
+    def grant(self) -> ApprovalRequest | None:
+        """What the task asks to be approved, see `TaskHandle.approve`; None if it asks for
+        nothing."""
         asking = self.task is not None and self.task.status.state is TaskState.AUTH_REQUIRED
         return asked(self.task.metadata) if self.task is not None and asking else None
 

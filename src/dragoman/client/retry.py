@@ -1,4 +1,4 @@
-"""Pauses between attempts: longer and longer, with some chance in them, as the agent wishes."""
+"""Pauses between attempts: exponential backoff with jitter, or what the server asks for."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import random
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-from dragoman.client.engine import Unreachable
-from dragoman.errors import A2AError, LimitExceeded, Unavailable
+from dragoman.client.transport import Unreachable
+from dragoman.model.errors import A2AError, LimitExceeded, Unavailable
 
 FIRST, LONGEST, MOST = 0.1, 5.0, 60.0
 PASSING = (Unreachable, Unavailable, LimitExceeded)

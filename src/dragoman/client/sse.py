@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 from msgspec import Struct
 
-from dragoman.client.engine import Response
 from dragoman.client.limits import DEFAULT, Meter, TooLarge
+from dragoman.client.transport import TransportResponse
 
 BOM = b"\xef\xbb\xbf"
 
@@ -20,7 +20,7 @@ class Event(Struct, frozen=True, gc=False):
 
 
 async def events(
-    response: Response, most: int = DEFAULT.answer, meter: Meter | None = None
+    response: TransportResponse, most: int = DEFAULT.answer, meter: Meter | None = None
 ) -> AsyncIterator[Event]:
     """The events of an answer, each of so many bytes at most (TooLarge). Lines end with LF, CR LF
     or CR, and a byte order mark may come first. An event that was cut off is not an event."""

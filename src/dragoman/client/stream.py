@@ -11,27 +11,25 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from dragoman import otel
+from dragoman.client.address_rules import NotAllowed
 from dragoman.client.binding import Expired, Order
 from dragoman.client.deadline import Limit, Progress
-from dragoman.client.dialling import NotAllowed
-from dragoman.client.engine import Silent, Unreachable
-from dragoman.client.folding import Event, Folding
+from dragoman.client.fold import Event, Folding
 from dragoman.client.limits import Meter, TooLarge
 from dragoman.client.result import Result
 from dragoman.client.retry import PASSING, Pauses
+from dragoman.client.transport import Silent, Unreachable
 from dragoman.client.upload import File
-from dragoman.errors import (
+from dragoman.model.errors import (
     A2AError,
     InvalidAgentResponse,
     MethodNotFound,
     TaskNotFound,
     UnsupportedOperation,
 )
-from dragoman.events import RESUME
-from dragoman.operations import BY_CALL
-from dragoman.telemetry import logger
-from dragoman.types import (
+from dragoman.model.events import RESUME
+from dragoman.model.operations import BY_CALL
+from dragoman.model.types import (
     Artifact,
     GetTaskRequest,
     Message,
@@ -44,6 +42,8 @@ from dragoman.types import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
+from dragoman.telemetry import otel
+from dragoman.telemetry.logs import logger
 
 if TYPE_CHECKING:
     from dragoman.client.client import Client

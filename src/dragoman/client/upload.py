@@ -13,8 +13,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from dragoman.client.engine import Body
-from dragoman.types import Part, SendMessageRequest, Wire
+from dragoman.client.transport import Body
+from dragoman.model.types import Part, SendMessageRequest, WireStruct
 
 PIECE = 3 << 16  # base64 of a multiple of three has no padding
 MARK = b"\x00dragoman:file\x00"  # 15 bytes: its base64 does not depend on what follows
@@ -44,7 +44,7 @@ def body(encoded: bytes, files: Mapping[str, File]) -> bytes | Body:
     return Spliced(encoded, files) if files else encoded
 
 
-def filled(request: Wire, files: Mapping[str, File]) -> Wire:
+def filled(request: WireStruct, files: Mapping[str, File]) -> WireStruct:
     """The request with the content of files in it, for bindings that send it as a whole."""
     if not files or not isinstance(request, SendMessageRequest):
         return request

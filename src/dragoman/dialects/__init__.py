@@ -20,10 +20,10 @@ import re
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
-from dragoman.errors import A2AError, VersionNotSupported
-from dragoman.types import Wire
+from dragoman.model.errors import A2AError, VersionNotSupported
+from dragoman.model.types import WireStruct
 
-W = TypeVar("W", bound=Wire)
+W = TypeVar("W", bound=WireStruct)
 
 SUPPORTED = ("1.0", "0.3", "0.2", "0.1")
 _NUMBER = re.compile(r"(\d+\.\d+)(\.\d+)?")

@@ -11,10 +11,10 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 import msgspec
 
 from dragoman.dialects.protojson import explain, tidier
-from dragoman.errors import InvalidParams, ParseError
-from dragoman.types import Wire
+from dragoman.model.errors import InvalidParams, ParseError
+from dragoman.model.types import WireStruct
 
-W = TypeVar("W", bound=Wire)
+W = TypeVar("W", bound=WireStruct)
 
 
 def partial(kind: type[W], document: Any) -> tuple[W, list[str]]:
@@ -47,12 +47,12 @@ def _made(kind: Any, value: Any, path: str, missing: list[str]) -> Any:
         item = get_args(kind)[1]
         pairs = _checked(dict, value, path).items()
         return {name: _made(item, each, at(path, name), missing) for name, each in pairs}
-    if isinstance(kind, type) and issubclass(kind, Wire):
+    if isinstance(kind, type) and issubclass(kind, WireStruct):
         return _struct(kind, value, path, missing)
     return _checked(kind, value, path)
 
 
-def _struct(kind: type[Wire], value: Any, path: str, missing: list[str]) -> Wire:
+def _struct(kind: type[WireStruct], value: Any, path: str, missing: list[str]) -> WireStruct:
     given: Mapping[str, Any] = _checked(dict, value, path)
     found: dict[str, Any] = {}
     for item in msgspec.structs.fields(kind):
@@ -68,7 +68,7 @@ def _struct(kind: type[Wire], value: Any, path: str, missing: list[str]) -> Wire
 def _empty(kind: Any) -> Any:
     """What a field of this type holds if it holds nothing."""
     bare = kind.__origin__ if get_origin(kind) is Annotated else kind
-    if isinstance(bare, type) and issubclass(bare, Wire):
+    if isinstance(bare, type) and issubclass(bare, WireStruct):
         return _made(bare, {}, "", [])
     return (get_origin(bare) or bare)()
 

@@ -19,11 +19,11 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 import msgspec
 from msgspec import UnsetType
 
-from dragoman import clock
-from dragoman.errors import InvalidParams, InvalidRequest, ParseError
-from dragoman.types import ENUM_NUMBERS, Wire
+from dragoman.model import clock
+from dragoman.model.errors import InvalidParams, InvalidRequest, ParseError
+from dragoman.model.types import ENUM_NUMBERS, WireStruct
 
-W = TypeVar("W", bound=Wire)
+W = TypeVar("W", bound=WireStruct)
 Tidy = Callable[[Any], Any]
 
 ABSENT = object()
@@ -129,11 +129,11 @@ def tidier(kind: Any, text: bool = False) -> Tidy:
         return tidier(inner[0], text) if len(inner) == 1 else _same
     if get_origin(kind) is tuple:
         item = get_args(kind)[0]
-        most = MOST if isinstance(item, type) and issubclass(item, Wire) else 0
+        most = MOST if isinstance(item, type) and issubclass(item, WireStruct) else 0
         return _each(tidier(item, text), most)
     if get_origin(kind) is dict:
         return _values(tidier(get_args(kind)[1], text))
-    if isinstance(kind, type) and issubclass(kind, Wire):
+    if isinstance(kind, type) and issubclass(kind, WireStruct):
         return _struct(kind, text)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return _enum(kind)
@@ -142,7 +142,7 @@ def tidier(kind: Any, text: bool = False) -> Tidy:
     return {bytes: _base64, int: _integer}.get(kind, _same)
 
 
-def _struct(kind: type[Wire], text: bool) -> Tidy:
+def _struct(kind: type[WireStruct], text: bool) -> Tidy:
     names: dict[str, tuple[str, Any]] = {}
     for item in msgspec.structs.fields(kind):
         names[item.encode_name] = names[_SNAKE.sub(r"_\1", item.encode_name).lower()] = (

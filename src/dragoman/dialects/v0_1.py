@@ -22,22 +22,22 @@ from urllib.parse import quote, unquote
 import msgspec
 from msgspec import Meta
 
-from dragoman import clock, types
-from dragoman.caller import Scope
 from dragoman.dialects import protojson
 from dragoman.dialects.v0_3 import rpc
 from dragoman.dialects.v0_3.common import CONFIG, Pair, PushNotificationConfig, Way
-from dragoman.errors import A2AError, InvalidParams
-from dragoman.events import Reply
-from dragoman.types import Metadata, Required, Told, Wire
+from dragoman.model import clock, types
+from dragoman.model.caller import Scope
+from dragoman.model.errors import A2AError, InvalidParams
+from dragoman.model.events import Reply
+from dragoman.model.types import Metadata, Required, Told, WireStruct
 
-W = TypeVar("W", bound=Wire)
+W = TypeVar("W", bound=WireStruct)
 
 PREFIX = "v0.1-"
 LONGEST = 256
 
 
-class Message(Wire, frozen=True, kw_only=True):
+class Message(WireStruct, frozen=True, kw_only=True):
     """See `types.Message`. Some clients of 0.2 send one with an id under the older method."""
 
     role: rpc.Role
@@ -51,7 +51,7 @@ class Message(Wire, frozen=True, kw_only=True):
     reference_task_ids: tuple[str, ...] = ()
 
 
-class Artifact(Wire, frozen=True, kw_only=True, omit_defaults=True):
+class Artifact(WireStruct, frozen=True, kw_only=True, omit_defaults=True):
     """See `types.Artifact`; in an event it also says which chunk it is."""
 
     name: str = ""
@@ -63,7 +63,7 @@ class Artifact(Wire, frozen=True, kw_only=True, omit_defaults=True):
     last_chunk: bool | None = None
 
 
-class TaskStatus(Wire, frozen=True, kw_only=True):
+class TaskStatus(WireStruct, frozen=True, kw_only=True):
     """See `types.TaskStatus`."""
 
     state: rpc.State
@@ -71,7 +71,7 @@ class TaskStatus(Wire, frozen=True, kw_only=True):
     timestamp: Told | None = None
 
 
-class Task(Wire, frozen=True, kw_only=True):
+class Task(WireStruct, frozen=True, kw_only=True):
     """See `types.Task`."""
 
     id: Required
@@ -82,7 +82,7 @@ class Task(Wire, frozen=True, kw_only=True):
     metadata: Metadata | None = None
 
 
-class TaskStatusUpdateEvent(Wire, frozen=True, kw_only=True):
+class TaskStatusUpdateEvent(WireStruct, frozen=True, kw_only=True):
     """See `types.TaskStatusUpdateEvent`."""
 
     id: Required
@@ -91,7 +91,7 @@ class TaskStatusUpdateEvent(Wire, frozen=True, kw_only=True):
     metadata: Metadata | None = None
 
 
-class TaskArtifactUpdateEvent(Wire, frozen=True, kw_only=True):
+class TaskArtifactUpdateEvent(WireStruct, frozen=True, kw_only=True):
     """See `types.TaskArtifactUpdateEvent`."""
 
     id: Required
@@ -100,7 +100,7 @@ class TaskArtifactUpdateEvent(Wire, frozen=True, kw_only=True):
     metadata: Metadata | None = None
 
 
-class TaskSendParams(Wire, frozen=True, kw_only=True):
+class TaskSendParams(WireStruct, frozen=True, kw_only=True):
     """A message to a task, which it begins if there is none of this id."""
 
     id: Annotated[str, Meta(min_length=1, max_length=LONGEST)]
@@ -112,7 +112,7 @@ class TaskSendParams(Wire, frozen=True, kw_only=True):
     metadata: Metadata | None = None
 
 
-class TaskPushNotificationConfig(Wire, frozen=True, kw_only=True):
+class TaskPushNotificationConfig(WireStruct, frozen=True, kw_only=True):
     """A webhook of a task; there is one."""
 
     id: Required
@@ -209,7 +209,7 @@ def outside(id: str) -> str:
 # ---- serving -------------------------------------------------------------------------------
 
 
-class Speech:
+class V01Codec:
     """The dialect for one request: it knows whose ids are meant, and which artifacts came."""
 
     FORM = ""

@@ -11,9 +11,9 @@ from dragoman.dialects.protojson import decode as decode
 from dragoman.dialects.protojson import decoder as decoder
 from dragoman.dialects.protojson import parse as parse
 from dragoman.dialects.protojson import unbroken
-from dragoman.errors import A2AError
-from dragoman.events import RESUME, Entry, Reply
-from dragoman.types import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from dragoman.model.errors import A2AError
+from dragoman.model.events import RESUME, Entry, Reply
+from dragoman.model.types import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 
 FORM = "1.0"
 

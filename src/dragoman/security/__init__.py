@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dragoman.security.certificates import Certificate
-    from dragoman.security.declared import OAuth2
     from dragoman.security.introspection import Introspection
+    from dragoman.security.oauth2 import OAuth2
     from dragoman.security.schemes import AllOf, Anonymous, ApiKey, Basic, Scheme, Token
     from dragoman.security.tokens import Bearer, OpenId
 
@@ -33,7 +33,7 @@ _PLACES = {
     "Bearer": "tokens",
     "Certificate": "certificates",
     "Introspection": "introspection",
-    "OAuth2": "declared",
+    "OAuth2": "oauth2",
     "OpenId": "tokens",
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.errors import LimitExceeded, Unavailable
+from dragoman.model.errors import LimitExceeded, Unavailable
 
 SMALL = 64 * 1024
 """What is smaller is not counted: it costs less than to keep count of it."""

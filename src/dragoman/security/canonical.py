@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
 import msgspec
 
+from dragoman.model.types import AgentCard, WireStruct
 from dragoman.security.jwk import unique
-from dragoman.types import AgentCard, Wire
 
 Document: TypeAlias = AgentCard | Mapping[str, Any] | bytes | str
 Form: TypeAlias = Literal["whole", "1.0"]
@@ -66,7 +66,7 @@ def _hollow(kind: Any, value: Any) -> str:
                 step = f"{name}." if origin is dict else f"[{name}]."
                 return step + found
         return ""
-    if not (isinstance(kind, type) and issubclass(kind, Wire)):
+    if not (isinstance(kind, type) and issubclass(kind, WireStruct)):
         return ""
     required = {item.encode_name for item in msgspec.structs.fields(kind) if item.required}
     for name, (inner, _) in _fields(kind).items():
@@ -125,7 +125,7 @@ def _bound(document: Any) -> None:
 
 
 @cache
-def _fields(kind: type[Wire]) -> dict[str, tuple[Any, bool]]:
+def _fields(kind: type[WireStruct]) -> dict[str, tuple[Any, bool]]:
     """The type of each field, and whether it is kept with its default."""
     return {
         item.encode_name: (_bare(item.type), item.required or item.default is None)
@@ -134,7 +134,7 @@ def _fields(kind: type[Wire]) -> dict[str, tuple[Any, bool]]:
 
 
 @cache
-def _aliases(kind: type[Wire]) -> dict[str, str]:
+def _aliases(kind: type[WireStruct]) -> dict[str, str]:
     """The other spelling that ProtoJSON allows for a field."""
     found = {re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower(): name for name in _fields(kind)}
     return {alias: name for alias, name in found.items() if alias != name}
@@ -160,7 +160,7 @@ def _clean(kind: Any, value: Any, whole: bool) -> Any:
     if origin is dict:
         inner = _bare(get_args(kind)[1])
         return {name: _clean(inner, item, whole) for name, item in value.items()}
-    if not (isinstance(kind, type) and issubclass(kind, Wire)):
+    if not (isinstance(kind, type) and issubclass(kind, WireStruct)):
         return value
     fields, aliases = _fields(kind), _aliases(kind)
     found: dict[str, Any] = {}

@@ -19,11 +19,11 @@ from urllib.parse import unquote
 
 from msgspec.structs import replace
 
-from dragoman.caller import Caller, Request
-from dragoman.errors import Unauthenticated
+from dragoman.model.caller import Caller, Request
+from dragoman.model.errors import Unauthenticated
+from dragoman.model.types import MutualTlsSecurityScheme, SecurityScheme
 from dragoman.security.realms import Tenants
 from dragoman.security.schemes import Found
-from dragoman.types import MutualTlsSecurityScheme, SecurityScheme
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -74,7 +74,7 @@ class Certificate:
         self._identity = _by_print(identity) if isinstance(identity, Mapping) else identity
         self._header = header.lower()
         self.headers = (self._header,) if header else ()
-        """See `Gate.headers`."""
+        """See `Authenticator.headers`."""
         self._proxies = [ip_network(text) for text in proxies]
         self._known: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
 

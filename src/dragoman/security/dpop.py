@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from dragoman.caller import Request
-from dragoman.errors import Unauthenticated, Unavailable
+from dragoman.model.caller import Request
+from dragoman.model.errors import Unauthenticated, Unavailable
 
 ALGORITHMS = ("ES256", "ES384", "EdDSA", "Ed25519", "PS256", "RS256")
 WINDOW = 60.0

@@ -1,7 +1,7 @@
-"""The way out: the only one for whatever dials an address that a stranger chose.
+"""Egress: the only way to send a request to an address that a caller chose, safe against SSRF.
 
-Refused      the address is forbidden, now and later
-Unreachable  nobody answered properly; it may be tried again
+EgressRefused      the address is forbidden, now and later
+EgressUnreachable  nobody answered properly; it may be tried again
 ├── Late     the name of the host was not looked up in time
 └── Busy     it was not even tried: all places of its host or owner are taken
 
@@ -96,23 +96,23 @@ _VALUE = re.compile(r"[\t\x20-\x7e]*")
 _OURS = {"host", "connection", "content-length", "transfer-encoding", "expect", "upgrade"}
 
 
-class Refused(ValueError):
+class EgressRefused(ValueError):
     """The address is forbidden. The text names the rule, and may be shown to who gave the URL."""
 
 
-class Unreachable(Exception):
+class EgressUnreachable(Exception):
     """No proper answer; it may come later. The text is a short reason."""
 
 
-class Late(Unreachable):
+class Late(EgressUnreachable):
     """The name server took too long."""
 
 
-class Busy(Unreachable):
+class Busy(EgressUnreachable):
     """All places were taken for so long that nothing was sent."""
 
 
-class Answer(Struct, frozen=True):
+class EgressResponse(Struct, frozen=True):
     """What came back, whatever its status."""
 
     status: int
@@ -151,7 +151,7 @@ class Target(Struct, frozen=True):
         return self.bracketed + port
 
     def url(self) -> URL:
-        """The pieces for the engine, which parses and quotes nothing of them again."""
+        """The pieces for the transport, which parses and quotes nothing of them again."""
         from yarl import URL
 
         return URL.build(
@@ -181,8 +181,8 @@ class Rule(Struct, frozen=True):
         try:
             host, port = _split(text[2:] if wild else text)
             if wild and not isinstance(host, str):
-                raise Refused("a wildcard stands before a name")
-        except Refused as error:
+                raise EgressRefused("a wildcard stands before a name")
+        except EgressRefused as error:
             raise ValueError(f"{entry!r} cannot be allowed: {error}") from None
         if isinstance(host, str):
             return cls(name=f".{host}" if wild else host, port=port)
@@ -306,9 +306,9 @@ class Egress:
         await self.close()
 
     def open(self) -> None:
-        """Load the HTTP engine, which the first request does otherwise. Needs a running loop."""
+        """Load the HTTP transport, which the first request does otherwise. Needs a running loop."""
         if self._closed:
-            raise Unreachable("the way out is closed")
+            raise EgressUnreachable("the way out is closed")
         if self._sessions is None:
             self._sessions = (self._session(keep=False), self._session(keep=True))
 
@@ -336,12 +336,12 @@ class Egress:
                     await self._addresses(target.host, target.port, PATIENCE)
                 except (Late, Busy):
                     raise
-                except Unreachable:
+                except EgressUnreachable:
                     return
 
     async def post(
         self, url: str, body: bytes, *, headers: Mapping[str, str] = {}, owner: Hashable = ""
-    ) -> Answer:
+    ) -> EgressResponse:
         """`request` with POST."""
         return await self.request("POST", url, headers=headers, body=body, owner=owner)
 
@@ -353,9 +353,9 @@ class Egress:
         headers: Mapping[str, str] = {},
         body: bytes = b"",
         owner: Hashable = "",
-    ) -> Answer:
-        """Send one request for whoever gave the URL, and wait for its answer: Refused, Unreachable,
-        or an Answer."""
+    ) -> EgressResponse:
+        """Send one request to a URL that a caller gave, and wait for the response; EgressRefused or
+        EgressUnreachable."""
         target = self.admit(url)
         fields = _fields(headers)
         self.open()
@@ -367,12 +367,12 @@ class Egress:
                     return await self._exchange(method, target, fields, body)
         except TimeoutError:
             if begun:
-                raise Unreachable(f"no answer within {self._timeout:g} s") from None
+                raise EgressUnreachable(f"no answer within {self._timeout:g} s") from None
             raise Busy("too many requests to this host are still waiting") from None
 
     async def fetch(self, url: str) -> AsyncIterator[bytes]:
-        """What is at a URL, piece by piece and however long; Refused, or Unreachable, also when
-        the next piece takes longer than an answer may."""
+        """What is at a URL, piece by piece, of any length; EgressRefused, or EgressUnreachable,
+        also when the next piece takes longer than the time-out."""
         target = self.admit(url)
         self.open()
         from aiohttp import ClientError, ClientTimeout
@@ -387,17 +387,17 @@ class Egress:
                 ) as response,
             ):
                 if response.status != 200:
-                    raise Unreachable(f"the answer is HTTP {response.status}")
+                    raise EgressUnreachable(f"the answer is HTTP {response.status}")
                 async for chunk in response.content.iter_any():
                     yield chunk
         except TimeoutError:
-            raise Unreachable(f"nothing came for {self._timeout:g} s") from None
+            raise EgressUnreachable(f"nothing came for {self._timeout:g} s") from None
         except (ClientError, OSError, RuntimeError) as error:
-            raise Unreachable(_reason(error)) from error
+            raise EgressUnreachable(_reason(error)) from error
 
     async def _exchange(
         self, method: str, target: Target, headers: dict[str, str], body: bytes
-    ) -> Answer:
+    ) -> EgressResponse:
         from aiohttp import ClientError
 
         assert self._sessions is not None
@@ -414,10 +414,10 @@ class Egress:
                         response.close()
                         break
         except (ClientError, OSError, RuntimeError) as error:  # uvloop has RuntimeErrors of sockets
-            raise Unreachable(_reason(error)) from error
+            raise EgressUnreachable(_reason(error)) from error
         cut = len(found) > self._max_response
         head = _joined(response.raw_headers)
-        return Answer(response.status, head, bytes(found[: self._max_response]), cut)
+        return EgressResponse(response.status, head, bytes(found[: self._max_response]), cut)
 
     async def _addresses(self, host: str, port: int, deadline: float = DEADLINE) -> list[str]:
         """The addresses of a name, all of them checked."""
@@ -430,11 +430,11 @@ class Egress:
         except (OSError, UnicodeError):
             texts = ()
         if not texts:
-            raise Unreachable("the host does not resolve")
+            raise EgressUnreachable("the host does not resolve")
         found = [ip_address(text) for text in texts]
         # one that is denied among others that are not is no accident
         if not named and any(denied(item) and not self._free(item, port) for item in found):
-            raise Refused("the host resolves to an address that is not public")
+            raise EgressRefused("the host resolves to an address that is not public")
         return [str(item) for item in found[:MAX_ADDRESSES]]
 
     def _free(self, host: str | Address, port: int) -> bool:
@@ -526,18 +526,18 @@ def public(address: Address) -> bool:
 
 
 def parse(url: str) -> Target:
-    """A URL in pieces, wherever it leads; Refused if it is not http or https, or could be read in
-    more than one way."""
+    """A URL in pieces, wherever it leads; EgressRefused if it is not http or https, or if it is
+    ambiguous."""
     if len(url) > MAX_URL:
-        raise Refused(f"the URL is longer than {MAX_URL} characters")
+        raise EgressRefused(f"the URL is longer than {MAX_URL} characters")
     if not _LEGAL.fullmatch(url):
-        raise Refused("the URL has characters that must be percent-encoded")
+        raise EgressRefused("the URL has characters that must be percent-encoded")
     match = _URL.fullmatch(url)
     if match is None:
-        raise Refused("the URL is not of the form https://host/path")
+        raise EgressRefused("the URL is not of the form https://host/path")
     scheme = match[1].lower()
     if scheme not in PORTS:
-        raise Refused("the URL is not https")
+        raise EgressRefused("the URL is not https")
     host, port = _split(match[2].lower())
     literal = not isinstance(host, str)
     return Target(
@@ -548,36 +548,36 @@ def parse(url: str) -> Target:
 def _check(scheme: str, host: str | Address, port: int) -> None:
     """The rules for what is not on the allow list."""
     if scheme != "https":
-        raise Refused("the URL is not https")
+        raise EgressRefused("the URL is not https")
     if port < 1024 and port not in PORTS.values():
-        raise Refused(f"port {port} is not allowed")
+        raise EgressRefused(f"port {port} is not allowed")
     if isinstance(host, str):
         if "." not in host or host.endswith(LOCAL):
-            raise Refused("the host is a local name")
+            raise EgressRefused("the host is a local name")
     elif what := denied(host):
-        raise Refused(f"the address is not public ({what})")
+        raise EgressRefused(f"the address is not public ({what})")
 
 
 def _split(authority: str) -> tuple[str | Address, int]:
     """Host and port, or 0, of an authority in lower case. Only canonical forms are taken: what
     others might read as another host is refused, not guessed at."""
     if "@" in authority:
-        raise Refused("credentials in the URL are not allowed")
+        raise EgressRefused("credentials in the URL are not allowed")
     match = _AUTHORITY.fullmatch(authority)
     if match is None:
-        raise Refused("the host or its port is not valid")
+        raise EgressRefused("the host or its port is not valid")
     port = int(match[3] or 0)
     if port > 65535:
-        raise Refused(f"port {port} is not allowed")
+        raise EgressRefused(f"port {port} is not allowed")
     try:
         if match[1]:
             return IPv6Address(match[1]), port
         if _NUMBER.fullmatch(match[2].rpartition(".")[2]):
             return IPv4Address(match[2]), port
     except ValueError:
-        raise Refused("the host is not a canonical IP address") from None
+        raise EgressRefused("the host is not a canonical IP address") from None
     if len(match[2]) > 253 or not _NAME.fullmatch(match[2]):
-        raise Refused("the host is not a valid name")
+        raise EgressRefused("the host is not a valid name")
     return match[2], port
 
 
@@ -590,9 +590,9 @@ def _fields(headers: Mapping[str, str]) -> dict[str, str]:
     """Headers that cannot change where the request goes or where it ends."""
     for name, value in headers.items():
         if not _TOKEN.fullmatch(name) or name.lower() in _OURS:
-            raise Refused(f"header {name!r} cannot be set")
+            raise EgressRefused(f"header {name!r} cannot be set")
         if not _VALUE.fullmatch(value):
-            raise Refused(f"header {name} has characters that are not allowed")
+            raise EgressRefused(f"header {name} has characters that are not allowed")
     return dict(headers)
 
 

@@ -7,9 +7,9 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
-from dragoman.caller import Caller
-from dragoman.errors import ContentTypeNotSupported, InvalidParams, Unavailable
-from dragoman.types import Message, Part
+from dragoman.model.caller import Caller
+from dragoman.model.errors import ContentTypeNotSupported, InvalidParams, Unavailable
+from dragoman.model.types import Message, Part
 
 Scan: TypeAlias = "Callable[[Part, Caller], str | Awaitable[str | None] | None]"
 """Looks at a file before it is taken: why it must not be, or nothing."""

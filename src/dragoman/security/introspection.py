@@ -14,14 +14,14 @@ from collections.abc import Awaitable, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from dragoman.caller import Request
-from dragoman.errors import Unauthenticated, Unavailable
+from dragoman.model.caller import Request
+from dragoman.model.errors import Unauthenticated, Unavailable
+from dragoman.model.types import HTTPAuthSecurityScheme, SecurityScheme
 from dragoman.security.extras import need
 from dragoman.security.issuers import Backoff, read
 from dragoman.security.realms import Tenants
 from dragoman.security.schemes import Found
-from dragoman.security.tokens import Book, Terms, Verdict, challenge
-from dragoman.types import HTTPAuthSecurityScheme, SecurityScheme
+from dragoman.security.tokens import KeySets, Terms, Verdict, challenge
 
 BRIEF = 10.0
 """How long a token that is not active is not asked about again."""
@@ -89,7 +89,7 @@ class Introspection:
             leeway=0.0,  # the clock that counts is that of who answers
             lenient=True,
         )
-        self._book = Book(self._asked, dpop=dpop)
+        self._book = KeySets(self._asked, dpop=dpop)
         self._asking: dict[bytes, asyncio.Task[Verdict]] = {}
         self._backoff = Backoff(FAILURES)
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-Source: TypeAlias = "Key | str | bytes | Path | Mapping[str, Any]"
+Source: TypeAlias = "CardKey | str | bytes | Path | Mapping[str, Any]"
 """A key, the name of its file, or what would be in it: PEM, or a JWK."""
 
 CURVES = {"P-256": ("ES256",), "P-384": ("ES384",), "Ed25519": ("EdDSA",)}
@@ -24,7 +24,7 @@ PUBLIC = {"EC": ("kty", "crv", "x", "y"), "OKP": ("kty", "crv", "x"), "RSA": ("k
 """What of a key others may see."""
 
 
-class Key(Struct, frozen=True):
+class CardKey(Struct, frozen=True):
     """A key, and the algorithms that it may be used with; it signs with the first of them."""
 
     algorithms: tuple[str, ...]
@@ -35,10 +35,10 @@ class Key(Struct, frozen=True):
     """Signs elsewhere."""
 
     @classmethod
-    def load(cls, source: Source, *, kid: str = "", alg: str = "") -> Key:
+    def load(cls, source: Source, *, kid: str = "", alg: str = "") -> CardKey:
         """The key in a file or text; ValueError says what is wrong with it, but not what it is.
         Without a `kid` it has the one of its JWK, else its thumbprint (RFC 7638)."""
-        if isinstance(source, Key):
+        if isinstance(source, CardKey):
             return source
         data, where = _read(source)
         made = _import(data, where)
@@ -67,7 +67,7 @@ class Key(Struct, frozen=True):
         alg: str,
         kid: str = "",
         public: Source | None = None,
-    ) -> Key:
+    ) -> CardKey:
         """A key that somebody else keeps, such as a KMS: `call` signs these bytes, unhashed. With
         its public half others can find it, and it need not be given a `kid`."""
         if alg not in ALGORITHMS:
@@ -80,7 +80,7 @@ class Key(Struct, frozen=True):
         return cls((alg,), kid, None, call)
 
     @classmethod
-    def generate(cls, alg: str = "ES256") -> Key:
+    def generate(cls, alg: str = "ES256") -> CardKey:
         """A new key for this algorithm."""
         jwk = _joserfc("jwk")
         if alg in RSA:
@@ -135,22 +135,22 @@ class Key(Struct, frozen=True):
         return bool(_algorithm(alg).verify(content, signature, self.made))
 
     def __repr__(self) -> str:
-        return f"Key({self.kid!r}, {'/'.join(self.algorithms)})"
+        return f"CardKey({self.kid!r}, {'/'.join(self.algorithms)})"
 
 
-def key_set(source: bytes | str | Path | Mapping[str, Any]) -> dict[str, Key]:
+def key_set(source: bytes | str | Path | Mapping[str, Any]) -> dict[str, CardKey]:
     """The usable keys of a JWK set (RFC 7517) by their `kid`; others are left out."""
     data, where = _read(source)
     keys = data.get("keys") if isinstance(data, dict) else None
     if not isinstance(keys, list):
         raise ValueError(f'{where}: a key set is {{"keys": […]}}')
-    found: dict[str, Key] = {}
+    found: dict[str, CardKey] = {}
     for item in keys:
         kid = item.get("kid") if isinstance(item, dict) else None
         if not isinstance(kid, str) or not kid:
             continue
         try:
-            key = Key.load(item)
+            key = CardKey.load(item)
         except ValueError:  # of a kind that others use
             continue
         if kid in found:

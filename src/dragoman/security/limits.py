@@ -11,9 +11,9 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from dragoman.caller import Caller, Scope
-from dragoman.errors import LimitExceeded
-from dragoman.types import TaskState
+from dragoman.model.caller import Caller, Scope
+from dragoman.model.errors import LimitExceeded
+from dragoman.model.types import TaskState
 
 KNOWN = 100_000
 """The most callers that are remembered; the longest silent are forgotten first."""

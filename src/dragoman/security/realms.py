@@ -1,4 +1,4 @@
-"""Who is one caller where several say who calls: realms, and the tenants that callers may name."""
+"""Realms and tenants: which callers are the same, and which tenants they may name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dragoman.caller import Caller, fault
+from dragoman.model.caller import Caller, fault
 
 REMEMBERED = 1000
 """The most callers of a scheme that are kept with their realm and tenants."""

@@ -1,7 +1,8 @@
 """Who may call: schemes that stand on the card and are in force by the same declaration.
 
 A scheme looks at a request. It finds no credential of its kind (None), a good one (a `Caller`), or
-a bad one (Unauthenticated). A `Gate` combines them: the list means any of, `AllOf` means all.
+a bad one (Unauthenticated). An `Authenticator` combines them: a list means any of them, `AllOf`
+means all.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from urllib.parse import parse_qsl
 
 from msgspec.structs import replace
 
-from dragoman.caller import Caller, Request
-from dragoman.errors import A2AError, AmbiguousRequest, Forbidden, Unauthenticated, Unavailable
-from dragoman.security import cookies
-from dragoman.security.realms import Mark, Tenants, check
-from dragoman.security.verify import Verifier, Verify
-from dragoman.types import (
+from dragoman.model.caller import Caller, Request
+from dragoman.model.errors import (
+    A2AError,
+    AmbiguousRequest,
+    Forbidden,
+    Unauthenticated,
+    Unavailable,
+)
+from dragoman.model.types import (
     AgentCard,
     APIKeySecurityScheme,
     HTTPAuthSecurityScheme,
@@ -31,6 +35,9 @@ from dragoman.types import (
     SecurityScheme,
     StringList,
 )
+from dragoman.security import cookies
+from dragoman.security.realms import Mark, Tenants, check
+from dragoman.security.verify import Verifier, Verify
 
 DIGEST = "sha256:"
 Found = Caller | None
@@ -50,8 +57,8 @@ class Scheme(Protocol):
     """One way to say who one is. One that has `scopes` takes tokens, one that has an `issuer` takes
     those of an authorization server, which is told to who has none.
 
-    One that has a `realm` names its callers within it, and one that has `tenants` lets them name
-    those; both are seen to by the `Gate`. Schemes with an equal `space` name the same people."""
+    A scheme with a `realm` names its callers within it; one with `tenants` lets them name those.
+    The `Authenticator` applies both. Schemes with an equal `space` name the same people."""
 
     name: str
     """What the card calls it."""
@@ -149,7 +156,7 @@ class ApiKey:
             raise ValueError("ApiKey: give one of header=, query=, cookie=")
         ((self._where, self._what),) = given
         self.headers = (header.lower(),) if header else ()
-        """See `Gate.headers`."""
+        """See `Authenticator.headers`."""
         self._find = _find("ApiKey", keys, verify, "key", "The API key is not known")
         self.realm, self.tenants = realm, tenants
         self.name = name or "key"
@@ -308,7 +315,7 @@ class Refusal(Unauthenticated):
         self.bad = bad
 
 
-class Gate:
+class Authenticator:
     """Lets in who can say who they are, in one of the ways that stand on the card."""
 
     def __init__(self, auth: Auth, *, realm: str = "agents") -> None:

@@ -1,4 +1,4 @@
-"""Places that many owners wait for, so that none of them keeps the others waiting."""
+"""Fair shares of limited slots among owners."""
 
 from __future__ import annotations
 

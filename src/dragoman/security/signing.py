@@ -18,12 +18,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dragoman.model.types import AgentCard, AgentCardSignature
 from dragoman.security.canonical import Document, Form, canonical, covered, hollow, parse, read
-from dragoman.security.egress import Egress, Refused, Unreachable
-from dragoman.security.jwk import ALGORITHMS, Key, Source, key_set
-from dragoman.types import AgentCard, AgentCardSignature
+from dragoman.security.egress import Egress, EgressRefused, EgressUnreachable
+from dragoman.security.jwk import ALGORITHMS, CardKey, Source, key_set
 
-Find: TypeAlias = Callable[[str, str], list[Key]]
+Find: TypeAlias = Callable[[str, str], list[CardKey]]
 Resolver: TypeAlias = "Callable[[str, str], Source | None]"
 Keys: TypeAlias = "Source | Sequence[Source] | Mapping[str, Source] | Resolver"
 """Whom to trust: keys by their `kid`, keys whatever their signatures call them, a JWK set, or what
@@ -77,7 +77,7 @@ class Verified(Struct, frozen=True):
 
 
 @runtime_checkable
-class Judge(Protocol):
+class Verifier(Protocol):
     """Says whether a card counts."""
 
     async def verify(
@@ -103,10 +103,10 @@ def sign(
     """The signature of a key over a card; ValueError names a required field that says nothing.
     A function signs elsewhere, and needs its `alg` and `kid`. `heirs` are the thumbprints of keys
     that this one vouches for."""
-    if callable(key) and not isinstance(key, Key):
-        key = Key.remote(key, alg=alg, kid=kid)
+    if callable(key) and not isinstance(key, CardKey):
+        key = CardKey.remote(key, alg=alg, kid=kid)
     else:
-        key = Key.load(key, kid=kid, alg=alg)
+        key = CardKey.load(key, kid=kid, alg=alg)
     said = parse(document)
     complete(said)
     header: dict[str, Any] = {"alg": key.algorithms[0], "kid": kid or key.kid, "typ": "JOSE"}
@@ -120,7 +120,7 @@ def sign(
 
 
 def signatures(
-    document: Document, keys: Sequence[Key], jku: str = ""
+    document: Document, keys: Sequence[CardKey], jku: str = ""
 ) -> tuple[AgentCardSignature, ...]:
     """A signature of each of these keys, each of which vouches for the others."""
     prints = [found for key in keys if (found := key.thumbprint)]
@@ -130,7 +130,7 @@ def signatures(
     )
 
 
-def signed(card: AgentCard, keys: Sequence[Key], jku: str = "") -> AgentCard:
+def signed(card: AgentCard, keys: Sequence[CardKey], jku: str = "") -> AgentCard:
     """The card with a signature of each of these keys beside those that it has."""
     if not keys:
         return card
@@ -193,7 +193,7 @@ def _each(said: dict[str, Any], find: Find) -> Iterator[Verified]:
 
 class Trust:
     """Whose signatures count: those of some keys, and of the keys at addresses that begin so.
-    Key sets are kept for five minutes."""
+    CardKey sets are kept for five minutes."""
 
     def __init__(
         self, keys: Keys = (), *, jku: Sequence[str] = (), egress: Egress | None = None
@@ -206,7 +206,7 @@ class Trust:
         self._find = _finder(keys)
         self._prefixes = tuple(jku)
         self._egress = egress
-        self._sets: dict[str, tuple[dict[str, Key], float]] = {}
+        self._sets: dict[str, tuple[dict[str, CardKey], float]] = {}
 
     async def verify(
         self, document: Document, *, url: str = "", fetch: Fetch | None = None
@@ -214,7 +214,7 @@ class Trust:
         """`verify` with these keys, and those of trusted addresses that the signatures name,
         wherever the card was found."""
         said = _parsed(document)
-        known: dict[str, dict[str, Key]] = {}
+        known: dict[str, dict[str, CardKey]] = {}
         faults: dict[str, str] = {}
         for item in _signatures(said):
             try:
@@ -228,10 +228,10 @@ class Trust:
                 continue
             try:
                 known[jku] = await self._set(jku)
-            except (Refused, Unreachable, ValueError, TimeoutError) as error:
+            except (EgressRefused, EgressUnreachable, ValueError, TimeoutError) as error:
                 faults[jku] = str(error) or f"no answer within {PATIENCE:g} s"
 
-        def find(kid: str, jku: str) -> list[Key]:
+        def find(kid: str, jku: str) -> list[CardKey]:
             if found := self._find(kid, jku):
                 return found
             if jku in faults:
@@ -246,7 +246,7 @@ class Trust:
         """Whether keys at this address are trusted."""
         return any(below(prefix, url) for prefix in self._prefixes)
 
-    async def _set(self, url: str) -> dict[str, Key]:
+    async def _set(self, url: str) -> dict[str, CardKey]:
         found, until = self._sets.get(url, ({}, 0.0))
         if time.monotonic() < until:
             return found
@@ -279,7 +279,7 @@ def below(prefix: str, url: str) -> bool:
     return url == prefix or url.startswith(prefix if prefix.endswith("/") else f"{prefix}/")
 
 
-def published(body: bytes) -> dict[str, Key]:
+def published(body: bytes) -> dict[str, CardKey]:
     """The keys of a set that somebody shows, by their `kid`; ValueError if it is none."""
     document = read(body, SET_SIZE)
     if not isinstance(document, dict):
@@ -304,7 +304,7 @@ def _finder(keys: Any) -> Find:
     """What finds the keys to check a signature with."""
     if isinstance(keys, Mapping) and isinstance(keys.get("keys"), list):
         keys = key_set(keys)
-    if isinstance(keys, Key | str | bytes) or hasattr(keys, "read_bytes") or _is_jwk(keys):
+    if isinstance(keys, CardKey | str | bytes) or hasattr(keys, "read_bytes") or _is_jwk(keys):
         keys = [keys]
     if isinstance(keys, Mapping):
         named = {kid: _public(source, kid) for kid, source in keys.items()}
@@ -316,7 +316,7 @@ def _finder(keys: Any) -> Find:
         raise TypeError("keys are a mapping by kid, a list, or a function of kid and jku")
     resolve = keys
 
-    def find(kid: str, jku: str) -> list[Key]:
+    def find(kid: str, jku: str) -> list[CardKey]:
         source = resolve(kid, jku)
         return [] if source is None else [_public(source, kid)]
 
@@ -327,8 +327,8 @@ def _is_jwk(keys: Any) -> bool:
     return isinstance(keys, Mapping) and isinstance(keys.get("kty"), str)
 
 
-def _public(source: Any, kid: str = "") -> Key:
-    key = Key.load(source, kid=kid)
+def _public(source: Any, kid: str = "") -> CardKey:
+    key = CardKey.load(source, kid=kid)
     if key.made is None:
         raise ValueError(f"key {key.kid!r} is kept elsewhere: it signs, but does not verify here")
     return key

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from dragoman.caller import Caller, Request, fault
-from dragoman.errors import Forbidden, Unauthenticated, Unavailable
+from dragoman.model.caller import Caller, Request, fault
+from dragoman.model.errors import Forbidden, Unauthenticated, Unavailable
+from dragoman.model.types import HTTPAuthSecurityScheme, OpenIdConnectSecurityScheme, SecurityScheme
 from dragoman.security.extras import need
 from dragoman.security.issuers import Backoff, read
 from dragoman.security.realms import Tenants
 from dragoman.security.schemes import Found
-from dragoman.types import HTTPAuthSecurityScheme, OpenIdConnectSecurityScheme, SecurityScheme
 
 if TYPE_CHECKING:
     from dragoman.security.dpop import Proofs
@@ -76,7 +76,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """Whether there is nothing more to ask of who shows it."""
 
 
-class Book:
+class KeySets:
     """Tokens that were looked at, by their digests: so many at most, and none after its time.
     What a token is bound to is asked for with every request."""
 
@@ -284,7 +284,7 @@ class Bearer:
         self._algorithms = list(algorithms)
         self._types = frozenset(kind.lower() for kind in types)
         self._keys = Keyring(issuer, jwks, fetch or _get)
-        self._book = Book(self._verify, dpop=dpop)
+        self._book = KeySets(self._verify, dpop=dpop)
 
     def declared(self) -> SecurityScheme:
         """See `Scheme.declared`."""

@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
-from dragoman.caller import Caller, Request
-from dragoman.errors import Unauthenticated
+from dragoman.model.caller import Caller, Request
+from dragoman.model.errors import Unauthenticated
 
 Answer: TypeAlias = Caller | str | None
 Verify: TypeAlias = Callable[..., Answer | Awaitable[Answer]]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dragoman.settings import Settings
-from dragoman.store import Store
+from dragoman.server.settings import Settings
+from dragoman.stores.store import Store
 
 
 def connect(settings: Settings) -> Store:
@@ -14,7 +14,7 @@ def connect(settings: Settings) -> Store:
 
         return MemoryStore(max_tasks=settings.max_tasks, task_age=settings.task_age)
     if scheme == "sqlite":
-        from dragoman.security.seal import Seal
+        from dragoman.security.encryption import Seal
         from dragoman.stores.sqlite import SqliteStore
 
         path = rest.removeprefix("///")
@@ -31,7 +31,7 @@ def connect(settings: Settings) -> Store:
             seal=Seal(settings.seal_keys),
         )
     if scheme in ("postgresql", "postgres"):
-        from dragoman.security.seal import Seal
+        from dragoman.security.encryption import Seal
 
         try:
             from dragoman.stores.postgres import PostgresStore

@@ -11,9 +11,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.dialects import v1_0
-from dragoman.events import CancelRequested, Entry, Received, Reply
-from dragoman.store import Webhook
-from dragoman.types import (
+from dragoman.model.events import CancelRequested, Entry, Received, Reply
+from dragoman.model.types import (
     ENUM_NUMBERS,
     StreamResponse,
     Task,
@@ -22,6 +21,7 @@ from dragoman.types import (
     TaskState,
     TaskStatusUpdateEvent,
 )
+from dragoman.stores.store import Webhook
 
 RECEIVED, STATUS, ARTIFACT, REPLY, CANCEL = range(1, 6)
 KINDS: dict[type, int] = {

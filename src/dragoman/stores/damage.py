@@ -1,4 +1,4 @@
-"""What a store keeps and cannot read: it is named in the log, counted, and holds up nobody.
+"""Rows that cannot be read: they are logged, counted and skipped.
 
 A task whose head cannot be read is set aside: it leaves the queue, and is held by ASIDE for PAUSE
 seconds. Then the reaper looks at it again, like at every claim whose lease has run out. So it is
@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from dragoman.store import Unreadable
-from dragoman.telemetry import logger
+from dragoman.stores.store import Unreadable
+from dragoman.telemetry.logs import logger
 
 ASIDE = "unreadable"
 """The holder of a task that is set aside."""

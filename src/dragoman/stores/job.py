@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from dragoman.errors import A2AError
-from dragoman.lifecycle import IllegalEvent
-from dragoman.store import Conflict, Stale, Unreadable
+from dragoman.model.errors import A2AError
+from dragoman.model.lifecycle import IllegalEvent
+from dragoman.stores.store import Conflict, Stale, Unreadable
 
 REFUSALS = (A2AError, Conflict, IllegalEvent, Stale, Unreadable)
 """What is a result: nothing was written of it, and the others are none the worse."""
 
 
 class Job:
-    """Work on a ledger, and who waits for it. What the work returns is the result, or what that
-    returns when it is written."""
+    """Work on a transaction, and the future that waits for it. The result is what the work returns,
+    or what that returns when it is written."""
 
     __slots__ = ("error", "future", "result", "work")
 
@@ -26,11 +26,11 @@ class Job:
         self.result: Any = None
         self.error: BaseException | None = None
 
-    def attempt(self, ledger: Any) -> None:
+    def attempt(self, transaction: Any) -> None:
         """Do it; a refusal is a result."""
         self.error = None
         try:
-            self.result = self.work(ledger)
+            self.result = self.work(transaction)
         except REFUSALS as error:
             self.error = error
 

@@ -14,11 +14,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dragoman.caller import Scope
-from dragoman.errors import A2AError, LimitExceeded, TaskNotFound
-from dragoman.events import CancelRequested, Entry, Received
-from dragoman.lifecycle import IllegalEvent
-from dragoman.store import (
+from dragoman.model.caller import Scope
+from dragoman.model.errors import A2AError, LimitExceeded, TaskNotFound
+from dragoman.model.events import CancelRequested, Entry, Received
+from dragoman.model.lifecycle import IllegalEvent
+from dragoman.model.types import TaskState, TaskStatusUpdateEvent
+from dragoman.stores.damage import KINDS
+from dragoman.stores.memory_log import Log, TaskIndex
+from dragoman.stores.memory_queue import Queue
+from dragoman.stores.ranks import Ranks
+from dragoman.stores.store import (
     CANCEL_RECEIPT,
     MANY,
     NOBODY,
@@ -29,7 +34,6 @@ from dragoman.store import (
     Conflict,
     Draft,
     Head,
-    Line,
     Page,
     Party,
     Query,
@@ -38,14 +42,10 @@ from dragoman.store import (
     Renewal,
     Stale,
     Webhook,
+    WebhookCursor,
     party,
 )
-from dragoman.stores.damage import KINDS
-from dragoman.stores.log import Log, Shelf
-from dragoman.stores.queue import Queue
-from dragoman.stores.ranks import Ranks
-from dragoman.stores.row import age
-from dragoman.types import TaskState, TaskStatusUpdateEvent
+from dragoman.stores.task_head import age
 
 
 class MemoryStore:
@@ -60,7 +60,7 @@ class MemoryStore:
         self.max_tasks = max_tasks
         self.task_age = task_age
         self._logs: dict[str, Log] = {}
-        self._shelves: dict[Scope, Shelf] = {}
+        self._indexes: dict[Scope, TaskIndex] = {}
         self._queues: dict[str, Queue] = {}
         self._ranks = Ranks()
         self._next = 0
@@ -106,7 +106,7 @@ class MemoryStore:
                 self._make_room()
             log = self._logs[draft.task] = Log(scope, draft)
             if log.born:
-                self._shelve(log)
+                self._add_to_index(log)
         else:
             log = self._born(scope, draft.task)
         number = log.receive(draft.received)
@@ -135,23 +135,23 @@ class MemoryStore:
 
     async def list(self, scope: Scope, query: Query) -> Page:
         """See `Store.list`."""
-        shelf = self._shelves.get(scope)
-        if shelf is None:
+        index = self._indexes.get(scope)
+        if index is None:
             return Page((), None, 0)
         logs: list[Log] = []
         cursor, size = None, 0
-        for log in shelf.matching(query, query.cursor):
+        for log in index.matching(query, query.cursor):
             if len(logs) == query.size or size >= PAGE_BYTES:
                 cursor = (logs[-1].changed, logs[-1].id)
                 break
             logs.append(log)
             size += log.size(query.artifacts)
-        return Page([log.task() for log in logs], cursor, shelf.total(query))
+        return Page([log.task() for log in logs], cursor, index.total(query))
 
     async def tally(self, scope: Scope) -> Mapping[TaskState, int]:
         """See `Store.tally`."""
-        shelf = self._shelves.get(scope)
-        return shelf.tally() if shelf is not None else {}
+        index = self._indexes.get(scope)
+        return index.tally() if index is not None else {}
 
     async def owner(self, scope: Scope, task: str) -> str | None:
         """See `Store.owner`."""
@@ -307,9 +307,9 @@ class MemoryStore:
 
     def _count(self, agent: str) -> Census:
         tasks: Counter[TaskState] = Counter()
-        for scope, shelf in self._shelves.items():
+        for scope, index in self._indexes.items():
             if scope.agent == agent:
-                tasks.update(shelf.tally())
+                tasks.update(index.tally())
         queue = [log for log in self._queues.get(agent, ()) if self._waits(log)]
         first = min((log.received(log.inbox[0]) for log in queue), key=_at, default=None)
         lines = [
@@ -351,14 +351,14 @@ class MemoryStore:
         limit: int,
         lease: float,
         passing: Collection[Party] = NOBODY,
-    ) -> Sequence[Line]:
+    ) -> Sequence[WebhookCursor]:
         """See `Store.dispatch`."""
         now = time.time()
         while self._resting and self._resting[0][0] <= now:
             task = heappop(self._resting)[1]
             if (known := self._logs.get(task)) is not None:
                 self._push(known)
-        taken: list[Line] = []
+        taken: list[WebhookCursor] = []
         scopes = [
             scope
             for scope in self._pushing
@@ -375,7 +375,7 @@ class MemoryStore:
                     self._pushing[scope] = self._pushing.pop(scope)
         return taken
 
-    def _first(self, scope: Scope, now: float, lease: float) -> Line | None:
+    def _first(self, scope: Scope, now: float, lease: float) -> WebhookCursor | None:
         """Take the line of a scope that has been due for longest."""
         while logs := self._pushing.get(scope):
             log = next(iter(logs.values()))
@@ -389,7 +389,13 @@ class MemoryStore:
         return None
 
     async def dispatched(
-        self, line: Line, cursor: int, *, wait: float = 0.0, failed: str = "", parked: bool = False
+        self,
+        line: WebhookCursor,
+        cursor: int,
+        *,
+        wait: float = 0.0,
+        failed: str = "",
+        parked: bool = False,
     ) -> bool:
         """See `Store.dispatched`."""
         log = self._logs.get(line.task)
@@ -411,7 +417,7 @@ class MemoryStore:
         self._push(log)
         return True
 
-    async def lines(self, limit: int, *, parked: bool | None = None) -> Sequence[Line]:
+    async def lines(self, limit: int, *, parked: bool | None = None) -> Sequence[WebhookCursor]:
         """See `Store.lines`."""
         found = (
             line
@@ -453,10 +459,10 @@ class MemoryStore:
 
     def _settle(self, log: Log) -> None:
         """Bring all views of a row in step with it."""
-        if log.shelf is not None:
-            log.shelf.move(log)
+        if log.index is not None:
+            log.index.move(log)
         elif log.born:
-            self._shelve(log)
+            self._add_to_index(log)
         if log.lines:
             self._push(log)
         if log.holder:
@@ -475,7 +481,7 @@ class MemoryStore:
         known = log.lines.get(key)
         if not log.lines:
             log.lines = {}  # its own
-        log.lines[key] = Line(
+        log.lines[key] = WebhookCursor(
             scope=log.scope,
             task=log.id,
             webhook=webhook,
@@ -517,11 +523,11 @@ class MemoryStore:
                 queue = self._queues[log.scope.agent] = Queue(self._ranks)
             queue.add(log)
 
-    def _shelve(self, log: Log) -> None:
-        shelf = self._shelves.get(log.scope)
-        if shelf is None:
-            shelf = self._shelves[log.scope] = Shelf(self._logs)
-        shelf.add(log)
+    def _add_to_index(self, log: Log) -> None:
+        index = self._indexes.get(log.scope)
+        if index is None:
+            index = self._indexes[log.scope] = TaskIndex(self._logs)
+        index.add(log)
 
     def _make_room(self) -> None:
         """Forget the oldest ended task, else the one that has waited longest for its client."""
@@ -541,10 +547,10 @@ class MemoryStore:
         self._waiting.pop(log.id, None)
         self._unpush(log)
         self._held.pop(log.id, None)
-        if log.shelf is not None:
-            log.shelf.remove(log)
-            if not log.shelf.live:
-                del self._shelves[log.scope]
+        if log.index is not None:
+            log.index.remove(log)
+            if not log.index.live:
+                del self._indexes[log.scope]
 
 
 def _at(received: Received) -> str:

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TypeVar
 
-from dragoman.caller import Scope
-from dragoman.store import NOBODY, Party, party
-from dragoman.stores.row import Row
+from dragoman.model.caller import Scope
+from dragoman.stores.store import NOBODY, Party, party
+from dragoman.stores.task_head import TaskHead
 
-R = TypeVar("R", bound=Row)
+R = TypeVar("R", bound=TaskHead)
 
 AHEAD = 64
 """So many owners may, once each, go before those of the same level who have had a turn: more would

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dragoman.events import Entry
-from dragoman.lifecycle import birth, fold
-from dragoman.types import Task
+from dragoman.model.events import Entry
+from dragoman.model.lifecycle import birth, fold
+from dragoman.model.types import Task
 
 
 class Tail:

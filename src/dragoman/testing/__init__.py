@@ -7,27 +7,27 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-from dragoman.agent import Agent
-from dragoman.app import App
-from dragoman.client import Client, Engine
-from dragoman.client.engine import Inside
-from dragoman.made import EventNotYielded
+from dragoman.agent.agent import Agent
+from dragoman.agent.unyielded import EventNotYielded
+from dragoman.client import Client, Transport
+from dragoman.client.transport import ASGITransport
+from dragoman.server.app import App
 from dragoman.testing.conversation import Exchange, Recorder, Replay
-from dragoman.testing.faults import DeafBell, Faulty
-from dragoman.testing.rehearsal import Rehearsal, fault, message, rehearse, turn
+from dragoman.testing.faults import FaultyTransport, SilentBell
+from dragoman.testing.run_handler import HandlerRun, fault, message, run_handler, turn
 
 __all__ = (
-    "DeafBell",
     "EventNotYielded",
     "Exchange",
-    "Faulty",
+    "FaultyTransport",
+    "HandlerRun",
     "Recorder",
-    "Rehearsal",
     "Replay",
+    "SilentBell",
     "TalkingClient",
+    "local_client",
     "message",
-    "rehearse",
-    "talking",
+    "run_handler",
     "turn",
 )
 
@@ -45,26 +45,26 @@ class TalkingClient(Client):
 
 
 @asynccontextmanager
-async def talking(
+async def local_client(
     agent: Agent,
     *,
-    through: Callable[[Engine], Engine] | None = None,
+    through: Callable[[Transport], Transport] | None = None,
     strict: bool = False,
     **settings: Any,
 ) -> AsyncIterator[TalkingClient]:
     """A client of an agent that is served in this process, without a socket. `through` wraps the
-    way to it, as `Recorder` does, or `lambda engine: Faulty(engine, drop=0.2)`. What a handler
-    raises is the client's `error`; with `strict` it is raised when the block ends. EventNotYielded
-    then, if a handler made an event and did not hand it over."""
+    transport, as `Recorder` does, or `lambda inner: FaultyTransport(inner, drop=0.2)`. What a
+    handler raises is the client's `error`; with `strict` it is raised when the block ends. So is
+    EventNotYielded, if a handler made an event and did not hand it over."""
     errors: list[BaseException] = []
     try:
         async with App(agent, **{"drain": 0.0, **settings}) as app:
             if app._worker is not None:
                 app._worker.raised = errors.append
-            engine: Engine = Inside(app)
+            transport: Transport = ASGITransport(app)
             if through is not None:
-                engine = through(engine)
-            client = cast(TalkingClient, TalkingClient.connect(app=app, engine=engine))
+                transport = through(transport)
+            client = cast(TalkingClient, TalkingClient.connect(app=app, transport=transport))
             client.errors = errors
             async with client:
                 yield client

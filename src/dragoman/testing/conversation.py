@@ -14,9 +14,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.client.credentials import FIELDS, masked
-from dragoman.client.engine import Engine, Request, Response
-from dragoman.lineage import LINEAGE
-from dragoman.telemetry import MASK, secretive
+from dragoman.client.transport import Transport, TransportRequest, TransportResponse
+from dragoman.model.lineage import LINEAGE
+from dragoman.telemetry.logs import MASK, secretive
 
 LATER = "…"
 """Stands for a body that was made piece by piece."""
@@ -38,15 +38,15 @@ class Exchange(Struct, kw_only=True):
 
 
 class Recorder:
-    """An engine that writes down what goes through it."""
+    """A transport that writes down what goes through it."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
         self.exchanges: list[Exchange] = []
 
-    async def send(self, request: Request) -> Response:
-        """See `Engine.send`."""
-        response = await self._engine.send(request)
+    async def send(self, request: TransportRequest) -> TransportResponse:
+        """See `Transport.send`."""
+        response = await self._transport.send(request)
         body = request.body
         exchange = Exchange(
             method=request.method,
@@ -60,8 +60,8 @@ class Recorder:
         return Recorded(response, exchange)
 
     async def close(self) -> None:
-        """See `Engine.close`."""
-        await self._engine.close()
+        """See `Transport.close`."""
+        await self._transport.close()
 
     def save(self, path: str | Path) -> None:
         """Write it to a file, for `Replay`."""
@@ -73,33 +73,33 @@ class Recorder:
 class Recorded:
     """An answer that is written down as it is read."""
 
-    def __init__(self, response: Response, exchange: Exchange) -> None:
+    def __init__(self, response: TransportResponse, exchange: Exchange) -> None:
         self.status, self.headers = response.status, response.headers
         self._response = response
         self._exchange = exchange
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """See `Response.chunks`."""
+        """See `TransportResponse.chunks`."""
         async for chunk in self._response.chunks():
             self._exchange.answer += self._decode(chunk)
             yield chunk
 
     async def close(self) -> None:
-        """See `Response.close`."""
+        """See `TransportResponse.close`."""
         await self._response.close()
 
 
 class Replay:
-    """An engine that answers as it was written down, in the same order. Another request than the
+    """A transport that answers as it was written down, in the same order. Another request than the
     one that comes next is an AssertionError. Ids and times in bodies are not compared."""
 
     def __init__(self, path: str | Path) -> None:
         read = Path(path).read_bytes()
         self._left = msgspec.json.decode(read, type=list[Exchange])
 
-    async def send(self, request: Request) -> Response:
-        """See `Engine.send`."""
+    async def send(self, request: TransportRequest) -> TransportResponse:
+        """See `Transport.send`."""
         body = request.body.decode() if isinstance(request.body, bytes) else LATER
         asked = _summary(request.method, request.url, body)
         if not self._left:
@@ -112,7 +112,7 @@ class Replay:
         return Replayed(exchange)
 
     async def close(self) -> None:
-        """See `Engine.close`."""
+        """See `Transport.close`."""
 
 
 class Replayed:
@@ -124,11 +124,11 @@ class Replayed:
         self._body = exchange.answer.encode()
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """See `Response.chunks`."""
+        """See `TransportResponse.chunks`."""
         yield self._body
 
     async def close(self) -> None:
-        """See `Response.close`."""
+        """See `TransportResponse.close`."""
 
 
 def _masked(headers: Mapping[str, str]) -> dict[str, str]:

@@ -7,22 +7,22 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
-from dragoman.bell import Ears
-from dragoman.client.engine import Engine, Request, Response, Unreachable
+from dragoman.bells.bell import Listeners
+from dragoman.client.transport import Transport, TransportRequest, TransportResponse, Unreachable
 
 HOLD = 0.05
 """How long a request is held back at most, for another to overtake it."""
 
 
-class Faulty:
-    """An engine that does what networks do, as often as it is told to, by chance from `seed`:
+class FaultyTransport:
+    """A transport that does what networks do, as often as it is told to, by chance from `seed`:
     `drop` loses a request before or after it has arrived, `delay` (in seconds, at most) keeps each
     waiting, `duplicate` delivers one twice, `reorder` lets the next one overtake, and `cut` breaks
     an answer off somewhere. `done` counts what was done."""
 
     def __init__(
         self,
-        engine: Engine,
+        transport: Transport,
         *,
         seed: int = 0,
         drop: float = 0.0,
@@ -31,15 +31,15 @@ class Faulty:
         reorder: float = 0.0,
         cut: float = 0.0,
     ) -> None:
-        self._engine = engine
+        self._transport = transport
         self._chance = random.Random(seed)
         self._drop, self._delay, self._duplicate = drop, delay, duplicate
         self._reorder, self._cut = reorder, cut
         self._overtaken: asyncio.Event | None = None
         self.done = {"drop": 0, "duplicate": 0, "reorder": 0, "cut": 0}
 
-    async def send(self, request: Request) -> Response:
-        """See `Engine.send`."""
+    async def send(self, request: TransportRequest) -> TransportResponse:
+        """See `Transport.send`."""
         if self._delay:
             await asyncio.sleep(self._chance.uniform(0, self._delay))
         if self._happens("reorder", self._reorder):
@@ -48,8 +48,8 @@ class Faulty:
         if lost and self._chance.random() < 0.5:
             raise Unreachable("the request was lost")
         if self._happens("duplicate", self._duplicate):
-            await (await self._engine.send(request)).close()
-        response = await self._engine.send(request)
+            await (await self._transport.send(request)).close()
+        response = await self._transport.send(request)
         if self._overtaken is not None:
             self._overtaken.set()
         if lost:
@@ -60,8 +60,8 @@ class Faulty:
         return response
 
     async def close(self) -> None:
-        """See `Engine.close`."""
-        await self._engine.close()
+        """See `Transport.close`."""
+        await self._transport.close()
 
     def _happens(self, what: str, share: float) -> bool:
         happens = self._chance.random() < share
@@ -78,14 +78,14 @@ class Faulty:
 class Cut:
     """An answer that breaks off after so many bytes, if it is that long."""
 
-    def __init__(self, response: Response, left: int, done: dict[str, int]) -> None:
+    def __init__(self, response: TransportResponse, left: int, done: dict[str, int]) -> None:
         self.status, self.headers = response.status, response.headers
         self._response = response
         self._left = left
         self._done = done
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """See `Response.chunks`."""
+        """See `TransportResponse.chunks`."""
         async for chunk in self._response.chunks():
             if len(chunk) > self._left:
                 if self._left:
@@ -96,24 +96,26 @@ class Cut:
             yield chunk
 
     async def close(self) -> None:
-        """See `Response.close`."""
+        """See `TransportResponse.close`."""
         await self._response.close()
 
 
-class Deaf(Ears):
-    """Ears that hear the poll, which wakes the readers of a task, and no call for workers."""
+class Deaf(Listeners):
+    """Listeners that hear the poll, which wakes the readers of a task, and no call for workers."""
 
     def wake(self, topic: str) -> None:
-        """See `Ears.wake`."""
+        """See `Listeners.wake`."""
         if ":" not in topic:
             super().wake(topic)
 
 
-class DeafBell:
+class SilentBell:
     """A bell that is never heard: everything must work all the same, at the pace of the poll."""
 
+    shared = False
+
     def __init__(self) -> None:
-        self.ears = Deaf()
+        self.listeners = Deaf()
 
     async def open(self) -> None:
         """Nothing to open."""

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import asyncpg
 
-from dragoman.push import delivery
+from dragoman.webhooks.delivery import delivery
 from tests.faults.crash.checker import Breach, Effect, Log
 
 TALLY = """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.push import delivery
 from dragoman.stores.postgres import PostgresStore
+from dragoman.webhooks.delivery import delivery
 from tests.faults.cluster import history
 from tests.faults.crash.checker import RECEIVED, STATUS, Effect, Log, names
 from tests.unit.stores import C, accept, claim, database, say

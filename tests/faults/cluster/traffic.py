@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 
-from dragoman.events import RESUME
+from dragoman.model.events import RESUME
 from tests.faults.crash.checker import ENDS, Ack, Frame, Send
 from tests.faults.crash.load import LANES, Down, Load, Reach
 from tests.faults.crash.served import GONE, frames

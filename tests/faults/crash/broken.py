@@ -14,17 +14,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dragoman.events import Entry
-from dragoman.keeper import Keeper
-from dragoman.service import Service
-from dragoman.store import Claim
+from dragoman.agent.turn import Turn
+from dragoman.model.events import Entry
+from dragoman.server.maintenance import Maintenance
+from dragoman.server.service import Service
 from dragoman.stores import sqlite
 from dragoman.stores.codec import ARTIFACT
-from dragoman.stores.row import Row
 from dragoman.stores.sqlite import SqliteStore
-from dragoman.stores.sqlite.ledger import Ledger
 from dragoman.stores.sqlite.schema import BITS
-from dragoman.turn import Turn
+from dragoman.stores.sqlite.transaction import Transaction
+from dragoman.stores.store import Claim
+from dragoman.stores.task_head import TaskHead
 
 Patch = Callable[[Any, str, Any], None]
 LATE = 0.3
@@ -52,15 +52,15 @@ def epochs(patch: Patch) -> None:
     def append(
         self: SqliteStore, claim: Claim, entries: Sequence[Entry], *, release: bool = False
     ) -> asyncio.Future[bool]:
-        def work(ledger: Ledger) -> bool:
-            row = ledger.row(claim.head.id)
+        def work(transaction: Transaction) -> bool:
+            row = transaction.row(claim.head.id)
             assert row is not None
             try:
                 return row.append(
                     replace(claim, head=replace(claim.head, epoch=row.epoch)), entries, release
                 )
             finally:
-                ledger.touch(row)
+                transaction.touch(row)
 
         return self._writer.submit(work)
 
@@ -84,9 +84,9 @@ def order(patch: Patch) -> None:
 
 def writing(patch: Patch) -> None:
     """What is said together is written the other way round."""
-    written = Ledger._entries
+    written = Transaction._entries
 
-    def swapped(self: Ledger, row: Any) -> Iterator[Any]:
+    def swapped(self: Transaction, row: Any) -> Iterator[Any]:
         fresh = list(written(self, row))
         chunks = [n for n, item in enumerate(fresh) if item[2] == ARTIFACT]
         if len(chunks) > 1:
@@ -97,18 +97,18 @@ def writing(patch: Patch) -> None:
             )
         yield from fresh
 
-    patch(Ledger, "_entries", swapped)
+    patch(Transaction, "_entries", swapped)
 
 
 def numbers(patch: Patch) -> None:
     """No entry has the number 5."""
-    written = Ledger._entries
+    written = Transaction._entries
 
-    def skipping(self: Ledger, row: Any) -> Iterator[Any]:
+    def skipping(self: Transaction, row: Any) -> Iterator[Any]:
         for place, *rest in written(self, row):
             yield place + (place % (1 << BITS) >= 5), *rest
 
-    patch(Ledger, "_entries", skipping)
+    patch(Transaction, "_entries", skipping)
 
 
 class Lazy:
@@ -126,16 +126,16 @@ class Lazy:
 
 def showing(patch: Patch) -> None:
     """What is written is shown at once, and persisted some time later."""
-    begin, commit = Ledger.begin, Ledger.commit
+    begin, commit = Transaction.begin, Transaction.commit
     since = 0.0
 
-    def joined(self: Ledger) -> None:
+    def joined(self: Transaction) -> None:
         nonlocal since
         if not self.db.in_transaction:
             begin(self)
             since = time.monotonic()
 
-    def late(self: Ledger) -> Any:
+    def late(self: Transaction) -> Any:
         db = self.db
         if time.monotonic() - since < LATE:
             self.db = Lazy(db)
@@ -144,8 +144,8 @@ def showing(patch: Patch) -> None:
         finally:
             self.db = db
 
-    patch(Ledger, "begin", joined)
-    patch(Ledger, "commit", late)
+    patch(Transaction, "begin", joined)
+    patch(Transaction, "commit", late)
 
 
 def _shifted(by: int) -> Callable[[Patch], None]:
@@ -169,13 +169,13 @@ repeating = _shifted(-1)
 
 def attempts(patch: Patch) -> None:
     """A second run says that it is the first."""
-    take = Row.take
+    take = TaskHead.take
 
-    def first(self: Row, *arguments: Any) -> int:
+    def first(self: TaskHead, *arguments: Any) -> int:
         self.attempt = 0
         return take(self, *arguments)
 
-    patch(Row, "take", first)
+    patch(TaskHead, "take", first)
 
 
 def replacing(patch: Patch) -> None:
@@ -187,10 +187,10 @@ def replacing(patch: Patch) -> None:
 def reaping(patch: Patch) -> None:
     """Nobody looks after the tasks of the dead."""
 
-    async def nothing(self: Keeper) -> None:
+    async def nothing(self: Maintenance) -> None:
         return
 
-    patch(Keeper, "reap", nothing)
+    patch(Maintenance, "reap", nothing)
 
 
 SWITCHES: dict[str, Callable[[Patch], None]] = {

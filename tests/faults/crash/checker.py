@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dragoman.events import RESUME
+from dragoman.model.events import RESUME
 from dragoman.stores.sqlite.schema import BITS
 
 RECEIVED, STATUS, ARTIFACT, REPLY = 1, 2, 3, 4

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dragoman import App
-from dragoman.caller import Call, Caller
 from dragoman.dialects import v1_0
-from dragoman.errors import A2AError, Unavailable
-from dragoman.events import RESUME, placed
-from dragoman.service import Service
-from dragoman.stores.sqlite import SqliteStore
-from dragoman.types import (
+from dragoman.model.caller import Call, Caller
+from dragoman.model.errors import A2AError, Unavailable
+from dragoman.model.events import RESUME, placed
+from dragoman.model.types import (
     Message,
     Part,
     Role,
@@ -24,6 +22,8 @@ from dragoman.types import (
     SendMessageRequest,
     SubscribeToTaskRequest,
 )
+from dragoman.server.service import Service
+from dragoman.stores.sqlite import SqliteStore
 from tests.faults.crash import clerk
 from tests.faults.crash.checker import Ack, Frame, Send
 from tests.faults.crash.load import Down

@@ -16,7 +16,7 @@ from typing import Any
 
 import aiohttp
 
-from dragoman.events import RESUME
+from dragoman.model.events import RESUME
 from tests.faults.crash.checker import Ack, Frame, Send
 from tests.faults.crash.clerk import BROKEN, EFFECTS
 from tests.faults.crash.load import Down

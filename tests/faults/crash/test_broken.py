@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, App, Turn
-from dragoman.caller import Call, Caller, Scope
+from dragoman.model.caller import Call, Caller, Scope
+from dragoman.model.types import SendMessageConfiguration, SendMessageRequest
 from dragoman.stores.sqlite import SqliteStore
 from dragoman.testing import message
-from dragoman.types import SendMessageConfiguration, SendMessageRequest
 from tests.faults.crash import broken, checker
 from tests.faults.crash.forms import seeded
 from tests.faults.crash.load import Load
@@ -101,7 +101,7 @@ async def test_a_writer_that_wakes_up_late(tmp_path: Path, switch: str, expected
             while (head := await app.store.head(scope, task.id)) and head.last < 2:
                 await asyncio.sleep(0.01)
             assert head is not None
-            await app.store.revoke(head, None)  # as the keeper does when the lease has run out
+            await app.store.revoke(head, None)  # as the maintenance does when the lease has run out
             app.bell.ring(f"work:{agent.key}")
             await begun[2].wait()
             while (head := await app.store.head(scope, task.id)) and head.last < 3:

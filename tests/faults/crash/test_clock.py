@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 
-from dragoman import Agent, App, Turn, clock
-from dragoman.caller import Call, Caller, Scope
-from dragoman.events import Received
-from dragoman.store import Draft, Webhook
-from dragoman.stores.sqlite import SqliteStore
-from dragoman.testing import message
-from dragoman.types import (
+from dragoman import Agent, App, Turn
+from dragoman.model import clock
+from dragoman.model.caller import Call, Caller, Scope
+from dragoman.model.events import Received
+from dragoman.model.types import (
     ListTasksRequest,
     Message,
     Part,
@@ -25,6 +23,9 @@ from dragoman.types import (
     SendMessageRequest,
     TaskPushNotificationConfig,
 )
+from dragoman.stores.sqlite import SqliteStore
+from dragoman.stores.store import Draft, Webhook
+from dragoman.testing import message
 from tests.faults.crash import checker, clerk
 from tests.faults.crash.checker import Ack, Send
 from tests.faults.crash.inside import _request
@@ -121,7 +122,7 @@ async def test_a_jump_shifts_a_delivery_at_most(tmp_path: Path, wall: Clock, jum
 async def test_a_turn_whose_claim_ran_out_is_stopped_when_its_own_worker_takes_it_again(
     tmp_path: Path,
 ) -> None:
-    """As after a process was suspended: the keeper reaps, and the worker beside it claims."""
+    """As after a process was suspended: the maintenance reaps, and the worker beside it claims."""
     agent = Agent("Sleeper", description="Sleeps too long.", retries=1)
     begun, stopped, never = asyncio.Event(), asyncio.Event(), asyncio.Event()
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, App, Turn
-from dragoman.caller import Call, Caller
-from dragoman.errors import Unavailable
+from dragoman.model.caller import Call, Caller
+from dragoman.model.errors import Unavailable
+from dragoman.model.types import SendMessageRequest
 from dragoman.stores.sqlite import SqliteStore
 from dragoman.stores.sqlite.driver import STANDARD, Driver
 from dragoman.stores.sqlite.schema import Unusable
 from dragoman.testing import message
-from dragoman.types import SendMessageRequest
 from tests.faults.crash import checker, clerk
 from tests.faults.crash.checker import Send
 from tests.faults.crash.load import Down

@@ -12,9 +12,9 @@ from typing import get_args
 
 import pytest
 
-from dragoman.caller import Scope
-from dragoman.store import Query
-from dragoman.types import TaskState
+from dragoman.model.caller import Scope
+from dragoman.model.types import TaskState
+from dragoman.stores.store import Query
 from tests.faults.crash import checker
 from tests.faults.crash.forms import SCALE, SOAK, say, seeded
 from tests.faults.crash.inside import Inside

@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from dragoman import Agent, App, Message, Task, Turn
-from dragoman.caller import Scope
 from dragoman.client import Client, Stream
-from dragoman.events import Received
-from dragoman.lifecycle import fold
-from dragoman.types import AgentCard, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from dragoman.model.caller import Scope
+from dragoman.model.events import Received
+from dragoman.model.lifecycle import fold
+from dragoman.model.types import AgentCard, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from tests.faults.network.proxy import Plan, Proxy, proxying
 from tests.serving import serving
 

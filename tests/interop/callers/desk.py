@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from dragoman import Agent, AgentCard, App, Caller, Turn
-from dragoman.settings import Settings
+from dragoman.server.settings import Settings
 from tests.serving import BINDINGS, serving
 
 

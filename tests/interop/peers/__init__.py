@@ -26,8 +26,8 @@ from typing import IO, Any, NamedTuple
 
 import pytest
 
-from dragoman.client import Client, Remote
-from dragoman.types import Task
+from dragoman.client import Client, TaskHandle
+from dragoman.model.types import Task
 from tests.interop.peers import environments
 from tests.interop.peers.environments import Absent as Absent
 from tests.interop.peers.table import OFFERS, Offer
@@ -75,7 +75,7 @@ class Peer(NamedTuple):
         return asyncio.timeout(BRIEF if self._offer(what) is TimeoutError else PATIENCE)
 
     @contextlib.asynccontextmanager
-    async def begun(self, client: Client, said: str) -> AsyncIterator[Remote]:
+    async def begun(self, client: Client, said: str) -> AsyncIterator[TaskHandle]:
         """A task at work. One that a send would wait for, and that ends unheard, is listened to."""
         if self.offers("answers at once"):
             result = await client.send(said, wait=False)

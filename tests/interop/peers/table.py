@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 
-from dragoman import errors
 from dragoman.client import Unreachable
+from dragoman.model import errors
 
 Offer = bool | type[Exception]
 OTHER: dict[str, type[Exception]] = {"Unreachable": Unreachable, "TimeoutError": TimeoutError}

@@ -12,8 +12,8 @@ import httpx
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.dialects.protobuf.speech import SPEECHES
-from dragoman.operations import OPERATIONS
+from dragoman.dialects.protobuf.wire import SPEECHES
+from dragoman.model.operations import OPERATIONS
 from tests.contract.bindings import Binding, Grpc, HttpJson, JsonRpc
 from tests.contract.older import FIRST, PATHS, Grpc03, Http03, JsonRpc01, JsonRpc03
 from tests.contract.older import METHODS as FORMER

@@ -20,12 +20,12 @@ from joserfc.jwk import ECKey
 
 from dragoman import App
 from dragoman.bindings import jsonrpc
-from dragoman.client import check as checking
 from dragoman.client import discovery, sse
-from dragoman.errors import A2AError
-from dragoman.receiver import Receiver
+from dragoman.conformance import card as checking
+from dragoman.model.errors import A2AError
 from dragoman.security import ApiKey, canonical, signing
-from dragoman.security.jwk import Key
+from dragoman.security.jwk import CardKey
+from dragoman.webhooks.receiver import Receiver
 from tests.faults.test_bytes import FULL, echo
 from tests.security.fuzz.cases import (
     CARD,
@@ -84,11 +84,11 @@ class Target:
         self.guarded = guarded
         self.tasks: dict[str, str] = {}
         self.channel: Any = None
-        self.ears = self._ears()
+        self.listeners = self._listeners()
 
-    def _ears(self) -> int:
+    def _listeners(self) -> int:
         """How many wait for something to happen."""
-        return sum(map(len, self.app.bell.ears._by_topic.values()))
+        return sum(map(len, self.app.bell.listeners._by_topic.values()))
 
     async def prepare(self) -> None:
         """Tasks to be asked for. They are made anew now and then: cases end and cancel them."""
@@ -240,13 +240,13 @@ class Target:
         """Nothing is left open."""
         app = self.app
         for _ in range(500):
-            ears = max(self._ears() - self.ears, 0)
-            left = (len(app.streams.open), len(app.bodies._arriving), ears)
+            listeners = max(self._listeners() - self.listeners, 0)
+            left = (len(app.streams.open), len(app.bodies._arriving), listeners)
             busy = app._worker is not None and bool(app._worker.runs)
             if not any(left) and not busy:
                 return
             await asyncio.sleep(0.02)
-        raise Wrong(f"streams, bodies, ears that are left: {left}, runs: {busy}")
+        raise Wrong(f"streams, bodies, listeners that are left: {left}, runs: {busy}")
 
 
 def is_deep(words: str) -> bool:
@@ -312,7 +312,7 @@ def problem(document: Any) -> None:
 
 # ---- our own clients -----------------------------------------------------------------------
 
-TRUSTED = Key.load(ECKey.generate_key("P-256", parameters={"kid": "k"}).as_dict(private=True))
+TRUSTED = CardKey.load(ECKey.generate_key("P-256", parameters={"kid": "k"}).as_dict(private=True))
 
 
 class Chunks:
@@ -439,7 +439,7 @@ async def housed(folder: Path) -> AsyncIterator[House]:
             targets = [Target(guarded, True), Target(opened, False)]
             for target in targets:
                 await stack.enter_async_context(target.app)
-                target.ears = target._ears()
+                target.listeners = target._listeners()
                 channel = grpc.aio.insecure_channel(f"127.0.0.1:{target.app.ports[0].number}")
                 stack.push_async_callback(channel.close)
                 target.channel = channel

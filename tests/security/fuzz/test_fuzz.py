@@ -8,8 +8,8 @@ import os
 import random
 from pathlib import Path
 
-from dragoman.dialects.protobuf.speech import SPEECHES
-from dragoman.operations import OPERATIONS
+from dragoman.dialects.protobuf.wire import SPEECHES
+from dragoman.model.operations import OPERATIONS
 from tests.faults.crash.forms import SCALE, SOAK, seeded
 from tests.faults.raw import connect, request
 from tests.security.fuzz.cases import GRPC, HTTP, Case, changed, seeds

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dragoman import types
+from dragoman.model import types
 from tests.unit.wire import TEXT, structs, values
 
 

@@ -8,12 +8,12 @@ import msgspec
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dragoman import types
 from dragoman.dialects.v0_3.common import CARRIED, WRAPPED
-from dragoman.types import Wire
+from dragoman.model import types
+from dragoman.model.types import WireStruct
 from tests.unit import wire
 
-ASKED: tuple[type[Wire], ...] = (
+ASKED: tuple[type[WireStruct], ...] = (
     types.SendMessageRequest,
     types.GetTaskRequest,
     types.CancelTaskRequest,
@@ -25,7 +25,7 @@ ASKED: tuple[type[Wire], ...] = (
     types.GetExtendedAgentCardRequest,
 )
 """What can be asked in every form of 0.3."""
-TOLD: tuple[type[Wire], ...] = (
+TOLD: tuple[type[WireStruct], ...] = (
     types.SendMessageResponse,
     types.StreamResponse,
     types.Task,
@@ -33,7 +33,7 @@ TOLD: tuple[type[Wire], ...] = (
     types.ListTaskPushNotificationConfigsResponse,
 )
 """What can be answered in every form of 0.3; the card has tests of its own."""
-EVENTS: tuple[type[Wire], ...] = (
+EVENTS: tuple[type[WireStruct], ...] = (
     types.Message,
     types.TaskStatusUpdateEvent,
     types.TaskArtifactUpdateEvent,
@@ -54,7 +54,7 @@ def possible(value: Any) -> bool:
         return CARRIED not in value and WRAPPED not in value
     if isinstance(value, tuple):
         return all(possible(item) for item in value)
-    if not isinstance(value, Wire):
+    if not isinstance(value, WireStruct):
         return True
     if not isinstance(value, types.Message | types.Artifact) and any(
         "/" in getattr(value, name, "") for name in ("id", "task_id")
@@ -63,7 +63,7 @@ def possible(value: Any) -> bool:
     return all(possible(getattr(value, name)) for name in value.__struct_fields__)
 
 
-def values(kind: type[Wire]) -> st.SearchStrategy[Any]:
+def values(kind: type[WireStruct]) -> st.SearchStrategy[Any]:
     """Any value of a type that can be said."""
     found = wire.values(kind)
     if kind is types.ListTaskPushNotificationConfigsResponse:
@@ -81,7 +81,7 @@ def carried(value: Any, *, proto: bool) -> Any:
     """The value without what 0.3 cannot say, as JSON-RPC has it or as its proto has it."""
     if isinstance(value, tuple):
         return tuple(carried(item, proto=proto) for item in value)
-    if not isinstance(value, Wire):
+    if not isinstance(value, WireStruct):
         return value
     inner = {name: getattr(value, name) for name in value.__struct_fields__}
     found: Any = replace(value, **{n: carried(v, proto=proto) for n, v in inner.items()})

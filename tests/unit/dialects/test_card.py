@@ -16,12 +16,12 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from hypothesis import HealthCheck, given, settings
 from msgspec.structs import fields, replace
 
-from dragoman import types
 from dragoman.client.discovery import decode
 from dragoman.dialects import v1_0
 from dragoman.dialects.v0_3 import card as form
 from dragoman.dialects.v0_3 import card_proto as proto
-from dragoman.types import Wire
+from dragoman.model import types
+from dragoman.model.types import WireStruct
 from tests.unit.dialects.cards import CARDS, OLDER
 
 some = settings(
@@ -121,7 +121,7 @@ CARD = types.AgentCard(
 )
 
 
-def written(card: Wire) -> dict[str, Any]:
+def written(card: WireStruct) -> dict[str, Any]:
     """What is on the wire."""
     found: dict[str, Any] = json.loads(v1_0.encode(card))
     return found
@@ -425,12 +425,12 @@ def test_several_flows_become_several_schemes() -> None:
 # ---- the proto -----------------------------------------------------------------------------
 
 
-def structs() -> dict[str, type[Wire]]:
+def structs() -> dict[str, type[WireStruct]]:
     """The structs of the proto form, by the names of their messages."""
     return {
         name: kind
         for name, kind in vars(proto).items()
-        if isinstance(kind, type) and issubclass(kind, Wire) and kind is not Wire
+        if isinstance(kind, type) and issubclass(kind, WireStruct) and kind is not WireStruct
     }
 
 

@@ -18,7 +18,7 @@ from google.protobuf.descriptor_pb2 import (
 )
 
 from dragoman.dialects import protobuf
-from dragoman.operations import OPERATIONS
+from dragoman.model.operations import OPERATIONS
 from tests import proto
 
 PACKAGES = {"lf.a2a.v1": a2a_pb2.DESCRIPTOR, "a2a.v1": a2a_v0_3_pb2.DESCRIPTOR}
@@ -128,8 +128,8 @@ def test_nothing_else_is_imported(package: str) -> None:
 
 OURS = """
 from dragoman.dialects.protobuf import V0_3, V1, restored_status, status
-from dragoman.errors import TaskNotFound
-from dragoman.types import GetTaskRequest
+from dragoman.model.errors import TaskNotFound
+from dragoman.model.types import GetTaskRequest
 assert V1.decode(GetTaskRequest, V1.encode(GetTaskRequest(id="t"))).id == "t"
 assert V0_3.descriptor("GetTaskRequest").fields[0].name == "name"
 assert restored_status(status(TaskNotFound()))[0] == 5
@@ -148,7 +148,7 @@ def test_both_live_in_one_process(script: str) -> None:
 
 def test_who_speaks_no_grpc_needs_no_protobuf() -> None:
     script = (
-        "import sys, dragoman, dragoman.app, dragoman.client, dragoman.dialects.v1_0\n"
+        "import sys, dragoman, dragoman.server.app, dragoman.client, dragoman.dialects.v1_0\n"
         "sys.exit(any(name.startswith('google.') for name in sys.modules))"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

@@ -17,12 +17,18 @@ from google.rpc import error_details_pb2, status_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman import clock, errors, types
 from dragoman.dialects import v1_0
 from dragoman.dialects.protobuf import V0_3, V1, restored_status, status, words
 from dragoman.dialects.protobuf.wellknown import varint
-from dragoman.errors import A2AError, AmbiguousRequest, InvalidParams, InvalidRequest, ParseError
-from dragoman.types import (
+from dragoman.model import clock, errors, types
+from dragoman.model.errors import (
+    A2AError,
+    AmbiguousRequest,
+    InvalidParams,
+    InvalidRequest,
+    ParseError,
+)
+from dragoman.model.types import (
     AgentCapabilities,
     AgentCard,
     GetTaskRequest,
@@ -39,7 +45,7 @@ from dragoman.types import (
     TaskArtifactUpdateEvent,
     TaskState,
     TaskStatus,
-    Wire,
+    WireStruct,
 )
 from tests.unit import wire
 from tests.unit.wire import document, filled, same
@@ -130,7 +136,7 @@ def test_an_empty_content_is_there(part: Part) -> None:
         StreamResponse(),
     ],
 )
-def test_an_optional_default_is_there(value: Wire) -> None:
+def test_an_optional_default_is_there(value: WireStruct) -> None:
     assert V1.decode(type(value), V1.encode(value)) == value
 
 
@@ -243,7 +249,7 @@ def nested(depth: int, shape: str) -> Any:
         (TaskStatus(state=TaskState.FAILED, timestamp=5), "cannot be written"),  # type: ignore[arg-type]
     ],
 )
-def test_what_the_wire_cannot_carry(value: Wire, why: str) -> None:
+def test_what_the_wire_cannot_carry(value: WireStruct, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         V1.encode(value)
 
@@ -269,7 +275,7 @@ def test_what_is_written_is_never_too_deep_to_be_read(shape: str) -> None:
 # ---- what cannot be read -------------------------------------------------------------------
 
 
-def refused(body: bytes, kind: type[Wire] = SendMessageRequest) -> A2AError:
+def refused(body: bytes, kind: type[WireStruct] = SendMessageRequest) -> A2AError:
     """The error that these bytes give."""
     with pytest.raises(A2AError) as caught:
         V1.decode(kind, body)
@@ -369,7 +375,7 @@ def test_deep_values(depth: int) -> None:
         assert isinstance(refused(body, Part), ParseError)
 
 
-def attempt(kind: type[Wire], body: bytes) -> None:
+def attempt(kind: type[WireStruct], body: bytes) -> None:
     """A value or an A2AError; a value can be written again, and is the same then."""
     try:
         found = V1.decode(kind, body)
@@ -385,7 +391,7 @@ def attempt(kind: type[Wire], body: bytes) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(wire.KINDS), st.binary(max_size=64))
-def test_random_bytes(kind: type[Wire], body: bytes) -> None:
+def test_random_bytes(kind: type[WireStruct], body: bytes) -> None:
     attempt(kind, body)
 
 
@@ -426,25 +432,25 @@ class OldState(Enum):
     CANCELLED = "TASK_STATE_CANCELLED"
 
 
-class OldFile(Wire, frozen=True, kw_only=True):
+class OldFile(WireStruct, frozen=True, kw_only=True):
     file_with_uri: str | None = None
     file_with_bytes: bytes | None = None
     mime_type: str = ""
     name: str = ""
 
 
-class OldData(Wire, frozen=True, kw_only=True):
+class OldData(WireStruct, frozen=True, kw_only=True):
     data: Metadata = {}  # noqa: RUF012
 
 
-class OldPart(Wire, frozen=True, kw_only=True):
+class OldPart(WireStruct, frozen=True, kw_only=True):
     text: str | None = None
     file: OldFile | None = None
     data: OldData | None = None
     metadata: Metadata | None = None
 
 
-class OldMessage(Wire, frozen=True, kw_only=True):
+class OldMessage(WireStruct, frozen=True, kw_only=True):
     """Without the extensions, which are ignored then."""
 
     message_id: str
@@ -452,17 +458,17 @@ class OldMessage(Wire, frozen=True, kw_only=True):
     content: list[OldPart] = []  # noqa: RUF012
 
 
-class OldStatus(Wire, frozen=True, kw_only=True):
+class OldStatus(WireStruct, frozen=True, kw_only=True):
     state: OldState
     message: OldMessage | None = None
     timestamp: str | None = None
 
 
-class OldSend(Wire, frozen=True, kw_only=True):
+class OldSend(WireStruct, frozen=True, kw_only=True):
     message: OldMessage
 
 
-class Odd(Wire, frozen=True, kw_only=True):
+class Odd(WireStruct, frozen=True, kw_only=True):
     nonsense: str = ""
 
 

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dragoman import types
-from dragoman.caller import Caller, Scope
-from dragoman.client.speech import RPC
+from dragoman.client.wire import RPC
 from dragoman.dialects import v0_1
-from dragoman.errors import InvalidParams
-from dragoman.events import CancelRequested, Reply
-from dragoman.types import Artifact, Part, Role, TaskState, TaskStatus
+from dragoman.model import types
+from dragoman.model.caller import Caller, Scope
+from dragoman.model.errors import InvalidParams
+from dragoman.model.events import CancelRequested, Reply
+from dragoman.model.types import Artifact, Part, Role, TaskState, TaskStatus
 from tests.unit.wire import TEXT
 
 MINE = Scope("agent", "tenant", "me")
@@ -24,12 +24,12 @@ IDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=v0_
 HELLO = {"role": "user", "parts": [{"type": "text", "text": "hi"}]}
 
 
-def speech() -> v0_1.Speech:
+def speech() -> v0_1.V01Codec:
     """The dialect as one request has it."""
-    return v0_1.Speech(MINE)
+    return v0_1.V01Codec(MINE)
 
 
-def asked(found: v0_1.Speech | None = None, **params: Any) -> types.SendMessageRequest:
+def asked(found: v0_1.V01Codec | None = None, **params: Any) -> types.SendMessageRequest:
     """What a send means."""
     body = json.dumps({"id": "t", "message": HELLO, **params}).encode()
     return (found or speech()).decode(types.SendMessageRequest, body)

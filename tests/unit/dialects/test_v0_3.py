@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from dragoman import types
 from dragoman.dialects.protobuf import V1
-from dragoman.dialects.protobuf.speech import BARE, OLDER, Older
+from dragoman.dialects.protobuf.wire import BARE, OLDER, V03Codec
 from dragoman.dialects.v0_3 import proto, rpc
-from dragoman.events import Reply
-from dragoman.types import Wire
+from dragoman.model import types
+from dragoman.model.events import Reply
+from dragoman.model.types import WireStruct
 from tests.unit.dialects.older import ASKED, EVENTS, TOLD, carried, values
 from tests.unit.wire import document, filled, same
 
@@ -33,7 +33,7 @@ EACH = settings(
 )
 
 
-def each(*kinds: type[Wire]) -> Any:
+def each(*kinds: type[WireStruct]) -> Any:
     """Each of these types, by its name."""
     return pytest.mark.parametrize("kind", [pytest.param(k, id=k.__name__) for k in kinds])
 
@@ -44,7 +44,7 @@ def each(*kinds: type[Wire]) -> Any:
 @each(*dict.fromkeys((*ASKED, *TOLD, *EVENTS)))
 @EACH
 @given(data=st.data())
-def test_rpc_and_back(kind: type[Wire], data: st.DataObject) -> None:
+def test_rpc_and_back(kind: type[WireStruct], data: st.DataObject) -> None:
     value = data.draw(values(kind))
     found = rpc.decode(kind, rpc.encode(value))
     assert document(found) == document(carried(value, proto=False))
@@ -53,7 +53,7 @@ def test_rpc_and_back(kind: type[Wire], data: st.DataObject) -> None:
 @each(*ASKED, types.ListTasksRequest)
 @EACH
 @given(data=st.data())
-def test_asked_in_proto_json_and_back(kind: type[Wire], data: st.DataObject) -> None:
+def test_asked_in_proto_json_and_back(kind: type[WireStruct], data: st.DataObject) -> None:
     value = data.draw(values(kind))
     assume(getattr(value, "id", "") != "None")  # what the Python SDK writes where there is none
     found = proto.JSON.convert(kind, json.loads(proto.ask(value)))
@@ -63,7 +63,7 @@ def test_asked_in_proto_json_and_back(kind: type[Wire], data: st.DataObject) -> 
 @each(*TOLD, types.ListTasksResponse)
 @EACH
 @given(data=st.data())
-def test_told_in_proto_json_and_back(kind: type[Wire], data: st.DataObject) -> None:
+def test_told_in_proto_json_and_back(kind: type[WireStruct], data: st.DataObject) -> None:
     value = data.draw(values(kind))
     found = proto.told(kind, json.loads(proto.JSON.encode(value)))
     assert document(found) == document(carried(value, proto=True))
@@ -72,7 +72,7 @@ def test_told_in_proto_json_and_back(kind: type[Wire], data: st.DataObject) -> N
 @each(*ASKED)
 @EACH
 @given(data=st.data())
-def test_asked_in_protobuf_and_back(kind: type[Wire], data: st.DataObject) -> None:
+def test_asked_in_protobuf_and_back(kind: type[WireStruct], data: st.DataObject) -> None:
     value = data.draw(values(kind))
     found = OLDER.decode(kind, OLDER.ask(value))
     assert document(found) == document(carried(value, proto=True))
@@ -81,7 +81,7 @@ def test_asked_in_protobuf_and_back(kind: type[Wire], data: st.DataObject) -> No
 @each(*TOLD)
 @EACH
 @given(data=st.data())
-def test_told_in_protobuf_and_back(kind: type[Wire], data: st.DataObject) -> None:
+def test_told_in_protobuf_and_back(kind: type[WireStruct], data: st.DataObject) -> None:
     value = data.draw(values(kind))
     found = OLDER.told(kind, OLDER.encode(value))
     assert document(found) == document(carried(value, proto=True))
@@ -91,7 +91,7 @@ def test_told_in_protobuf_and_back(kind: type[Wire], data: st.DataObject) -> Non
 @EACH
 @given(data=st.data(), last=st.booleans())
 def test_events_of_a_stream_are_told_in_every_form(
-    kind: type[Wire], data: st.DataObject, last: bool
+    kind: type[WireStruct], data: st.DataObject, last: bool
 ) -> None:
     value = data.draw(values(kind))
     event = Reply(value) if isinstance(value, types.Message) else value
@@ -112,7 +112,7 @@ def test_events_of_a_stream_are_told_in_every_form(
 
 # ---- strict readers ------------------------------------------------------------------------
 
-MODELS: dict[type[Wire], Any] = {
+MODELS: dict[type[WireStruct], Any] = {
     types.SendMessageRequest: reference.MessageSendParams,
     types.GetTaskRequest: reference.TaskQueryParams,
     types.CancelTaskRequest: reference.TaskIdParams,
@@ -136,7 +136,9 @@ def dumped(model: Any) -> Any:
 @each(*MODELS)
 @EACH
 @given(data=st.data())
-def test_the_reference_knows_every_field_of_rpc(kind: type[Wire], data: st.DataObject) -> None:
+def test_the_reference_knows_every_field_of_rpc(
+    kind: type[WireStruct], data: st.DataObject
+) -> None:
     wire = rpc.encode(data.draw(values(kind)))
     assert same(dumped(MODELS[kind].model_validate_json(wire))) == same(json.loads(wire))
 
@@ -144,7 +146,9 @@ def test_the_reference_knows_every_field_of_rpc(kind: type[Wire], data: st.DataO
 @each(*ASKED)
 @EACH
 @given(data=st.data())
-def test_the_reference_reads_what_is_asked_in_proto(kind: type[Wire], data: st.DataObject) -> None:
+def test_the_reference_reads_what_is_asked_in_proto(
+    kind: type[WireStruct], data: st.DataObject
+) -> None:
     value = data.draw(values(kind))
     message = getattr(old_pb, proto.ASKED[kind][0].__name__)
     wire = json_format.ParseDict(json.loads(proto.ask(value)), message())
@@ -156,7 +160,7 @@ def test_the_reference_reads_what_is_asked_in_proto(kind: type[Wire], data: st.D
 @EACH
 @given(data=st.data())
 def test_the_reference_reads_what_is_told_in_proto(
-    forms: tuple[proto.Json, Older], kind: type[Wire], data: st.DataObject
+    forms: tuple[proto.Json, V03Codec], kind: type[WireStruct], data: st.DataObject
 ) -> None:
     value = data.draw(values(kind))
     message = getattr(old_pb, proto.TOLD[kind][0].__name__)
@@ -171,7 +175,7 @@ def shown(message: Any) -> Any:
 
 # ---- the same as the reference -------------------------------------------------------------
 
-CONVERSIONS: dict[type[Wire], tuple[Any, Any]] = {
+CONVERSIONS: dict[type[WireStruct], tuple[Any, Any]] = {
     types.SendMessageRequest: (
         lambda core: conversions.to_compat_send_message_request(core, 1).params,
         lambda params: conversions.to_core_send_message_request(
@@ -218,7 +222,7 @@ def common(value: Any) -> Any:
     """
     if isinstance(value, tuple):
         return tuple(common(item) for item in value)
-    if not isinstance(value, Wire):
+    if not isinstance(value, WireStruct):
         return value
     found: Any = replace(
         value, **{name: common(getattr(value, name)) for name in value.__struct_fields__}
@@ -239,7 +243,7 @@ def common(value: Any) -> Any:
 @each(*CONVERSIONS)
 @EACH
 @given(data=st.data())
-def test_the_reference_writes_the_same(kind: type[Wire], data: st.DataObject) -> None:
+def test_the_reference_writes_the_same(kind: type[WireStruct], data: st.DataObject) -> None:
     value = common(data.draw(values(kind)))
     core = getattr(pb, kind.__name__).FromString(V1.encode(value))
     theirs = dumped(CONVERSIONS[kind][0](core))
@@ -249,7 +253,7 @@ def test_the_reference_writes_the_same(kind: type[Wire], data: st.DataObject) ->
 @each(*CONVERSIONS)
 @EACH
 @given(data=st.data())
-def test_the_reference_reads_the_same(kind: type[Wire], data: st.DataObject) -> None:
+def test_the_reference_reads_the_same(kind: type[WireStruct], data: st.DataObject) -> None:
     value = common(data.draw(values(kind)))
     core = getattr(pb, kind.__name__).FromString(V1.encode(value))
     model = CONVERSIONS[kind][0](core)
@@ -261,14 +265,14 @@ def test_the_reference_reads_the_same(kind: type[Wire], data: st.DataObject) -> 
     assert filled(same(json.loads(rpc.encode(ours)))) == filled(same(json.loads(wire)))
 
 
-TO_PROTO: dict[type[Wire], Any] = {
+TO_PROTO: dict[type[WireStruct], Any] = {
     types.Task: proto_utils.ToProto.task,
     types.Message: proto_utils.ToProto.message,
     types.TaskStatusUpdateEvent: proto_utils.ToProto.task_status_update_event,
     types.TaskArtifactUpdateEvent: proto_utils.ToProto.task_artifact_update_event,
     types.TaskPushNotificationConfig: proto_utils.ToProto.task_push_notification_config,
 }
-FROM_PROTO: dict[type[Wire], Any] = {
+FROM_PROTO: dict[type[WireStruct], Any] = {
     types.Task: proto_utils.FromProto.task,
     types.Message: proto_utils.FromProto.message,
     types.TaskStatusUpdateEvent: proto_utils.FromProto.task_status_update_event,
@@ -282,7 +286,7 @@ def unreferring(value: Any) -> Any:
     And with ids of webhooks that the reference's pattern for names can read."""
     if isinstance(value, tuple):
         return tuple(unreferring(item) for item in value)
-    if not isinstance(value, Wire):
+    if not isinstance(value, WireStruct):
         return value
     inner = {name: unreferring(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, types.Message):
@@ -296,7 +300,7 @@ def unreferring(value: Any) -> Any:
 @EACH
 @given(data=st.data())
 def test_both_forms_are_what_the_reference_makes_of_each_other(
-    kind: type[Wire], data: st.DataObject
+    kind: type[WireStruct], data: st.DataObject
 ) -> None:
     value = unreferring(data.draw(values(kind)))
     model = MODELS[kind].model_validate_json(rpc.encode(value))

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman import types
-from dragoman.caller import Scope
 from dragoman.dialects import v0_1, v1_0
-from dragoman.dialects.protobuf.speech import OLDER
+from dragoman.dialects.protobuf.wire import OLDER
 from dragoman.dialects.v0_3 import card, proto, rpc
-from dragoman.errors import A2AError, InvalidParams
-from dragoman.types import Wire
+from dragoman.model import types
+from dragoman.model.caller import Scope
+from dragoman.model.errors import A2AError, InvalidParams
+from dragoman.model.types import WireStruct
 from tests.unit import wire
 
 
@@ -98,7 +98,7 @@ TEXT = {"kind": "text", "text": "x"}
     ],
 )
 def test_mistakes_over_rpc_are_named_in_its_own_words(
-    kind: type[Wire], document: Any, field: str
+    kind: type[WireStruct], document: Any, field: str
 ) -> None:
     for read in (rpc.convert, lambda k, d: rpc.decode(k, json.dumps(d).encode())):
         with pytest.raises(InvalidParams) as error:
@@ -152,7 +152,7 @@ def content(*parts: Any, **fields: Any) -> dict[str, Any]:
     ],
 )
 def test_mistakes_over_http_are_named_in_its_own_words(
-    kind: type[Wire], document: Any, field: str
+    kind: type[WireStruct], document: Any, field: str
 ) -> None:
     with pytest.raises(InvalidParams) as error:
         proto.JSON.convert(kind, document)
@@ -172,7 +172,7 @@ NAMES = sorted(
         name
         for module in (rpc, proto, v0_1, card, types)
         for kind in vars(module).values()
-        if isinstance(kind, type) and issubclass(kind, Wire)
+        if isinstance(kind, type) and issubclass(kind, WireStruct)
         for name in kind.__struct_encode_fields__
     }
 )
@@ -219,7 +219,7 @@ def test_whatever_comes_is_read_or_refused(document: Any) -> None:
     for kind in proto.TOLD:
         attempt(proto.told, kind, document)
     for kind in FIRST:
-        attempt(v0_1.Speech(Scope("a")).decode, kind, body)
+        attempt(v0_1.V01Codec(Scope("a")).decode, kind, body)
     for kind in proto.TOLD:
         attempt(v0_1.told, kind, document)
     attempt(lambda _, body: v0_1.alias(body), None, body)
@@ -235,7 +235,7 @@ def test_whatever_bytes_come_are_read_or_refused(body: bytes) -> None:
         if kind is not types.ListTasksResponse:
             attempt(OLDER.told, kind, body)
     attempt(rpc.decode, types.SendMessageRequest, body)
-    attempt(v0_1.Speech(Scope("a")).decode, types.SendMessageRequest, body)
+    attempt(v0_1.V01Codec(Scope("a")).decode, types.SendMessageRequest, body)
     attempt(lambda _, body: v0_1.alias(body), None, body)
 
 
@@ -245,5 +245,5 @@ def attempt(read: Any, kind: Any, document: Any) -> None:
         found = read(kind, document)
     except A2AError:
         return
-    if isinstance(found, Wire):
+    if isinstance(found, WireStruct):
         v1_0.encode(found)

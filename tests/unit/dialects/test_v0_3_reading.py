@@ -12,11 +12,11 @@ from a2a.compat.v0_3 import a2a_v0_3_pb2 as old_pb
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dragoman import types
 from dragoman.client import discovery
-from dragoman.dialects.protobuf.speech import BARE, OLDER
+from dragoman.dialects.protobuf.wire import BARE, OLDER
 from dragoman.dialects.v0_3 import card, card_proto, proto, rpc
-from dragoman.types import Part, Role, TaskState
+from dragoman.model import types
+from dragoman.model.types import Part, Role, TaskState
 from tests.unit.dialects.cards import OLDER as OLDER_CARDS
 
 RAW = b"\x00\xff\xfe"

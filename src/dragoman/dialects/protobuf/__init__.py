@@ -29,11 +29,11 @@ from dragoman.dialects.protobuf.status import status as status
 from dragoman.dialects.protobuf.status import words as words
 from dragoman.dialects.protobuf.wellknown import Refused
 from dragoman.dialects.protojson import invalid
-from dragoman.errors import InvalidParams, ParseError
-from dragoman.types import Wire
+from dragoman.model.errors import InvalidParams, ParseError
+from dragoman.model.types import WireStruct
 
 S = TypeVar("S", bound=Struct)
-W = TypeVar("W", bound=Wire)
+W = TypeVar("W", bound=WireStruct)
 
 DESCRIPTORS = "descriptors.binpb"
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from dragoman.errors import InvalidRequest
+from dragoman.model.errors import InvalidRequest
 
 Fields: TypeAlias = "dict[int, Descriptor]"
 

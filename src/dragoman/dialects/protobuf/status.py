@@ -6,7 +6,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from dragoman.errors import BAD_REQUEST, ERROR_INFO, A2AError
+from dragoman.model.errors import BAD_REQUEST, ERROR_INFO, A2AError
 
 LONGEST = 256
 MOST = 4

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman import clock
+from dragoman.model import clock
 
 LEVELS = 90
 """Readers give up at 100 levels of messages; what is around a Struct takes a few of them. An

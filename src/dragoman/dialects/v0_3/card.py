@@ -20,7 +20,6 @@ import msgspec
 from msgspec import field
 from msgspec.structs import replace
 
-from dragoman import types
 from dragoman.dialects.v0_3.schemes import (
     Authentication,
     Security,
@@ -32,7 +31,8 @@ from dragoman.dialects.v0_3.schemes import (
     old_scheme,
     old_security,
 )
-from dragoman.types import AgentCardSignature, Metadata, Required, Wire
+from dragoman.model import types
+from dragoman.model.types import AgentCardSignature, Metadata, Required, WireStruct
 
 PROTOCOLS = {"0.3": "0.3.0", "0.2": "0.2.6", "0.1": "0.1.0"}
 """What `protocolVersion` says for a version, the latest first."""
@@ -43,21 +43,21 @@ MODES = ("text/plain",)
 _VERSION = re.compile(r"\d+\.\d+")
 
 
-class AgentProvider(Wire, frozen=True, kw_only=True):
+class AgentProvider(WireStruct, frozen=True, kw_only=True):
     """Who runs the agent."""
 
     organization: str = always("")
     url: str = always("")
 
 
-class AgentInterface(Wire, frozen=True, kw_only=True):
+class AgentInterface(WireStruct, frozen=True, kw_only=True):
     """One address of an agent, and what is spoken there."""
 
     url: str = always("")
     transport: str = always("")
 
 
-class AgentExtension(Wire, frozen=True, kw_only=True):
+class AgentExtension(WireStruct, frozen=True, kw_only=True):
     """An extension that the agent speaks."""
 
     uri: str = always("")
@@ -66,7 +66,7 @@ class AgentExtension(Wire, frozen=True, kw_only=True):
     params: Metadata | None = None
 
 
-class AgentCapabilities(Wire, frozen=True, kw_only=True):
+class AgentCapabilities(WireStruct, frozen=True, kw_only=True):
     """What of the protocol the agent offers."""
 
     streaming: bool | None = None
@@ -75,7 +75,7 @@ class AgentCapabilities(Wire, frozen=True, kw_only=True):
     extensions: tuple[AgentExtension, ...] = ()
 
 
-class AgentSkill(Wire, frozen=True, kw_only=True):
+class AgentSkill(WireStruct, frozen=True, kw_only=True):
     """Something the agent can do."""
 
     id: Required
@@ -88,7 +88,7 @@ class AgentSkill(Wire, frozen=True, kw_only=True):
     security: Security = ()
 
 
-class AgentCard(Wire, frozen=True, kw_only=True):
+class AgentCard(WireStruct, frozen=True, kw_only=True):
     """What an agent says of itself."""
 
     protocol_version: str = ""
@@ -143,7 +143,7 @@ def merged(card: types.AgentCard) -> dict[str, Any]:
     return found
 
 
-def _plain(card: Wire) -> Any:
+def _plain(card: WireStruct) -> Any:
     return msgspec.json.decode(msgspec.json.encode(card))
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from msgspec import field
 
-from dragoman import types
 from dragoman.dialects.v0_3.card import announced, complete, interfaces
 from dragoman.dialects.v0_3.schemes import like
-from dragoman.types import (
+from dragoman.model import types
+from dragoman.model.types import (
     AgentCardSignature,
     AgentExtension,
     AgentProvider,
@@ -25,18 +25,18 @@ from dragoman.types import (
     PasswordOAuthFlow,
     Required,
     StringList,
-    Wire,
+    WireStruct,
 )
 
 
-class AgentInterface(Wire, frozen=True, kw_only=True):
+class AgentInterface(WireStruct, frozen=True, kw_only=True):
     """One address of an agent, and what is spoken there."""
 
     url: str = ""
     transport: str = ""
 
 
-class AgentCapabilities(Wire, frozen=True, kw_only=True):
+class AgentCapabilities(WireStruct, frozen=True, kw_only=True):
     """What of the protocol the agent offers."""
 
     streaming: bool = False
@@ -44,13 +44,13 @@ class AgentCapabilities(Wire, frozen=True, kw_only=True):
     extensions: tuple[AgentExtension, ...] = ()
 
 
-class Security(Wire, frozen=True, kw_only=True):
+class Security(WireStruct, frozen=True, kw_only=True):
     """Schemes that are needed together, each with its scopes."""
 
     schemes: dict[str, StringList] = field(default_factory=dict)
 
 
-class AuthorizationCodeOAuthFlow(Wire, frozen=True, kw_only=True):
+class AuthorizationCodeOAuthFlow(WireStruct, frozen=True, kw_only=True):
     """OAuth 2 by way of a person's browser."""
 
     authorization_url: str = ""
@@ -59,7 +59,7 @@ class AuthorizationCodeOAuthFlow(Wire, frozen=True, kw_only=True):
     scopes: dict[str, str] = field(default_factory=dict)
 
 
-class ClientCredentialsOAuthFlow(Wire, frozen=True, kw_only=True):
+class ClientCredentialsOAuthFlow(WireStruct, frozen=True, kw_only=True):
     """OAuth 2 between machines."""
 
     token_url: str = ""
@@ -67,7 +67,7 @@ class ClientCredentialsOAuthFlow(Wire, frozen=True, kw_only=True):
     scopes: dict[str, str] = field(default_factory=dict)
 
 
-class OAuthFlows(Wire, frozen=True, kw_only=True):
+class OAuthFlows(WireStruct, frozen=True, kw_only=True):
     """One of the flows."""
 
     authorization_code: AuthorizationCodeOAuthFlow | None = None
@@ -76,7 +76,7 @@ class OAuthFlows(Wire, frozen=True, kw_only=True):
     password: PasswordOAuthFlow | None = None
 
 
-class OAuth2SecurityScheme(Wire, frozen=True, kw_only=True):
+class OAuth2SecurityScheme(WireStruct, frozen=True, kw_only=True):
     """OAuth 2."""
 
     description: str = ""
@@ -84,7 +84,7 @@ class OAuth2SecurityScheme(Wire, frozen=True, kw_only=True):
     oauth2_metadata_url: str = field(default="", name="oauth2MetadataUrl")
 
 
-class SecurityScheme(Wire, frozen=True, kw_only=True):
+class SecurityScheme(WireStruct, frozen=True, kw_only=True):
     """One of the schemes."""
 
     api_key_security_scheme: APIKeySecurityScheme | None = None
@@ -96,7 +96,7 @@ class SecurityScheme(Wire, frozen=True, kw_only=True):
     mtls_security_scheme: MutualTlsSecurityScheme | None = None
 
 
-class AgentSkill(Wire, frozen=True, kw_only=True):
+class AgentSkill(WireStruct, frozen=True, kw_only=True):
     """Something the agent can do."""
 
     id: Required
@@ -109,7 +109,7 @@ class AgentSkill(Wire, frozen=True, kw_only=True):
     security: tuple[Security, ...] = ()
 
 
-class AgentCard(Wire, frozen=True, kw_only=True):
+class AgentCard(WireStruct, frozen=True, kw_only=True):
     """What an agent says of itself."""
 
     protocol_version: str = ""

@@ -22,8 +22,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman import types
-from dragoman.types import Metadata, Required, Wire
+from dragoman.model import types
+from dragoman.model.types import Metadata, Required, WireStruct
 
 CARRIED = "urn:dragoman:carried:v1"
 """Where metadata holds what the older form has no field for."""
@@ -43,7 +43,9 @@ class Pair:
     """Two structs that say the same. Fields of one name are copied, others have their way; what
     one of them lacks is not said."""
 
-    def __init__(self, new: type[Wire], old: type[Wire], *, kind: str = "", **ways: Way) -> None:
+    def __init__(
+        self, new: type[WireStruct], old: type[WireStruct], *, kind: str = "", **ways: Way
+    ) -> None:
         self._new, self._old = new, old
         self._kind = {"kind": kind} if kind else {}
         pairs = [
@@ -96,13 +98,13 @@ def several(old: Callable[[Any], Any], new: Callable[[Any], Any], name: str = ""
     )
 
 
-def mapped(value: Any, kind: type[Wire], change: Callable[[Any], Any]) -> Any:
+def mapped(value: Any, kind: type[WireStruct], change: Callable[[Any], Any]) -> Any:
     """The value with all of this kind in it changed."""
     if isinstance(value, kind):
         return change(value)
     if isinstance(value, tuple):
         return tuple([mapped(item, kind, change) for item in value])
-    if not isinstance(value, Wire):
+    if not isinstance(value, WireStruct):
         return value
     inner = {name: mapped(getattr(value, name), kind, change) for name in value.__struct_fields__}
     return replace(value, **inner)
@@ -170,14 +172,14 @@ def plain(content: str, metadata: Metadata | None) -> types.Part:
     )
 
 
-class AuthenticationInfo(Wire, frozen=True, kw_only=True):
+class AuthenticationInfo(WireStruct, frozen=True, kw_only=True):
     """How a webhook's receiver wants to be addressed."""
 
     schemes: tuple[str, ...] = ()
     credentials: str = ""
 
 
-class PushNotificationConfig(Wire, frozen=True, kw_only=True):
+class PushNotificationConfig(WireStruct, frozen=True, kw_only=True):
     """Where to push."""
 
     id: str = ""

@@ -9,7 +9,7 @@ from msgspec import Meta, field
 
 from dragoman.dialects.v0_3.common import PushNotificationConfig
 from dragoman.dialects.v0_3.schemes import always
-from dragoman.types import ENUM_NUMBERS, Metadata, Required, Role, Timestamp, Told, Wire
+from dragoman.model.types import ENUM_NUMBERS, Metadata, Required, Role, Timestamp, Told, WireStruct
 
 
 class TaskState(Enum):
@@ -28,7 +28,7 @@ class TaskState(Enum):
 ENUM_NUMBERS[TaskState] = dict(enumerate(TaskState, start=1))
 
 
-class FilePart(Wire, frozen=True, kw_only=True):
+class FilePart(WireStruct, frozen=True, kw_only=True):
     """The content of a file, or where it is."""
 
     file_with_uri: str | None = None
@@ -41,13 +41,13 @@ class FilePart(Wire, frozen=True, kw_only=True):
             raise ValueError("a file has either fileWithUri or fileWithBytes")
 
 
-class DataPart(Wire, frozen=True, kw_only=True):
+class DataPart(WireStruct, frozen=True, kw_only=True):
     """Data, which is an object."""
 
     data: Metadata = field(default_factory=dict)
 
 
-class Part(Wire, frozen=True, kw_only=True):
+class Part(WireStruct, frozen=True, kw_only=True):
     """A piece of content."""
 
     text: str | None = None
@@ -63,7 +63,7 @@ class Part(Wire, frozen=True, kw_only=True):
 Parts = Annotated[tuple[Part, ...], Meta(min_length=1)]
 
 
-class Message(Wire, frozen=True, kw_only=True):
+class Message(WireStruct, frozen=True, kw_only=True):
     """See `types.Message`. Some clients send no id: the service gives it one."""
 
     message_id: str = always("")
@@ -75,7 +75,7 @@ class Message(Wire, frozen=True, kw_only=True):
     extensions: tuple[str, ...] = ()
 
 
-class Artifact(Wire, frozen=True, kw_only=True):
+class Artifact(WireStruct, frozen=True, kw_only=True):
     """See `types.Artifact`."""
 
     artifact_id: Required
@@ -86,7 +86,7 @@ class Artifact(Wire, frozen=True, kw_only=True):
     extensions: tuple[str, ...] = ()
 
 
-class TaskStatus(Wire, frozen=True, kw_only=True):
+class TaskStatus(WireStruct, frozen=True, kw_only=True):
     """See `types.TaskStatus`."""
 
     state: TaskState | None = None
@@ -94,7 +94,7 @@ class TaskStatus(Wire, frozen=True, kw_only=True):
     timestamp: Told | None = None
 
 
-class Task(Wire, frozen=True, kw_only=True):
+class Task(WireStruct, frozen=True, kw_only=True):
     """See `types.Task`."""
 
     id: Required
@@ -105,7 +105,7 @@ class Task(Wire, frozen=True, kw_only=True):
     metadata: Metadata | None = None
 
 
-class TaskStatusUpdateEvent(Wire, frozen=True, kw_only=True):
+class TaskStatusUpdateEvent(WireStruct, frozen=True, kw_only=True):
     """See `types.TaskStatusUpdateEvent`."""
 
     task_id: Required
@@ -115,7 +115,7 @@ class TaskStatusUpdateEvent(Wire, frozen=True, kw_only=True):
     metadata: Metadata | None = None
 
 
-class TaskArtifactUpdateEvent(Wire, frozen=True, kw_only=True):
+class TaskArtifactUpdateEvent(WireStruct, frozen=True, kw_only=True):
     """See `types.TaskArtifactUpdateEvent`."""
 
     task_id: Required
@@ -126,14 +126,14 @@ class TaskArtifactUpdateEvent(Wire, frozen=True, kw_only=True):
     metadata: Metadata | None = None
 
 
-class TaskPushNotificationConfig(Wire, frozen=True, kw_only=True):
+class TaskPushNotificationConfig(WireStruct, frozen=True, kw_only=True):
     """A webhook by its name: `tasks/{id}/pushNotificationConfigs/{id}`."""
 
     name: str = ""
     push_notification_config: PushNotificationConfig
 
 
-class CreateTaskPushNotificationConfigRequest(Wire, frozen=True, kw_only=True):
+class CreateTaskPushNotificationConfigRequest(WireStruct, frozen=True, kw_only=True):
     """A webhook for a task: `tasks/{id}`."""
 
     parent: str = ""
@@ -141,7 +141,7 @@ class CreateTaskPushNotificationConfigRequest(Wire, frozen=True, kw_only=True):
     config: TaskPushNotificationConfig
 
 
-class SendMessageConfiguration(Wire, frozen=True, kw_only=True):
+class SendMessageConfiguration(WireStruct, frozen=True, kw_only=True):
     """How the sender wants to be answered."""
 
     accepted_output_modes: tuple[str, ...] = ()
@@ -150,7 +150,7 @@ class SendMessageConfiguration(Wire, frozen=True, kw_only=True):
     blocking: bool = False
 
 
-class SendMessageRequest(Wire, frozen=True, kw_only=True):
+class SendMessageRequest(WireStruct, frozen=True, kw_only=True):
     """A message to an agent."""
 
     request: Message = field(name="message")
@@ -158,38 +158,38 @@ class SendMessageRequest(Wire, frozen=True, kw_only=True):
     metadata: Metadata | None = None
 
 
-class GetTaskRequest(Wire, frozen=True, kw_only=True):
+class GetTaskRequest(WireStruct, frozen=True, kw_only=True):
     """Which task, and how much of its history."""
 
     name: Required
     history_length: int = 0
 
 
-class CancelTaskRequest(Wire, frozen=True, kw_only=True):
+class CancelTaskRequest(WireStruct, frozen=True, kw_only=True):
     """Which task."""
 
     name: Required
 
 
-class TaskSubscriptionRequest(Wire, frozen=True, kw_only=True):
+class TaskSubscriptionRequest(WireStruct, frozen=True, kw_only=True):
     """Which task."""
 
     name: Required
 
 
-class GetTaskPushNotificationConfigRequest(Wire, frozen=True, kw_only=True):
+class GetTaskPushNotificationConfigRequest(WireStruct, frozen=True, kw_only=True):
     """Which webhook."""
 
     name: Required
 
 
-class DeleteTaskPushNotificationConfigRequest(Wire, frozen=True, kw_only=True):
+class DeleteTaskPushNotificationConfigRequest(WireStruct, frozen=True, kw_only=True):
     """Which webhook."""
 
     name: Required
 
 
-class ListTaskPushNotificationConfigRequest(Wire, frozen=True, kw_only=True):
+class ListTaskPushNotificationConfigRequest(WireStruct, frozen=True, kw_only=True):
     """Whose webhooks."""
 
     parent: Required
@@ -197,14 +197,14 @@ class ListTaskPushNotificationConfigRequest(Wire, frozen=True, kw_only=True):
     page_token: str = ""
 
 
-class ListTaskPushNotificationConfigResponse(Wire, frozen=True, kw_only=True):
+class ListTaskPushNotificationConfigResponse(WireStruct, frozen=True, kw_only=True):
     """A page of webhooks."""
 
     configs: tuple[TaskPushNotificationConfig, ...] = ()
     next_page_token: str = ""
 
 
-class ListTasksRequest(Wire, frozen=True, kw_only=True):
+class ListTasksRequest(WireStruct, frozen=True, kw_only=True):
     """Which tasks, and which page of them. Only HTTP+JSON has it."""
 
     context_id: str = ""
@@ -216,7 +216,7 @@ class ListTasksRequest(Wire, frozen=True, kw_only=True):
     include_artifacts: bool | None = None
 
 
-class ListTasksResponse(Wire, frozen=True, kw_only=True):
+class ListTasksResponse(WireStruct, frozen=True, kw_only=True):
     """A page of tasks. Only HTTP+JSON has it."""
 
     tasks: tuple[Task, ...] = ()
@@ -225,18 +225,18 @@ class ListTasksResponse(Wire, frozen=True, kw_only=True):
     total_size: int = 0
 
 
-class GetAgentCardRequest(Wire, frozen=True, kw_only=True):
+class GetAgentCardRequest(WireStruct, frozen=True, kw_only=True):
     """Nothing."""
 
 
-class SendMessageResponse(Wire, frozen=True, kw_only=True):
+class SendMessageResponse(WireStruct, frozen=True, kw_only=True):
     """The task that a message led to, or the direct reply."""
 
     task: Task | None = None
     msg: Message | None = field(default=None, name="message")
 
 
-class StreamResponse(Wire, frozen=True, kw_only=True):
+class StreamResponse(WireStruct, frozen=True, kw_only=True):
     """One event of a stream."""
 
     task: Task | None = None

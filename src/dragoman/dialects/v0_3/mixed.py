@@ -6,15 +6,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dragoman import types
 from dragoman.dialects import protojson
 from dragoman.dialects.v0_3 import common, rpc
 from dragoman.dialects.v0_3.rpc import CHUNK, MESSAGE, TASK, UPDATE, Part
-from dragoman.errors import A2AError
-from dragoman.events import Reply
-from dragoman.types import Wire
+from dragoman.model import types
+from dragoman.model.errors import A2AError
+from dragoman.model.events import Reply
+from dragoman.model.types import WireStruct
 
-W = TypeVar("W", bound=Wire)
+W = TypeVar("W", bound=WireStruct)
 
 _encode = msgspec.json.Encoder().encode
 

@@ -19,7 +19,6 @@ import msgspec
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from dragoman import types
 from dragoman.dialects import protojson
 from dragoman.dialects.v0_3 import card, card_proto, common
 from dragoman.dialects.v0_3.common import CONFIG, Pair, Way
@@ -51,11 +50,12 @@ from dragoman.dialects.v0_3.messages import (
     TaskStatusUpdateEvent,
     TaskSubscriptionRequest,
 )
-from dragoman.errors import A2AError, InvalidParams
-from dragoman.events import Reply
-from dragoman.types import Wire
+from dragoman.model import types
+from dragoman.model.errors import A2AError, InvalidParams
+from dragoman.model.events import Reply
+from dragoman.model.types import WireStruct
 
-W = TypeVar("W", bound=Wire)
+W = TypeVar("W", bound=WireStruct)
 
 
 # ---- single objects ------------------------------------------------------------------------
@@ -330,7 +330,9 @@ _HOOKS = Pair(
 _LIST = Pair(types.ListTasksRequest, ListTasksRequest, status=STATE)
 _TASKS = Pair(types.ListTasksResponse, ListTasksResponse, tasks=TASK.each())
 
-ASKED: dict[type[Wire], tuple[type[Wire], Callable[[Any], Any], Callable[[Any], Any]]] = {
+ASKED: dict[
+    type[WireStruct], tuple[type[WireStruct], Callable[[Any], Any], Callable[[Any], Any]]
+] = {
     types.SendMessageRequest: (SendMessageRequest, _new_send, _old_send),
     types.GetTaskRequest: (
         GetTaskRequest,
@@ -376,7 +378,9 @@ ASKED: dict[type[Wire], tuple[type[Wire], Callable[[Any], Any], Callable[[Any], 
 }
 """Our requests: what 0.3 has in their place, the way from there, and the way to there."""
 
-TOLD: dict[type[Wire], tuple[type[Wire], Callable[[Any], Any], Callable[[Any], Any]]] = {
+TOLD: dict[
+    type[WireStruct], tuple[type[WireStruct], Callable[[Any], Any], Callable[[Any], Any]]
+] = {
     types.SendMessageResponse: (SendMessageResponse, SENT.new, SENT.old),
     types.StreamResponse: (StreamResponse, EVENT.new, EVENT.old),
     types.Task: (Task, TASK.new, TASK.old),
@@ -425,7 +429,7 @@ class Json:
         found: W = new(self._accent.heard(protojson.convert(shape, document, text=text)))
         return found
 
-    def encode(self, answer: Wire) -> bytes:
+    def encode(self, answer: WireStruct) -> bytes:
         """What is answered. The card is in the form of JSON-RPC here, too."""
         if isinstance(answer, types.AgentCard):
             return _encode(card.old(answer))
@@ -444,7 +448,7 @@ JSON = Json("0.3 proto")
 BARE = Json("0.3 bare", NAKED)
 
 
-def ask(request: Wire) -> bytes:
+def ask(request: WireStruct) -> bytes:
     """What is asked."""
     return _encode(ASKED[type(request)][2](request))
 

@@ -13,16 +13,16 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 from msgspec.structs import replace
 
-from dragoman import types
 from dragoman.dialects import protojson
 from dragoman.dialects.v0_3 import card, common
 from dragoman.dialects.v0_3.common import CONFIG, Pair, PushNotificationConfig, Way
 from dragoman.dialects.v0_3.schemes import always
-from dragoman.errors import A2AError, InvalidParams
-from dragoman.events import Reply
-from dragoman.types import Metadata, Required, Told, Wire
+from dragoman.model import types
+from dragoman.model.errors import A2AError, InvalidParams
+from dragoman.model.events import Reply
+from dragoman.model.types import Metadata, Required, Told, WireStruct
 
-W = TypeVar("W", bound=Wire)
+W = TypeVar("W", bound=WireStruct)
 
 FORM = "0.3"
 
@@ -48,7 +48,7 @@ class Role(Enum):
     AGENT = "agent"
 
 
-class File(Wire, frozen=True, kw_only=True):
+class File(WireStruct, frozen=True, kw_only=True):
     """The content of a file, or where it is."""
 
     raw: bytes | None = field(default=None, name="bytes")
@@ -61,7 +61,7 @@ class File(Wire, frozen=True, kw_only=True):
             raise ValueError("a file has either bytes or a uri")
 
 
-class Part(Wire, frozen=True, kw_only=True):
+class Part(WireStruct, frozen=True, kw_only=True):
     """A piece of content of one kind. In 0.1 the kind is called type. Where it says none, it may
     be one of 1.0: there is a client that mixes the two."""
 
@@ -98,7 +98,7 @@ class Part(Wire, frozen=True, kw_only=True):
 Parts = Annotated[tuple[Part, ...], Meta(min_length=1)]
 
 
-class Message(Wire, frozen=True, kw_only=True):
+class Message(WireStruct, frozen=True, kw_only=True):
     """See `types.Message`. Some clients send no id: the service gives it one."""
 
     kind: str = ""
@@ -112,7 +112,7 @@ class Message(Wire, frozen=True, kw_only=True):
     reference_task_ids: tuple[str, ...] = ()
 
 
-class Artifact(Wire, frozen=True, kw_only=True):
+class Artifact(WireStruct, frozen=True, kw_only=True):
     """See `types.Artifact`."""
 
     artifact_id: Required
@@ -123,7 +123,7 @@ class Artifact(Wire, frozen=True, kw_only=True):
     extensions: tuple[str, ...] = ()
 
 
-class TaskStatus(Wire, frozen=True, kw_only=True):
+class TaskStatus(WireStruct, frozen=True, kw_only=True):
     """See `types.TaskStatus`."""
 
     state: State
@@ -131,7 +131,7 @@ class TaskStatus(Wire, frozen=True, kw_only=True):
     timestamp: Told | None = None
 
 
-class Task(Wire, frozen=True, kw_only=True):
+class Task(WireStruct, frozen=True, kw_only=True):
     """See `types.Task`."""
 
     kind: str = ""
@@ -143,7 +143,7 @@ class Task(Wire, frozen=True, kw_only=True):
     metadata: Metadata | None = None
 
 
-class TaskStatusUpdateEvent(Wire, frozen=True, kw_only=True):
+class TaskStatusUpdateEvent(WireStruct, frozen=True, kw_only=True):
     """See `types.TaskStatusUpdateEvent`."""
 
     kind: str = ""
@@ -155,7 +155,7 @@ class TaskStatusUpdateEvent(Wire, frozen=True, kw_only=True):
     metadata: Metadata | None = None
 
 
-class TaskArtifactUpdateEvent(Wire, frozen=True, kw_only=True):
+class TaskArtifactUpdateEvent(WireStruct, frozen=True, kw_only=True):
     """See `types.TaskArtifactUpdateEvent`."""
 
     kind: str = ""
@@ -167,7 +167,7 @@ class TaskArtifactUpdateEvent(Wire, frozen=True, kw_only=True):
     metadata: Metadata | None = None
 
 
-class TaskPushNotificationConfig(Wire, frozen=True, kw_only=True):
+class TaskPushNotificationConfig(WireStruct, frozen=True, kw_only=True):
     """A webhook of a task."""
 
     task_id: Required
@@ -175,7 +175,7 @@ class TaskPushNotificationConfig(Wire, frozen=True, kw_only=True):
     metadata: Metadata | None = None
 
 
-class MessageSendConfiguration(Wire, frozen=True, kw_only=True):
+class MessageSendConfiguration(WireStruct, frozen=True, kw_only=True):
     """How the sender wants to be answered."""
 
     accepted_output_modes: tuple[str, ...] = ()
@@ -184,7 +184,7 @@ class MessageSendConfiguration(Wire, frozen=True, kw_only=True):
     blocking: bool | None = None
 
 
-class MessageSendParams(Wire, frozen=True, kw_only=True):
+class MessageSendParams(WireStruct, frozen=True, kw_only=True):
     """A message to an agent. Some clients put the ids of task and context beside it."""
 
     message: Message
@@ -194,7 +194,7 @@ class MessageSendParams(Wire, frozen=True, kw_only=True):
     metadata: Metadata | None = None
 
 
-class TaskQueryParams(Wire, frozen=True, kw_only=True):
+class TaskQueryParams(WireStruct, frozen=True, kw_only=True):
     """Which task, and how much of its history."""
 
     id: Required
@@ -202,14 +202,14 @@ class TaskQueryParams(Wire, frozen=True, kw_only=True):
     metadata: Metadata | None = None
 
 
-class TaskIdParams(Wire, frozen=True, kw_only=True):
+class TaskIdParams(WireStruct, frozen=True, kw_only=True):
     """Which task."""
 
     id: Required
     metadata: Metadata | None = None
 
 
-class PushParams(Wire, frozen=True, kw_only=True):
+class PushParams(WireStruct, frozen=True, kw_only=True):
     """Which webhook of which task."""
 
     id: Required
@@ -217,7 +217,7 @@ class PushParams(Wire, frozen=True, kw_only=True):
     metadata: Metadata | None = None
 
 
-class NoParams(Wire, frozen=True, kw_only=True):
+class NoParams(WireStruct, frozen=True, kw_only=True):
     """Nothing."""
 
 
@@ -360,7 +360,7 @@ def _new_delete(params: PushParams) -> types.DeleteTaskPushNotificationConfigReq
     )
 
 
-READ: dict[type[Wire], tuple[type[Wire], Callable[[Any], Any]]] = {
+READ: dict[type[WireStruct], tuple[type[WireStruct], Callable[[Any], Any]]] = {
     types.SendMessageRequest: (MessageSendParams, _new_send),
     types.GetTaskRequest: (TaskQueryParams, GET.new),
     types.CancelTaskRequest: (TaskIdParams, CANCEL.new),
@@ -456,7 +456,7 @@ def convert(kind: type[W], document: Any) -> W:
     return found  # type: ignore[no-any-return]
 
 
-_MEMBERS: dict[str, tuple[str, type[Wire]]] = {
+_MEMBERS: dict[str, tuple[str, type[WireStruct]]] = {
     "task": ("task", types.Task),
     "message": ("message", types.Message),
     "status-update": ("status_update", types.TaskStatusUpdateEvent),
@@ -464,7 +464,7 @@ _MEMBERS: dict[str, tuple[str, type[Wire]]] = {
 }
 
 
-def _member(answer: type[Wire], document: Any) -> tuple[str, type[Wire]]:
+def _member(answer: type[WireStruct], document: Any) -> tuple[str, type[WireStruct]]:
     """What an answer is, by its kind, or, where that was left out, by its fields."""
     fields = document if isinstance(document, dict) else {}
     kind = fields.get("kind")

@@ -9,10 +9,10 @@ import msgspec
 from msgspec import field
 from msgspec.structs import asdict, replace
 
-from dragoman import types
-from dragoman.types import Wire
+from dragoman.model import types
+from dragoman.model.types import WireStruct
 
-W = TypeVar("W", bound=Wire)
+W = TypeVar("W", bound=WireStruct)
 
 
 def always(value: Any) -> Any:
@@ -21,10 +21,10 @@ def always(value: Any) -> Any:
 
 
 @overload
-def like(kind: type[W], value: Wire, **others: Any) -> W: ...
+def like(kind: type[W], value: WireStruct, **others: Any) -> W: ...
 @overload
 def like(kind: type[W], value: None, **others: Any) -> None: ...
-def like(kind: type[W], value: Wire | None, **others: Any) -> W | None:
+def like(kind: type[W], value: WireStruct | None, **others: Any) -> W | None:
     """A value of another struct with the fields that both have, and some others."""
     if value is None:
         return None
@@ -36,7 +36,7 @@ Security = tuple[dict[str, tuple[str, ...]], ...]
 """Alternatives; in each, the schemes that are needed together with their scopes."""
 
 
-class OAuthFlow(Wire, frozen=True, kw_only=True):
+class OAuthFlow(WireStruct, frozen=True, kw_only=True):
     """Any of the flows: those fields that it has."""
 
     authorization_url: str | None = None
@@ -47,7 +47,7 @@ class OAuthFlow(Wire, frozen=True, kw_only=True):
     pkce_required: bool = False
 
 
-class OAuthFlows(Wire, frozen=True, kw_only=True):
+class OAuthFlows(WireStruct, frozen=True, kw_only=True):
     """The flows of a scheme. That of devices is of 1.0, and understood where it is met."""
 
     authorization_code: OAuthFlow | None = None
@@ -57,7 +57,7 @@ class OAuthFlows(Wire, frozen=True, kw_only=True):
     device_code: OAuthFlow | None = None
 
 
-class SecurityScheme(Wire, frozen=True, kw_only=True):
+class SecurityScheme(WireStruct, frozen=True, kw_only=True):
     """A scheme of any type, as OpenAPI has it: those fields that it has."""
 
     type: str = always("")
@@ -71,7 +71,7 @@ class SecurityScheme(Wire, frozen=True, kw_only=True):
     open_id_connect_url: str = ""
 
 
-class Authentication(Wire, frozen=True, kw_only=True):
+class Authentication(WireStruct, frozen=True, kw_only=True):
     """How 0.1 said what a caller needs: names of HTTP schemes."""
 
     schemes: tuple[str, ...] = ()

@@ -11,13 +11,28 @@ from typing import Any, TypeVar
 import asyncpg
 import msgspec
 
-from dragoman.caller import Scope
-from dragoman.errors import LimitExceeded, TaskNotFound, Unavailable
-from dragoman.events import CancelRequested, Entry, Received
-from dragoman.lifecycle import birth
-from dragoman.security.seal import Seal, Unsealable
-from dragoman.settings import MAX_TASK
-from dragoman.store import (
+from dragoman.model.caller import Scope
+from dragoman.model.errors import LimitExceeded, TaskNotFound, Unavailable
+from dragoman.model.events import CancelRequested, Entry, Received
+from dragoman.model.lifecycle import birth
+from dragoman.model.types import TaskState, TaskStatusUpdateEvent
+from dragoman.security.encryption import Seal, Unsealable
+from dragoman.server.settings import MAX_TASK
+from dragoman.stores.cache import LogCache
+from dragoman.stores.codec import body, entry, secrets, webhook_of
+from dragoman.stores.damage import ASIDE, DECODING, PAUSE, Damage
+from dragoman.stores.delivery_turns import DeliveryTurns
+from dragoman.stores.postgres import deliveries
+from dragoman.stores.postgres.pool import Pool
+from dragoman.stores.postgres.prune import MOST, SHARDS, START, merge, old
+from dragoman.stores.postgres.queries import Folded, Queries
+from dragoman.stores.postgres.queue import CLAIM, Others
+from dragoman.stores.postgres.schema import Unusable, usable
+from dragoman.stores.postgres.transaction import MORE, NAMES, NOW, PostgresHead, Transaction
+from dragoman.stores.postgres.writer import Writer
+from dragoman.stores.ranks import fair
+from dragoman.stores.sealed_webhooks import unsealed
+from dragoman.stores.store import (
     CANCEL_RECEIPT,
     MANY,
     NOBODY,
@@ -29,7 +44,6 @@ from dragoman.store import (
     Conflict,
     Draft,
     Head,
-    Line,
     Page,
     Party,
     Query,
@@ -39,24 +53,10 @@ from dragoman.store import (
     Stale,
     Unreadable,
     Webhook,
+    WebhookCursor,
     party,
 )
-from dragoman.stores.codec import body, entry, secrets, webhook_of
-from dragoman.stores.damage import ASIDE, DECODING, PAUSE, Damage
-from dragoman.stores.lanes import Turns
-from dragoman.stores.postgres import lines
-from dragoman.stores.postgres.ledger import MORE, NAMES, NOW, Leaf, Ledger
-from dragoman.stores.postgres.link import Link
-from dragoman.stores.postgres.prune import MOST, SHARDS, START, merge, old
-from dragoman.stores.postgres.queue import CLAIM, Others
-from dragoman.stores.postgres.schema import Unusable, usable
-from dragoman.stores.postgres.view import Folded, View
-from dragoman.stores.postgres.writer import Writer
-from dragoman.stores.ranks import fair
-from dragoman.stores.recent import Recent
-from dragoman.stores.sealed import unsealed
-from dragoman.telemetry import logger
-from dragoman.types import TaskState, TaskStatusUpdateEvent
+from dragoman.telemetry.logs import logger
 
 T = TypeVar("T")
 
@@ -127,14 +127,14 @@ class PostgresStore:
         self._damage = Damage()
         self.unreadable: Mapping[str, int] = self._damage.counts
         self._seal = seal or Seal(())
-        self._link = Link(url, size=size)
+        self._link = Pool(url, size=size)
         self._shard = random.randrange(SHARDS)
         self._drained = -DRAINED
         """When we last looked for what waits, and took it all."""
         self._others = Others()
         self._turn = 0
         self._floors: dict[str, float] = {}
-        self._turns = Turns()
+        self._turns = DeliveryTurns()
         self._swept = 0.0
         self._merged = START
         self._working: set[asyncio.Future[Any]] = set()
@@ -153,12 +153,14 @@ class PostgresStore:
         except Exception as error:
             await self._link.close()
             raise self._link.unavailable(error) from error
-        self._view = View(self._link, self._damage)
-        self._ledger = Ledger(max_task=self.max_task, shard=self._shard)
-        self._recent = Recent()
+        self._view = Queries(self._link, self._damage)
+        self._transaction = Transaction(max_task=self.max_task, shard=self._shard)
+        self._recent = LogCache()
         # of its own: claims are renewed while all others are in use
         self._renewing = self._link.hold()
-        self._writer = Writer(self._ledger, self._link, self._recent.publish, self._recent.clear)
+        self._writer = Writer(
+            self._transaction, self._link, self._recent.publish, self._recent.clear
+        )
 
     async def _check(self, db: Any) -> None:
         if await db.fetchval("SHOW synchronous_commit") == "off":
@@ -185,28 +187,30 @@ class PostgresStore:
         """See `Store.accept`."""
 
         def work(
-            ledger: Ledger,
+            transaction: Transaction,
         ) -> Accepted | Duplicate | Callable[[], Accepted | Duplicate]:
             receipt = draft.receipt
-            if receipt is not None and (known := ledger.receipt(scope, receipt.key)):
+            if receipt is not None and (known := transaction.receipt(scope, receipt.key)):
                 digest, task, number = known
                 if digest != receipt.digest:
                     raise Conflict(receipt.key)
-                if (row := ledger.row(task)) is None:
+                if (row := transaction.row(task)) is None:
                     raise TaskNotFound  # it has been forgotten meanwhile
                 return Duplicate(row.head(), row.key, number)
             if draft.new and draft.full:
                 raise LimitExceeded(draft.full)
-            row = ledger.add(scope, draft) if draft.new else ledger.mine(scope, draft.task)
+            row = (
+                transaction.add(scope, draft) if draft.new else transaction.mine(scope, draft.task)
+            )
             if row.size > self.max_task:
                 raise LimitExceeded(f"The task is larger than {self.max_task} bytes")
             number = row.receive(draft.received)
             row.mail = (number, draft.received)
-            ledger.touch(row)
+            transaction.touch(row)
             if draft.webhook is not None:
-                ledger.hook(row, self._sealed(draft.webhook), number)
+                transaction.hook(row, self._sealed(draft.webhook), number)
             if receipt is not None:
-                ledger.keep(row, receipt, number)
+                transaction.keep(row, receipt, number)
             # it may be claimed before it is written
             return lambda: Accepted(row.head(), number, draft.received, True)
 
@@ -293,16 +297,16 @@ class PostgresStore:
     ) -> Head:
         """See `Store.cancel`."""
 
-        def work(ledger: Ledger) -> Head:
-            row = ledger.mine(scope, task)
-            if receipt is not None and (known := ledger.receipt(scope, receipt.key)):
+        def work(transaction: Transaction) -> Head:
+            row = transaction.mine(scope, task)
+            if receipt is not None and (known := transaction.receipt(scope, receipt.key)):
                 if known[0] != receipt.digest:
                     raise Conflict(receipt.key)
                 return row.head()
-            row.cancel(request, canceled, ledger.now + grace)
-            ledger.touch(row)
+            row.cancel(request, canceled, transaction.now + grace)
+            transaction.touch(row)
             if receipt is not None:
-                ledger.keep(row, receipt, CANCEL_RECEIPT)
+                transaction.keep(row, receipt, CANCEL_RECEIPT)
             return row.head()
 
         known = None if receipt is None else (scope, receipt.key)
@@ -311,10 +315,10 @@ class PostgresStore:
     async def put_webhook(self, scope: Scope, webhook: Webhook) -> None:
         """See `Store.put_webhook`."""
 
-        def work(ledger: Ledger) -> None:
-            row = ledger.mine(scope, webhook.config.task_id)
-            ledger.hook(row, self._sealed(webhook), row.last)
-            ledger.touch(row)
+        def work(transaction: Transaction) -> None:
+            row = transaction.mine(scope, webhook.config.task_id)
+            transaction.hook(row, self._sealed(webhook), row.last)
+            transaction.touch(row)
 
         await self._writer.submit(work, webhook.config.task_id, owner=scope)
 
@@ -327,7 +331,9 @@ class PostgresStore:
             task,
         )
         try:
-            return [self._opened(webhook_of(data, lines.named(id), task)) for data, id in found]
+            return [
+                self._opened(webhook_of(data, deliveries.named(id), task)) for data, id in found
+            ]
         except DECODING as error:
             damage = Unreadable("webhook", task, error)
             self._damage.found(damage)
@@ -342,7 +348,7 @@ class PostgresStore:
         await self._link.fetch(
             "DELETE FROM line USING task WHERE line.task = task.key AND task.id = $1 "
             "AND line.id = $2",
-            *(task, lines.key(webhook)),
+            *(task, deliveries.key(webhook)),
         )
 
     # -- for workers
@@ -362,12 +368,12 @@ class PostgresStore:
         first = self._turn % len(names) if names else 0
         names = names[first:] + names[:first]
 
-        def work(ledger: Ledger) -> Sequence[Claim]:
+        def work(transaction: Transaction) -> Sequence[Claim]:
             """What has just been accepted here, unless others wait."""
             taken: list[Claim] = []
-            if time.monotonic() - self._drained > DRAINED or self._drained <= ledger.left:
+            if time.monotonic() - self._drained > DRAINED or self._drained <= transaction.left:
                 return taken
-            rows = [row for name in names for row in ledger.fresh(name)]
+            rows = [row for name in names for row in transaction.fresh(name)]
             if len(rows) > limit:
                 rows = fair(rows, passing)[:limit]
             passed = [row for row in rows if party(row.scope) in passing] if passing else []
@@ -376,7 +382,7 @@ class PostgresStore:
                     continue
                 assert row.mail is not None  # it was accepted with it
                 received = row.mail[1]
-                row.take(worker, ledger.now + lease)
+                row.take(worker, transaction.now + lease)
                 taken.append(row.claim(birth(received), received))
             return taken
 
@@ -421,11 +427,11 @@ class PostgresStore:
     async def _readable(self, columns: Any) -> Claim | None:
         """The claim of a row that was taken; one that cannot be read does not hold up others."""
         try:
-            row = Leaf.restored(columns[: len(NAMES)])
+            row = PostgresHead.restored(columns[: len(NAMES)])
         except Unreadable as error:
             await self._set_aside(columns[0], error)
             return None
-        self._ledger.prime(row)
+        self._transaction.prime(row)
         head = row.head()
         self._recent.publish([(head.id, head, (), 0)])
         try:
@@ -459,19 +465,19 @@ class PostgresStore:
     ) -> asyncio.Future[bool]:
         """See `Store.append`."""
 
-        def work(ledger: Ledger) -> bool:
+        def work(transaction: Transaction) -> bool:
             try:
-                row = ledger.row(claim.head.id)
+                row = transaction.row(claim.head.id)
             except Unreadable as error:  # it is set aside when its lease has run out
                 self._damage.found(error)
                 raise Stale(claim.head.id) from None
             if row is None or row.epoch != claim.epoch:
                 raise Stale(claim.head.id)
-            ledger.room(row, entries)
+            transaction.room(row, entries)
             try:
                 return row.append(claim, entries, release)
             finally:
-                ledger.touch(row)
+                transaction.touch(row)
 
         if entries and entries[0].number:
             # it was tried before, and nobody knows whether it was written
@@ -483,7 +489,7 @@ class PostgresStore:
         claim: Claim,
         entries: Sequence[Entry],
         release: bool,
-        work: Callable[[Ledger], bool],
+        work: Callable[[Transaction], bool],
     ) -> bool:
         numbers = [entry.number for entry in entries if entry.number]
         found = await self._link.fetch(
@@ -530,12 +536,12 @@ class PostgresStore:
     ) -> Head | None:
         """See `Store.revoke`."""
 
-        def work(ledger: Ledger) -> Head | None:
-            row = ledger.row(head.id)
-            now = ledger.now if expired else None
+        def work(transaction: Transaction) -> Head | None:
+            row = transaction.row(head.id)
+            now = transaction.now if expired else None
             if row is None or not row.revoke(head.epoch, event, now, begun=begun):
                 return None
-            ledger.touch(row)
+            transaction.touch(row)
             return row.head()
 
         try:
@@ -600,34 +606,42 @@ class PostgresStore:
         limit: int,
         lease: float,
         passing: Collection[Party] = NOBODY,
-    ) -> Sequence[Line]:
+    ) -> Sequence[WebhookCursor]:
         """See `Store.dispatch`."""
-        taken: list[Line] = []
+        taken: list[WebhookCursor] = []
         first = (limit + 1) // 2
         if not passing:
-            taken += await lines.take(self._link, agents, first, lease, self._damage)
+            taken += await deliveries.take(self._link, agents, first, lease, self._damage)
         if passing or (len(taken) == first < limit):
             rest = limit - len(taken)
-            found = await lines.due_lanes(self._link, self._turns, agents, rest, passing)
+            found = await deliveries.due_lanes(self._link, self._turns, agents, rest, passing)
             if found:
-                taken += await lines.take_of(self._link, found, rest, lease, self._damage)
+                taken += await deliveries.take_of(self._link, found, rest, lease, self._damage)
         return [line for item in taken if (line := await unsealed(self, self._seal, item))]
 
     async def dispatched(
-        self, line: Line, cursor: int, *, wait: float = 0.0, failed: str = "", parked: bool = False
+        self,
+        line: WebhookCursor,
+        cursor: int,
+        *,
+        wait: float = 0.0,
+        failed: str = "",
+        parked: bool = False,
     ) -> bool:
         """See `Store.dispatched`."""
         if parked or not (wait or failed):
             self._floors.clear()  # its task may be forgotten now
-        return await lines.record(self._link, line, cursor, wait=wait, failed=failed, parked=parked)
+        return await deliveries.record(
+            self._link, line, cursor, wait=wait, failed=failed, parked=parked
+        )
 
-    async def lines(self, limit: int, *, parked: bool | None = None) -> Sequence[Line]:
+    async def lines(self, limit: int, *, parked: bool | None = None) -> Sequence[WebhookCursor]:
         """See `Store.lines`."""
-        return await lines.waiting(self._link, limit, parked)
+        return await deliveries.waiting(self._link, limit, parked)
 
     async def redrive(self, task: str = "", webhook: str = "") -> int:
         """See `Store.redrive`."""
-        return await lines.redrive(self._link, task, webhook)
+        return await deliveries.redrive(self._link, task, webhook)
 
     # -- inside
 

@@ -1,10 +1,10 @@
-"""Forgetting: tasks that ended, with all that hangs on them, and counts in too many parts."""
+"""Deletion of ended tasks, and merging of counters."""
 
 from __future__ import annotations
 
 from typing import TypeAlias
 
-from dragoman.stores.postgres.link import Source
+from dragoman.stores.postgres.pool import Source
 
 SHARDS = 1024
 """Counts are kept in so many parts, so that replicas do not wait for each other."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from dragoman.caller import Scope
-from dragoman.store import Party
-from dragoman.stores.postgres.ledger import COLUMNS, MORE, NEXT, NOW
-from dragoman.stores.postgres.link import Source
+from dragoman.model.caller import Scope
+from dragoman.stores.postgres.pool import Source
+from dragoman.stores.postgres.transaction import COLUMNS, MORE, NEXT, NOW
 from dragoman.stores.ranks import RANKED, Waiting, owners
+from dragoman.stores.store import Party
 
 _TAKEN = f"""
 taken AS (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from dragoman.dialects.v0_1 import PREFIX
-from dragoman.stores.clerk import Renamed
-from dragoman.stores.postgres.ledger import MORE
+from dragoman.stores.admin import Renamed
 from dragoman.stores.postgres.schema import LANE
+from dragoman.stores.postgres.transaction import MORE
 
 _WHOSE = (
     "owner = $1 AND ($2::text IS NULL OR agent = $2::text) "

@@ -6,8 +6,8 @@ from typing import Any
 
 import asyncpg
 
-from dragoman.caller import INDEXED
-from dragoman.errors import Unavailable
+from dragoman.model.caller import INDEXED
+from dragoman.model.errors import Unavailable
 
 LOCK = 0x64726167
 """The advisory lock of whoever changes the tables."""

@@ -10,15 +10,15 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from dragoman.caller import Scope
-from dragoman.errors import A2AError, InvalidParams, Unavailable
-from dragoman.lifecycle import IllegalEvent
+from dragoman.model.caller import Scope
+from dragoman.model.errors import A2AError, InvalidParams, Unavailable
+from dragoman.model.lifecycle import IllegalEvent
+from dragoman.stores.cache import Commit
 from dragoman.stores.job import Job
-from dragoman.stores.postgres.ledger import Ledger
-from dragoman.stores.postgres.link import Link, gone, refused
+from dragoman.stores.postgres.pool import Pool, gone, refused
 from dragoman.stores.postgres.queue import probe
-from dragoman.stores.recent import Commit
-from dragoman.telemetry import logger
+from dragoman.stores.postgres.transaction import Transaction
+from dragoman.telemetry.logs import logger
 
 T = TypeVar("T")
 GROUP = 256
@@ -42,7 +42,7 @@ class Change(Job):
 
     def __init__(
         self,
-        work: Callable[[Ledger], Any],
+        work: Callable[[Transaction], Any],
         future: asyncio.Future[Any],
         tasks: Collection[str],
         receipt: tuple[Scope, str] | None,
@@ -73,14 +73,14 @@ class Writer:
 
     def __init__(
         self,
-        ledger: Ledger,
-        link: Link,
+        transaction: Transaction,
+        link: Pool,
         publish: Callable[[Sequence[Commit]], None],
         forget: Callable[[], None],
     ) -> None:
         self._publish = publish
         self._forget = forget
-        self._ledger = ledger
+        self._transaction = transaction
         self._link = link
         self._jobs: list[Change] = []
         self._doing: list[Change] = []
@@ -96,7 +96,7 @@ class Writer:
 
     def submit(
         self,
-        work: Callable[[Ledger], T | Callable[[], T]],
+        work: Callable[[Transaction], T | Callable[[], T]],
         *tasks: str,
         receipt: tuple[Scope, str] | None = None,
         new: bool = False,
@@ -148,7 +148,7 @@ class Writer:
                 await self._all(db, jobs)
         except Exception as error:  # noqa: BLE001 - it is raised where the work was asked for
             self.failed = True
-            self._ledger.forget()
+            self._transaction.forget()
             self._forget()
             waiting = [job for job in jobs if not job.future.done()]
             if gone(error):
@@ -212,30 +212,30 @@ class Writer:
 
     async def _once(self, db: Any, jobs: Sequence[Change]) -> set[str]:
         """Do them on what is known; the rows that others have changed meanwhile."""
-        ledger = self._ledger
+        transaction = self._transaction
         wanted: set[str] = set()
         receipts = []
         for job in jobs:
             if job.receipt is not None:
                 receipts.append(job.receipt)
                 job.fresh = job.fresh or not job.tasks
-            wanted.update(job.tasks if job.fresh else ledger.missing(job.tasks))
+            wanted.update(job.tasks if job.fresh else transaction.missing(job.tasks))
         if wanted or receipts:
-            await ledger.fetch(db, wanted, receipts)
-        await ledger.keys(db, sum(job.new for job in jobs))
-        ledger.now = await self._link.now(db)
+            await transaction.fetch(db, wanted, receipts)
+        await transaction.keys(db, sum(job.new for job in jobs))
+        transaction.now = await self._link.now(db)
         for job in jobs:
             if all(task in wanted for task in job.tasks):
                 job.fresh = True
-            job.attempt(ledger)
-        if ledger.idle:
+            job.attempt(transaction)
+        if transaction.idle:
             return set()
-        if waiting := ledger.waiting():
-            ledger.offer(await probe(db, waiting))
-        sql, values, rows = ledger.statement()
+        if waiting := transaction.waiting():
+            transaction.offer(await probe(db, waiting))
+        sql, values, rows = transaction.statement()
         found = await db.fetch(sql, *values)
         self.wrote, self.failed = time.monotonic(), False
-        lost, commits = ledger.settle(rows, {key for (key,) in found})
+        lost, commits = transaction.settle(rows, {key for (key,) in found})
         self._publish(commits)
         return lost
 

@@ -19,13 +19,26 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from dragoman.caller import Scope
-from dragoman.errors import LimitExceeded, TaskNotFound, Unavailable
-from dragoman.events import CancelRequested, Entry, Received
-from dragoman.lifecycle import birth
-from dragoman.security.seal import Seal, Unsealable
-from dragoman.settings import MAX_TASK
-from dragoman.store import (
+from dragoman.model.caller import Scope
+from dragoman.model.errors import LimitExceeded, TaskNotFound, Unavailable
+from dragoman.model.events import CancelRequested, Entry, Received
+from dragoman.model.lifecycle import birth
+from dragoman.model.types import Task, TaskState, TaskStatusUpdateEvent
+from dragoman.security.encryption import Seal, Unsealable
+from dragoman.server.settings import MAX_TASK
+from dragoman.stores.cache import LogCache
+from dragoman.stores.codec import keep, secrets
+from dragoman.stores.damage import Damage
+from dragoman.stores.delivery_turns import DeliveryTurns, Lane
+from dragoman.stores.sealed_webhooks import unsealed
+from dragoman.stores.sqlite import deliveries
+from dragoman.stores.sqlite.driver import STANDARD, Driver, prepare, unavailable
+from dragoman.stores.sqlite.lock import Lock
+from dragoman.stores.sqlite.queries import Folded, Queries
+from dragoman.stores.sqlite.schema import Unusable, identity, migrate, version
+from dragoman.stores.sqlite.transaction import SqliteHead, Transaction
+from dragoman.stores.sqlite.writer import Writer
+from dragoman.stores.store import (
     CANCEL_RECEIPT,
     GIVEN_UP,
     MANY,
@@ -37,7 +50,6 @@ from dragoman.store import (
     Conflict,
     Draft,
     Head,
-    Line,
     Page,
     Party,
     Query,
@@ -47,21 +59,9 @@ from dragoman.store import (
     Stale,
     Unreadable,
     Webhook,
+    WebhookCursor,
 )
-from dragoman.stores.codec import keep, secrets
-from dragoman.stores.damage import Damage
-from dragoman.stores.lanes import Lane, Turns
-from dragoman.stores.recent import Recent
-from dragoman.stores.sealed import unsealed
-from dragoman.stores.sqlite import lines
-from dragoman.stores.sqlite.driver import STANDARD, Driver, prepare, unavailable
-from dragoman.stores.sqlite.ledger import Leaf, Ledger
-from dragoman.stores.sqlite.lock import Lock
-from dragoman.stores.sqlite.schema import Unusable, identity, migrate, version
-from dragoman.stores.sqlite.view import Folded, View
-from dragoman.stores.sqlite.writer import Writer
-from dragoman.telemetry import logger
-from dragoman.types import Task, TaskState, TaskStatusUpdateEvent
+from dragoman.telemetry.logs import logger
 
 T = TypeVar("T")
 
@@ -105,7 +105,7 @@ class SqliteStore:
         self._open: list[Any] = []
         self._folding: set[asyncio.Future[None]] = set()
         self._floors: dict[str, float] = {}
-        self._turns = Turns()
+        self._turns = DeliveryTurns()
         self._swept = 0.0
         self._turn = 0
 
@@ -114,13 +114,13 @@ class SqliteStore:
         if self._open:
             raise Unusable(f"{self.path}: the store is open already")
         self._loop = asyncio.get_running_loop()
-        self._recent = Recent()
+        self._recent = LogCache()
         self._keys: dict[str, tuple[int, Scope]] = {}
         self._views = threading.local()
         self._lock = Lock(self.path)
         self._pool = ThreadPoolExecutor(READERS, "dragoman-reader")
         try:
-            ledger = await self._loop.run_in_executor(self._pool, self._prepare)
+            transaction = await self._loop.run_in_executor(self._pool, self._prepare)
             self._view = self._new_view()
         except self.driver.error as error:
             self._release()
@@ -131,9 +131,11 @@ class SqliteStore:
         except BaseException:
             self._release()
             raise
-        self._writer = Writer(ledger, self.driver, self._loop, self._recent.publish, self._forget)
+        self._writer = Writer(
+            transaction, self.driver, self._loop, self._recent.publish, self._forget
+        )
 
-    def _prepare(self) -> Ledger:
+    def _prepare(self) -> Transaction:
         if not self.path.parent.is_dir():  # more likely a mistake than a wish
             raise Unusable(f"{self.path}: there is no directory {self.path.parent}")
         self._lock.take()
@@ -156,7 +158,7 @@ class SqliteStore:
         db.execute(
             "UPDATE line SET due = 0, taken = 0 WHERE behind = 1 AND parked = 0 AND taken = 1"
         )
-        return Ledger(db, max_task=self.max_task, damage=self._damage)
+        return Transaction(db, max_task=self.max_task, damage=self._damage)
 
     async def close(self) -> None:
         """Finish what was begun, and let go of the file."""
@@ -175,27 +177,29 @@ class SqliteStore:
     def accept(self, scope: Scope, draft: Draft) -> asyncio.Future[Accepted]:
         """See `Store.accept`."""
 
-        def work(ledger: Ledger) -> Accepted:
+        def work(transaction: Transaction) -> Accepted:
             receipt = draft.receipt
-            if receipt is not None and (known := ledger.receipt(scope, receipt.key)):
+            if receipt is not None and (known := transaction.receipt(scope, receipt.key)):
                 digest, task, number = known
                 if digest != receipt.digest:
                     raise Conflict(receipt.key)
-                row = ledger.row(task)
+                row = transaction.row(task)
                 assert row is not None  # a receipt goes with its task
-                return Accepted(row.head(), number, ledger.received(row, number), False)
+                return Accepted(row.head(), number, transaction.received(row, number), False)
             if draft.new and draft.full:
                 raise LimitExceeded(draft.full)
-            row = ledger.add(scope, draft) if draft.new else ledger.mine(scope, draft.task)
+            row = (
+                transaction.add(scope, draft) if draft.new else transaction.mine(scope, draft.task)
+            )
             if row.size > self.max_task:
                 raise LimitExceeded(f"The task is larger than {self.max_task} bytes")
             number = row.receive(draft.received)
             row.mail = (number, draft.received)
-            ledger.touch(row)
+            transaction.touch(row)
             if draft.webhook is not None:
-                lines.put(ledger, row, self._sealed(draft.webhook), number)
+                deliveries.put(transaction, row, self._sealed(draft.webhook), number)
             if receipt is not None:
-                ledger.keep(row, receipt, number)
+                transaction.keep(row, receipt, number)
             return Accepted(row.head(), number, draft.received, True)
 
         return self._writer.submit(work)
@@ -213,7 +217,7 @@ class SqliteStore:
         if live is not None and live.first == 1:
             return Record(live.task(), live.head) if live.head.born else None
         folded = self._now(lambda view: view.small(task, scope))
-        if isinstance(folded, Leaf):
+        if isinstance(folded, SqliteHead):
             folded = await self._read(lambda view: view.load(task, scope))
         if not isinstance(folded, Folded) or not folded.row.born:
             return None
@@ -259,16 +263,16 @@ class SqliteStore:
     ) -> Head:
         """See `Store.cancel`."""
 
-        def work(ledger: Ledger) -> Head:
-            row = ledger.mine(scope, task)
-            if receipt is not None and (known := ledger.receipt(scope, receipt.key)):
+        def work(transaction: Transaction) -> Head:
+            row = transaction.mine(scope, task)
+            if receipt is not None and (known := transaction.receipt(scope, receipt.key)):
                 if known[0] != receipt.digest:
                     raise Conflict(receipt.key)
                 return row.head()
             row.cancel(request, canceled, time.monotonic() + grace)
-            ledger.touch(row)
+            transaction.touch(row)
             if receipt is not None:
-                ledger.keep(row, receipt, CANCEL_RECEIPT)
+                transaction.keep(row, receipt, CANCEL_RECEIPT)
             return row.head()
 
         return await self._writer.submit(work)
@@ -276,9 +280,9 @@ class SqliteStore:
     async def put_webhook(self, scope: Scope, webhook: Webhook) -> None:
         """See `Store.put_webhook`."""
 
-        def work(ledger: Ledger) -> None:
-            row = ledger.mine(scope, webhook.config.task_id)
-            lines.put(ledger, row, self._sealed(webhook), row.last)
+        def work(transaction: Transaction) -> None:
+            row = transaction.mine(scope, webhook.config.task_id)
+            deliveries.put(transaction, row, self._sealed(webhook), row.last)
 
         await self._writer.submit(work)
 
@@ -296,10 +300,10 @@ class SqliteStore:
     async def delete_webhook(self, scope: Scope, task: str, webhook: str) -> None:
         """See `Store.delete_webhook`."""
 
-        def work(ledger: Ledger) -> None:
-            row = ledger.mine(scope, task)
-            ledger.flush()
-            ledger.db.execute("DELETE FROM line WHERE task = ? AND id = ?", (row.key, webhook))
+        def work(transaction: Transaction) -> None:
+            row = transaction.mine(scope, task)
+            transaction.flush()
+            transaction.db.execute("DELETE FROM line WHERE task = ? AND id = ?", (row.key, webhook))
 
         self._floors.clear()
         await self._writer.submit(work)
@@ -321,19 +325,19 @@ class SqliteStore:
         first = self._turn % len(names) if names else 0
         names = names[first:] + names[:first]
 
-        def work(ledger: Ledger) -> Sequence[tuple[Head, Received]]:
+        def work(transaction: Transaction) -> Sequence[tuple[Head, Received]]:
             taken: list[tuple[Head, Received]] = []
             until, left = time.monotonic() + lease, limit
             if passing:
-                queues = [ledger.others(agent, left, passing) for agent in names]
-                taken += _take(ledger, queues, worker, until, left)
+                queues = [transaction.others(agent, left, passing) for agent in names]
+                taken += _take(transaction, queues, worker, until, left)
                 left = min(left - len(taken), spare)
             if left:
-                queues = [ledger.ready(agent, left) for agent in names]
-                taken += _take(ledger, queues, worker, until, left)
+                queues = [transaction.ready(agent, left) for agent in names]
+                taken += _take(transaction, queues, worker, until, left)
                 for agent, queue in zip(names, queues, strict=True):
                     if len(queue) < left and not any(row.ready for row in queue):
-                        ledger.taken(agent)
+                        transaction.taken(agent)
             return taken
 
         claims: asyncio.Future[Sequence[Claim]] = self._loop.create_future()
@@ -382,7 +386,7 @@ class SqliteStore:
             return live.task()
         if claim.turn == 1:
             return claim.task
-        folded = await self._read(partial(View.load, task=claim.head.id))
+        folded = await self._read(partial(Queries.load, task=claim.head.id))
         assert folded is not None  # one that is claimed is not forgotten
         self._keep(folded)
         return folded.task
@@ -392,32 +396,32 @@ class SqliteStore:
     ) -> asyncio.Future[bool]:
         """See `Store.append`."""
 
-        def work(ledger: Ledger) -> bool:
-            row = self._still(ledger, claim.head.id)
+        def work(transaction: Transaction) -> bool:
+            row = self._still(transaction, claim.head.id)
             if row is None or row.epoch != claim.epoch:
                 raise Stale(claim.head.id)
-            ledger.room(row, entries)
+            transaction.room(row, entries)
             try:
                 return row.append(claim, entries, release)
             finally:
-                ledger.touch(row)
+                transaction.touch(row)
 
         return self._writer.submit(work)
 
     async def renew(self, claims: Collection[Claim], lease: float) -> Renewal:
         """See `Store.renew`."""
 
-        def work(ledger: Ledger) -> Renewal:
+        def work(transaction: Transaction) -> Renewal:
             now = time.monotonic()
             lost, canceling = [], []
             for claim in claims:
-                row = self._still(ledger, claim.head.id)
+                row = self._still(transaction, claim.head.id)
                 if row is None or row.epoch != claim.epoch:
                     lost.append(claim.head.id)
                     continue
                 if row.lease - now < lease * 2 / 3:  # not on every beat: it is a write
                     row.lease = now + lease
-                    ledger.touch(row)
+                    transaction.touch(row)
                 if row.cancel_at:
                     canceling.append(row.id)
             return Renewal(lost, canceling)
@@ -435,9 +439,9 @@ class SqliteStore:
         found, broken = await self._read(lambda view: view.expired(agents, limit))
         if broken:
 
-            def work(ledger: Ledger) -> None:
+            def work(transaction: Transaction) -> None:
                 for key, error in broken:
-                    ledger.set_aside(key, error)
+                    transaction.set_aside(key, error)
 
             await self._writer.submit(work)
         return found
@@ -452,12 +456,12 @@ class SqliteStore:
     ) -> Head | None:
         """See `Store.revoke`."""
 
-        def work(ledger: Ledger) -> Head | None:
-            row = self._still(ledger, head.id)
+        def work(transaction: Transaction) -> Head | None:
+            row = self._still(transaction, head.id)
             now = time.monotonic() if expired else None
             if row is None or not row.revoke(head.epoch, event, now, begun=begun):
                 return None
-            ledger.touch(row)
+            transaction.touch(row)
             return row.head()
 
         return await self._writer.submit(work)
@@ -474,7 +478,7 @@ class SqliteStore:
         """See `Store.probe`."""
         writer = self._writer
         if writer.failed or time.monotonic() - writer.wrote >= WRITTEN:
-            await writer.submit(Ledger.probe)
+            await writer.submit(Transaction.probe)
             writer.wrote, writer.failed = time.monotonic(), False
 
     async def prune(self) -> int:
@@ -487,13 +491,13 @@ class SqliteStore:
         if self.keep:
             ages["replied = 0"] = self.keep
 
-        def work(ledger: Ledger) -> int:
+        def work(transaction: Transaction) -> int:
             count = 0
             for which, age in ages.items():
                 floor = self._floors.get(which, 0.0)
-                old = ledger.old(which, floor, now - age, now - RECEIPTS, PRUNED)
+                old = transaction.old(which, floor, now - age, now - RECEIPTS, PRUNED)
                 for row in old:
-                    ledger.drop(row)
+                    transaction.drop(row)
                 if len(old) < PRUNED:  # those that were passed over are looked at much later
                     self._floors[which] = now - age
                 count += len(old)
@@ -512,21 +516,21 @@ class SqliteStore:
         limit: int,
         lease: float,
         passing: Collection[Party] = NOBODY,
-    ) -> Sequence[Line]:
+    ) -> Sequence[WebhookCursor]:
         """See `Store.dispatch`."""
         if not await self._read(lambda view: view.due(agents)):
             return ()  # looked at often, and mostly in vain
-        taken: list[Line] = []
+        taken: list[WebhookCursor] = []
         first = (limit + 1) // 2
         if not passing:
-            work = partial(lines.take, agents=agents, limit=first, lease=lease)
+            work = partial(deliveries.take, agents=agents, limit=first, lease=lease)
             taken = await self._writer.submit(work)
         if passing or (len(taken) == first < limit):
             rest = limit - len(taken)
             found = [
                 lane for agent in agents for lane in await self._due_lanes(agent, rest, passing)
             ]
-            work = partial(lines.take_of, lanes=found, limit=rest, lease=lease)
+            work = partial(deliveries.take_of, lanes=found, limit=rest, lease=lease)
             taken += await self._writer.submit(work) if found else ()
         return [line for item in taken if (line := await unsealed(self, self._seal, item))]
 
@@ -541,23 +545,29 @@ class SqliteStore:
         return await self._turns.due(agent, walk, limit, skipped)
 
     async def dispatched(
-        self, line: Line, cursor: int, *, wait: float = 0.0, failed: str = "", parked: bool = False
+        self,
+        line: WebhookCursor,
+        cursor: int,
+        *,
+        wait: float = 0.0,
+        failed: str = "",
+        parked: bool = False,
     ) -> bool:
         """See `Store.dispatched`."""
         work = partial(
-            lines.record, line=line, cursor=cursor, wait=wait, failed=failed, parked=parked
+            deliveries.record, line=line, cursor=cursor, wait=wait, failed=failed, parked=parked
         )
         if parked or not (wait or failed):
             self._floors.clear()  # its task may be forgotten now
         return await self._writer.submit(work)
 
-    async def lines(self, limit: int, *, parked: bool | None = None) -> Sequence[Line]:
+    async def lines(self, limit: int, *, parked: bool | None = None) -> Sequence[WebhookCursor]:
         """See `Store.lines`."""
         return await self._read(lambda view: view.lines(limit, parked))
 
     async def redrive(self, task: str = "", webhook: str = "") -> int:
         """See `Store.redrive`."""
-        return await self._writer.submit(partial(lines.redrive, task=task, webhook=webhook))
+        return await self._writer.submit(partial(deliveries.redrive, task=task, webhook=webhook))
 
     # -- inside
 
@@ -566,20 +576,20 @@ class SqliteStore:
         self._recent.clear()
         self._keys.clear()
 
-    def _new_view(self) -> View:
+    def _new_view(self) -> Queries:
         db = self.driver.connect(self.path)
         self._open.append(db)
         prepare(db, synchronous=self.synchronous, query_only=True)
-        return View(db, self._damage)
+        return Queries(db, self._damage)
 
-    def _now(self, look: Callable[[View], T]) -> T:
+    def _now(self, look: Callable[[Queries], T]) -> T:
         """Look at once: a few pages, most likely in memory, cost less than a change of threads."""
         try:
             return look(self._view)
         except self.driver.error as error:
             raise unavailable(error) from error
 
-    async def _read(self, look: Callable[[View], T]) -> T:
+    async def _read(self, look: Callable[[Queries], T]) -> T:
         """Look in a thread."""
 
         def run() -> T:
@@ -595,16 +605,16 @@ class SqliteStore:
         except self.driver.error as error:
             raise unavailable(error) from error
 
-    def _row(self, scope: Scope, task: str) -> Leaf | None:
+    def _row(self, scope: Scope, task: str) -> SqliteHead | None:
         return self._now(lambda view: view.row(task, scope))
 
-    def _still(self, ledger: Ledger, task: str) -> Leaf | None:
+    def _still(self, transaction: Transaction, task: str) -> SqliteHead | None:
         """The row of a claim. One that cannot be read any more is set aside, and the claim is
         lost."""
         try:
-            return ledger.row(task)
+            return transaction.row(task)
         except Unreadable as error:
-            ledger.set_aside(task, error)
+            transaction.set_aside(task, error)
             return None
 
     def _keep(self, folded: Folded) -> None:
@@ -613,11 +623,11 @@ class SqliteStore:
             return
         row, task = folded.row, folded.task
 
-        def work(ledger: Ledger) -> None:
-            if ledger.row(row.id) is not None:
+        def work(transaction: Transaction) -> None:
+            if transaction.row(row.id) is not None:
                 if folded.broken:
-                    ledger.db.execute("DELETE FROM snapshot WHERE task = ?", (row.key,))
-                ledger.db.execute(
+                    transaction.db.execute("DELETE FROM snapshot WHERE task = ?", (row.key,))
+                transaction.db.execute(
                     "INSERT OR REPLACE INTO snapshot (task, number, body) "
                     "SELECT ?, ?, ? WHERE NOT EXISTS (SELECT 1 FROM snapshot WHERE task = ? "
                     "AND number >= ?)",
@@ -634,7 +644,11 @@ class SqliteStore:
 
 
 def _take(
-    ledger: Ledger, queues: Sequence[Sequence[Leaf]], worker: str, until: float, limit: int
+    transaction: Transaction,
+    queues: Sequence[Sequence[SqliteHead]],
+    worker: str,
+    until: float,
+    limit: int,
 ) -> list[tuple[Head, Received]]:
     """Claim rows: one of each queue in turn, so that a busy agent does not starve the others."""
     taken: list[tuple[Head, Received]] = []
@@ -643,13 +657,13 @@ def _take(
             if place < len(queue) and len(taken) < limit:
                 row = queue[place]
                 try:
-                    received = ledger.received(row, row.inbox[0])
+                    received = transaction.received(row, row.inbox[0])
                 except Unreadable as error:  # it must not hold up the others
-                    ledger.damage.found(error, "the task is failed")
+                    transaction.damage.found(error, "the task is failed")
                     row.revoke(row.epoch, row.head().ending(TaskState.FAILED, UNREADABLE))
                 else:
                     row.take(worker, until)
                     row.mail = None
                     taken.append((row.head(), received))
-                ledger.touch(row)
+                transaction.touch(row)
     return taken

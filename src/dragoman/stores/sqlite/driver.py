@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from dragoman.errors import Unavailable
+from dragoman.model.errors import Unavailable
 
 OLDEST = (3, 37, 0)
 BUSY = 10.0

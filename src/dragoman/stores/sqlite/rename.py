@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 
 from dragoman.dialects.v0_1 import PREFIX
-from dragoman.stores.clerk import Renamed
+from dragoman.stores.admin import Renamed
 
 _WHOSE = "owner = ? AND (? IS NULL OR agent = ?) AND (? IS NULL OR tenant = ?)"
 

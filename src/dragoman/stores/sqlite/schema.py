@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dragoman.caller import INDEXED, owner_key
-from dragoman.errors import Unavailable
+from dragoman.model.caller import INDEXED, owner_key
+from dragoman.model.errors import Unavailable
 from dragoman.stores.sqlite.driver import Connection, fetch
 
 APPLICATION = 0x64726167

@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from dragoman.errors import Unavailable
+from dragoman.model.errors import Unavailable
+from dragoman.stores.cache import Commit
 from dragoman.stores.job import Job
-from dragoman.stores.recent import Commit
 from dragoman.stores.sqlite.driver import Driver, unavailable
-from dragoman.stores.sqlite.ledger import Ledger
-from dragoman.telemetry import logger
+from dragoman.stores.sqlite.transaction import Transaction
+from dragoman.telemetry.logs import logger
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class Writer:
 
     def __init__(
         self,
-        ledger: Ledger,
+        transaction: Transaction,
         driver: Driver,
         loop: asyncio.AbstractEventLoop,
         publish: Callable[[Iterable[Commit]], None],
@@ -37,7 +37,7 @@ class Writer:
     ) -> None:
         self._publish = publish
         self._forget = forget
-        self._ledger = ledger
+        self._transaction = transaction
         self._driver = driver
         self._loop = loop
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -50,7 +50,7 @@ class Writer:
         """The latest write failed."""
         self._thread.start()
 
-    def submit(self, work: Callable[[Ledger], T]) -> asyncio.Future[T]:
+    def submit(self, work: Callable[[Transaction], T]) -> asyncio.Future[T]:
         """Begin a piece of work; works are done in the order of these calls."""
         future: asyncio.Future[T] = self._loop.create_future()
         if self._closed:
@@ -100,17 +100,17 @@ class Writer:
         self._tell(self._deliver, jobs, commits)
 
     def _commit(self, jobs: list[Job], more: Callable[[], Job | None]) -> list[Commit]:
-        ledger = self._ledger
-        if ledger.begin():
+        transaction = self._transaction
+        if transaction.begin():
             self._tell(self._forget)
         try:
             for job in jobs:  # it grows: what comes while these are done is done with them
-                job.attempt(ledger)
+                job.attempt(transaction)
                 if len(jobs) < GROUP and job is jobs[-1] and (another := more()):
                     jobs.append(another)
-            return ledger.commit()
+            return transaction.commit()
         except BaseException:
-            ledger.rollback()
+            transaction.rollback()
             raise
 
     def _tell(self, call: Callable[..., None], *arguments: Any) -> None:

@@ -1,0 +1,1 @@
+"""What authors write: an agent, its handlers, and the turn that a handler works on."""

@@ -1,0 +1,319 @@
+"""The agent: what a user writes. Handlers, and the card that describes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeVar, overload
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman.agent.handler import Handler
+from dragoman.agent.turn import Turn as Turn
+from dragoman.model.caller import Caller, fault, long
+from dragoman.model.errors import ContentTypeNotSupported, Forbidden, InvalidParams
+from dragoman.model.events import RESUME
+from dragoman.model.types import (
+    AgentCapabilities,
+    AgentCard,
+    AgentExtension,
+    AgentInterface,
+    AgentProvider,
+    AgentSkill,
+    Message,
+)
+from dragoman.security.files import admits
+from dragoman.telemetry.logs import logger
+
+F = TypeVar("F")
+Lifespan = Callable[["Agent"], AbstractAsyncContextManager[Any]]
+Extended = Callable[[Caller, AgentCard], AgentCard | Awaitable[AgentCard]]
+
+RESERVED = ("v1", "tasks", "healthz", "readyz")
+MODES = ("text/plain", "application/json")
+VERSIONS = ("1.0", "0.3")
+"""The versions that a card lists by default, in order of preference."""
+
+
+class AgentError(ValueError):
+    """The agent is not put together in a way that can be served."""
+
+
+class Skill(Struct, frozen=True):
+    """A skill: how the card tells it, and what does it."""
+
+    card: AgentSkill
+    handler: Handler
+    scopes: frozenset[str] = frozenset()
+    """What a caller must be good for."""
+
+
+class Agent:
+    """A name, some handlers, and what the card says of them."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        description: str,
+        version: str = "1.0.0",
+        key: str = "",
+        provider: AgentProvider | None = None,
+        documentation_url: str | None = None,
+        icon_url: str | None = None,
+        input_modes: Iterable[str] = MODES,
+        output_modes: Iterable[str] = MODES,
+        extensions: Iterable[AgentExtension] = (),
+        streaming: bool = True,
+        extended: bool = False,
+        retries: int = 0,
+        tenant: str = "",
+        lifespan: Lifespan | None = None,
+    ) -> None:
+        for field, value in (("name", name), ("description", description), ("version", version)):
+            if not value:
+                raise AgentError(f"Agent: {field} must not be empty")
+        self.name = name
+        self.key = key or re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+        """What the agent is called in paths and in the store."""
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._~-]*", self.key) or self.key in RESERVED:
+            raise AgentError(f"Agent: key {self.key!r} cannot be part of a path; give another")
+        if why := long(self.key):
+            raise AgentError(f"Agent: its key {why}; give a shorter one")
+        self.description = description
+        self.version = version
+        self.provider = provider
+        self.documentation_url = documentation_url
+        self.icon_url = icon_url
+        self.input_modes = _several(input_modes, "input_modes")
+        self.output_modes = _several(output_modes, "output_modes")
+        if not self.input_modes or not self.output_modes:
+            raise AgentError("Agent: input_modes and output_modes must not be empty")
+        self.extensions = (*extensions, AgentExtension(uri=RESUME, description=RESUME_TEXT))
+        self.streaming = streaming
+        self.retries = retries
+        """How often a turn is run again when its worker died."""
+        if tenant and (why := fault(tenant)):
+            raise AgentError(f"Agent: tenant {why}")
+        self.tenant = tenant
+        """The tenant that the card names for each interface, and that callers copy from there."""
+        self.lifespan = lifespan
+        self.skills: dict[str, Skill] = {}
+        self.default: Handler | None = None
+        self.extended = extended
+        self.extend: Extended | None = None
+
+    # -- putting it together
+
+    @overload
+    def skill(self, target: F, /) -> F: ...
+    @overload
+    def skill(
+        self,
+        *,
+        id: str = "",
+        name: str = "",
+        description: str = "",
+        tags: Iterable[str] = (),
+        examples: Iterable[str] = (),
+        input_modes: Iterable[str] = (),
+        output_modes: Iterable[str] = (),
+        scopes: Iterable[str] = (),
+        reply: bool | None = None,
+    ) -> Callable[[F], F]: ...
+    def skill(
+        self,
+        target: Any = None,
+        *,
+        id: str = "",
+        name: str = "",
+        description: str = "",
+        tags: Iterable[str] = (),
+        examples: Iterable[str] = (),
+        input_modes: Iterable[str] = (),
+        output_modes: Iterable[str] = (),
+        scopes: Iterable[str] = (),
+        reply: bool | None = None,
+    ) -> Any:
+        """Register a handler as a skill. Its id, name and description come from the function
+        where they are not given. Who uses it needs all of the `scopes`."""
+
+        def register(target: F) -> F:
+            if isinstance(target, str):
+                raise AgentError(f"@agent.skill({target!r}): did you mean tags=[{target!r}]?")
+            handler = Handler(target, reply=reply)
+            key = id or handler.name
+            if key in self.skills:
+                raise AgentError(f"{self.name}: there are two skills {key!r}")
+            words = name or re.sub(r"[_\W]+", " ", handler.name).strip().capitalize()
+            card = AgentSkill(
+                id=key,
+                name=words,
+                description=description or handler.doc or words,
+                tags=_several(tags, "tags") or (key,),
+                examples=_several(examples, "examples"),
+                input_modes=_several(input_modes, "input_modes"),
+                output_modes=_several(output_modes, "output_modes"),
+            )
+            self.skills[key] = Skill(card, handler, frozenset(_several(scopes, "scopes")))
+            return target
+
+        return register if target is None else register(target)
+
+    @overload
+    def handler(self, target: F, /) -> F: ...
+    @overload
+    def handler(self, *, reply: bool | None = None) -> Callable[[F], F]: ...
+    def handler(self, target: Any = None, *, reply: bool | None = None) -> Any:
+        """Register the default handler: it gets the messages that name no skill."""
+
+        def register(target: F) -> F:
+            if self.default is not None:
+                raise AgentError(f"{self.name}: there are two default handlers")
+            self.default = Handler(target, reply=reply)
+            return target
+
+        return register if target is None else register(target)
+
+    def extended_card(self, target: Extended) -> Extended:
+        """Register what makes the card for those who are known, from caller and public card."""
+        self.extended = True
+        self.extend = target
+        return target
+
+    def check(self) -> None:
+        """AgentError if it cannot be served as it is."""
+        if not self.skills and self.default is None:
+            raise AgentError(f"{self.name}: no handler; decorate a function with @agent.skill")
+        if len(self.skills) > 1 and self.default is None:
+            names = ", ".join(self.skills)
+            raise AgentError(
+                f"{self.name}: with several skills ({names}) a message that names none has nowhere "
+                "to go; decorate a default with @agent.handler"
+            )
+
+    # -- using it
+
+    def route(self, message: Message, before: str) -> tuple[str, Handler]:
+        """The skill and handler of a message: the one it names, else that of the task before,
+        else the default, else the only one."""
+        named = (message.metadata or {}).get("skill")
+        if named is None or named == "":
+            named = before
+        if named != "":
+            skill = self.skills.get(named) if isinstance(named, str) else None
+            if skill is None:
+                known = ", ".join(self.skills) or "none"
+                raise InvalidParams.at(
+                    "message.metadata.skill", f"no skill {named!r}; the skills are: {known}"
+                )
+            return skill.card.id, skill.handler
+        if len(self.skills) == 1 and self.default is None:
+            ((key, skill),) = self.skills.items()
+            return key, skill.handler
+        if self.default is None:
+            self.check()
+            raise AgentError(f"{self.name}: no default handler")
+        return "", self.default
+
+    def handler_of(self, skill: str) -> Handler:
+        """The handler of a skill, or the default."""
+        found = self.skills[skill].handler if skill in self.skills else self.default
+        return found if found is not None and (not skill or skill in self.skills) else GONE
+
+    def permit(self, caller: Caller, skill: str) -> None:
+        """Forbidden if the skill needs a scope that the caller does not have."""
+        needed = self.skills[skill].scopes if skill else frozenset()
+        if missing := sorted(needed - caller.scopes):
+            raise Forbidden(
+                f"The skill {skill!r} needs the scope {missing[0]!r}",
+                metadata={"scope": missing[0]},
+            )
+
+    def admit(self, message: Message, skill: str) -> None:
+        """ContentTypeNotSupported if a part is of a type that is not taken: the modes of the skill
+        count, or the agent's own where it has none."""
+        modes = (self.skills[skill].card.input_modes if skill else ()) or self.input_modes
+        for index, part in enumerate(message.parts):
+            if not part.media_type:
+                continue
+            if not any(admits(mode, part.media_type) for mode in modes):
+                raise ContentTypeNotSupported(
+                    f"message.parts[{index}].mediaType: {part.media_type!r} is not among the "
+                    f"input modes {', '.join(modes)}",
+                    metadata={"field": f"message.parts[{index}].mediaType"},
+                )
+
+    def card(
+        self,
+        url: str,
+        *,
+        push: bool = False,
+        addresses: Mapping[str, str] | None = None,
+        versions: Sequence[str] = VERSIONS,
+    ) -> AgentCard:
+        """The public card of the agent served at this URL. `addresses` are those of the bindings
+        that it lists, in their order; by default JSON-RPC and HTTP+JSON at the URL."""
+        self.check()
+        if addresses is None:
+            # With its slash: a mounted application would redirect without, and no redirect
+            # survives a POST. Paths of HTTP+JSON are appended, so theirs has none.
+            addresses = {"JSONRPC": f"{url}/", "HTTP+JSON": url}
+        return AgentCard(
+            name=self.name,
+            description=self.description,
+            version=self.version,
+            provider=self.provider,
+            documentation_url=self.documentation_url,
+            icon_url=self.icon_url,
+            supported_interfaces=tuple(
+                AgentInterface(
+                    url=address,
+                    protocol_binding=binding,
+                    protocol_version=version,
+                    # before 1.0 nobody could copy it
+                    tenant=self.tenant if version == "1.0" else "",
+                )
+                for version in versions
+                for binding, address in addresses.items()
+            ),
+            capabilities=AgentCapabilities(
+                streaming=self.streaming,
+                push_notifications=push,
+                extended_agent_card=self.extended,
+                extensions=self.extensions,
+            ),
+            default_input_modes=self.input_modes,
+            default_output_modes=self.output_modes,
+            skills=tuple(
+                # some readers of cards want the modes of each skill, too
+                replace(
+                    skill.card,
+                    input_modes=skill.card.input_modes or self.input_modes,
+                    output_modes=skill.card.output_modes or self.output_modes,
+                )
+                for skill in self.skills.values()
+            ),
+        )
+
+
+def _gone(turn: Turn) -> object:
+    logger.error("skill %r of a stored task is no longer offered", turn.skill)
+    return turn.fail(f"The skill {turn.skill!r} is no longer offered")
+
+
+GONE = Handler(_gone)
+"""Stands in for a skill that a stored task was begun with and that is no more."""
+
+RESUME_TEXT = "Each streamed event tells its place in the log; a stream resumes after one."
+
+
+def _several(values: Iterable[str], field: str) -> tuple[str, ...]:
+    if isinstance(values, str):  # whose characters are strings, too
+        raise AgentError(f"{field}: expected a list, such as [{values!r}]")
+    return tuple(values)
+
+
+__all__ = ["Agent", "AgentError", "Skill", "Turn"]

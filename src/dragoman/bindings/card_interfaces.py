@@ -1,0 +1,73 @@
+"""The interfaces that a card lists, as the settings `bindings` and `versions` name them.
+
+They say what the card lists and in which order, not what is served: every binding answers in every
+version.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from dragoman.agent.agent import RESERVED, VERSIONS
+
+JSONRPC, REST, GRPC = BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC")
+TAKEN = (*RESERVED, "agent", "message")
+"""The first segments of paths that mean something already."""
+_PATH = re.compile(r"(?:/[A-Za-z0-9_~-][\w.~-]*)+/?", re.ASCII)
+
+
+class Listed(Struct, frozen=True):
+    """A binding on the card, and its path below the agent's URL; empty if it has none of its own.
+    That of JSON-RPC may end with a slash, as its address on the card then does."""
+
+    binding: str
+    path: str = ""
+
+
+def listed(entries: Sequence[str]) -> tuple[Listed, ...]:
+    """The bindings in their order. ValueError begins with where in the list the fault is."""
+    found: list[Listed] = []
+    for number, entry in enumerate(entries):
+        name, colon, path = entry.partition(":")
+        name = name.strip().upper()
+        if name not in BINDINGS:
+            known = ", ".join(BINDINGS)
+            raise ValueError(f"[{number}]: {entry!r} is not among {known}, such as JSONRPC:/rpc")
+        if any(name == each.binding for each in found):
+            raise ValueError(f"[{number}]: {name} is listed twice")
+        found.append(Listed(name, _path(name, path.strip(), f"[{number}]") if colon else ""))
+    if not found:
+        raise ValueError(f": must name at least one of {', '.join(BINDINGS)}")
+    return tuple(found)
+
+
+def _path(name: str, path: str, where: str) -> str:
+    if path in ("", "/"):
+        return ""
+    if name == GRPC:
+        raise ValueError(f"{where}: gRPC has no paths; grpc_url is its address on the card")
+    if not _PATH.fullmatch(path):
+        raise ValueError(f"{where}: {path!r} is no path, such as /rpc")
+    if path.split("/")[1] in TAKEN:
+        raise ValueError(f"{where}: {path!r} is in use by the protocol; choose another path")
+    return path.rstrip("/") if name == REST else path
+
+
+def check_bindings(entries: Sequence[str]) -> None:
+    """ValueError if these are no bindings; it begins with where."""
+    listed(entries)
+
+
+def check_versions(versions: Sequence[str]) -> None:
+    """ValueError if a card cannot list these; it begins with where."""
+    for number, version in enumerate(versions):
+        if version not in VERSIONS:
+            known = ", ".join(VERSIONS)
+            raise ValueError(f"[{number}]: {version!r} is not among {known}, which a card can list")
+        if version in versions[:number]:
+            raise ValueError(f"[{number}]: {version} is listed twice")
+    if not versions:
+        raise ValueError(f": must name at least one of {', '.join(VERSIONS)}")

@@ -1,0 +1,71 @@
+"""Protected resource metadata (RFC 9728): where a client gets a token for the agent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import urlsplit
+
+from dragoman.bindings.card import vary
+from dragoman.bindings.endpoint import METADATA, Endpoint
+from dragoman.bindings.http import fail
+from dragoman.bindings.http_request import JSON, HTTPRequest
+from dragoman.dialects.v1_0 import encode
+from dragoman.model.errors import MethodNotAllowed, MethodNotFound, Misdirected
+
+
+async def serve(found: Endpoint | None, incoming: HTTPRequest) -> None:
+    """Answer with the metadata of an agent, if it is there and takes tokens of an issuer."""
+    if found is None or found.gate is None or not found.gate.issued:
+        error = MethodNotFound(f"There is nothing at {incoming.path[:128]!r}")
+        return await fail(incoming, error)
+    if incoming.method not in ("GET", "HEAD"):
+        allowed = {"allow": "GET, HEAD"}
+        return await fail(incoming, MethodNotAllowed("The metadata take GET", headers=allowed))
+    if not found.known(incoming):
+        wrong = Misdirected(
+            "The metadata name only a host that is trusted; the server's `url` or `hosts` says"
+            " which"
+        )
+        found.note_refusal("host", incoming, wrong)
+        return await fail(incoming, wrong)
+    headers = [
+        (b"cache-control", b"public, max-age=%d" % found.settings.card_age),
+        *vary(found.settings),
+        (b"access-control-allow-origin", b"*"),
+    ]
+    return await incoming.respond(200, encode(document(found, incoming)), JSON, headers)
+
+
+def find(endpoints: Iterable[Endpoint], incoming: HTTPRequest, path: str) -> Endpoint | None:
+    """The agent whose path stands behind the well-known one: its own part of it, or all of it."""
+    rest = path.removeprefix(METADATA)
+    for endpoint in endpoints:
+        if rest in (endpoint.prefix, urlsplit(endpoint.url(incoming)).path.rstrip("/")):
+            return endpoint
+    return None
+
+
+def document(endpoint: Endpoint, incoming: HTTPRequest) -> dict[str, Any]:
+    """What is told of an agent that takes tokens of issuers."""
+    assert endpoint.gate is not None
+    issued, agent = endpoint.gate.issued, endpoint.service.agent
+    scopes = [
+        *(scope for scheme in issued for scope in scheme.scopes),
+        *(scope for scheme in issued for scope in getattr(scheme, "offered", ())),
+        *(scope for skill in agent.skills.values() for scope in sorted(skill.scopes)),
+    ]
+    found: dict[str, Any] = {
+        "resource": endpoint.url(incoming),
+        "resource_name": agent.name,
+        "authorization_servers": list(dict.fromkeys(scheme.issuer for scheme in issued)),
+        "bearer_methods_supported": ["header"],
+    }
+    if scopes:
+        found["scopes_supported"] = list(dict.fromkeys(scopes))
+    if all(getattr(scheme, "dpop", False) for scheme in issued):
+        from dragoman.security.dpop import ALGORITHMS
+
+        found["dpop_bound_access_tokens_required"] = True
+        found["dpop_signing_alg_values_supported"] = list(ALGORITHMS)
+    return found

@@ -1,0 +1,215 @@
+"""`dragoman card keygen`, `sign`, `verify` and `trust`: keys and signatures of cards."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import to_builtins
+
+from dragoman.cli import Parser, UsageError, connect_options
+from dragoman.cli.text_table import json_text, plain
+
+if TYPE_CHECKING:
+    from dragoman.client.trusted_keys import Book
+
+
+def add(card: Parser) -> None:
+    """Add them to `card`, which shows one when none of them comes first."""
+    keygen = Parser(
+        prog=f"{card.prog} keygen",
+        description="Make a key that signs cards, and print its public half as a JWK.",
+    )
+    keygen.add_argument("file", metavar="FILE", help="where the private key goes; PEM")
+    keygen.add_argument("--alg", default="ES256", help="ES256, ES384, EdDSA, RS256 or PS256")
+    keygen.set_defaults(run=_keygen)
+
+    sign = Parser(
+        prog=f"{card.prog} sign",
+        description="Print a signature of a card, or put it into the card's file.",
+        epilog="The whole document is signed. A card that is served is signed by the setting "
+        "`card_keys`.",
+    )
+    sign.add_argument("card", metavar="FILE", help="the card; - is standard input")
+    sign.add_argument("--key", required=True, metavar="FILE", help="the private key, PEM or JWK")
+    sign.add_argument("--kid", default="", help="what it is called; by default its thumbprint")
+    sign.add_argument("--alg", default="", help="for RSA keys: RS256, or PS256")
+    sign.add_argument("--jku", default="", metavar="URL", help="where its public half can be found")
+    sign.add_argument("--write", action="store_true", help="put the signature into the file")
+    sign.set_defaults(run=_sign)
+
+    verify = Parser(
+        prog=f"{card.prog} verify", description="Say who has signed a card; 1 if nobody trusted."
+    )
+    connect_options.add(verify)
+    verify.add_argument(
+        "--key",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a public key to trust, PEM or JWK, whatever the card calls it",
+    )
+    verify.add_argument("--jwks", default="", metavar="FILE", help="keys to trust, by their kid")
+    verify.add_argument(
+        "--jku",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="trust the keys at and below this address, if the card names it",
+    )
+    verify.add_argument("--json", action="store_true", help="as JSON, with what is covered")
+    verify.set_defaults(run=_verify)
+
+    trust = Parser(
+        prog=f"{card.prog} trust",
+        description="Pin an agent to the keys that sign its card now, for --pin; or look at pins.",
+    )
+    connect_options.add(trust, needed=False)
+    trust.add_argument("--list", action="store_true", help="all that are pinned")
+    trust.add_argument("--forget", default="", metavar="ORIGIN", help="take any of its keys again")
+    trust.set_defaults(run=_trust, tells_pins=False)  # they are shown
+    card.inner = {"keygen": keygen, "sign": sign, "verify": verify, "trust": trust}
+    card.epilog = (
+        "`card sign FILE` signs a card, `card verify URL` says who has signed it, `card trust URL` "
+        "pins its keys, `card keygen FILE` makes one."
+    )
+
+
+def _keygen(arguments: argparse.Namespace) -> int:
+    from dragoman.security.jwk import CardKey
+
+    path = Path(arguments.file)
+    try:
+        key = CardKey.generate(arguments.alg)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+            file.write(key.pem())
+    except FileExistsError:
+        raise UsageError(f"{path}: is there already, and is not overwritten") from None
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(f"--alg: {error}") from None
+    print(json_text(json.dumps(key.jwk(), indent=2)))
+    return 0
+
+
+def _trust(arguments: argparse.Namespace) -> int:
+    asked = [bool(arguments.url), arguments.list, bool(arguments.forget)]
+    if sum(asked) != 1:
+        raise UsageError("card trust: give a URL, --list, or --forget ORIGIN")
+
+    def work() -> int:
+        pins = connect_options.pins(tell=False)
+        if arguments.forget:
+            if pins.forget(arguments.forget):
+                return 0
+            return connect_options.say(f"{plain(arguments.forget)} is not pinned", 1)
+        if arguments.url:
+            arguments.pin = True
+            where = asyncio.run(_pinned(arguments))
+            _show({where: pins.known()[where]})
+        else:
+            _show(pins.known())
+        return 0
+
+    return connect_options.guarded(work, arguments)
+
+
+async def _pinned(arguments: argparse.Namespace) -> str:
+    """Have the client do it; the origin."""
+    from dragoman.client.discovery import address
+    from dragoman.client.transport import origin
+
+    async with AsyncExitStack() as stack:
+        with connect_options.waiting(connect_options.FETCHING):
+            await stack.enter_async_context(connect_options.client(arguments))
+        return origin(address(arguments.url))
+
+
+def _show(book: Book) -> None:
+    for where, pins in sorted(book.items()):
+        for name, pin in pins.items():
+            print(plain(where), plain(name), plain(pin.since))
+
+
+def _sign(arguments: argparse.Namespace) -> int:
+    from dragoman.security.canonical import parse
+    from dragoman.security.signing import sign
+
+    name = arguments.card
+    try:
+        body = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        if arguments.write and name == "-":
+            raise UsageError("--write: standard input is no file")
+        document = parse(body)
+        made = sign(
+            document,
+            Path(arguments.key),
+            kid=arguments.kid,
+            jku=arguments.jku,
+            alg=arguments.alg,
+        )
+    except OSError as error:
+        raise UsageError(f"{error.filename}: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(plain(error)) from None
+    signature = to_builtins(made)
+    if not arguments.write:
+        print(json_text(json.dumps(signature, indent=2)))
+        return 0
+    others = document.get("signatures") or []
+    if not isinstance(others, list):
+        raise UsageError("signatures: is not a list")
+    document["signatures"] = [*others, signature]
+    _replace(Path(name), json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    return 0
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write all of it, or nothing."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(text)
+        beside.chmod(path.stat().st_mode & 0o777)
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise UsageError(f"{path}: {error.strerror}") from None
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    def work() -> int:
+        return asyncio.run(_verified(arguments))
+
+    return connect_options.guarded(work, arguments)
+
+
+async def _verified(arguments: argparse.Namespace) -> int:
+    from dragoman.cli.card_check import fetch
+    from dragoman.security.jwk import CardKey, key_set
+    from dragoman.security.signing import Trust
+
+    if not (arguments.key or arguments.jwks or arguments.jku):
+        raise UsageError("whom to trust? give --key, --jwks or --jku")
+    named = key_set(Path(arguments.jwks)) if arguments.jwks else {}
+    every = [CardKey.load(Path(file)) for file in arguments.key]
+    keys: Any = every or named
+    if every and named:
+        raise UsageError("--key, --jwks: give one of them")
+    trust = Trust(keys, jku=arguments.jku)
+    found = await trust.verify((await fetch(arguments)).body)
+    if arguments.json:
+        print(json_text(json.dumps(to_builtins(found), indent=2, ensure_ascii=False)))
+        return 0
+    what = "all of it" if found.form == "whole" else "its fields of A2A 1.0"
+    print(
+        f"{plain(found.document.get('name'))}: signed by {plain(found.kid)} ({found.alg}), {what}"
+    )
+    return 0

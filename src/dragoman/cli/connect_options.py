@@ -1,0 +1,306 @@
+"""The options of all commands that call an agent."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import re
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dragoman.cli import UsageError
+from dragoman.cli.colors import RED, paint
+from dragoman.cli.text_table import Meter, plain
+from dragoman.model.errors import A2AError
+
+if TYPE_CHECKING:
+    from dragoman.client import Client, HTTPTransport, TrustedKeys
+    from dragoman.client.credentials import Auth
+
+MISTAKE, SILENT = 2, 3
+"""The exit statuses of a mistake in the command, and where nobody answers."""
+TOKENS, PINS = "tokens.json", "pins.json"
+FETCHING = "fetching the card"
+_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+
+
+def add(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
+    """Add the options, and the agent's address before them."""
+    parser.add_argument(
+        "url",
+        metavar="URL",
+        nargs=None if needed else "?",
+        help="the agent, its card, or a file with its card",
+    )
+    group = parser.add_argument_group("how to reach it")
+    group.add_argument(
+        *("-H", "--header"),
+        action="append",
+        default=[],
+        metavar="'NAME: VALUE'",
+        help="send this header with every request",
+    )
+    group.add_argument("--bearer", default="", metavar="TOKEN", help="a bearer token, or @file")
+    group.add_argument(
+        "--api-key", default="", metavar="KEY", help="an API key; the card says where it goes"
+    )
+    group.add_argument("--user", default="", metavar="NAME:PASSWORD", help="for HTTP Basic")
+    group.add_argument(
+        "--client-id", default="", metavar="ID", help="log in by OAuth, as the card says"
+    )
+    group.add_argument("--client-secret", default="", metavar="SECRET", help="for OAuth")
+    group.add_argument(
+        "--issuer", default="", metavar="URL", help="the OAuth server, if it is not the agent's own"
+    )
+    group.add_argument(
+        "--resource",
+        metavar="URL",
+        help="what the OAuth token is for; by default the agent's address; '' leaves it out",
+    )
+    group.add_argument("--cert", default="", metavar="FILE", help="a client certificate and key")
+    group.add_argument("--ca", default="", metavar="FILE", help="whose certificates to trust")
+    group.add_argument(
+        "--trust",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="credentials may go there, too, if the card says so",
+    )
+    group.add_argument(
+        "--allow",
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="a card from a public address may lead to this host or network, if it is not public",
+    )
+    group.add_argument(
+        "--pin",
+        action="store_true",
+        help="take only a card that is signed by the keys of the agent's first one",
+    )
+    group.add_argument(
+        "--insecure-http", action="store_true", help="send credentials over plain HTTP, too"
+    )
+    group.add_argument(
+        "--binding",
+        metavar="NAME",
+        help="JSONRPC, HTTP+JSON or GRPC; by default the agent's choice",
+    )
+    group.add_argument(
+        "--timeout", type=float, default=300.0, metavar="SECONDS", help="for one answer; 300"
+    )
+    group.add_argument(
+        "--trace", action="store_true", help="show the bytes on the wire, secrets masked"
+    )
+
+
+def client(arguments: argparse.Namespace) -> Client:
+    """The client that the options describe."""
+    from dragoman.client import Client  # other commands do without it
+    from dragoman.client.binding import BINDINGS, spoken
+    from dragoman.client.transport import origin
+    from dragoman.security.egress import Rule
+
+    if not arguments.url:
+        raise UsageError("URL: it is empty")
+    if arguments.timeout <= 0:
+        raise UsageError("--timeout: must be more than nothing")
+    for where in arguments.trust:
+        if not origin(where):
+            raise UsageError(f"--trust {where}: expected an origin, such as https://agent.example")
+    for entry in arguments.allow:
+        try:
+            Rule.parse(entry)
+        except ValueError as error:
+            raise UsageError(f"--allow: {error}") from None
+    # what is followed may last
+    follows = getattr(arguments, "follows", False) or getattr(arguments, "stream", False)
+    if arguments.binding and arguments.binding.upper() not in BINDINGS:
+        raise UsageError(f"--binding {arguments.binding}: choose one of {', '.join(BINDINGS)}")
+    transport = sockets(arguments)
+    _tell()
+    return Client.connect(
+        arguments.url,
+        transport=transport,
+        signed_by=pins(tell=getattr(arguments, "tells_pins", True)) if arguments.pin else None,
+        headers=headers(arguments),
+        auth=_auth(arguments),
+        trust=arguments.trust,
+        allow=arguments.allow,
+        insecure=arguments.insecure_http,
+        timeout=arguments.timeout,
+        deadline=None if follows else arguments.timeout,
+        bindings=[arguments.binding] if arguments.binding else spoken(transport),
+    )
+
+
+def sockets(arguments: argparse.Namespace) -> HTTPTransport:
+    """The way out that the options describe."""
+    from dragoman.cli.byte_trace import Tap
+    from dragoman.client import HTTPTransport, tls
+
+    try:
+        ssl = tls.context(ca=arguments.ca) if arguments.ca else None
+    except OSError as error:
+        raise UsageError(f"--ca {arguments.ca}: {error.strerror or error}") from None
+    return HTTPTransport(ssl=ssl, tap=Tap(_hidden(arguments)) if arguments.trace else None)
+
+
+def headers(arguments: argparse.Namespace) -> dict[str, str]:
+    """The headers that the options ask for."""
+    found = {}
+    for item in arguments.header:
+        name, colon, value = item.partition(":")
+        if not colon or not _NAME.fullmatch(name.strip()) or not value.isprintable():
+            raise UsageError(f"--header {item!r}: expected NAME: VALUE")
+        found[name.strip().lower()] = value.strip()
+    if arguments.bearer:
+        found["authorization"] = f"Bearer {_secret(arguments.bearer)}"
+    return found
+
+
+def _auth(arguments: argparse.Namespace) -> Auth:
+    from dragoman.client import BasicAuth, ClientCertificate, OAuth, StaticToken, TokenProvider
+
+    found: list[TokenProvider] = []
+    if arguments.api_key:
+        found.append(StaticToken(_secret(arguments.api_key)))
+    if arguments.user:
+        user, colon, password = _secret(arguments.user).partition(":")
+        if not colon:
+            raise UsageError("--user: expected NAME:PASSWORD")
+        found.append(BasicAuth(user, password))
+    if arguments.client_id:
+        found.append(
+            OAuth(
+                arguments.client_id,
+                _secret(arguments.client_secret),
+                issuer=arguments.issuer,
+                resource=arguments.resource,
+                file=state() / TOKENS,
+            )
+        )
+    if arguments.cert:
+        if not Path(arguments.cert).is_file():
+            raise UsageError(f"--cert {arguments.cert}: no such file")
+        found.append(ClientCertificate(arguments.cert, ca=arguments.ca))
+    return found
+
+
+def _hidden(arguments: argparse.Namespace) -> list[str]:
+    """The secrets of the options, which a trace must not show whatever they are sent as."""
+    given = (arguments.bearer, arguments.api_key, arguments.user, arguments.client_secret)
+    found = [_secret(text) for text in given]
+    password = _secret(arguments.user).partition(":")[2]
+    return [*found, password]
+
+
+def _secret(text: str) -> str:
+    """An option's value; @file keeps it out of the list of processes."""
+    if not text.startswith("@"):
+        return text
+    try:
+        return Path(text[1:]).read_text().strip()
+    except OSError as error:
+        raise UsageError(f"{text[1:]}: {error.strerror}") from None
+
+
+def state() -> Path:
+    """Where the command keeps what it remembers."""
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(home) / "dragoman"
+
+
+def pins(*, tell: bool = True) -> TrustedKeys:
+    """The keys that agents have been known by here. When one is new, that is told if asked for."""
+    from dragoman.client import TrustedKeys
+
+    _tell(pins=tell)
+    return TrustedKeys(state() / PINS)
+
+
+class _Told(logging.Handler):
+    """Tells what the client logs about cards, and about keys that it pins if that is wanted."""
+
+    pins = True
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.module == "discovery" or (self.pins and record.module == "pins"):
+            say(plain(record.getMessage()), 0)
+
+
+def _tell(*, pins: bool = True) -> None:
+    logger = logging.getLogger("dragoman")
+    told = next((each for each in logger.handlers if isinstance(each, _Told)), None)
+    if told is None:
+        logger.addHandler(told := _Told())
+    told.pins = pins
+
+
+def run(arguments: argparse.Namespace, work: Callable[[Client, Any], Awaitable[int]]) -> int:
+    """Do it with a client; the exit status."""
+
+    async def main() -> int:
+        async with AsyncExitStack() as stack:
+            with waiting(FETCHING):
+                agent = await stack.enter_async_context(client(arguments))
+            return await work(agent, arguments)
+
+    return guarded(lambda: asyncio.run(main()), arguments)
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Show on the terminal how long it has been taking, once it takes long."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    over = threading.Event()
+
+    def tick() -> None:
+        with Meter() as meter:
+            for seconds in count(1):
+                if over.wait(1):
+                    return
+                meter.show(f"{what}: {seconds} s")
+
+    ticking = threading.Thread(target=tick, daemon=True)
+    ticking.start()
+    try:
+        yield
+    finally:
+        over.set()
+        ticking.join()
+
+
+def guarded(work: Callable[[], int], arguments: argparse.Namespace) -> int:
+    """Do it, and tell what goes wrong in a line."""
+    from dragoman.cli.terminal_output import FAILED, complaint
+    from dragoman.client import CredentialsNotSent, Unreachable, Unverified
+
+    try:
+        return work()
+    except BrokenPipeError:  # whoever read it has read enough
+        raise
+    except (Unreachable, TimeoutError) as error:
+        words = complaint(error) or f"no answer within {arguments.timeout:g} s"
+        return say(words, SILENT)
+    except FileNotFoundError as error:
+        return say(f"{error.filename}: no such file", MISTAKE)
+    except ValueError as error:
+        return say(complaint(error), MISTAKE)
+    except (A2AError, ModuleNotFoundError, Unverified, CredentialsNotSent, OSError) as error:
+        return say(complaint(error), FAILED)
+
+
+def say(text: str, status: int) -> int:
+    """Tell what went wrong; the status."""
+    print(paint(f"dragoman: {text}", RED, sys.stderr), file=sys.stderr)
+    return status

@@ -1,0 +1,368 @@
+"""What `dragoman db` does: one function for each command."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from dragoman.cli import UsageError, db_format
+from dragoman.cli.text_table import Meter, count, json_text, size
+from dragoman.model.caller import fault, long, owner_key, qualified
+from dragoman.model.types import TaskState
+from dragoman.stores import export_format
+from dragoman.stores.admin import BATCH, HEAVY, Choice, Differs, Make, Pruned, StoreAdmin
+from dragoman.stores.export_format import ExportedTask
+
+PAUSE = 0.2
+"""How often to look whether there is more."""
+
+
+def fail(words: str) -> int:
+    """Say what is wrong; the status."""
+    print(f"dragoman: {words}", file=sys.stderr)
+    return 1
+
+
+# -- looking
+
+
+def list_(arguments: Namespace, make: Make) -> int:
+    """Print tasks."""
+    owner = arguments.owner
+    if arguments.realm is not None:
+        if owner is None:
+            raise UsageError("list: --realm needs --owner")
+        owner = qualified(arguments.realm, owner)
+    choice = Choice(
+        agent=arguments.agent,
+        tenant=arguments.tenant,
+        owner=owner_key(owner) if owner and long(owner) else owner,
+        context=arguments.context,
+        state=_state(arguments.state) if arguments.state else None,
+        since=arguments.since or "",
+        limit=arguments.limit,
+    )
+    with make() as admin:
+        rows = admin.tasks(choice)
+    if arguments.json:
+        print(json_text(json.dumps([db_format.head(row) for row in rows], indent=2)))
+    elif rows:
+        print(db_format.heads(rows))
+    else:
+        print("no tasks", file=sys.stderr)
+    return 0
+
+
+def show(arguments: Namespace, make: Make) -> int:
+    """Print one task."""
+    with make() as admin:
+        row, task = admin.load(arguments.task)
+        lines = admin.webhooks(row)
+        events = admin.read(row) if arguments.events else ()
+        if arguments.json:
+            found = {
+                "head": db_format.head(row),
+                "task": msgspec.to_builtins(task),
+                "webhooks": [db_format.webhook(line) for line in lines],
+            }
+            if arguments.events:
+                found["events"] = [db_format.event(entry) for entry in events]
+            print(json_text(json.dumps(found, indent=2)))
+            return 0
+        for line in db_format.text(row, task, lines):
+            print(line)
+        if arguments.events:
+            print()
+        for entry in events:
+            print(db_format.entry(entry))
+    return 0
+
+
+def follow(arguments: Namespace, make: Make) -> int:
+    """Print a log until it ends."""
+    # an interrupt is how one leaves
+    with suppress(KeyboardInterrupt), make() as admin:
+        for entry in admin.follow(arguments.task, arguments.after, PAUSE):
+            if arguments.json:
+                shown = json_text(json.dumps(db_format.event(entry)))
+            else:
+                shown = db_format.entry(entry)
+            print(shown, flush=True)
+    return 0
+
+
+def webhooks(arguments: Namespace, make: Make) -> int:
+    """Print lines that are behind."""
+    with make() as admin:
+        found = admin.lines(arguments.limit, parked=arguments.parked)
+    if arguments.json:
+        print(json_text(json.dumps([db_format.webhook(waiting) for waiting in found], indent=2)))
+    elif found:
+        print(db_format.webhooks(found))
+    else:
+        print(f"no webhook is {'parked' if arguments.parked else 'behind'}", file=sys.stderr)
+    return 0
+
+
+def check(arguments: Namespace, make: Make) -> int:
+    """Print what is wrong with the store."""
+    problems = 0
+    with make() as admin:
+        name, (room, log) = admin.name, admin.size()
+        more = f" and {size(log)} of write-ahead log" if log else ""
+        print(f"{name}: schema {admin.version}, {size(room)}{more}", flush=True)
+        with Meter() as meter:
+            for problem in admin.audit(meter.part):
+                problems += 1
+                print(problem, flush=True)
+        if not problems:
+            tasks, entries = admin.sums()
+            print(f"{count(tasks, 'task')}, {count(entries, 'event')}: sound")
+            return 0
+    return fail(f"{name}: {count(problems, 'problem')}")
+
+
+# -- changing
+
+
+def prune(arguments: Namespace, make: Make) -> int:
+    """Forget tasks that have ended."""
+    if arguments.realm and arguments.owner is None:
+        raise UsageError("prune: --realm needs --owner")
+    owner = None
+    if arguments.owner is not None:
+        owner = qualified(arguments.realm, arguments.owner)
+    done = Pruned()
+    with make(write=not arguments.dry_run) as admin, Meter() as meter:
+        for done in admin.prune(
+            time.time() - arguments.older,
+            {_state(name) for name in arguments.state},
+            owner=owner,
+            force=arguments.force,
+            dry=arguments.dry_run,
+        ):
+            meter.show(f"{count(done.tasks, 'task')}, {size(done.size)}")
+    verb = "would be forgotten" if arguments.dry_run else "forgotten"
+    print(f"{count(done.tasks, 'task')} {verb}, {size(done.size)}")
+    if done.pending:
+        print(f"{count(done.pending, 'task')} kept: webhooks have not had everything")
+    if done.recent:
+        print(f"{count(done.recent, 'task')} kept: the send may come again within 24 hours")
+    return 0
+
+
+def redrive(arguments: Namespace, make: Make) -> int:
+    """Let parked lines go on."""
+    some = bool(arguments.task or arguments.webhook)
+    if some == arguments.all:
+        raise UsageError("redrive: say which with --task and --webhook, or --all")
+    with make(write=True) as admin:
+        number = admin.redrive(arguments.task, arguments.webhook)
+    if not number and some:
+        return fail(f"no such webhook is parked in {admin.name}")
+    print(f"{count(number, 'webhook')} redriven")
+    return 0
+
+
+def rename_owner(arguments: Namespace, make: Make) -> int:
+    """Give tasks to another owner."""
+    realm = arguments.realm if arguments.to_realm is None else arguments.to_realm
+    for name, value in (("new", arguments.new), ("--to-realm", realm)):
+        if why := fault(value):
+            raise UsageError(f"rename-owner: {name}: {why}")
+    if not arguments.new:
+        raise UsageError("rename-owner: new: is empty; every anonymous caller would see the tasks")
+    old, new = qualified(arguments.realm, arguments.old), qualified(realm, arguments.new)
+    if old == new:
+        raise UsageError("rename-owner: old and new are the same owner")
+    with make(write=not arguments.dry_run) as admin:
+        done = admin.rename_owner(
+            old, new, agent=arguments.agent, tenant=arguments.tenant, dry=arguments.dry_run
+        )
+    if not done.tasks:
+        return fail(f"that owner has no tasks in {admin.name}")
+    verb = "would be renamed" if arguments.dry_run else "renamed"
+    print(f"{count(done.tasks, 'task')} {verb}, {count(done.receipts, 'receipt')}")
+    if done.dropped:
+        print(f"{count(done.dropped, 'receipt')} dropped: the new owner has sent the same before")
+    if done.named:
+        print(
+            f"{count(done.named, 'task')} with an id of a client of 0.1, which no longer finds it"
+        )
+    return 0
+
+
+def backup(arguments: Namespace, make: Make) -> int:
+    """Copy the file."""
+    target = arguments.file
+    with make() as admin, Meter() as meter:
+        try:
+            copied = admin.backup(
+                target,
+                force=arguments.force,
+                progress=lambda done, of: meter.part("pages", done, of),
+            )
+        except FileExistsError:
+            return fail(_exists(target, admin.path))
+    print(f"{admin.name} copied to {target}, {size(copied)}")
+    return 0
+
+
+def export(arguments: Namespace, make: Make) -> int:
+    """Write tasks as JSON lines."""
+    target = Path(arguments.file)
+    taken = arguments.file != "-" and target.exists()
+    source = make().path
+    if taken and (not arguments.force or _same(target, source)):
+        return fail(_exists(target, source))
+    number = 0
+    broken: list[str] = []
+    with (
+        make() as admin,
+        _writing(arguments.file) as file,
+        Meter() as meter,
+    ):
+        for task in admin.export(broken.append, agent=arguments.agent, since=arguments.since or ""):
+            file.write(export_format.encode(task) + b"\n")
+            number += 1
+            if arguments.file != "-":  # there, the tasks themselves are what is seen
+                meter.show(count(number, "task"))
+    for words in broken:
+        fail(words)
+    print(f"{count(number, 'task')} exported", file=sys.stderr)
+    return 1 if broken else 0
+
+
+def import_(arguments: Namespace, make: Make) -> int:
+    """Read them back. What cannot be taken is named, and the rest goes on."""
+    sums = {"new": 0, "same": 0, "replaced": 0, "refused": 0}
+    with (
+        _reading(arguments.file) as source,
+        make(write=True, create=True) as admin,
+        Meter() as meter,
+    ):
+        for batch in _batches(source, sums):
+            _take(admin, batch, sums, replace=arguments.replace)
+            meter.show(count(sum(sums.values()), "task"))
+    print(
+        f"{count(sums['new'], 'task')} imported, {sums['replaced']} replaced, "
+        f"{sums['same']} already there"
+    )
+    if sums["refused"]:
+        return fail(f"{count(sums['refused'], 'task')} not imported")
+    return 0
+
+
+def _batches(source: BinaryIO, sums: dict[str, int]) -> Iterator[list[ExportedTask]]:
+    """The tasks of a file, as many as share a transaction. None is open while they are read."""
+    batch: list[ExportedTask] = []
+    heavy = 0
+    for number, line in enumerate(source, start=1):
+        if not line.strip():
+            continue
+        try:
+            batch.append(export_format.decode(line))
+        except export_format.Broken as error:
+            sums["refused"] += 1
+            fail(f"line {number}: {error}")
+        heavy += len(line)
+        if len(batch) >= BATCH or heavy >= HEAVY:
+            yield batch
+            batch, heavy = [], 0
+    yield batch
+
+
+def _take(
+    admin: StoreAdmin, batch: list[ExportedTask], sums: dict[str, int], *, replace: bool
+) -> None:
+    for fate in admin.put(batch, replace=replace):
+        if isinstance(fate, Differs):
+            sums["refused"] += 1
+            fail(str(fate))
+        else:
+            sums[fate] += 1
+
+
+def migrate(arguments: Namespace, make: Make) -> int:
+    """Bring the tables up to date."""
+    admin = make()
+    before, after = admin.migrate(row_security=arguments.row_security)
+    if before == after:
+        print(f"{admin.name} is up to date: schema {after}")
+    else:
+        print(f"{admin.name}: schema {before} brought to {after}")
+    if arguments.row_security is not None:
+        print(f"row security is {'on' if arguments.row_security else 'off'}")
+    return 0
+
+
+# -- inside
+
+
+@contextmanager
+def _reading(name: str) -> Iterator[BinaryIO]:
+    if name == "-":
+        yield sys.stdin.buffer
+        return
+    with Path(name).open("rb") as file:
+        yield file
+
+
+@contextmanager
+def _writing(name: str) -> Iterator[BinaryIO]:
+    """Standard output, or a file that is there when all of it is."""
+    if name == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    part = Path(f"{name}.part")
+    part.unlink(missing_ok=True)
+    try:
+        # what tasks say, and perhaps secrets, are for nobody else's eyes
+        with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(name)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _same(target: Path, source: Path | None) -> bool:
+    return source is not None and source.exists() and target.samefile(source)
+
+
+def _exists(target: Path, source: Path | None) -> str:
+    if _same(target, source):
+        return f"{target} is the store itself"
+    return f"{target} is there already; --force overwrites it"
+
+
+def _state(word: str) -> TaskState:
+    return TaskState[word.upper().replace("-", "_")]
+
+
+COMMANDS: dict[str, Callable[[Namespace, Make], int]] = {
+    "list": list_,
+    "show": show,
+    "follow": follow,
+    "prune": prune,
+    "webhooks": webhooks,
+    "redrive": redrive,
+    "rename-owner": rename_owner,
+    "backup": backup,
+    "check": check,
+    "export": export,
+    "import": import_,
+    "migrate": migrate,
+}

@@ -1,0 +1,244 @@
+"""Tasks, entries and webhooks as `dragoman db` prints them: JSON and text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from dragoman.cli.text_table import count, host, plain, size, table, when, word
+from dragoman.model.caller import unqualified
+from dragoman.model.events import CancelRequested, Entry, Received, Reply
+from dragoman.model.types import (
+    Artifact,
+    Message,
+    Part,
+    Role,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskStatusUpdateEvent,
+)
+from dragoman.stores.admin import Waiting
+from dragoman.stores.task_head import StoredHead
+
+WIDE = 120
+"""The most of a text that is shown in one line of a log."""
+
+
+def unread(row: StoredHead) -> int:
+    """How many messages wait for their turn."""
+    return max(len(row.inbox) - bool(row.holder), 0)
+
+
+# -- values
+
+
+def head(row: StoredHead) -> dict[str, Any]:
+    """The head of a log."""
+    return {
+        "id": row.id,
+        "state": "replied" if row.replied else word(row.state),
+        "changed": row.changed,
+        "agent": row.scope.agent,
+        "tenant": row.scope.tenant,
+        "realm": unqualified(row.scope.owner)[0],
+        "owner": unqualified(row.scope.owner)[1],
+        "context": row.context,
+        "skill": row.skill,
+        "last": row.last,
+        "size": row.size,
+        "epoch": row.epoch,
+        "holder": row.holder,
+        "attempt": row.attempt,
+        "unread": unread(row),
+        "canceling": row.cancel_at > 0,
+        "born": row.born,
+        "ended": None if row.ended_at is None else when(row.ended_at),
+    }
+
+
+def webhook(waiting: Waiting) -> dict[str, Any]:
+    """A webhook and its line; no secrets."""
+    line = waiting.line
+    return {
+        "task": line.task,
+        "webhook": line.webhook.config.id,
+        "url": host(line.webhook.config.url),
+        "cursor": line.cursor,
+        "last": waiting.last,
+        "attempts": line.attempts,
+        "next": None if line.parked or line.cursor >= waiting.last else when(line.due),
+        "parked": line.parked,
+        "reason": line.reason,
+    }
+
+
+def event(entry: Entry) -> dict[str, Any]:
+    """An entry of a log."""
+    return {
+        "number": entry.number,
+        "turn": entry.turn,
+        "kind": _KINDS[type(entry.event)],
+        "event": msgspec.to_builtins(entry.event),
+    }
+
+
+_KINDS: dict[type, str] = {
+    Received: "received",
+    TaskStatusUpdateEvent: "status",
+    TaskArtifactUpdateEvent: "artifact",
+    Reply: "reply",
+    CancelRequested: "cancel",
+}
+
+
+# -- text
+
+
+def heads(rows: Sequence[StoredHead]) -> str:
+    """A table of tasks."""
+    names = ["task", "state", "changed", "agent", "tenant", "realm", "owner"]
+    names += ["context", "entries", "size"]
+    cells = [
+        [
+            *(row.id, word(row.state), row.changed, row.scope.agent, row.scope.tenant),
+            *(*unqualified(row.scope.owner), row.context, row.last, size(row.size)),
+        ]
+        for row in rows
+    ]
+    return table(*_used(names, cells, {"tenant", "realm", "owner"}))
+
+
+def webhooks(found: Sequence[Waiting]) -> str:
+    """A table of lines."""
+    names = ["task", "webhook", "url", "delivered", "attempts", "next", "reason"]
+    cells = []
+    for waiting in found:
+        line = waiting.line
+        cells.append(
+            [
+                *(line.task, line.webhook.config.id, host(line.webhook.config.url)),
+                *(f"{line.cursor} of {waiting.last}", line.attempts, _next(waiting), line.reason),
+            ]
+        )
+    return table(names, cells)
+
+
+def text(row: StoredHead, task: Task, lines: Sequence[Waiting]) -> Iterator[str]:
+    """A task, line by line."""
+    state = "replied (there is no task)" if row.replied else word(row.state)
+    facts: list[tuple[str, object]] = [
+        ("task", row.id),
+        ("state", f"{state} since {row.changed}"),
+        ("agent", row.scope.agent),
+        ("skill", row.skill),
+        ("tenant", row.scope.tenant),
+        ("realm", unqualified(row.scope.owner)[0]),
+        ("owner", unqualified(row.scope.owner)[1] or "anonymous"),
+        ("context", row.context),
+        ("log", f"{row.last} entries, {size(row.size)}"),
+        ("epoch", row.epoch),
+        ("holder", f"{row.holder}, attempt {row.attempt}" if row.holder else "nobody"),
+        ("unread", count(unread(row), "message")),
+        ("cancel", "requested" if row.cancel_at and not row.ended else ""),
+        ("ended", when(row.ended_at) if row.ended_at else ""),
+    ]
+    if not row.born:
+        facts.insert(2, ("born", "not yet: the agent may answer without a task"))
+    for name, value in facts:
+        if value != "":
+            yield f"{name:9}{plain(value)}"
+    yield ""
+    for message in task.history:
+        yield from _said(message)
+    if task.status.message is not None:
+        yield from _said(task.status.message)
+    for artifact in task.artifacts:
+        yield from _made(artifact)
+    if lines:
+        yield ""
+        yield webhooks(lines)
+
+
+def entry(found: Entry) -> str:
+    """An entry, in one line."""
+    at, kind, what = _summary(found)
+    return f"{found.number:>6}  {at:24}  {kind:14}  {plain(_cut(what))}".rstrip()
+
+
+def _summary(entry: Entry) -> tuple[str, str, str]:
+    """When, of what kind, and what it says."""
+    event = entry.event
+    if isinstance(event, Received):
+        return event.at, "received", _parts(event.message.parts)
+    if isinstance(event, CancelRequested):
+        return event.at, "cancel", "requested"
+    if isinstance(event, Reply):
+        return "", "reply", _parts(event.message.parts)
+    if isinstance(event, TaskArtifactUpdateEvent):
+        name = event.artifact.name or event.artifact.artifact_id
+        more = "+ " if event.append else ""
+        return "", "artifact", f"{name}: {more}{_parts(event.artifact.parts)}"
+    assert isinstance(event, TaskStatusUpdateEvent)
+    status = event.status
+    said = _parts(status.message.parts) if status.message else ""
+    return status.timestamp or "", word(status.state), said
+
+
+def _said(message: Message) -> Iterator[str]:
+    who = "user" if message.role is Role.USER else "agent"
+    yield from _block(who, message.parts)
+
+
+def _made(artifact: Artifact) -> Iterator[str]:
+    yield ""
+    yield f"artifact {plain(artifact.name or artifact.artifact_id)}"
+    yield from _block("", artifact.parts)
+
+
+def _block(who: str, parts: Sequence[Part]) -> Iterator[str]:
+    for part in parts:
+        for line in _part(part).splitlines() or [""]:
+            yield f"{who:9}{plain(line)}".rstrip()
+            who = ""
+
+
+def _parts(parts: Sequence[Part]) -> str:
+    return " ".join(map(_part, parts))
+
+
+def _part(part: Part) -> str:
+    if part.text is not None:
+        return part.text
+    if part.data is not UNSET:
+        return msgspec.json.encode(part.data).decode()
+    name = f"{part.filename} " if part.filename else ""
+    kind = f" {part.media_type}" if part.media_type else ""
+    if part.url is not None:
+        return f"<{name}{part.url}{kind}>"
+    return f"<{name}{size(len(part.raw or b''))}{kind}>"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= WIDE else f"{text[: WIDE - 1]}…"
+
+
+def _next(waiting: Waiting) -> str:
+    line = waiting.line
+    if line.parked:
+        return "parked"
+    return when(line.due) if line.cursor < waiting.last else "nothing waits"
+
+
+def _used(
+    names: list[str], rows: list[list[Any]], optional: set[str]
+) -> tuple[list[str], list[list[Any]]]:
+    """Without the columns that are empty in every row."""
+    keep = [
+        place
+        for place, name in enumerate(names)
+        if name not in optional or any(row[place] for row in rows)
+    ]
+    return [names[place] for place in keep], [[row[place] for place in keep] for row in rows]

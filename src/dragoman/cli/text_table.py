@@ -1,0 +1,154 @@
+"""Text for people: columns, sizes, durations and progress.
+
+What tasks say comes from strangers: nothing of it may steer a terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from argparse import ArgumentTypeError
+from collections.abc import Iterable, Sequence
+from shutil import get_terminal_size
+from urllib.parse import urlsplit
+
+from dragoman.model import clock
+from dragoman.model.types import TaskState
+
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhdw])", re.ASCII)
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_UNUSUAL = re.compile(r"[^ -~\n]")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+
+
+def plain(text: object) -> str:
+    """One line that changes nothing but its own place on the screen."""
+    return "".join(
+        mark if mark.isprintable() else mark.encode("unicode_escape").decode() for mark in str(text)
+    )
+
+
+def json_text(text: str | bytes) -> str:
+    """A JSON text that does not steer a terminal: what cannot be printed is escaped as JSON does
+    it, so that it means the same."""
+    found = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+    return _UNUSUAL.sub(_escaped, found)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    mark = match[0]
+    if mark in "\t\r":  # only between values, where a space will do
+        return " "
+    if mark.isprintable():
+        return mark
+    return json.dumps(mark)[1:-1] if mark != "\x7f" else "\\u007f"
+
+
+def table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Aligned columns below their names."""
+    cells = [[plain(cell) for cell in row] for row in (names, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    if sys.stdout.isatty() and sum(widths) + 2 * len(widths) - 2 > get_terminal_size().columns:
+        return _records(cells)
+    lines = (
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        for row in cells
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _records(cells: Sequence[Sequence[str]]) -> str:
+    """Each row as lines of their own, for terminals that are too narrow for columns."""
+    names, *rows = cells
+    width = max(map(len, names))
+    return "\n\n".join(
+        "\n".join(f"{n.ljust(width)}  {cell}" for n, cell in zip(names, row, strict=True))
+        for row in rows
+    )
+
+
+def size(number: float) -> str:
+    """Bytes, rounded."""
+    if number < 1024:
+        return f"{number} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        number /= 1024
+        if number < 1024 or unit == "GiB":
+            break
+    return f"{number:.1f} {unit}"
+
+
+def word(state: TaskState) -> str:
+    """A state as it is typed."""
+    return state.name.lower().replace("_", "-")
+
+
+def count(number: int, noun: str) -> str:
+    """So many of them."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def when(seconds: float) -> str:
+    """A Unix time."""
+    return clock.stamp(seconds)
+
+
+def host(url: str) -> str:
+    """A URL without what may be secret in it."""
+    try:
+        parts = urlsplit(url)
+        name, port = parts.hostname or "", parts.port
+    except ValueError:
+        return "?"
+    name = f"[{name}]" if ":" in name else name
+    return f"{parts.scheme}://{name}{f':{port}' if port else ''}/…"
+
+
+def span(text: str) -> float:
+    """An argument such as 90m or 30d, in seconds."""
+    match = _SPAN.fullmatch(text.strip())
+    if match is None:
+        raise ArgumentTypeError(f"{text!r} is no span of time; write 45s, 90m, 12h, 30d or 2w")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def moment(text: str) -> str:
+    """An argument such as 1h (ago) or 2026-01-31T12:00:00Z, as the wire writes it."""
+    try:
+        if _SPAN.fullmatch(text.strip()):
+            return clock.stamp(max(time.time() - span(text), 0))
+        return clock.ceiling(f"{text}T00:00:00Z" if _DATE.fullmatch(text) else text)
+    except ValueError:
+        raise ArgumentTypeError(
+            f"{text!r} is no time; write 1h or 30d (ago), 2026-01-31, or 2026-01-31T12:00:00Z"
+        ) from None
+
+
+class Meter:
+    """A line on the terminal that says how far it has come; nothing where nobody looks."""
+
+    def __init__(self) -> None:
+        self._on = sys.stderr.isatty()
+        self._next = 0.0
+        self._width = 0
+
+    def __enter__(self) -> Meter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._width:
+            print(f"\r{' ' * self._width}\r", end="", file=sys.stderr, flush=True)
+
+    def show(self, text: str) -> None:
+        """Show it, unless something was shown a moment ago."""
+        if not self._on or time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + 0.1
+        print(f"\r{text.ljust(self._width)}", end="", file=sys.stderr, flush=True)
+        self._width = max(self._width, len(text))
+
+    def part(self, what: str, done: int, of: int) -> None:
+        """Show a share of a whole."""
+        self.show(f"{what}: {done} of {of} ({done * 100 // of} %)" if of else f"{what} …")

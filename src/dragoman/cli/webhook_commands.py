@@ -1,0 +1,231 @@
+"""`dragoman push` and `dragoman listen`: register webhooks, and receive them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from dragoman.cli import UsageError, connect_options
+from dragoman.cli.colors import DIM, GREEN, RED, paint
+from dragoman.cli.terminal_output import Screen, complaint
+from dragoman.cli.text_table import json_text, plain, table
+from dragoman.dialects import v1_0
+from dragoman.model.errors import A2AError
+from dragoman.model.types import AuthenticationInfo, TaskPushNotificationConfig
+
+if TYPE_CHECKING:
+    from dragoman.client import Client
+    from dragoman.webhooks.receiver import Receiver
+
+CONNECTIONS = 256
+"""The most connections of `listen`; more are answered with 503."""
+
+
+def add(commands: Any) -> None:
+    """Add the commands."""
+    push = commands.add_parser("push", help="the webhooks of a task at an agent")
+    inner = push.add_subparsers(required=True, metavar="command")
+    for name, what, run in (
+        ("add", "have what happens to a task posted somewhere", _add),
+        ("list", "list the webhooks of a task", _list),
+        ("get", "show a webhook", _get),
+        ("delete", "have no more posted there", _delete),
+    ):
+        one = inner.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.")
+        connect_options.add(one)
+        one.add_argument("task")
+        if name == "add":
+            one.add_argument("hook", metavar="WEBHOOK", help="the URL to post to")
+            one.add_argument("--id", default="", help="what to call it")
+            one.add_argument("--token", default="", help="for X-A2A-Notification-Token")
+            one.add_argument(
+                "--authorization",
+                default="",
+                metavar="'SCHEME CREDENTIALS'",
+                help="what the agent shall send as Authorization",
+            )
+        elif name != "list":
+            one.add_argument("id", help="the webhook's id")
+        one.add_argument("--json", action="store_true", help="as JSON")
+        one.set_defaults(run=lambda arguments, run=run: connect_options.run(arguments, run))
+
+    listen = commands.add_parser(
+        "listen",
+        help="receive webhooks here, verify and show them",
+        description="Receive webhooks on this machine, verify them and show what arrives.",
+    )
+    listen.add_argument("--host", default="127.0.0.1", help="the address to listen on")
+    listen.add_argument("--port", type=int, default=8099, help="the port; 0 picks a free one; 8099")
+    listen.add_argument(
+        "--token", default="", help="what X-A2A-Notification-Token must be; made up by default"
+    )
+    listen.add_argument(
+        "--key",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="whsec_… or whpk_…: verify signatures, too",
+    )
+    listen.add_argument("--any", action="store_true", help="believe anybody")
+    listen.add_argument("--count", type=int, default=0, metavar="N", help="end after so many")
+    listen.add_argument("--json", action="store_true", help="the objects as they came, one a line")
+    listen.set_defaults(run=_listen)
+
+
+# ---- push ----------------------------------------------------------------------------------
+
+
+async def _add(agent: Client, arguments: argparse.Namespace) -> int:
+    scheme, _, credentials = arguments.authorization.partition(" ")
+    made = await agent.task(arguments.task).add_webhook(
+        arguments.hook,
+        id=arguments.id,
+        token=arguments.token,
+        authentication=AuthenticationInfo(scheme=scheme, credentials=credentials)
+        if scheme
+        else None,
+    )
+    return _show(made, arguments.json)
+
+
+async def _list(agent: Client, arguments: argparse.Namespace) -> int:
+    found = [config async for config in agent.task(arguments.task).webhooks()]
+    if arguments.json:
+        for config in found:
+            print(json_text(v1_0.encode(config)))
+    else:
+        rows = [(config.id, config.url, _how(config)) for config in found]
+        print(table(("id", "url", "proves itself by"), rows) if rows else "no webhooks")
+    return 0
+
+
+async def _get(agent: Client, arguments: argparse.Namespace) -> int:
+    return _show(await agent.task(arguments.task).webhook(arguments.id), arguments.json)
+
+
+async def _delete(agent: Client, arguments: argparse.Namespace) -> int:
+    await agent.task(arguments.task).delete_webhook(arguments.id)
+    if arguments.json:
+        print("{}")
+    return 0
+
+
+def _show(config: TaskPushNotificationConfig, as_json: bool) -> int:
+    if as_json:
+        print(json_text(v1_0.encode(config)))
+    else:
+        print(f"{plain(config.id)}  {plain(config.url)}  {_how(config)}".rstrip())
+    return 0
+
+
+def _how(config: TaskPushNotificationConfig) -> str:
+    """How its receiver knows the agent, without the secrets."""
+    known = config.authentication
+    ways = [*(["token"] if config.token else []), *([plain(known.scheme)] if known else [])]
+    return ", ".join(ways)
+
+
+# ---- listen --------------------------------------------------------------------------------
+
+
+def _listen(arguments: argparse.Namespace) -> int:
+    try:
+        import uvicorn
+    except ImportError:
+        raise ModuleNotFoundError(
+            "listening needs a server that is not installed; "
+            "`pip install 'dragoman[serve]'` brings it",
+            name="uvicorn",
+        ) from None
+    from dragoman.cli.serve import bind
+    from dragoman.webhooks.receiver import Receiver
+
+    token = arguments.token or ("" if arguments.any or arguments.key else secrets.token_urlsafe(18))
+    try:
+        receiver = Receiver(token=token or None, keys=arguments.key, insecure=arguments.any)
+    except ValueError as error:
+        raise UsageError(f"--key: {error}") from None
+    listener = bind(arguments.host, arguments.port)
+    host, port = listener.getsockname()[:2]
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+    server: uvicorn.Server
+    hook = ListenApp(receiver, arguments, lambda: setattr(server, "should_exit", True))
+
+    class Listening(uvicorn.Server):  # type: ignore[misc,unused-ignore]
+        async def startup(self, sockets: Any = None) -> None:
+            """Say where it listens once it does: a Ctrl-C that came before could get lost."""
+            await super().startup(sockets)
+            _note(f"listening at {url}; Ctrl-C ends it")
+            if not arguments.token and token:
+                _note(
+                    f"have a task pushed here: dragoman push add AGENT TASK {url} --token {token}"
+                )
+
+    config = uvicorn.Config(
+        hook,
+        log_config=None,
+        lifespan="off",
+        access_log=False,
+        limit_concurrency=CONNECTIONS,
+    )
+    server = Listening(config)
+    with suppress(KeyboardInterrupt):  # uvicorn passes it on
+        server.run(sockets=[listener])
+    return 0
+
+
+class ListenApp:
+    """The application: shows each notification, or why it was refused."""
+
+    def __init__(self, receiver: Receiver, arguments: argparse.Namespace, end: Any) -> None:
+        self._receiver = receiver
+        self._json = arguments.json
+        self._left = arguments.count
+        self._end = end
+        self._screen = Screen()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Take one."""
+        from dragoman.webhooks.receiver import Gone
+
+        try:
+            notification, body = await self._receiver.read(scope, receive)
+            self._receiver.done(notification)
+        except Gone:
+            return
+        except A2AError as error:
+            _note(paint(f"refused ({error.http}): {complaint(error)}", RED, sys.stderr))
+            headers = [(name.encode(), value.encode()) for name, value in error.headers.items()]
+            await _answer(send, error.http, json.dumps(error.to_http()).encode(), headers)
+            return
+        await _answer(send, 200, b"{}")
+        if self._json:
+            print(json_text(body.strip()).replace("\n", " "), flush=True)
+        else:
+            again = "" if notification.fresh else ", which had come before"
+            told = f"task {plain(notification.task_id)}{again}" if notification.task_id else again
+            _note(f"{paint('verified', GREEN, sys.stderr)} {told}")
+            self._screen.event(notification.event)
+            self._screen.rest()
+        self._left -= 1
+        if self._left == 0:
+            self._end()
+
+
+async def _answer(
+    send: Any, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]] = ()
+) -> None:
+    kinds = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send(
+        {"type": "http.response.start", "status": status, "headers": [*kinds, *headers]},
+    )
+    await send({"type": "http.response.body", "body": body})
+
+
+def _note(text: str) -> None:
+    print(paint(text, DIM, sys.stderr), file=sys.stderr, flush=True)

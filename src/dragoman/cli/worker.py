@@ -1,0 +1,61 @@
+"""`dragoman worker`: run turns without serving requests."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Sequence
+
+from dragoman.cli import Options, UsageError
+from dragoman.cli.serve import build, hang_up, leave
+from dragoman.model.errors import A2AError
+from dragoman.server.app import App
+from dragoman.stores.memory import MemoryStore
+from dragoman.stores.sqlite import SqliteStore
+from dragoman.telemetry.logs import logger, redacted
+
+
+def run(names: Sequence[str], options: Options) -> int:
+    """Work until interrupted."""
+    hang_up()
+    app = build(names, options)
+    if isinstance(app.store, MemoryStore | SqliteStore):
+        raise UsageError(
+            "store: a worker shares its tasks with others, which needs PostgreSQL: "
+            "--store postgresql://…"
+        )
+    app.serves = False
+    return asyncio.run(_work(app))
+
+
+async def _work(app: App) -> int:
+    """Run turns until a signal comes; a second one ends it at once."""
+    loop = asyncio.get_running_loop()
+    ending = asyncio.Event()
+    signs: list[int] = []
+
+    def heard(sign: int) -> None:
+        if signs:
+            leave("at once")
+        signs.append(sign)
+        ending.set()
+
+    for sign in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(sign, heard, sign)
+    hang_up(lambda: logger.info("SIGHUP: a worker has no certificate to reload"))
+    try:
+        await app.start()
+    except A2AError as error:
+        logger.error("%s", redacted(str(error)))
+        return 1
+    settings = app.settings
+    for agent in app.agents.values():
+        logger.info("working for %s, up to %d turns at once", agent.name, settings.max_running)
+    logger.info("Ctrl-C stops")
+    await ending.wait()
+    logger.info("draining: running turns have %g s; Ctrl-C again to stop now", settings.drain)
+    await app.stop()
+    if app.stuck:
+        leave(f"without handler {', '.join(app.stuck)}, which ignores its cancellation")
+    logger.info("stopped")
+    return 0

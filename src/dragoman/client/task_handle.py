@@ -1,0 +1,189 @@
+"""A handle on one task of an agent: get, follow, reply, cancel."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Unpack
+
+from dragoman.client.result import Result
+from dragoman.client.stream import Stream
+from dragoman.client.transport import Unreachable
+from dragoman.model import clock
+from dragoman.model.approvals import ApprovalRequest, answer
+from dragoman.model.errors import A2AError, MethodNotFound, UnsupportedOperation
+from dragoman.model.types import (
+    AuthenticationInfo,
+    CancelTaskRequest,
+    DeleteTaskPushNotificationConfigRequest,
+    GetTaskPushNotificationConfigRequest,
+    GetTaskRequest,
+    ListTaskPushNotificationConfigsRequest,
+    SubscribeToTaskRequest,
+    Task,
+    TaskPushNotificationConfig,
+    TaskState,
+)
+
+if TYPE_CHECKING:
+    from dragoman.client.client import Client, SendOptions
+    from dragoman.client.inbox import Inbox
+
+LONGEST_POLL = 10.0
+LOOK = 30.0
+"""How often to look at a task although it would be pushed."""
+
+
+class TaskHandle:
+    """A handle on a task."""
+
+    def __init__(self, client: Client, id: str) -> None:
+        self._client = client
+        self.id = id
+
+    def __repr__(self) -> str:
+        return f"TaskHandle(task={self.id!r})"
+
+    async def get(self, *, history: int | None = None) -> Task:
+        """The task as it is now."""
+        request = GetTaskRequest(id=self.id, history_length=history)
+        task: Task = await self._client.call("get", request)
+        return task
+
+    async def cancel(self, *, metadata: dict[str, Any] | None = None) -> Task:
+        """Ask the agent to end it."""
+        request = CancelTaskRequest(id=self.id, metadata=metadata)
+        headers = {"idempotency-key": clock.uuid7()}
+        task: Task
+        try:
+            task = await self._client.call("cancel", request, headers)
+        except Unreachable:
+            # it may have arrived, or not; asked twice, an agent without receipts would refuse
+            task = await self.get()
+            if task.status.state is not TaskState.CANCELED:
+                task = await self._client.call("cancel", request, headers)
+        return task
+
+    def subscribe(self, *, keep: bool = True) -> Stream:
+        """The task as it is now, and then what happens to it, until it ends."""
+        return Stream(self._client, SubscribeToTaskRequest(id=self.id), keep=keep)
+
+    async def reply(self, said: Any, *, wait: bool = True, **saying: Unpack[SendOptions]) -> Result:
+        """Send the next message of this task."""
+        return await self._client.send(said, task=self.id, wait=wait, **saying)
+
+    async def approve(
+        self,
+        grant: ApprovalRequest,
+        said: Any = "Approved",
+        *,
+        wait: bool = True,
+        **saying: Unpack[SendOptions],
+    ) -> Result:
+        """Approve what the task asks for (`Result.grant`): this operation, once."""
+        return await self._answer(grant, True, said, wait, saying)
+
+    async def decline(
+        self,
+        grant: ApprovalRequest,
+        said: Any = "Declined",
+        *,
+        wait: bool = True,
+        **saying: Unpack[SendOptions],
+    ) -> Result:
+        """Say that it must not be done."""
+        return await self._answer(grant, False, said, wait, saying)
+
+    async def _answer(
+        self, grant: ApprovalRequest, approved: bool, said: Any, wait: bool, saying: SendOptions
+    ) -> Result:
+        saying["metadata"] = {**saying.get("metadata", {}), **answer(grant, approved=approved)}
+        return await self.reply(said, wait=wait, **saying)
+
+    async def wait(self, *, poll: float = 1.0) -> Task:
+        """The task once it has ended or asks for something: by its stream, else by a webhook if
+        the client has an inbox, else by looking every `poll` seconds, and less often as it lasts.
+        """
+        async with self._client.limit() as progress:
+            progress.task = self.id
+            return await self._wait(poll)
+
+    async def _wait(self, poll: float) -> Task:
+        task = await self.get()
+        if self._client.joins and not task.status.state.settled:
+            with suppress(UnsupportedOperation, MethodNotFound):  # ended, or not streamed after all
+                async with self.subscribe(keep=False) as stream:
+                    async for event in stream:
+                        status = getattr(event, "status", None)
+                        if status is not None and status.state.settled:
+                            break
+            task = await self.get()
+        inbox = self._client.inbox if self._client.card.capabilities.push_notifications else None
+        if inbox is not None and not task.status.state.settled:
+            return await self._pushed(inbox)
+        while not task.status.state.settled:
+            await asyncio.sleep(poll)
+            poll = min(poll * 1.5, max(poll, LONGEST_POLL))
+            task = await self.get()
+        return task
+
+    async def _pushed(self, inbox: Inbox) -> Task:
+        with inbox.expecting(self.id) as came:
+            config = inbox.config(self.id)
+            try:
+                config = await self._client.call("create_webhook", config)
+                while not (task := await self.get()).status.state.settled:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(LOOK):
+                            await came.wait()
+                    came.clear()
+                return task
+            finally:
+                # if it stays, it will only be pushed to in vain
+                with suppress(A2AError, ConnectionError, TimeoutError):
+                    await self.delete_webhook(config.id)
+
+    # -- webhooks
+
+    async def add_webhook(
+        self,
+        url: str,
+        *,
+        token: str = "",
+        authentication: AuthenticationInfo | None = None,
+        id: str = "",
+    ) -> TaskPushNotificationConfig:
+        """Have this task's events posted somewhere."""
+        request = TaskPushNotificationConfig(
+            task_id=self.id,
+            url=url,
+            token=token,
+            authentication=authentication,
+            id=id or clock.uuid7(),  # a request that is repeated makes the same one
+        )
+        config: TaskPushNotificationConfig = await self._client.call("create_webhook", request)
+        return config
+
+    async def webhook(self, id: str) -> TaskPushNotificationConfig:
+        """One of its webhooks."""
+        request = GetTaskPushNotificationConfigRequest(task_id=self.id, id=id)
+        config: TaskPushNotificationConfig = await self._client.call("get_webhook", request)
+        return config
+
+    async def webhooks(self) -> AsyncIterator[TaskPushNotificationConfig]:
+        """All of its webhooks."""
+        token = ""
+        while True:
+            request = ListTaskPushNotificationConfigsRequest(task_id=self.id, page_token=token)
+            answer = await self._client.call("list_webhooks", request)
+            for config in answer.configs:
+                yield config
+            if not answer.next_page_token or answer.next_page_token == token:
+                return
+            token = answer.next_page_token
+
+    async def delete_webhook(self, id: str) -> None:
+        """Have no more events posted there."""
+        request = DeleteTaskPushNotificationConfigRequest(task_id=self.id, id=id)
+        await self._client.call("delete_webhook", request)

@@ -1,0 +1,294 @@
+"""Whose signature a card must have, by where it was found: named keys, or those seen first.
+
+`TrustedKeys` is to cards what `known_hosts` is to ssh. The first signed card of an origin pins its
+keys. After that the client refuses other keys and unsigned cards, unless a pinned key has signed
+the new key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.client.transport import loopback, origin
+from dragoman.model import clock
+from dragoman.model.errors import A2AError
+from dragoman.security.canonical import Document
+from dragoman.security.jwk import CardKey
+from dragoman.security.signing import (
+    UNSIGNED,
+    Fetch,
+    Keys,
+    Trust,
+    Unverified,
+    Verified,
+    Verifier,
+    places,
+    published,
+    witnesses,
+)
+from dragoman.telemetry.logs import logger
+
+T = TypeVar("T")
+
+
+class Pin(Struct, frozen=True):
+    """A public key of an origin, and since when it has been its own."""
+
+    jwk: dict[str, Any]
+    since: str = ""
+
+
+Book = dict[str, dict[str, Pin]]
+"""TrustedKeys by origin and thumbprint."""
+
+
+class TrustedKeys:
+    """Takes the keys of an origin's first signed card, and later no others. They are kept in a
+    file, which processes may share, or without one in this object."""
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        self.path = Path(path) if path else None
+        self._book: Book = {}
+
+    async def verify(
+        self, document: Document, *, url: str = "", fetch: Fetch | None = None
+    ) -> Verified:
+        """See `Verifier.verify`. ValueError if the file cannot be read."""
+        where = origin(url)
+        if not where or fetch is None:
+            raise Unverified(
+                "keys are pinned by the address of a card; connect to that, or name the keys that "
+                "you trust"
+            )
+        known = (await self._aside(self.known)).get(where, {})
+        if not known:
+            known = await self._first(document, where, fetch)
+        keys = {name: CardKey.load(pin.jwk) for name, pin in known.items()}
+        try:
+            good = witnesses(document, list(keys.values()))
+        except Unverified as error:
+            raise await self._strange(document, where, fetch, list(known), error) from None
+        await self._inherit(document, where, fetch, known, good)
+        return good[0]
+
+    def known(self) -> Book:
+        """All pins. ValueError names a file that is none."""
+        if self.path is None:
+            return {where: dict(pins) for where, pins in self._book.items()}
+        try:
+            found = msgspec.json.decode(self.path.read_bytes(), type=Book)
+            for pins in found.values():
+                for name, pin in pins.items():
+                    if CardKey.load(pin.jwk).thumbprint != name:
+                        raise ValueError(f"the thumbprint {name} is of another key")
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise ValueError(f"{self.path}: {error.strerror}") from None
+        except ValueError as error:  # of JSON, too
+            raise ValueError(
+                f"{self.path}: is no file of pins ({error}); correct it, or delete it to begin anew"
+            ) from None
+        return found
+
+    def forget(self, where: str) -> bool:
+        """Take any key of this origin again; whether there was one."""
+        where = origin(where) or where
+
+        def drop(book: Book) -> bool:
+            return book.pop(where, None) is not None
+
+        return self._change(drop)
+
+    # -- what is seen
+
+    async def _first(self, document: Document, where: str, fetch: Fetch) -> dict[str, Pin]:
+        """Pin the keys that have signed."""
+        parts = urlsplit(where)
+        if parts.scheme != "https" and not loopback(parts.hostname or ""):
+            raise Unverified(
+                f"no key of {where} is pinned: over plain http anybody in between could choose it; "
+                "use https, or name the keys that you trust"
+            )
+        offered = await _offered(document, where, fetch)
+        if not offered:
+            raise Unverified(
+                f"no key of {where} can be pinned: its signatures name none that is there (jku); "
+                "name the keys that you trust"
+            )
+        signed = _signers(document, offered.values())
+        return await self._aside(lambda: self._pin(where, [offered[name] for name in signed]))
+
+    async def _inherit(
+        self,
+        document: Document,
+        where: str,
+        fetch: Fetch,
+        known: Mapping[str, Pin],
+        good: list[Verified],
+    ) -> None:
+        """Pin keys that have signed as well, and for which a pinned one vouches."""
+        heirs = {name for found in good for name in found.heirs} - set(known)
+        if not heirs:
+            return
+        try:
+            offered = await _offered(document, where, fetch)
+            signed = _signers(document, (offered[name] for name in heirs if name in offered))
+        except (Unverified, ConnectionError, TimeoutError) as error:
+            logger.warning("%s has a new key, which cannot be had yet: %s", where, error)
+            return
+        new = [offered[name] for name in signed]
+        await self._aside(lambda: self._pin(where, new, more=True))
+
+    async def _strange(
+        self, document: Document, where: str, fetch: Fetch, old: list[str], why: Unverified
+    ) -> Unverified:
+        """What to say of a card that no pinned key has signed."""
+        new = "nobody" if why.reason == UNSIGNED else "keys that cannot be had"
+        with suppress(Unverified, ConnectionError, TimeoutError):
+            offered = await _offered(document, where, fetch)
+            new = ", ".join(_signers(document, offered.values()))
+        book = f"`dragoman card trust --forget {where}` or edit {self.path}"
+        return Unverified(
+            f"{where} was pinned to {', '.join(old)}, and this card is signed by {new}: {why}. "
+            "Somebody may be in between, or the keys were changed. Ask who runs it; then "
+            + (book if self.path else f"pins.forget({where!r})")
+        )
+
+    def _pin(self, where: str, keys: list[CardKey], *, more: bool = False) -> dict[str, Pin]:
+        """Put keys into the book, or more of them beside others; what is in it then."""
+
+        def put(book: Book) -> dict[str, Pin]:
+            pins = book.get(where, {})
+            if bool(pins) != more:  # somebody else came first, or had them forgotten
+                return pins
+            book[where] = pins
+            for key in keys:
+                if key.thumbprint in pins:
+                    continue
+                pins[key.thumbprint] = Pin(key.jwk(), clock.now())
+                first = "a key that its own vouches for" if more else "seen for the first time"
+                logger.warning("pinned %s to %s, %s", where, key.thumbprint, first)
+            return pins
+
+        return self._change(put)
+
+    # -- the file
+
+    async def _aside(self, work: Callable[[], T]) -> T:
+        """Do it where a lock that others hold stops nobody else."""
+        return work() if self.path is None else await asyncio.to_thread(work)
+
+    def _change(self, work: Callable[[Book], T]) -> T:
+        """Read, change and write, as if nobody else did."""
+        if self.path is None:
+            return work(self._book)
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _locked(self.path.with_name(f"{self.path.name}.lock")):
+            before = self.known()
+            book = {where: dict(pins) for where, pins in before.items()}
+            result = work(book)
+            if book != before:
+                self._write(book)
+            return result
+
+    def _write(self, book: Book) -> None:
+        assert self.path is not None
+        made = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        made.unlink(missing_ok=True)
+        text = msgspec.json.format(msgspec.json.encode(book), indent=2)
+        try:
+            with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+                out.write(text + b"\n")
+                out.flush()
+                os.fsync(out.fileno())
+            made.replace(self.path)
+        except OSError:
+            made.unlink(missing_ok=True)
+            raise
+
+
+class Origins:
+    """Keys for each origin: a card counts if it is signed by those of where it was found. `others`
+    is what goes for the rest: they are refused, taken as they are, or judged in another way."""
+
+    def __init__(
+        self,
+        keys: Mapping[str, Verifier | Keys],
+        *,
+        others: Verifier | Literal["refuse", "accept"] = "refuse",
+    ) -> None:
+        if isinstance(others, str) and others not in ("refuse", "accept"):
+            raise ValueError(f"others: {others!r} is neither refuse nor accept")
+        self._judges: dict[str, Verifier] = {}
+        for name, given in keys.items():
+            where = origin(name)
+            if not where or urlsplit(name).path.strip("/"):
+                raise ValueError(f"{name!r} is no origin, such as https://agent.example")
+            self._judges[where] = judge(given)
+        self._others = others
+
+    async def verify(
+        self, document: Document, *, url: str = "", fetch: Fetch | None = None
+    ) -> Verified | None:
+        """See `Verifier.verify`."""
+        found = self._judges.get(origin(url))
+        if found is None:
+            if self._others == "accept":
+                return None
+            if isinstance(self._others, str):
+                raise Unverified(f"no key of {origin(url) or 'a card without an address'} is known")
+            found = self._others
+        return await found.verify(document, url=url, fetch=fetch)
+
+
+def judge(given: Verifier | Keys) -> Verifier:
+    """Who judges, where keys alone will do, too."""
+    return given if isinstance(given, Verifier) else Trust(given)
+
+
+async def _offered(document: Document, where: str, fetch: Fetch) -> dict[str, CardKey]:
+    """The keys at the addresses that the signatures name, by their thumbprints. Only the card's own
+    origin is asked; Unverified if there is something else than keys."""
+    found: dict[str, CardKey] = {}
+    for url in places(document, where):
+        try:
+            for key in published(await fetch(url)).values():
+                found[key.thumbprint] = key
+        except (A2AError, ValueError) as error:
+            raise Unverified(f"its keys at {url} cannot be had: {error}") from None
+    return found
+
+
+def _signers(document: Document, keys: Iterable[CardKey]) -> list[str]:
+    """The thumbprints of those keys that have signed; Unverified if none has."""
+    named = {key.kid: key for key in keys}
+    return list(dict.fromkeys(found.thumbprint for found in witnesses(document, named)))
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Alone among those who lock this file."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file, msvcrt.LK_LOCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(file)

@@ -1,0 +1,84 @@
+"""Connections that show their bytes, for debugging."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from aiohttp import TCPConnector
+from aiohttp.client_proto import ResponseHandler
+
+from dragoman.client.transport import Tap
+
+LONGEST = 1 << 16
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,9})", re.IGNORECASE)
+
+
+class Tapped(ResponseHandler):
+    """aiohttp's side of a connection."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, tap: Tap) -> None:
+        super().__init__(loop)
+        self._tap = tap
+        self._held = b""
+        """A message that has not come as far as its secrets can be told."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Show what is written, from now on."""
+        super().connection_made(Watched(transport, self._tap))  # type: ignore[arg-type]
+
+    def data_received(self, data: bytes) -> None:
+        """Show what has come."""
+        self._held += data
+        if not _begun(self._held):
+            self._tap(False, self._held)
+            self._held = b""
+        super().data_received(data)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Show what was held back."""
+        if self._held:
+            self._tap(False, self._held)
+            self._held = b""
+        super().connection_lost(exc)
+
+
+def _begun(data: bytes) -> bool:
+    """Whether this is the beginning of a message, up to the end of its head, or of a short body:
+    a header, or a field, that is cut in two cannot be masked."""
+    if data[:5] != b"HTTP/"[: len(data)]:
+        return False
+    head, blank, body = data.partition(b"\r\n\r\n")
+    if not blank:
+        return len(data) < LONGEST
+    length = _LENGTH.search(head)
+    return length is not None and len(body) < int(length[1]) <= LONGEST
+
+
+class Watched:
+    """A transport that shows what is written."""
+
+    def __init__(self, transport: Any, tap: Tap) -> None:
+        self._transport = transport
+        self._tap = tap
+
+    def write(self, data: bytes) -> None:
+        """Show it, and write it."""
+        self._tap(True, bytes(data))
+        self._transport.write(data)
+
+    def writelines(self, pieces: Iterable[bytes]) -> None:
+        """The same with several."""
+        self.write(b"".join(pieces))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+def attach(connector: TCPConnector, tap: Tap) -> None:
+    """Have this connector's connections watched."""
+    # aiohttp has no public place for this; it makes each connection's protocol here
+    connector._factory = partial(Tapped, loop=asyncio.get_running_loop(), tap=tap)  # type: ignore[assignment]

@@ -1,0 +1,1 @@
+"""Checks of agent cards against the specification."""

@@ -1,0 +1,227 @@
+"""Start the agents on three ports, plan a trip with them, kill one, and show what happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from dragoman.cli.colors import BLUE, BOLD, CYAN, GREEN, RED, YELLOW, paint
+from dragoman.cli.text_table import plain, word
+from dragoman.client import Result
+from dragoman.client.sync import Client, Stream
+from dragoman.model.errors import InvalidParams
+from dragoman.model.types import Message, Part, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+
+PORTS = {"flight": 8001, "hotel": 8002, "travel": 8003}
+
+
+def run(*, once: bool) -> int:
+    """Run the demo; the exit status."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        with ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dragoman-demo-"))
+            urls: dict[str, str] = {}
+            servers = {}
+            for name, port in PORTS.items():
+                servers[name] = stack.enter_context(Server(name, port, folder, urls))
+                urls[name] = servers[name].url
+            book_hotel(urls["hotel"])
+            plan_trip(urls["travel"], servers["flight"])
+            if not once:
+                show_more(urls)
+                say("\nThe agents stay up; Ctrl-C ends them.", BOLD)
+                while True:
+                    time.sleep(3600)
+        say("\nThe agents have ended. Without --once they stay up, for you to try.", BOLD)
+    except KeyboardInterrupt:
+        say("\nbye")
+    return 0
+
+
+class Server:
+    """One agent in a process of its own, with its tasks in a file."""
+
+    process: subprocess.Popen[bytes]
+
+    def __init__(self, name: str, port: int, folder: str, others: dict[str, str]) -> None:
+        self.port = free(port)
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._command = [
+            *(sys.executable, "-m", "dragoman", "serve", f"dragoman.demo.agents:{name}"),
+            *("--port", str(self.port), "--store", f"sqlite:///{folder}/{name}.db"),
+            *("--log-level", "error", "--set", "drain=1"),
+        ]
+        known = {f"DEMO_{other.upper()}": url for other, url in others.items()}
+        self._environment = {**os.environ, **known}
+
+    def __enter__(self) -> Server:
+        self.start()
+        with Client.connect(self.url) as agent:
+            title(f"{agent.card.name}: {agent.card.description}")
+            for skill in agent.card.skills:
+                say(f"  skill  {skill.id}: {skill.description}")
+            say(f"  speaks {agent.interface.protocol_binding} at {agent.interface.url}")
+        return self
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        # Ctrl-C is for us; we then end it
+        self.process = subprocess.Popen(
+            self._command, env=self._environment, start_new_session=True
+        )
+        wait(self.process, self.url)
+
+    def kill(self) -> None:
+        """End it as a crash does."""
+        self.process.kill()
+        self.process.wait()
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+
+
+def free(port: int) -> int:
+    """This port, or another if it is taken."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            probe.bind(("127.0.0.1", 0))
+        found: int = probe.getsockname()[1]
+        return found
+
+
+# No proxy of the environment: everything here is on this machine.
+opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def wait(process: subprocess.Popen[bytes], url: str) -> None:
+    """Until the agent answers."""
+    for _ in range(400):
+        if process.poll() is not None:
+            sys.exit(f"the agent at {url} did not start")
+        try:
+            with opener.open(f"{url}/readyz", timeout=30):
+                return
+        except (urllib.error.URLError, ConnectionError):
+            time.sleep(0.05)
+    sys.exit(f"the agent at {url} does not answer")
+
+
+def book_hotel(url: str) -> None:
+    """A blocking send with structured data, and one with a mistake in it."""
+    title("Book a hotel: structured data, and an error that names the field")
+    with Client.connect(url) as agent:
+        stay = {"city": "Rome", "nights": 2}
+        say(f"  you    {stay}", CYAN)
+        show(agent.send(stay))
+        say("  you    the same for 'five' nights", CYAN)
+        try:
+            agent.send({"city": "Rome", "nights": "five"})
+        except InvalidParams as error:
+            say(f"  error  {error}", RED)
+
+
+def plan_trip(url: str, flight: Server) -> None:
+    """A trip by an agent that has others work for it, one of which is killed meanwhile."""
+    title("Plan a trip: the travel agent asks the two others, and one is killed meanwhile")
+    with Client.connect(url) as agent:
+        said = "Plan a trip to Lisbon"
+        say(f"  you    {said}", CYAN)
+        with agent.stream(said) as stream:
+            follow(stream)
+        task = stream.task
+        assert task is not None
+        said = "From 2026-08-10 to 2026-08-15"
+        say(f"  you    {said}", CYAN)
+        killed = False
+
+        def disturb(event: TaskArtifactUpdateEvent) -> None:
+            nonlocal killed
+            if not killed and event.artifact.name == "itinerary":
+                killed = True
+                flight.kill()
+                say("  kill -9 of the flight agent, and a new one on the same file", RED)
+                flight.start()
+
+        with agent.stream(said, task=task.id) as stream:
+            follow(stream, disturb)
+        show(stream.result)
+
+
+def follow(
+    stream: Stream, on_artifact: Callable[[TaskArtifactUpdateEvent], None] | None = None
+) -> None:
+    """Show the events of a stream as they arrive."""
+    for event in stream:
+        if isinstance(event, TaskArtifactUpdateEvent):
+            more = "+" if event.append else " "
+            text = " ".join(words(part) for part in event.artifact.parts)
+            say(f"  {more}      {event.artifact.name or '...'}: {text}", GREEN)
+            if on_artifact is not None:
+                on_artifact(event)
+        elif isinstance(event, Task | TaskStatusUpdateEvent):
+            said = event.status.message
+            say(f"  agent  [{word(event.status.state)}] {told(said)}".rstrip(), YELLOW)
+
+
+def show(result: Result) -> None:
+    """What it came to."""
+    assert result.task is not None
+    say(f"  task   {result.task.id}: {word(result.task.status.state)}", BOLD)
+    for artifact in result.artifacts:
+        text = "; ".join(words(part) for part in artifact.parts)
+        say(f"         {artifact.name or 'result'}: {text}", GREEN)
+
+
+def told(message: Message | None) -> str:
+    """A message in a line."""
+    return " ".join(words(part) for part in message.parts) if message else ""
+
+
+def words(part: Part) -> str:
+    """A part in a line."""
+    if part.text is None:
+        return plain(part.data)
+    return "; ".join(plain(line) for line in part.text.strip().splitlines())
+
+
+def show_more(urls: dict[str, str]) -> None:
+    """Commands to go on with."""
+    title("Try it yourself")
+    for command in (
+        f"dragoman card {urls['travel']}",
+        f"dragoman chat {urls['travel']}",
+        f"dragoman send {urls['flight']} 'Book a flight from 2026-09-01 to 2026-09-08' --stream",
+        f'dragoman send {urls["hotel"]} --data \'{{"city": "Rome", "nights": 2}}\' --trace',
+        f"dragoman task list {urls['flight']}",
+        f"curl {urls['flight']}/tasks",
+    ):
+        say(f"  {command}")
+
+
+def title(text: str) -> None:
+    """A heading."""
+    say(f"\n{text}", f"{BOLD};{BLUE}")
+
+
+def say(text: str, style: str = "") -> None:
+    """A line, in colour on a terminal."""
+    shown = paint(text, style, sys.stdout) if style else text
+    sys.stdout.write(shown + "\n")
+    sys.stdout.flush()

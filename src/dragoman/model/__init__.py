@@ -1,0 +1,1 @@
+"""Values and pure functions: what A2A speaks of, and how a log becomes a task."""

@@ -1,0 +1,54 @@
+"""Content that an author or a client hands over, as parts of the protocol."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from dragoman.model.types import Artifact, Message, Part, WireStruct
+
+W = TypeVar("W", bound=WireStruct)
+
+
+def parts(value: Any) -> tuple[Part, ...]:
+    """The parts that a value becomes; TypeError if it is nothing that can be sent."""
+    if isinstance(value, str):
+        return (Part(text=value),)
+    if isinstance(value, Part):
+        return (valid(value),)
+    if isinstance(value, Message | Artifact):
+        return valid(value).parts
+    if isinstance(value, bytes | bytearray | memoryview):
+        return (Part(raw=bytes(value), media_type="application/octet-stream"),)
+    if isinstance(value, list | tuple) and value and all(isinstance(v, Part) for v in value):
+        return tuple(valid(part) for part in value)
+    return (Part(data=plain(value)),)
+
+
+def valid(value: W) -> W:
+    """The same, or TypeError if it is not what the protocol allows: constructors do not check."""
+    try:
+        return msgspec.convert(msgspec.to_builtins(value, builtin_types=(bytes,)), type(value))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(f"this {type(value).__name__} cannot be sent: {error}") from error
+
+
+def plain(value: Any) -> Any:
+    """The JSON form of a dict, dataclass, pydantic model, msgspec struct, list or scalar."""
+    try:
+        if hasattr(value, "model_dump"):  # pydantic, without importing it
+            return value.model_dump(mode="json")
+        return msgspec.to_builtins(value, str_keys=True, enc_hook=_inner)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(f"a value of type {_kind(value)} cannot be sent: {error}") from error
+
+
+def _inner(value: Any) -> Any:
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    raise TypeError(f"a value of type {_kind(value)} is not JSON")
+
+
+def _kind(value: Any) -> str:
+    return type(value).__name__

@@ -1,0 +1,80 @@
+"""The entries of a task's log.
+
+What the agent says is logged in its wire form (`TaskStatusUpdateEvent`,
+`TaskArtifactUpdateEvent`), so that a stream is the log with an envelope around it.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman.model.caller import Caller
+from dragoman.model.types import (
+    Message,
+    Metadata,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskStatusUpdateEvent,
+    Timestamp,
+)
+
+RESUME = "urn:dragoman:resume:v1"
+"""Our extension: each streamed event tells its place, and a stream resumes after one."""
+
+
+class Received(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="received", gc=False):
+    """A message was accepted, with all that its turn needs to know."""
+
+    message: Message
+    caller: Caller
+    at: Timestamp
+    skill: str = ""
+    modes: tuple[str, ...] = ()
+    metadata: Metadata | None = None
+    trace: str = ""
+
+
+class Reply(Struct, frozen=True, tag="reply"):
+    """The agent answered directly: no task ever existed."""
+
+    message: Message
+
+
+class CancelRequested(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="cancel"):
+    """Somebody wants the task to end."""
+
+    caller: Caller
+    at: Timestamp
+    metadata: Metadata | None = None
+
+
+Event: TypeAlias = (
+    Received | TaskStatusUpdateEvent | TaskArtifactUpdateEvent | Reply | CancelRequested
+)
+
+
+class Entry(Struct, gc=False):
+    """An event at its place in the log; or, with a task, the log folded up to that place."""
+
+    number: int
+    event: Event | Task
+    turn: int = 0
+    """The message that the writer was working on; 0 if no turn wrote it."""
+    wire: bytes | None = None
+    """The event as 1.0 streams it, encoded once for all readers."""
+    forms: dict[str, bytes] | None = None
+    """The same in other forms, as they are asked for."""
+
+
+def placed(entry: Entry, *, reset: bool = False) -> Event | Task:
+    """Its event with its place in the metadata, for readers that activated our extension."""
+    event = entry.event
+    if not isinstance(event, Task | TaskStatusUpdateEvent | TaskArtifactUpdateEvent):
+        return event
+    place: dict[str, object] = {"place": entry.number}
+    if reset:
+        place["reset"] = True
+    return replace(event, metadata={**(event.metadata or {}), RESUME: place})

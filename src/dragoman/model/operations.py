@@ -1,0 +1,178 @@
+"""The table of the eleven operations. Bindings and clients are driven by it."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from dragoman.model.types import (
+    AgentCard,
+    CancelTaskRequest,
+    DeleteTaskPushNotificationConfigRequest,
+    GetExtendedAgentCardRequest,
+    GetTaskPushNotificationConfigRequest,
+    GetTaskRequest,
+    ListTaskPushNotificationConfigsRequest,
+    ListTaskPushNotificationConfigsResponse,
+    ListTasksRequest,
+    ListTasksResponse,
+    SendMessageRequest,
+    SendMessageResponse,
+    StreamResponse,
+    SubscribeToTaskRequest,
+    Task,
+    TaskPushNotificationConfig,
+    WireStruct,
+)
+
+
+class Former(Struct, frozen=True):
+    """What 0.3 calls an operation."""
+
+    method: str = ""
+    """Over JSON-RPC; empty if there is none."""
+    path: str = ""
+    """Over HTTP+JSON; a pattern in braces is a field of the request."""
+    name: str = ""
+    """Over gRPC."""
+
+
+class Operation(Struct, frozen=True, kw_only=True):
+    """One operation in all of its bindings."""
+
+    name: str
+    """The JSON-RPC method, and the gRPC one."""
+    call: str
+    """The method of the service."""
+    verbs: tuple[str, ...]
+    """The HTTP verbs that servers take; clients try them in this order."""
+    path: str
+    """The HTTP+JSON route; a name in braces is a field of the request."""
+    request: type[WireStruct]
+    response: type[WireStruct] | None
+    """What is answered, or, if it streams, what each event is. `None` is an empty answer."""
+    streams: bool = False
+    former: Former = Former()
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        name="SendMessage",
+        call="send",
+        verbs=("POST",),
+        path="/message:send",
+        request=SendMessageRequest,
+        response=SendMessageResponse,
+        former=Former("message/send", "/v1/message:send", "SendMessage"),
+    ),
+    Operation(
+        name="SendStreamingMessage",
+        call="stream",
+        verbs=("POST",),
+        path="/message:stream",
+        request=SendMessageRequest,
+        response=StreamResponse,
+        streams=True,
+        former=Former("message/stream", "/v1/message:stream", "SendStreamingMessage"),
+    ),
+    Operation(
+        name="GetTask",
+        call="get",
+        verbs=("GET",),
+        path="/tasks/{id}",
+        request=GetTaskRequest,
+        response=Task,
+        former=Former("tasks/get", "/v1/{name=tasks/*}", "GetTask"),
+    ),
+    Operation(
+        name="ListTasks",
+        call="list",
+        verbs=("GET",),
+        path="/tasks",
+        request=ListTasksRequest,
+        response=ListTasksResponse,
+        former=Former("", "/v1/tasks", ""),
+    ),
+    Operation(
+        name="CancelTask",
+        call="cancel",
+        verbs=("POST",),
+        path="/tasks/{id}:cancel",
+        request=CancelTaskRequest,
+        response=Task,
+        former=Former("tasks/cancel", "/v1/{name=tasks/*}:cancel", "CancelTask"),
+    ),
+    Operation(
+        name="SubscribeToTask",
+        call="subscribe",
+        verbs=("POST", "GET"),  # by the specification's text, and by its proto
+        path="/tasks/{id}:subscribe",
+        request=SubscribeToTaskRequest,
+        response=StreamResponse,
+        streams=True,
+        former=Former("tasks/resubscribe", "/v1/{name=tasks/*}:subscribe", "TaskSubscription"),
+    ),
+    Operation(
+        name="CreateTaskPushNotificationConfig",
+        call="create_webhook",
+        verbs=("POST",),
+        path="/tasks/{taskId}/pushNotificationConfigs",
+        request=TaskPushNotificationConfig,
+        response=TaskPushNotificationConfig,
+        former=Former(
+            "tasks/pushNotificationConfig/set",
+            "/v1/{parent=tasks/*}/pushNotificationConfigs",
+            "CreateTaskPushNotificationConfig",
+        ),
+    ),
+    Operation(
+        name="GetTaskPushNotificationConfig",
+        call="get_webhook",
+        verbs=("GET",),
+        path="/tasks/{taskId}/pushNotificationConfigs/{id}",
+        request=GetTaskPushNotificationConfigRequest,
+        response=TaskPushNotificationConfig,
+        former=Former(
+            "tasks/pushNotificationConfig/get",
+            "/v1/{name=tasks/*/pushNotificationConfigs/*}",
+            "GetTaskPushNotificationConfig",
+        ),
+    ),
+    Operation(
+        name="ListTaskPushNotificationConfigs",
+        call="list_webhooks",
+        verbs=("GET",),
+        path="/tasks/{taskId}/pushNotificationConfigs",
+        request=ListTaskPushNotificationConfigsRequest,
+        response=ListTaskPushNotificationConfigsResponse,
+        former=Former(
+            "tasks/pushNotificationConfig/list",
+            "/v1/{parent=tasks/*}/pushNotificationConfigs",
+            "ListTaskPushNotificationConfig",
+        ),
+    ),
+    Operation(
+        name="DeleteTaskPushNotificationConfig",
+        call="delete_webhook",
+        verbs=("DELETE",),
+        path="/tasks/{taskId}/pushNotificationConfigs/{id}",
+        request=DeleteTaskPushNotificationConfigRequest,
+        response=None,
+        former=Former(
+            "tasks/pushNotificationConfig/delete",
+            "/v1/{name=tasks/*/pushNotificationConfigs/*}",
+            "DeleteTaskPushNotificationConfig",
+        ),
+    ),
+    Operation(
+        name="GetExtendedAgentCard",
+        call="extended_card",
+        verbs=("GET",),
+        path="/extendedAgentCard",
+        request=GetExtendedAgentCardRequest,
+        response=AgentCard,
+        former=Former("agent/getAuthenticatedExtendedCard", "/v1/card", "GetAgentCard"),
+    ),
+)
+
+BY_CALL = {operation.call: operation for operation in OPERATIONS}
+"""The same by the service's names."""

@@ -1,0 +1,103 @@
+"""Encryption of stored secrets, once a key is configured."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+MARK = "sealed:"
+SEALED = MARK + "v1:"
+PLAIN = MARK + "v0:"
+"""Before a text that was stored without a key and happens to look like a sealed one."""
+NONCE = 12
+
+
+class Unsealable(Exception):
+    """A sealed text that cannot be opened; it says why, and nothing of the text."""
+
+
+class Seal:
+    """AES-256-GCM with the first key; the others open what they sealed when they were first.
+    Without keys, texts stay as they are."""
+
+    def __init__(self, keys: Sequence[str] = ()) -> None:
+        parsed = [_parse(number, text) for number, text in enumerate(keys, start=1)]
+        self._ciphers = {_name(raw): _cipher(raw) for raw in parsed}
+
+    def __repr__(self) -> str:
+        return f"Seal({', '.join(self._ciphers)})"
+
+    def seal(self, text: str, about: str) -> str:
+        """The text, to be opened only with a key and together with what it is about."""
+        if not self._ciphers:
+            return PLAIN + text if text.startswith(MARK) else text
+        name, cipher = next(iter(self._ciphers.items()))
+        nonce = secrets.token_bytes(NONCE)
+        hidden = cipher.encrypt(nonce, text.encode(), _bound(name, about))
+        return f"{SEALED}{name}:{base64.b64encode(nonce + hidden).decode()}"
+
+    def open(self, text: str, about: str) -> str:
+        """The text that was sealed, or that was stored when there was no key; Unsealable."""
+        if not text.startswith(MARK):
+            return text
+        if text.startswith(PLAIN):
+            return text[len(PLAIN) :]
+        if not text.startswith(SEALED):
+            raise Unsealable("a stored secret is sealed in a form that is not known here")
+        name, _, rest = text[len(SEALED) :].partition(":")
+        cipher = self._ciphers.get(name)
+        if cipher is None:
+            have = f"not among the {len(self._ciphers)} configured" if self._ciphers else "missing"
+            raise Unsealable(f"a stored secret is sealed, and its key {name[:8]!r} is {have}")
+        try:
+            raw = base64.b64decode(rest, validate=True)
+            opened: bytes = cipher.decrypt(raw[:NONCE], raw[NONCE:], _bound(name, about))
+            return opened.decode()
+        except (ValueError, _invalid_tag()):
+            raise Unsealable(
+                "a sealed secret was changed, or belongs to something else than where it was found"
+            ) from None
+
+
+def key() -> str:
+    """A new key."""
+    return base64.b64encode(secrets.token_bytes(32)).decode()
+
+
+def _parse(number: int, text: str) -> bytes:
+    try:
+        raw = base64.b64decode(text.strip(), validate=True)
+    except ValueError:
+        raise ValueError(f"seal key {number} must be base64") from None
+    if len(raw) != 32:
+        raise ValueError(f"seal key {number} must have 32 bytes, not {len(raw)}")
+    return raw
+
+
+def _name(raw: bytes) -> str:
+    # a hash of 256 random bits gives nothing of them away
+    return hashlib.sha256(b"dragoman seal key:" + raw).hexdigest()[:8]
+
+
+def _bound(name: str, about: str) -> bytes:
+    return f"{SEALED}{name}:{about}".encode()
+
+
+def _cipher(raw: bytes) -> Any:
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ImportError:
+        raise ImportError(
+            "sealing secrets needs a library that is not installed; "
+            "`pip install 'dragoman[crypto]'` brings it"
+        ) from None
+    return AESGCM(raw)
+
+
+def _invalid_tag() -> type[Exception]:
+    from cryptography.exceptions import InvalidTag
+
+    return InvalidTag

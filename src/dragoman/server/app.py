@@ -1,0 +1,555 @@
+"""The application: all of the parts, put together in one place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import asdict, replace
+
+from dragoman import bells, stores
+from dragoman.agent.agent import Agent, AgentError
+from dragoman.bells.bell import Bell
+from dragoman.bindings import card, http, jsonrpc, protected_resource
+from dragoman.bindings.card_signing import JWKS
+from dragoman.bindings.endpoint import METADATA, Endpoint, Identify, origin
+from dragoman.bindings.hosts import Hosts
+from dragoman.bindings.http_request import Gone, HTTPRequest, Receive, Scope, Send
+from dragoman.bindings.middleware import Admission
+from dragoman.bindings.request_body import BodyReader
+from dragoman.bindings.sse import Streams
+from dragoman.dialects import v1_0
+from dragoman.model.caller import Policy
+from dragoman.model.errors import A2AError, MethodNotAllowed, MethodNotFound, Unavailable
+from dragoman.security.egress import Egress
+from dragoman.security.files import Scan
+from dragoman.security.jwk import CardKey
+from dragoman.server import settings as settings_module
+from dragoman.server import wiring
+from dragoman.server.maintenance import Maintenance
+from dragoman.server.reader import Shutdown
+from dragoman.server.service import Service
+from dragoman.server.settings import Settings, SettingsError
+from dragoman.server.watchdog import Watchdog
+from dragoman.server.worker import Worker, blamed
+from dragoman.stores.store import Store
+from dragoman.telemetry.logs import logger, redacted, secret
+from dragoman.telemetry.monitoring import Monitoring
+from dragoman.webhooks import delivery
+
+if TYPE_CHECKING:
+    from dragoman.bindings.grpc import Port
+
+
+class App:
+    """An ASGI application that serves one agent at its root, or several, each under its key.
+
+    It starts with the server's lifespan. Mounted in another application, which passes no lifespan
+    on, it starts with the first request; close it with `await app.stop()`, or run it from the
+    host's lifespan with `async with app:`.
+
+    `auth` are schemes of `dragoman.security`, or tables of them as the setting `auth` has: they are
+    on the card and in force. `identify` is in force, and not on the card. What else is set by name
+    is a setting: `App(agent, bindings=["JSONRPC", "GRPC"], grpc_port=50051)`.
+
+    `sign` are keys that sign the card, beside those of the setting `card_keys`: such as
+    `CardKey.remote`, for one that is kept elsewhere.
+    """
+
+    def __init__(
+        self,
+        *agents: Agent,
+        store: Store | str | None = None,
+        bell: Bell | str | None = None,
+        auth: wiring.Given | None = None,
+        identify: Identify | None = None,
+        policy: Policy | None = None,
+        scan: Scan | None = None,
+        sign: Sequence[CardKey] = (),
+        settings: Settings | None = None,
+        **arguments: Any,
+    ) -> None:
+        if auth is not None and identify is not None:
+            raise TypeError(
+                "App: give either auth, which is on the card, or identify, which is not"
+            )
+        self._keys = tuple(sign)
+        for key in self._keys:
+            if not isinstance(key, CardKey):
+                raise TypeError(
+                    f"App: sign takes keys (CardKey.load, CardKey.remote), not {key!r:.40}"
+                )
+        if not agents:
+            raise AgentError("App: no agent to serve")
+        if isinstance(store, str):
+            arguments["store"], store = store, None
+        if isinstance(bell, str):
+            arguments["bell"], bell = bell, None
+        if settings is not None and arguments:
+            raise TypeError("App: give either settings or single ones, not both")
+        self.agents = {agent.key: agent for agent in agents}
+        if len(self.agents) < len(agents):
+            raise AgentError("App: two agents have the same key; give one Agent(key=…)")
+        self._store, self._bell = store, bell
+        self._auth, self._identify, self._policy, self._scan = auth, identify, policy, scan
+        self.arguments: dict[str, Any] = asdict(settings) if settings is not None else arguments
+        """The settings that it was given in code."""
+        self._compose(settings or settings_module.load(arguments, checks=wiring.CHECKS))
+        for name, given in (("store", store), ("bell", bell)):
+            if given is not None:  # no setting from elsewhere replaces it
+                self.arguments[name] = getattr(self.settings, name)
+        self.serves = True
+        """False where it only works, and nobody calls."""
+        self.ports: list[Port] = []
+        """The gRPC ports that are open, in the order of the agents."""
+        self.monitoring: Monitoring | None = None
+        """What it tells of itself, once it has started."""
+        self._worker: Worker | None = None
+        self._draining = False
+        self._runner: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The loop that it runs on; none before it has started and after it has stopped."""
+        self._stopped = False
+        self._told = False
+        self._starting: asyncio.Future[None] | None = None
+        self._stopping: asyncio.Event | None = None
+
+    def reconfigure(self, settings: Settings) -> None:
+        """Take these settings in place of those that it was made with. What was given to it as an
+        object stays; ValueError if a setting would replace that, RuntimeError once it runs."""
+        if self._runner is not None:
+            raise RuntimeError("App: it has started; its settings cannot be changed any more")
+        for name, given in (("store", self._store), ("bell", self._bell)):
+            if given is not None and getattr(settings, name) != getattr(self.settings, name):
+                raise ValueError(f"{name}: the App has one that was given in code")
+        self._compose(settings)
+
+    def _compose(self, settings: Settings) -> None:
+        """Make the parts that these settings ask for. Nothing is opened yet."""
+        if self._store is not None:
+            settings = replace(settings, store=self._store.url)
+        self.settings = settings
+        identify, gate, auth = self._identify, None, self._auth
+        if auth is None and identify is None:
+            auth = settings.auth or None
+        if auth is not None:
+            gate = wiring.gate(wiring.auth(auth), settings)
+            identify = gate.identify
+        wiring.check_card(settings)
+        wiring.check_grpc(settings, len(self.agents))
+        for agent in self.agents.values():
+            agent.check()
+        secret(*settings.secrets())
+        self.store: Store = stores.connect(settings) if self._store is None else self._store
+        self._idle = self._store is None and not settings.workers and not self.store.shared
+        """Nothing can run the turns of what it accepts."""
+        self.bell: Bell = (
+            bells.connect(settings.bell or bells.fitting(settings.store))
+            if self._bell is None
+            else self._bell
+        )
+        if self.settings.push:  # now, so that a wrong setting is not found out later
+            self._way_out()
+            delivery.keys(self.settings)
+        self.closing = Shutdown()
+        self.streams = Streams(self.settings)
+        self.bodies = BodyReader(self.settings)
+        self.hosts = Hosts(self.settings)
+        """Which hosts are its own; a server tells it the address that it listens on."""
+        self._limits = limits = wiring.limits(self.settings)
+        several = len(self.agents) > 1
+        self.endpoints = {
+            key: Endpoint(
+                Service(
+                    agent,
+                    self.store,
+                    self.bell,
+                    self.settings,
+                    self.closing,
+                    policy=self._policy,
+                    scan=self._scan,
+                ),
+                self.settings,
+                self.streams,
+                self.bodies,
+                identify=identify,
+                gate=gate,
+                limits=limits,
+                hosts=self.hosts,
+                prefix=f"/{key}" if several else "",
+            )
+            for key, agent in self.agents.items()
+        }
+        single = next(iter(self.endpoints.values())).single
+        self._door = Admission(self.settings, self.hosts, single=single, limits=limits)
+        self._only = None if several else next(iter(self.endpoints.values()))
+
+    # -- requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One connection scope of ASGI."""
+        kind = scope["type"]
+        if kind == "lifespan":
+            return await self._lifespan(receive, send)
+        if kind == "websocket":
+            return await send({"type": "websocket.close", "code": 1003})
+        incoming = HTTPRequest(scope, receive, send, self.bodies)
+        line = None
+        if self.settings.access_log:
+            line = incoming.follow(origin(incoming, self._limits))
+        try:
+            if not self._door.passes(incoming) and await self._door.stops(incoming):
+                return None
+            # (asking for the running loop is a system call before Python 3.12)
+            if self._loop is None or not self._loop.is_running():
+                try:
+                    await self._first()
+                except Exception as why:
+                    if isinstance(why, A2AError | SettingsError):  # the message says all of these
+                        logger.error("the application cannot start: %s", why)
+                    else:
+                        logger.exception("the application cannot start")
+                    error = Unavailable("The agent is not started", headers={"retry-after": "5"})
+                    if incoming.path == "/":
+                        return await jsonrpc.fail(incoming, error)
+                    return await http.fail(incoming, error)
+            if incoming.path == "/" and self._only is not None and scope["method"] == "POST":
+                await jsonrpc.serve(self._only, incoming)
+            else:
+                await self._route(incoming)
+        except Gone:
+            return None
+        finally:
+            if incoming.reserved:
+                incoming.release()
+            if line is not None:
+                line.write()
+        return None
+
+    async def _route(self, incoming: HTTPRequest) -> None:
+        path = incoming.path
+        endpoint = self._only
+        if endpoint is None:
+            key, slash, rest = path[1:].partition("/")
+            endpoint = self.endpoints.get(key)
+            if endpoint is None:
+                return await self._outside(incoming, path)
+            path = slash + rest or "/"
+        if endpoint.moved:
+            path = endpoint.path(path)
+        if path == "/":
+            if incoming.method == "POST":
+                return await jsonrpc.serve(endpoint, incoming)
+            error = MethodNotAllowed(
+                "JSON-RPC takes POST; the card is at /.well-known/agent-card.json",
+                headers={"allow": "POST"},
+            )
+            return await http.fail(incoming, error)
+        if path in jsonrpc.PATHS and incoming.method == "POST":
+            return await jsonrpc.serve(endpoint, incoming)
+        if path in card.PATHS:
+            return await card.serve(endpoint, incoming)
+        if path == JWKS:
+            return await card.keys(endpoint, incoming)
+        if path == card.EXTENDED:
+            return await card.extended(endpoint, incoming)
+        if path in ("/healthz", "/readyz"):
+            return await self._health(incoming, path)
+        if path.startswith(METADATA):
+            found = (
+                endpoint
+                if path == METADATA
+                else protected_resource.find([endpoint], incoming, path)
+            )
+            return await protected_resource.serve(found, incoming)
+        return await http.serve(endpoint, incoming, path)
+
+    async def _outside(self, incoming: HTTPRequest, path: str) -> None:
+        """Requests that name no agent, where there are several."""
+        if path in ("/healthz", "/readyz"):
+            return await self._health(incoming, path)
+        if path.startswith(METADATA):
+            named = protected_resource.find(self.endpoints.values(), incoming, path)
+            return await protected_resource.serve(named, incoming)
+        found = [
+            {"name": e.service.agent.name, "card": e.url(incoming) + card.PATHS[0]}
+            for e in self.endpoints.values()
+        ]
+        if path == "/" and incoming.method in ("GET", "HEAD"):
+            return await incoming.respond(200, v1_0.encode({"agents": found}))
+        urls = ", ".join(e.url(incoming) for e in self.endpoints.values())
+        error = MethodNotFound(f"There is nothing at {path[:128]!r}; the agents are at {urls}")
+        return await http.fail(incoming, error)
+
+    async def _health(self, incoming: HTTPRequest, path: str) -> None:
+        monitoring, state = self.monitoring, "ok"
+        if self._loop is None or monitoring is None:
+            state = "down"
+        elif path == "/readyz":
+            state = await monitoring.state()
+        body = b'{"status":"%b"}' % state.encode()
+        await incoming.respond(200 if state == "ok" else 503, body, headers=(http.PRIVATE,))
+
+    # -- life
+
+    @property
+    def unguarded(self) -> bool:
+        """Whether nobody is asked who they are, and nobody has said that it shall be so."""
+        return any(endpoint.identify is None for endpoint in self.endpoints.values())
+
+    async def start(self) -> None:
+        """Open the store, enter the agents' lifespans, begin to work."""
+        loop = asyncio.get_running_loop()
+        if self._ending is not None and self._ending.get_loop() is loop:
+            await asyncio.wait([self._ending])
+        if self._runner is None or self._runner.done() or self._runner.get_loop() is not loop:
+            self._stopped = False
+            self._starting = loop.create_future()
+            self._stopping = asyncio.Event()
+            self._runner = loop.create_task(self._run(self._starting, self._stopping))
+        assert self._starting is not None
+        await asyncio.shield(self._starting)
+
+    async def drain(self) -> None:
+        """Let running turns end within their grace, then end all streams. New work is taken only
+        where others can do it."""
+        self._draining = True
+        alone = self._worker is not None and not self.store.shared
+        for endpoint in self.endpoints.values():
+            endpoint.service.draining = alone
+        for port in self.ports:
+            await port.drain()
+        if self._worker is not None:
+            await self._worker.drain(self.settings.drain)
+        self.closing.now = True
+        self.bell.listeners.wake_all()
+        await self.closing.cancels_ended(self.settings.cancel_grace)
+
+    @property
+    def stuck(self) -> list[str]:
+        """The handlers that go on although they were cancelled; a loop would wait for them."""
+        return self._worker.stuck if self._worker else []
+
+    async def stop(self) -> None:
+        """Drain and close everything that `start` opened."""
+        runner, self._runner = self._runner, None
+        self._stopped = True
+        if runner is None or runner.done():
+            return
+        assert self._stopping is not None
+        self._stopping.set()
+        self._ending = runner
+        try:
+            await runner
+        finally:
+            self._ending = None
+
+    async def __aenter__(self) -> App:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    async def _run(self, started: asyncio.Future[None], stopping: asyncio.Event) -> None:
+        """Own every background task from start to stop."""
+        try:
+            async with AsyncExitStack() as stack:
+                await self.store.open()
+                stack.push_async_callback(self.store.close)
+                await self.bell.open()
+                stack.push_async_callback(self.bell.close)
+                monitoring = self._look_out()
+                bell = monitoring.bell(self.bell)
+                worker = (
+                    await self._hire(stack, bell, monitoring) if self.settings.workers else None
+                )
+                egress = self._way_out() if self.settings.push else None
+                if egress is not None:
+                    await stack.enter_async_context(egress)
+                await self._sign()
+                self._begin(worker, egress, bell, monitoring)
+                if self.serves:
+                    self._tell()
+                    for port in wiring.ports(self.settings, self.endpoints.values()):
+                        self.ports.append(await stack.enter_async_context(port))
+                await stack.enter_async_context(monitoring)
+                async with asyncio.TaskGroup() as group:
+                    maintenance = Maintenance(self.agents, self.store, bell, self.settings)
+                    jobs = [
+                        maintenance.run(),
+                        self.streams.run(),
+                        self.bodies.run(),
+                        monitoring.run(),
+                    ]
+                    if self.ports:
+                        jobs.append(self._tell_ports(monitoring))
+                    if egress is not None:
+                        jobs.append(
+                            delivery.Courier(
+                                self.agents,
+                                self.store,
+                                bell,
+                                self.settings,
+                                egress,
+                                metrics=monitoring.metrics,
+                                spans=monitoring.spans,
+                                names={key: agent.name for key, agent in self.agents.items()},
+                            ).run()
+                        )
+                    if self.settings.watchdog:
+                        jobs.append(Watchdog(self.settings.watchdog, blamed).run())
+                    if worker is not None:
+                        group.create_task(worker.run())  # it ends by being drained
+                    tasks = [group.create_task(job) for job in jobs]
+                    self._loop = self.bell.listeners.loop = asyncio.get_running_loop()
+                    started.set_result(None)
+                    await stopping.wait()
+                    await self.drain()
+                    for task in tasks:
+                        task.cancel()
+        except asyncio.CancelledError:
+            if not started.done():
+                started.cancel()
+            raise
+        except BaseException as error:
+            if not started.done():
+                started.set_exception(error)
+                return
+            logger.exception("the application has stopped")
+            raise
+        finally:
+            self._loop = self.bell.listeners.loop = None
+            self.ports.clear()
+
+    async def _first(self) -> None:
+        """Start with the first request, where no lifespan has started it."""
+        if self._stopped:
+            raise RuntimeError("the application was stopped")
+        await self.start()
+
+    def _tell(self) -> None:
+        """Say once who is let in, if that is anybody."""
+        if self._told:
+            return
+        self._told = True
+        if self.settings.grpc_url and not any(e.lists_grpc for e in self.endpoints.values()):
+            logger.warning("grpc_url: is not on the card; add GRPC to `bindings`")
+        if self._idle:
+            logger.warning(
+                "workers is 0, and no other process can reach the store: no turn is ever run"
+            )
+        gates = [endpoint.gate for endpoint in self.endpoints.values()]
+        if self.unguarded or any(gate is not None and gate.open for gate in gates):
+            why = "no auth is set" if self.unguarded else "Anonymous() is set"
+            more = ", and the secrets of every webhook" if self.settings.push else ""
+            logger.info("callers are anonymous (%s): each of them sees every task%s", why, more)
+
+    async def _sign(self) -> None:
+        """Have the cards signed, or do not start."""
+        keys = (*wiring.keys(self.settings), *self._keys)
+        for name, endpoint in self.endpoints.items():
+            try:
+                await endpoint.sign(keys)
+            except SettingsError:
+                raise
+            except ValueError as error:
+                hint = "; give it one: @agent.skill(…)" if "skills: " in str(error) else ""
+                raise SettingsError(f"card_keys: agent {name!r}: {error}{hint}") from None
+        if self.settings.url or self.settings.hosts:
+            return
+        if keys:
+            logger.warning(
+                "card_keys: the card is signed for callers on this machine only; set `url`, or "
+                "`hosts`, for others"
+            )
+        gates = [endpoint.gate for endpoint in self.endpoints.values()]
+        if self.serves and any(gate is not None and gate.issued for gate in gates):
+            logger.info(
+                "auth: only callers on this machine are told where to get a token; set `url`, or "
+                "`hosts`, for others"
+            )
+
+    async def _hire(self, stack: AsyncExitStack, bell: Bell, monitoring: Monitoring) -> Worker:
+        """A worker, and what the agents' lifespans give it."""
+        worker = Worker(
+            self.agents,
+            self.store,
+            bell,
+            self.settings,
+            metrics=monitoring.metrics,
+            spans=monitoring.spans,
+        )
+        for key, agent in self.agents.items():
+            if agent.lifespan is not None:
+                worker.states[key] = await stack.enter_async_context(agent.lifespan(agent))
+        return worker
+
+    def _look_out(self) -> Monitoring:
+        return Monitoring(
+            self.agents,
+            self.store,
+            self.settings,
+            draining=lambda: self._draining,
+            running=lambda: self._worker.runs if self._worker else {},
+            streams=lambda: len(self.streams.open),
+        )
+
+    async def _tell_ports(self, monitoring: Monitoring) -> None:
+        """Let the health of gRPC be that of `/readyz`."""
+        while True:
+            ready = await monitoring.health.beats()
+            for port in self.ports:
+                await port.tell(ready)
+            await asyncio.sleep(self.settings.poll)
+
+    def _begin(
+        self, worker: Worker | None, egress: Egress | None, bell: Bell, monitoring: Monitoring
+    ) -> None:
+        self._worker, self.monitoring = worker, monitoring
+        self._draining = self.closing.now = False
+        self.streams.metrics = monitoring.metrics
+        for endpoint in self.endpoints.values():
+            endpoint.observe(monitoring.metrics, monitoring.spans)
+            endpoint.service.draining = False
+            endpoint.service.egress = egress
+            endpoint.service.timed = (
+                None if monitoring.metrics is None else monitoring.metrics.accept.at().observe
+            )
+            endpoint.service.bell = bell
+
+    def _way_out(self) -> Egress:
+        return Egress(
+            allow=self.settings.egress_allow,
+            timeout=self.settings.push_timeout,
+            per_host=self.settings.push_per_host,
+            total=2 * self.settings.push_running,
+        )
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                try:
+                    await self.start()
+                except Exception as error:
+                    # the server shows the message, which says all of these
+                    if not isinstance(error, A2AError | SettingsError):
+                        logger.exception("the application cannot start")
+                    failed = {"type": "lifespan.startup.failed", "message": redacted(str(error))}
+                    await send(failed)
+                    return
+                await send({"type": "lifespan.startup.complete"})
+            elif message["type"] == "lifespan.shutdown":
+                await self.stop()
+                await send({"type": "lifespan.shutdown.complete"})
+                return

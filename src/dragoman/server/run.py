@@ -1,0 +1,566 @@
+"""The run of one turn: what a handler says, checked and appended, from its claim to its end.
+
+It is a worker's, and knows of it no more than `Working` says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.agent.agent import Agent
+from dragoman.agent.handler import large
+from dragoman.agent.threads import Threads
+from dragoman.agent.turn import Over, Turn
+from dragoman.agent.unyielded import FIRST_TURNS, EventNotYielded, counted, told
+from dragoman.bells.bell import Bell
+from dragoman.dialects import v1_0
+from dragoman.model import clock
+from dragoman.model.errors import A2AError, InvalidAgentResponse, Unavailable
+from dragoman.model.events import Entry, Event, Reply
+from dragoman.model.lifecycle import IllegalEvent, advance
+from dragoman.model.lineage import origin
+from dragoman.model.types import (
+    StreamResponse,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatusUpdateEvent,
+)
+from dragoman.server.pace import Pace
+from dragoman.server.settings import Settings
+from dragoman.stores.store import LARGE, Claim, Query, Stale, Store
+from dragoman.telemetry.logs import CORRELATION, TASK, audit, logger
+
+BATCH = 128
+RELATED = 100
+"""The most tasks that a turn is given beside its own."""
+ENDINGS = ("", *(state.name.lower() for state in TaskState))
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
+
+WORKING = TaskState.WORKING
+
+_readable = msgspec.json.Decoder(StreamResponse).decode
+
+
+def interrupted(error: BaseException) -> bool:
+    """Whether a person may have pressed Ctrl-C: only where nobody handles the signal itself, as
+    servers do, does Python raise it in whatever runs."""
+    return (
+        isinstance(error, KeyboardInterrupt)
+        and threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+
+
+class Working(Protocol):
+    """What a run asks of the worker that it belongs to."""
+
+    agents: Mapping[str, Agent]
+    store: Store
+    bell: Bell
+    settings: Settings
+    loop: asyncio.AbstractEventLoop
+    states: dict[str, Any]
+    threads: Threads
+    pace: Pace
+    timed: Callable[[float], None] | None
+    raised: Callable[[BaseException], None] | None
+
+    async def hand_back(self, run: Run) -> None:
+        """Let another try again, or say why not."""
+
+    def give_back(self, run: Run) -> None:
+        """Give it up, since its words cannot be stored."""
+
+    def let_go(self, run: Run) -> None:
+        """Give it up, since its claim ran out before its handler began."""
+
+    def abandon(self, run: Run) -> None:
+        """Give it up, since it can write nothing any more."""
+
+    def left(self, run: Run) -> None:
+        """It has ended."""
+
+
+class NotHeld(Exception):
+    """The claim ran out before its handler began."""
+
+
+class Run:
+    """One claim being worked on: the handler, and what it has said so far.
+
+    What a handler says without pausing is appended together, as soon as it pauses.
+    """
+
+    task: asyncio.Task[None]
+    ended = False
+    """A terminal event was said."""
+    over = False
+    """It was written, and ended the task."""
+    paused = False
+    """The last status that was said here is an interrupted one."""
+    closing = False
+    """The handler has ended."""
+    lost = False
+    """Nothing can be written any more."""
+    reason = ""
+    """Why the handler was asked to stop."""
+    error = ""
+    """The kind of error that ended the handler."""
+    held_until = math.inf
+    """Until when the claim is certainly ours, by our own clock."""
+
+    _scheduled = False
+    _flight: asyncio.Future[bool] | None = None
+    _flying = False
+    """An append is under way, or waits to be tried again."""
+    _waiters: tuple[asyncio.Future[None], ...] = ()
+    _pause = 0.0
+    _unstorable = False
+    _stopper: asyncio.Task[None] | None = None
+    _dropped: tuple[str, ...] = ()
+    _events = 0
+    _bytes = 0
+    _held = 0
+    """The bytes that are pending."""
+
+    def __init__(self, worker: Working, claim: Claim) -> None:
+        head = claim.head
+        self.worker = worker
+        self.claim = claim
+        self.agent = worker.agents[head.scope.agent]
+        self.name = self.agent.name
+        self.handler = self.agent.handler_of(claim.received.skill)
+        self.state: TaskState = head.state
+        self.born = head.born
+        self.deadline = time.monotonic() + worker.settings.turn_timeout
+        self.turn = Turn(
+            claim.task,
+            claim.received,
+            number=claim.turn,
+            attempt=claim.attempt,
+            state=worker.states.get(head.scope.agent),
+            run=self,
+        )
+        if self.handler.followed or worker.raised is not None:
+            self.handler.followed = max(self.handler.followed - 1, 0)
+            self.turn.made = {}
+        self._id = head.id
+        self._max_events = worker.settings.max_events
+        self._max_output = worker.settings.max_output
+        self._artifacts = {artifact.artifact_id for artifact in claim.task.artifacts}
+        self._pending: list[Entry] = []
+
+    @property
+    def origin(self) -> str:
+        """See `Running.origin`."""
+        return origin(self.worker.store.id, self.agent.key)
+
+    # -- what the handler says (its sink)
+
+    def begin(self) -> None:
+        """A process that was stopped for longer than its leases begins nothing when it wakes."""
+        if time.monotonic() > self.held_until:
+            raise NotHeld
+
+    def put(self, value: Any) -> bool:
+        """Take what was yielded; True asks for a pause."""
+        kind = type(value)
+        if kind is TaskArtifactUpdateEvent or kind is TaskStatusUpdateEvent:
+            self.turn.handed_over(value)
+            if self.state is not WORKING and kind is TaskArtifactUpdateEvent:
+                self._start()
+            self._say(value)
+        else:
+            for event in self.turn.events(value):
+                if self.state is not WORKING and type(event) is TaskArtifactUpdateEvent:
+                    self._start()
+                self._say(event)
+        # one that goes on after its end must not keep others from their turn
+        return self._much()
+
+    def finish(self, value: Any) -> None:
+        """Take what was returned."""
+        if self.handler.reply and not self.born and value is not None:
+            value = self.turn.reply(value) if not self._is_event(value) else value
+        for event in self.turn.result(value):
+            self._say(event)
+
+    async def relieve(self) -> None:
+        """Until all has landed; others get their turn meanwhile."""
+        self._flush()
+        await self._landing()
+        await asyncio.sleep(0)
+
+    async def slot(self) -> None:
+        """Until a large value may be taken: one handler that says much must not block others."""
+        await self.worker.pace.next()
+
+    async def emit(self, event: Event) -> None:
+        """Take what a coroutine says."""
+        if self.closing:
+            return await Over(self.handler.name).emit(event)
+        if large(event):
+            await self.slot()
+        if self.state is not WORKING and type(event) is TaskArtifactUpdateEvent:
+            self._start()
+        self._say(event)
+        if self._much():
+            await self.relieve()
+        return None
+
+    async def settle(self, event: Event) -> bool:
+        """Take what must be durable before anything else is done; False if it cannot be."""
+        if self.closing or self.ended or self.lost:
+            return False
+        self._say(event)
+        await self.relieve()
+        return not self.lost
+
+    def audit(self, event: str, result: str, **about: str) -> None:
+        """Put it down, if that is wanted."""
+        if self.worker.settings.audit:
+            caller = self.turn.caller
+            whose = {"who": caller.identity, "realm": caller.realm, "tenant": caller.tenant}
+            about = {"task": self.claim.head.id, **about}
+            audit(event, result=result, agent=self.agent.key, **whose, **about)
+
+    def _much(self) -> bool:
+        """Whether to wait until what was said has landed."""
+        return len(self._pending) >= BATCH or self._held >= LARGE or self.ended or self.lost
+
+    @staticmethod
+    def _is_event(value: Any) -> bool:
+        return isinstance(value, TaskArtifactUpdateEvent | TaskStatusUpdateEvent | Reply)
+
+    def _start(self) -> None:
+        """Write `working` before the first content of a turn, in the same append: nothing that is
+        streamed may seem to come from a task that nobody works on. A state that the handler said
+        itself stays."""
+        waits = self.state is self.claim.head.state and not self.paused
+        if waits and not (self.ended or self.lost):
+            sound = self.turn.sound
+            self._say(self.turn._status(WORKING, None, None), ours=True)
+            self.turn.sound = sound
+
+    def _say(self, event: Event, *, ours: bool = False) -> None:
+        """Append what the handler said, or what is said for it."""
+        if self.ended or self.lost:
+            self._drop(event)
+            return
+        if type(event) is Reply and (self.born or not self.handler.reply):
+            event = self.turn._status(TaskState.COMPLETED, event.message, None)
+        elif type(event) is TaskStatusUpdateEvent and len(event.status.timestamp or "") != 24:
+            # the listing is in the order of these times
+            event = replace(event, status=replace(event.status, timestamp=clock.now()))
+        try:
+            wire = v1_0.response(event)
+            if event is not self.turn.sound:
+                _readable(wire)  # what cannot be read back must not get into a log
+            if not ours:
+                self._events += 1
+                self._bytes += len(wire)
+                if self._events > self._max_events or self._bytes > self._max_output:
+                    raise IllegalEvent(
+                        f"the turn wrote more than {self._max_events} events "
+                        f"or {self._max_output} bytes"
+                    )
+            self._check(event)
+        except (IllegalEvent, TypeError, ValueError, RecursionError) as error:
+            raise InvalidAgentResponse(str(error)) from error
+        self._pending.append(Entry(0, event, self.claim.turn, wire))
+        self._held += len(wire)
+        if not self._scheduled:
+            self._scheduled = True
+            self.worker.loop.call_soon(self._flush)
+
+    def _drop(self, event: Event) -> None:
+        name = type(event).__name__
+        if not self.lost and name not in self._dropped:  # a flood of them is told once
+            self._dropped = (*self._dropped, name)
+            logger.warning(
+                "handler %s: dropped %s after the end of the task", self.handler.name, name
+            )
+
+    def _check(self, event: Event) -> None:
+        """Keep the local picture of the task, and refuse what cannot follow it."""
+        if type(event) is TaskArtifactUpdateEvent:
+            if event.task_id != self._id:
+                raise IllegalEvent("the event is of another task")
+            key = event.artifact.artifact_id
+            if not event.append:
+                self._artifacts.add(key)
+            elif key not in self._artifacts:
+                raise IllegalEvent(f"append to an artifact that does not exist: {key}")
+            if self.state is TaskState.AUTH_REQUIRED:
+                self.paused = False  # it has gone on, so its end is completion
+        elif type(event) is TaskStatusUpdateEvent:
+            if event.task_id != self._id:
+                raise IllegalEvent("the event is of another task")
+            self.state = state = advance(self.state, event)
+            self.ended = state.terminal
+            self.paused = state.interrupted
+        else:
+            self.ended = True
+            return
+        self.born = True
+
+    # -- appending
+
+    def _flush(self, release: bool = False) -> None:
+        """Begin to append what is pending; one append is under way at a time."""
+        self._scheduled = False
+        if self.lost or not (self._pending or release):
+            return
+        if self._flying:
+            return  # it flushes again when it lands
+        entries, self._pending = self._pending, []
+        self._held = 0
+        self._ship(entries, release)
+
+    def _ship(self, entries: list[Entry], release: bool) -> None:
+        self._flying = True
+        # not kept on the run: it has as many attributes as share their keys
+        began = 0.0 if self.worker.timed is None else time.perf_counter()
+        self._flight = self.worker.store.append(self.claim, entries, release=release)
+        if self._flight.done():
+            self._landed(self._flight, entries, release, began)
+        else:
+            self._flight.add_done_callback(
+                partial(self._landed, entries=entries, release=release, began=began)
+            )
+
+    def _landed(
+        self, flight: asyncio.Future[bool], entries: list[Entry], release: bool, began: float
+    ) -> None:
+        # (Not the future's own state: that changes before this is called.)
+        self._flying = False
+        error = flight.exception()
+        if error is None:
+            self._pause = 0.0
+            if (timed := self.worker.timed) is not None:
+                timed(time.perf_counter() - began)
+            self.over = self.ended and not self._pending and not flight.result()
+            self.worker.bell.ring(self.claim.head.id)
+            if self.claim.head.hooked:
+                self.worker.bell.ring(f"push:{self.agent.key}")
+            if self._pending and not self._scheduled:
+                self._flush()
+        elif self.lost or isinstance(error, Stale):
+            self.worker.abandon(self)
+        elif isinstance(error, Unavailable):
+            # The store may come back; until then the handler waits with what it has said.
+            self._flying = True
+            self._pause = min(2 * self._pause or FIRST_PAUSE, LONGEST_PAUSE)
+            logger.warning("append failed, again in %g s: %s", self._pause, error)
+            self.worker.loop.call_later(self._pause, self._reship, entries, release)
+        else:
+            self._refused(error, release)
+        if self._waiters:
+            self.wake()
+
+    def _reship(self, entries: list[Entry], release: bool) -> None:
+        self._flying = False
+        if not self.lost:
+            self._ship(entries, release)
+        self.wake()  # whoever waits looks again
+
+    def _refused(self, error: BaseException, release: bool) -> None:
+        """What was said cannot be stored: the task fails and says why, if it can."""
+        logger.error("handler %s: append failed: %s", self.handler.name, error, exc_info=error)
+        if self._unstorable or not isinstance(error, A2AError | IllegalEvent):
+            self.reason = "store"
+            self.worker.give_back(self)
+            return
+        self._unstorable = True
+        self._pending.clear()
+        self.ended = False
+        self.state = TaskState.WORKING
+        words = f"The result could not be stored: {error}"
+        self._say(self.turn._status(TaskState.FAILED, words, None), ours=True)
+        self._flush(release)
+
+    async def _landing(self) -> None:
+        while self._flying and not self.lost:
+            waiter = self.worker.loop.create_future()  # its own: it may be cancelled
+            self._waiters = (*self._waiters, waiter)
+            await waiter
+
+    def wake(self) -> None:
+        """Let those go on who wait for an append."""
+        waiters, self._waiters = self._waiters, ()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _release(self) -> None:
+        """The last append: what is pending, and the end of the claim."""
+        await self._landing()
+        if self.over:
+            return
+        self._flush(release=True)
+        await self._landing()
+        if self._flight is not None and not self._flight.exception() and self._flight.result():
+            self.worker.bell.ring(f"work:{self.agent.key}")
+
+    # -- the life of a run
+
+    @property
+    def outcome(self) -> str:
+        """How it ended, in a word."""
+        if self.lost:
+            return "lost"
+        if self.reason == "drain" and not self.ended:
+            return "handed_back"
+        return "replied" if self.ended and not self.state.terminal else ENDINGS[self.state.number]
+
+    async def perform(self) -> None:
+        """Run the handler to its end, whatever it does."""
+        TASK.set(self.claim.head.id)
+        try:
+            try:
+                await self.handler.perform(self.turn, self, self.worker.threads)
+                if self.turn.made_count > self.turn.handed_count:
+                    self._unyielded()
+            except asyncio.CancelledError as error:
+                if not self.reason and not self.lost:
+                    self._failed(error)
+            except InvalidAgentResponse as error:
+                self._invalid(error)
+            except NotHeld:
+                self.worker.let_go(self)
+            except BaseException as error:  # an agent cannot take the server down
+                if interrupted(error):
+                    raise
+                self._failed(error)
+            self.closing = True
+            if self._stopper is not None and not self.lost:
+                await asyncio.wait([self._stopper])
+            if self.lost:
+                return
+            if self.reason == "drain" and not self.ended:
+                self._flush()
+                await self._landing()
+                await self.worker.hand_back(self)
+            else:
+                self._end()
+                await self._release()
+        finally:
+            self.worker.left(self)
+
+    def _end(self) -> None:
+        """A handler that has said how it ended is believed; else its end is completion."""
+        if self.ended:
+            return
+        if self.reason == "cancel":
+            event = self.turn._status(TaskState.CANCELED, None, None)
+        elif self.reason == "deadline":
+            event = self.turn._status(TaskState.FAILED, self.words("deadline"), None)
+        elif self.paused:
+            return
+        else:
+            event = self.turn._status(TaskState.COMPLETED, None, None)
+        self._say(event, ours=True)
+
+    @property
+    def stopping(self) -> bool:
+        """The author's own `cancel` is still at it."""
+        return self._stopper is not None and not self._stopper.done()
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """What of it may still be running."""
+        return [self.task] if self._stopper is None else [self.task, self._stopper]
+
+    def stop(self, reason: str) -> None:
+        """Ask the handler to end: its own `cancel` first, then by cancelling its coroutine."""
+        if self.reason or self.closing:
+            return
+        self.reason = reason
+        self.turn.canceled = True
+        if reason == "deadline":
+            logger.warning("handler %s: %s", self.handler.name, self.words(reason))
+        if reason == "cancel" and self.handler.cancel is not None:
+            self._stopper = asyncio.create_task(self._author_cancel())
+        else:
+            self.task.cancel()
+
+    async def _author_cancel(self) -> None:
+        try:
+            await self.handler.stop(self.turn, self, self.worker.threads)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            if interrupted(error):
+                raise
+            logger.error("handler %s: cancel failed", self.handler.name, exc_info=error)
+            self._tell(error)
+        finally:
+            if not self.closing:
+                self.task.cancel()
+
+    def words(self, reason: str) -> str:
+        """What the task says when it was ended from outside."""
+        if reason == "deadline":
+            seconds = self.worker.settings.turn_timeout
+            return f"The agent did not finish within {seconds:g} seconds"
+        if reason == "store":
+            return "The result could not be stored"
+        return "The server was shut down before the agent had finished"
+
+    def _invalid(self, error: InvalidAgentResponse) -> None:
+        logger.error("handler %s: invalid agent response: %s", self.handler.name, error)
+        self.error = error.reason
+        self._tell(error)
+        if not self.ended and not self.lost:
+            reason = error.message.encode("utf-8", "replace").decode()
+            self._say(self.turn.fail(f"{InvalidAgentResponse.text}: {reason}"), ours=True)
+
+    def _failed(self, error: BaseException) -> None:
+        correlation = clock.uuid7()
+        CORRELATION.set(correlation)
+        self.error = name = type(error).__name__
+        # in the words as well: not every formatter shows the id
+        words = "handler %s raised %s; correlation id %s"
+        logger.error(words, self.handler.name, name, correlation, exc_info=error)
+        self._tell(error)
+        if not self.ended and not self.lost:
+            words = f"The agent failed ({name}); correlation id {correlation}"
+            self._say(self.turn.fail(words), ours=True)
+
+    def _unyielded(self) -> None:
+        """Warn of the events that the handler has made and not handed over."""
+        if self.reason or self.lost:
+            return  # it was stopped on its way
+        turn, handler = self.turn, self.handler
+        handler.followed = FIRST_TURNS
+        number = turn.made_count - turn.handed_count
+        for what in told(turn.made) if turn.made else [counted(number, handler.run)]:
+            words = f"handler {handler.name}: {what}, and so dropped"
+            logger.warning("%s: yield it, return it, or await turn.emit(…)", words)
+            self._tell(EventNotYielded(words))
+
+    def _tell(self, error: BaseException) -> None:
+        """Hand it to a test, if one wants to know."""
+        if self.worker.raised is not None:
+            self.worker.raised(error)
+
+    async def related(self, ids: Sequence[str]) -> list[Task]:
+        """Tasks that the caller may see: those named, or the others of the context."""
+        store = self.worker.store
+        # one with whom the task is shared does not see what else its owner has
+        scope = replace(self.claim.head.scope, owner=self.turn.caller.qualified)
+        if not ids:
+            page = await store.list(scope, Query(context=self.claim.head.context, size=RELATED))
+            return [task for task in page.tasks if task.id != self.claim.head.id]
+        records = [await store.load(scope, task) for task in list(dict.fromkeys(ids))[:RELATED]]
+        return [record.task for record in records if record is not None]

@@ -1,0 +1,618 @@
+"""The eleven operations on typed requests, knowing nothing of HTTP or gRPC."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import inspect
+import re
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.agent.agent import Agent
+from dragoman.bells.bell import Bell
+from dragoman.model import clock
+from dragoman.model.caller import Access, Call, Caller, Policy, Scope, fault, long, unqualified
+from dragoman.model.errors import (
+    ExtendedAgentCardNotConfigured,
+    ExtensionSupportRequired,
+    Forbidden,
+    InvalidParams,
+    LimitExceeded,
+    PushNotificationNotSupported,
+    TaskNotCancelable,
+    TaskNotFound,
+    Unauthenticated,
+    Unavailable,
+    UnsupportedOperation,
+)
+from dragoman.model.events import RESUME, CancelRequested, Entry, Received, Reply
+from dragoman.model.lifecycle import birth
+from dragoman.model.lineage import admit, lineage, origin
+from dragoman.model.types import (
+    AgentCard,
+    CancelTaskRequest,
+    DeleteTaskPushNotificationConfigRequest,
+    GetExtendedAgentCardRequest,
+    GetTaskPushNotificationConfigRequest,
+    GetTaskRequest,
+    ListTaskPushNotificationConfigsRequest,
+    ListTaskPushNotificationConfigsResponse,
+    ListTasksRequest,
+    ListTasksResponse,
+    Message,
+    SendMessageRequest,
+    SendMessageResponse,
+    SubscribeToTaskRequest,
+    Task,
+    TaskPushNotificationConfig,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+from dragoman.security.egress import Egress, EgressRefused, EgressUnreachable
+from dragoman.security.files import Files, Scan
+from dragoman.security.limits import Quota
+from dragoman.server.reader import History, LogStream, Reader, Shutdown
+from dragoman.server.settings import Settings
+from dragoman.stores.store import Accepted, Conflict, Draft, Head, Query, Receipt, Store, Webhook
+from dragoman.telemetry.logs import logger
+
+PAGE, LARGEST_PAGE = 50, 100
+WEBHOOKS = 100
+"""The most that one task may have."""
+USED = "was used before, with another request"
+FOREIGN = (
+    "The caller may not name this tenant: show a credential of the tenant, leave the tenant out, "
+    "or have the server allow it (tenants= of the scheme)"
+)
+_HEADER = re.compile(r"[\t\x20-\x7e]{1,8192}")
+
+
+class Service:
+    """One agent's operations. Every one takes the call, and sees only what is the caller's."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        store: Store,
+        bell: Bell,
+        settings: Settings,
+        closing: Shutdown,
+        *,
+        policy: Policy | None = None,
+        scan: Scan | None = None,
+    ) -> None:
+        self.agent = agent
+        self.egress: Egress | None = None
+        """The way out to webhooks, while there is one."""
+        self.store = store
+        self.bell = bell
+        self.settings = settings
+        self.reader = Reader(store, bell, closing)
+        self.draining = False
+        self.timed: Callable[[float], None] | None = None
+        """Is told how long it took until a message was in the store, if anybody wants to know."""
+        self._policy = policy
+        self._files = Files(settings.file_types, settings.max_file, scan)
+        self._quota = Quota(settings.quota_tasks, settings.quota_waiting, store.tally)
+        self._anybody = Scope(agent.key)
+        self._work = f"work:{agent.key}"
+        self.offered = frozenset(extension.uri for extension in agent.extensions)
+        self.required = tuple(e.uri for e in agent.extensions if e.required)
+
+    # -- messages
+
+    async def send(self, request: SendMessageRequest, call: Call) -> SendMessageResponse:
+        """Accept a message and wait for its answer, unless told not to."""
+        scope = await self._reach(request.tenant, call, "SendMessage", request.message.task_id)
+        accepted = await self._accept(request, scope, call)
+        number, configuration, head = accepted.number, request.configuration, accepted.head
+        # claimed in the write that accepted it: nothing can have been said of it yet
+        claimed = accepted.fresh and number == 1 and head.holder
+        del request, accepted  # a large message is held by nobody while its answer is waited for
+
+        def ready(head: Head) -> bool:
+            return head.answers(number)
+
+        def begun(head: Head) -> bool:
+            return head.born or head.replied
+
+        immediately = configuration is not None and configuration.return_immediately
+        head = await self.reader.until(
+            begun if immediately else ready,
+            scope,
+            head.id,
+            self.settings.blocking_timeout,
+            head if claimed else None,
+        )
+        if head.replied:
+            return SendMessageResponse(message=await self._reply(scope, head.id))
+        record = await self.store.load(scope, head.id)
+        if record is None:
+            raise Unavailable("The agent has not answered in time; the message is in work")
+        length = configuration.history_length if configuration else None
+        return SendMessageResponse(task=trimmed(record.task, length))
+
+    async def stream(self, request: SendMessageRequest, call: Call) -> LogStream:
+        """Accept a message and stream what comes of it."""
+        self._streaming()
+        task = request.message.task_id
+        scope = await self._reach(request.tenant, call, "SendStreamingMessage", task)
+        accepted = await self._accept(request, scope, call)
+        head, number = accepted.head, accepted.number
+        place = None if accepted.fresh else self._place(call, head.id)
+        if place is not None and number <= place <= head.last:
+            return LogStream(
+                self.reader, scope, head.id, context=head.context, after=place, answer=number
+            )
+        if number == 1 and (accepted.fresh or not head.born):
+            first = Entry(1, birth(accepted.received))
+        else:
+            record = await self.store.load(scope, head.id)
+            if record is None:
+                raise TaskNotFound
+            first = Entry(record.head.last, record.task)
+            if accepted.fresh and record.head.last > number:
+                # the turn was quicker: what it has said since is told as it was said
+                before = await History(self.store, scope, head.id).at(number)
+                first = first if before is None else Entry(number, before)
+        length = request.configuration.history_length if request.configuration else None
+        first.event = trimmed(first.event, length)  # type: ignore[arg-type]
+        return LogStream(
+            self.reader,
+            scope,
+            head.id,
+            context=head.context,
+            after=first.number,
+            first=first,
+            answer=number,
+            reset=place is not None,
+        )
+
+    # -- tasks
+
+    async def get(self, request: GetTaskRequest, call: Call) -> Task:
+        """The task as it is now."""
+        _not_negative("historyLength", request.history_length)
+        scope = await self._reach(request.tenant, call, "GetTask", request.id)
+        return trimmed(await self._task(scope, request.id), request.history_length)
+
+    async def list(self, request: ListTasksRequest, call: Call) -> ListTasksResponse:
+        """A page of tasks."""
+        _not_negative("historyLength", request.history_length)
+        size = PAGE if request.page_size is None else request.page_size
+        if not 1 <= size <= LARGEST_PAGE:
+            raise InvalidParams.at("pageSize", f"must be between 1 and {LARGEST_PAGE}")
+        artifacts = bool(request.include_artifacts)
+        page = await self.store.list(
+            self._scope(request.tenant, call),
+            Query(
+                artifacts=artifacts,
+                context=request.context_id,
+                state=request.status,
+                since=_since(request.status_timestamp_after),
+                size=size,
+                cursor=_cursor(request.page_token) if request.page_token else None,
+            ),
+        )
+        return ListTasksResponse(
+            tasks=tuple(trimmed(t, request.history_length, artifacts) for t in page.tasks),
+            next_page_token=_token(page.cursor) if page.cursor else "",
+            page_size=size,
+            total_size=page.total,
+        )
+
+    async def cancel(self, request: CancelTaskRequest, call: Call) -> Task:
+        """End a task. The agent has a grace period; the first terminal status wins."""
+        scope = await self._reach(request.tenant, call, "CancelTask", request.id)
+        head = await self.store.head(scope, request.id)
+        if head is None or not head.born:
+            raise TaskNotFound
+        status = TaskStatus(state=TaskState.CANCELED, timestamp=clock.now())
+        canceled = TaskStatusUpdateEvent(task_id=head.id, context_id=head.context, status=status)
+        asked = CancelRequested(
+            caller=call.caller.stored, at=clock.now(), metadata=request.metadata
+        )
+        grace = self.settings.cancel_grace
+        receipt = self._cancel_receipt(request, call, scope)
+        try:
+            head = await self.store.cancel(scope, head.id, asked, canceled, grace, receipt)
+        except Conflict:
+            raise InvalidParams.at("Idempotency-Key", USED) from None
+        self.bell.ring(head.holder)
+        with self.reader.closing.canceling():
+            head = await self._canceled(scope, head, canceled)
+            self.bell.ring(head.id)
+            task = await self._task(scope, head.id)
+        if head.state is not TaskState.CANCELED:
+            raise TaskNotCancelable(f"Task has already ended ({head.state.name.lower()})")
+        return task
+
+    async def _canceled(self, scope: Scope, head: Head, canceled: TaskStatusUpdateEvent) -> Head:
+        """The head once the task has ended: by its agent within the grace, else without it."""
+        grace = self.settings.cancel_grace
+
+        def ended(head: Head) -> bool:
+            return head.state.terminal
+
+        head = await self.reader.until(ended, scope, head.id, grace, closing=False)
+        while not head.state.terminal:  # the agent did not stop in time
+            status = replace(canceled.status, timestamp=clock.now())
+            await self.store.revoke(head, replace(canceled, status=status))
+            self.bell.ring(head.holder)
+            head = await self.reader.until(lambda _: True, scope, head.id, grace)
+        return head
+
+    async def subscribe(self, request: SubscribeToTaskRequest, call: Call) -> LogStream:
+        """The task as it is now, and then what happens to it; or what came after a place."""
+        self._streaming()
+        scope = await self._reach(request.tenant, call, "SubscribeToTask", request.id)
+        record = await self.store.load(scope, request.id)
+        if record is None:
+            raise TaskNotFound
+        head = record.head
+        place = self._place(call, head.id)
+        if place is not None and 1 <= place <= head.last:
+            return LogStream(self.reader, scope, head.id, context=head.context, after=place)
+        if place is None and head.state.terminal:
+            raise UnsupportedOperation(
+                f"Task has ended ({head.state.name.lower()}); there is nothing to subscribe to"
+            )
+        first = Entry(head.last, record.task)
+        return LogStream(
+            self.reader,
+            scope,
+            head.id,
+            context=head.context,
+            after=head.last,
+            first=first,
+            reset=place is not None,
+        )
+
+    # -- push configs
+
+    async def create_webhook(
+        self, request: TaskPushNotificationConfig, call: Call
+    ) -> TaskPushNotificationConfig:
+        """Register a webhook."""
+        self._pushing()
+        if not request.task_id:
+            raise InvalidParams.at("taskId", "is required")
+        scope = await self._reach(
+            request.tenant, call, "CreateTaskPushNotificationConfig", request.task_id
+        )
+        config = replace(request, id=request.id or clock.uuid7())
+        await self._room(scope, config)  # first: for a task that is not there nothing is looked up
+        webhook = await self._webhook(config, request.task_id, "", call.caller)
+        await self.store.put_webhook(scope, webhook)
+        return webhook.config
+
+    async def get_webhook(
+        self, request: GetTaskPushNotificationConfigRequest, call: Call
+    ) -> TaskPushNotificationConfig:
+        """One webhook of a task. Before 1.0 its id may be left out: the one that was created
+        without an id is meant, else the first."""
+        operation = "GetTaskPushNotificationConfig"
+        found = await self._webhooks(request.tenant, request.task_id, call, operation)
+        wanted = request.id or request.task_id
+        for config in found:
+            if config.id == wanted:
+                return config
+        if found and not request.id:
+            return found[0]
+        raise TaskNotFound("Push notification config not found")
+
+    async def list_webhooks(
+        self, request: ListTaskPushNotificationConfigsRequest, call: Call
+    ) -> ListTaskPushNotificationConfigsResponse:
+        """The webhooks of a task."""
+        _not_negative("pageSize", request.page_size)
+        operation = "ListTaskPushNotificationConfigs"
+        found = await self._webhooks(request.tenant, request.task_id, call, operation)
+        if request.page_token:
+            last = _cursor(request.page_token)[1]
+            found = [config for config in found if config.id > last]
+        size = request.page_size or LARGEST_PAGE
+        more = len(found) > size
+        return ListTaskPushNotificationConfigsResponse(
+            configs=tuple(found[:size]),
+            next_page_token=_token(("", found[size - 1].id)) if more else "",
+        )
+
+    async def delete_webhook(
+        self, request: DeleteTaskPushNotificationConfigRequest, call: Call
+    ) -> None:
+        """Forget a webhook."""
+        self._pushing()
+        operation = "DeleteTaskPushNotificationConfig"
+        scope = await self._reach(request.tenant, call, operation, request.task_id)
+        await self.store.delete_webhook(scope, request.task_id, request.id)
+
+    # -- the card
+
+    async def extended_card(
+        self, request: GetExtendedAgentCardRequest, call: Call, public: AgentCard
+    ) -> AgentCard:
+        """The card for those who are known."""
+        if not self.agent.extended:
+            raise UnsupportedOperation("The agent has no extended card")
+        if not call.caller.identity:
+            raise Unauthenticated("The extended card is for authenticated callers")
+        if self.agent.extend is None:
+            raise ExtendedAgentCardNotConfigured
+        card = self.agent.extend(call.caller, public)
+        return await card if inspect.isawaitable(card) else card
+
+    # -- negotiation
+
+    def negotiate(self, asked: Sequence[str]) -> tuple[str, ...]:
+        """The extensions that are active; ExtensionSupportRequired names one that is missing."""
+        for uri in self.required:
+            if uri not in asked:
+                raise ExtensionSupportRequired(
+                    f"The agent requires the extension {uri}; name it in A2A-Extensions",
+                    metadata={"extension": uri},
+                )
+        return tuple(dict.fromkeys(uri for uri in asked if uri in self.offered))
+
+    # -- inside
+
+    async def _accept(
+        self, request: SendMessageRequest, scope: Scope, call: Call, *, begins: bool = True
+    ) -> Accepted:
+        """Take a message in. `begins` is whether it may be what begins the task that it names."""
+        if self.draining:
+            raise Unavailable("The server is shutting down", headers={"retry-after": "5"})
+        message, configuration = request.message, request.configuration
+        if not message.message_id:  # so some clients before 1.0 send it
+            # a key makes the same request the same message; without one no two are the same
+            message = replace(message, message_id=call.key or clock.uuid7())
+        if len(message.parts) > self.settings.max_parts:
+            raise InvalidParams.at("message.parts", f"more than {self.settings.max_parts} parts")
+        before, context, task = "", message.context_id, message.task_id
+        new = not task
+        if task:
+            head = await self.store.head(scope, task)
+            new = head is None and task == call.name
+            if new and (why := long(task)):
+                raise InvalidParams.at("id", f"{why}, as it is stored")
+            if not new:
+                if head is None or not head.born:
+                    raise TaskNotFound
+                if context and context != head.context:
+                    raise InvalidParams.at("message.contextId", "is not the context of the task")
+                before, context = head.skill, head.context
+        if "\0" in context:  # not every database can look for it
+            raise InvalidParams.at("message.contextId", "has a NUL character")
+        skill, handler = self.agent.route(message, before)
+        if handler.reply and self.reader.closing.now:  # nobody could be told
+            raise Unavailable("The server is shutting down", headers={"retry-after": "1"})
+        self.agent.permit(call.caller, skill)
+        self.agent.admit(message, skill)
+        handler.check(message)
+        if request.metadata:
+            here = origin(self.store.id, self.agent.key)
+            admit(lineage(request.metadata), self.agent.name, here, self.settings.max_hops)
+        if not self._files.lax:
+            await self._files.check(message, call.caller)
+        task = task or clock.uuid7()
+        chosen = task if call.name and begins and (new or call.key) else ""
+        webhook: Webhook | None = None
+        modes: tuple[str, ...] = ()
+        if configuration is not None:
+            _not_negative("configuration.historyLength", configuration.history_length)
+            modes = configuration.accepted_output_modes
+            if configuration.task_push_notification_config is not None:
+                self._pushing()
+                field = "configuration.taskPushNotificationConfig."
+                config = configuration.task_push_notification_config
+                # one without an id has its task's: a message that follows up does not add another
+                config = replace(config, id=config.id or task, task_id=task)
+                if not new:
+                    await self._room(scope, config)
+                webhook = await self._webhook(config, task, field, call.caller)
+        # those who are anonymous cannot be told apart
+        counted = new and bool(scope.owner)
+        full = await self._quota.take(scope) if counted else ""
+        draft = Draft(
+            task=task,
+            received=Received(
+                message=replace(message, task_id=task, context_id=context or clock.uuid7()),
+                caller=call.caller.stored,
+                at=clock.now(),
+                skill=skill,
+                modes=modes,
+                metadata=request.metadata,
+                trace=call.trace,
+            ),
+            new=new,
+            born=not handler.reply,
+            receipt=self._receipt(message, call, chosen, scope),
+            webhook=webhook,
+            full=full,
+        )
+        accepting = self.store.accept(scope, draft)
+        # Rung here before it has landed, so that a claim shares its commit; in vain if it is
+        # refused. Elsewhere nobody could find it yet.
+        self.bell.listeners.wake(self._work)
+        timed = self.timed
+        began = 0.0 if timed is None else time.perf_counter()
+        try:
+            accepted = await accepting
+            if not accepted.head.holder:
+                self.bell.carry(self._work)
+            if timed is not None:
+                timed(time.perf_counter() - began)
+            return accepted
+        except Conflict:
+            if chosen:  # it was begun by another message, which this one follows
+                return await self._accept(request, scope, call, begins=False)
+            raise InvalidParams.at("Idempotency-Key", USED) from None
+        finally:
+            if counted:
+                self._quota.landed(scope)
+
+    def _receipt(self, message: Message, call: Call, chosen: str, scope: Scope) -> Receipt | None:
+        """What makes a repeated send recognisable, if anything does."""
+        merge = self.settings.duplicates
+        merged = merge == "always" or (merge == "authenticated" and call.caller.identity)
+        if not chosen and not call.key and not merged:
+            return None
+        # who chooses the ids of tasks gives none to messages
+        said = (message.parts, call.key) if call.name else message
+        digest = hashlib.sha256(msgspec.json.encode(said)).digest()
+        if chosen:  # two that begin it at the same time are one
+            return Receipt(f"task:{chosen}", digest)
+        guest = _guest(call, scope)
+        if call.key:
+            return Receipt(f"{guest}key:{call.key}", digest)
+        # Clients reuse message ids: only the same id with the same body is the same send.
+        return Receipt(f"{guest}message:{message.message_id}:{digest.hex()}", digest)
+
+    def _cancel_receipt(
+        self, request: CancelTaskRequest, call: Call, scope: Scope
+    ) -> Receipt | None:
+        """What makes a repeated cancel recognisable, if it has a key."""
+        if not call.key:
+            return None
+        said = ("CancelTask", request.id, request.metadata)
+        digest = hashlib.sha256(msgspec.json.encode(said)).digest()
+        return Receipt(f"{_guest(call, scope)}key:{call.key}", digest)
+
+    async def _reply(self, scope: Scope, task: str) -> Message:
+        entries = await self.store.read(scope, task, 1, 1)
+        if not entries:
+            raise TaskNotFound
+        event = entries[-1].event
+        assert isinstance(event, Reply)
+        return event.message
+
+    async def _task(self, scope: Scope, task: str) -> Task:
+        record = await self.store.load(scope, task)
+        if record is None:
+            raise TaskNotFound
+        return record.task
+
+    def _place(self, call: Call, task: str) -> int | None:
+        """Where the reader wants to go on; None if it did not say, -1 if it makes no sense."""
+        if not call.place or RESUME not in call.caller.extensions:
+            return None
+        name, _, number = call.place.rpartition(":")
+        if name != task or not number.isascii() or not number.isdigit() or len(number) > 18:
+            return -1
+        return int(number)
+
+    def _scope(self, tenant: str, call: Call) -> Scope:
+        """The caller's own tasks in the tenant that it names, or in its own; Forbidden."""
+        caller = call.caller
+        if not tenant and not caller.tenant and not caller.identity:
+            return self._anybody
+        if tenant and tenant != caller.tenant:
+            if why := fault(tenant) or long(tenant):
+                raise InvalidParams.at("tenant", why)
+            # a tenant on the card is for those whose credential does not say another
+            if not caller.may_name(tenant) and (caller.tenant or tenant != self.agent.tenant):
+                raise Forbidden(FOREIGN)
+        return Scope(self.agent.key, tenant or caller.tenant, caller.qualified)
+
+    async def _reach(self, tenant: str, call: Call, operation: str, task: str) -> Scope:
+        """Whose tasks this operation is on: the caller's own, unless the policy shares this one."""
+        scope = self._scope(tenant, call)
+        if self._policy is None or not task:
+            return scope
+        owner = await self.store.owner(scope, task)
+        if owner is None or owner == scope.owner:
+            return scope
+        try:
+            realm, identity = unqualified(owner)
+            found = self._policy(Access(call.caller, operation, task, identity, realm))
+            shared = await found if inspect.isawaitable(found) else found
+        except Exception:
+            logger.exception("the policy failed, and so shares nothing")
+            shared = False
+        return replace(scope, owner=owner) if shared is True else scope
+
+    def _streaming(self) -> None:
+        if not self.agent.streaming:
+            raise UnsupportedOperation("The agent does not stream")
+
+    def _pushing(self) -> None:
+        if not self.settings.push:
+            raise PushNotificationNotSupported
+
+    async def _webhooks(
+        self, tenant: str, task: str, call: Call, operation: str
+    ) -> Sequence[TaskPushNotificationConfig]:
+        self._pushing()
+        scope = await self._reach(tenant, call, operation, task)
+        found = await self.store.webhooks(scope, task)
+        return [webhook.config for webhook in found]
+
+    async def _room(self, scope: Scope, config: TaskPushNotificationConfig) -> None:
+        """LimitExceeded if the task can have no more webhooks; TaskNotFound."""
+        known = await self.store.webhooks(scope, config.task_id)
+        if len({each.config.id for each in known} | {config.id}) > WEBHOOKS:
+            raise LimitExceeded(f"A task has at most {WEBHOOKS} webhooks")
+
+    async def _webhook(
+        self, config: TaskPushNotificationConfig, task: str, field: str, caller: Caller
+    ) -> Webhook:
+        if why := long(config.id):
+            raise InvalidParams.at(f"{field}id", why)
+        secrets = config.authentication
+        for name, text in (
+            ("token", config.token),
+            ("authentication.scheme", secrets.scheme if secrets else ""),
+            ("authentication.credentials", secrets.credentials if secrets else ""),
+        ):
+            if text and not _HEADER.fullmatch(text):
+                raise InvalidParams.at(field + name, "cannot be sent in a header")
+        if self.egress is not None:
+            try:
+                await self.egress.check(config.url, owner=(caller.tenant, caller.qualified))
+            except (EgressRefused, EgressUnreachable) as error:
+                raise InvalidParams.at(f"{field}url", str(error)) from None
+        return Webhook(replace(config, task_id=task), caller.version)
+
+
+def _guest(call: Call, scope: Scope) -> str:
+    """The keys of those with whom a task is shared are not its owner's."""
+    name = call.caller.qualified
+    return "" if scope.owner == name else f"of:{name}:"
+
+
+def trimmed(task: Task, history: int | None, artifacts: bool = True) -> Task:
+    """The task with only so much of its history."""
+    if history is None:
+        return task if artifacts else replace(task, artifacts=())
+    kept = task.history[-history:] if history else ()
+    return replace(task, history=kept, artifacts=task.artifacts if artifacts else ())
+
+
+def _not_negative(field: str, value: int | None) -> None:
+    if value is not None and value < 0:
+        raise InvalidParams.at(field, "must not be negative")
+
+
+def _since(text: str | None) -> str:
+    try:
+        return clock.ceiling(text) if text else ""
+    except ValueError as error:
+        raise InvalidParams.at("statusTimestampAfter", str(error)) from None
+
+
+def _token(cursor: tuple[str, str]) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(cursor)).decode().rstrip("=")
+
+
+def _cursor(token: str) -> tuple[str, str]:
+    try:
+        raw = base64.urlsafe_b64decode(token.encode("ascii") + b"=" * (-len(token) % 4))
+        return msgspec.json.decode(raw, type=tuple[str, str])
+    except (binascii.Error, msgspec.DecodeError, UnicodeError, ValueError):
+        raise InvalidParams.at("pageToken", "is not a token of this listing") from None

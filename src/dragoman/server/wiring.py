@@ -1,0 +1,140 @@
+"""Parts of an application, made from its settings; errors name the setting.
+
+What an extra brings is imported only where a setting asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from dragoman.bindings.card_interfaces import GRPC, check_bindings, check_versions, listed
+from dragoman.bindings.endpoint import Endpoint
+from dragoman.model.errors import Unavailable
+from dragoman.security.jwk import CardKey
+from dragoman.security.limits import Limits
+from dragoman.server.settings import Checks, Settings, SettingsError, table_secrets
+from dragoman.telemetry.logs import secret
+
+if TYPE_CHECKING:
+    from dragoman.bindings.grpc import Port
+    from dragoman.security.schemes import AllOf, Auth, Authenticator, Scheme
+
+Given: TypeAlias = "Auth | Mapping[str, Any] | Sequence[Scheme | AllOf | Mapping[str, Any]]"
+"""Who may call: schemes, or tables of them as the setting `auth` has."""
+
+
+def auth(given: Given) -> Auth:
+    """The schemes of the setting `auth`, or of code, where each may also be a table. The secrets
+    of tables are told to the logs."""
+    from dragoman.security.from_config import build
+
+    single = isinstance(given, Mapping | str) or not isinstance(given, Sequence)
+    try:
+        found = build((given,) if single else given)  # type: ignore[arg-type]
+    except ValueError as error:
+        text = str(error).removeprefix("[0]") if single else str(error)
+        raise SettingsError(f"auth{text}") from None
+    secret(*found.secrets, *table_secrets(given))
+    return found.schemes
+
+
+def _check_auth(tables: Sequence[Mapping[str, Any]]) -> None:
+    """ValueError if they are no schemes; it begins with which of them."""
+    if tables:
+        from dragoman.security.from_config import build
+        from dragoman.security.schemes import Authenticator
+
+        schemes = build(tables).schemes
+        try:
+            Authenticator(schemes)
+        except ValueError as error:  # of all of them together
+            raise ValueError(str(error).removeprefix("auth")) from None
+
+
+CHECKS: Checks = {"auth": _check_auth, "bindings": check_bindings, "versions": check_versions}
+"""What must be so of settings, beyond their types."""
+
+
+def gate(auth: Auth, settings: Settings) -> Authenticator:
+    """Whoever asks callers who they are. SettingsError if it needs what is not set."""
+    from dragoman.security.schemes import Authenticator
+
+    found = Authenticator(auth)
+    if not (settings.url or settings.hosts):
+        for scheme in found.tokens:
+            if getattr(scheme, "dpop", False):
+                raise SettingsError(
+                    f"auth: {scheme.name!r} needs the setting url, or hosts: a DPoP proof is for"
+                    " one URL, and a caller can name any host"
+                )
+    return found
+
+
+def limits(settings: Settings) -> Limits | None:
+    """How often callers may come, if that is limited."""
+    if not (settings.rate or settings.rate_address or settings.proxies):
+        return None
+    return Limits(
+        address=settings.rate_address,
+        identity=settings.rate,
+        burst=settings.rate_burst,
+        proxies=settings.proxies,
+    )
+
+
+def keys(settings: Settings) -> list[CardKey]:
+    """The keys that sign the cards."""
+    found = []
+    for file in settings.card_keys:
+        try:
+            found.append(CardKey.load(Path(file)))
+        except OSError as error:
+            raise SettingsError(f"card_keys: {file}: {error.strerror or error}") from None
+        except ValueError as error:
+            raise SettingsError(f"card_keys: {error}") from None
+    return found
+
+
+def check_card(settings: Settings) -> None:
+    """SettingsError if a card cannot list what the settings say."""
+    for name in ("bindings", "versions"):
+        try:
+            CHECKS[name](getattr(settings, name))
+        except ValueError as error:
+            raise SettingsError(f"{name}{error}") from None
+
+
+def check_grpc(settings: Settings, agents: int) -> None:
+    """ValueError if what is set for gRPC makes no sense."""
+    port = settings.grpc_port
+    if port is None and any(each.binding == GRPC for each in listed(settings.bindings)):
+        raise ValueError("bindings: GRPC needs grpc_port, the port that it is served at")
+    if port and port + agents - 1 > 65535:
+        raise ValueError(f"grpc_port: {port + agents - 1} is beyond 65535; each agent has a port")
+    if settings.grpc_cert and not settings.grpc_key:
+        raise ValueError("grpc_key: is needed with grpc_cert")
+    if settings.grpc_key and not settings.grpc_cert:
+        raise ValueError("grpc_key: needs grpc_cert; without it there is no TLS")
+    if settings.grpc_ca and not (settings.grpc_cert or settings.cert):
+        raise ValueError("grpc_ca: needs grpc_cert; without it there is no TLS")
+    if port is not None and settings.key_password and not settings.grpc_cert:
+        raise ValueError("grpc_key: is needed; gRPC takes no key with a password")
+
+
+def ports(settings: Settings, endpoints: Iterable[Endpoint]) -> list[Port]:
+    """A gRPC port for each agent, one after the other: gRPC has no paths to tell them by."""
+    first = settings.grpc_port
+    if first is None:
+        return []
+    try:
+        from dragoman.bindings.grpc import Port
+    except ImportError:
+        raise Unavailable(
+            "grpc_port: gRPC is not installed; `pip install 'dragoman[grpc]'` brings it"
+        ) from None
+    return [
+        Port(endpoint, settings, first and first + index)
+        for index, endpoint in enumerate(endpoints)
+    ]

@@ -1,0 +1,406 @@
+"""The worker: claims tasks that have an unread message, has each of them run, keeps the claims.
+
+It reaches the rest only through the store. The bell merely saves it from waiting for the next
+poll, so a worker in another process is the same worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import math
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from types import FrameType
+from typing import Any
+
+from dragoman.agent.agent import Agent
+from dragoman.agent.threads import Threads
+from dragoman.bells.bell import Bell
+from dragoman.model import clock
+from dragoman.model.errors import Unavailable
+from dragoman.model.types import TaskStatusUpdateEvent
+from dragoman.server.pace import Pace
+from dragoman.server.run import Run
+from dragoman.server.settings import Settings
+from dragoman.stores.store import NOBODY, Claim, Head, Party, Store, party
+from dragoman.telemetry.logs import logger
+from dragoman.telemetry.metrics import Metrics
+from dragoman.telemetry.otel import About, Spans
+
+PATIENCE = 1 / 3
+"""The part of a lease for which a renewal is waited for before it is tried again."""
+RESERVED = 10
+"""One slot of so many is never given to an owner who has all the others."""
+CLAIMS = 64
+"""The most that are claimed at once: others want to work, too."""
+
+
+class Worker:
+    """Runs the turns of some agents. `run` it; `drain` ends it."""
+
+    def __init__(
+        self,
+        agents: Mapping[str, Agent],
+        store: Store,
+        bell: Bell,
+        settings: Settings,
+        *,
+        metrics: Metrics | None = None,
+        spans: Spans | None = None,
+    ) -> None:
+        self.agents = agents
+        self.metrics = metrics
+        self.spans = spans
+        self.timed: Callable[[float], None] | None = (
+            None if metrics is None else metrics.append.at().observe
+        )
+        """Is told how long an append took, if anybody wants to know."""
+        self.raised: Callable[[BaseException], None] | None = None
+        """Is told what handlers raise and do wrong, if a test wants to know."""
+        self._waits = {} if metrics is None else {key: metrics.claim.at(key) for key in agents}
+        self.store = store
+        self.bell = bell
+        self.settings = settings
+        self.loop = asyncio.get_running_loop()
+        self.id = f"worker:{clock.uuid7()}"
+        self.states: dict[str, Any] = {}
+        """What the agents' lifespans yielded."""
+        self.runs: dict[str, Run] = {}
+        self._half = max(1, settings.max_running // 2)
+        """The most that one owner may run while others wait."""
+        self._alone = settings.max_running - settings.max_running // RESERVED
+        """The most slots of one owner, also where nobody else waits: the first that comes then need
+        not wait for a turn to end."""
+        self._shares: dict[Party, int] = {}
+        """How many runs each owner has."""
+        self.threads = Threads(settings.threads)
+        self.pace = Pace()
+        """Lets one large output at a time be encoded."""
+        self._zombies: set[asyncio.Task[None]] = set()
+        self._draining = False
+        self._drained = asyncio.Event()
+        self._claims: dict[asyncio.Future[Sequence[Claim]], int] = {}
+        """Those that are under way, and how many logs each may bring."""
+        self._soon = False
+        self._doubtful = False
+        """An answer was lost: something may be claimed here that nobody has heard of."""
+        self._settling = False
+        """What was claimed so is being given back."""
+        self._given_up: set[tuple[str, int]] = set()
+        """Claims that were begun, and are not handed back yet."""
+        self._overdue: set[Run] = set()
+        """Runs that are past their deadline and grace, and are being ended without their
+        handler."""
+        self._returned: list[asyncio.Future[Any]] = []
+        self._again = False
+        self._context = contextvars.copy_context()
+
+    async def run(self) -> None:
+        """Work until drained."""
+        topics = [f"work:{key}" for key in self.agents]
+        with self.bell.listeners.hook(self.look, *topics):
+            async with asyncio.TaskGroup() as group:
+                beat = group.create_task(self._beat())
+                self.look()
+                await self._drained.wait()
+                beat.cancel()
+
+    async def drain(self, grace: float) -> None:
+        """Claim nothing more; let the running turns end, stop them when the grace is over. A store
+        that hangs is not waited for: leases run out."""
+        self._draining = True
+        patience = self.settings.cancel_grace
+        if self._claims:
+            await asyncio.wait(list(self._claims), timeout=patience)
+        if self._doubtful and not self._claims:
+            with suppress(Unavailable, TimeoutError):  # leases run out
+                async with asyncio.timeout(patience):
+                    await self._settle()
+        if self._returned:
+            await asyncio.wait(list(self._returned), timeout=patience)
+        tasks = [run.task for run in self.runs.values()]
+        if tasks and grace > 0:
+            await asyncio.wait(tasks, timeout=grace)
+        for run in list(self.runs.values()):
+            run.stop("drain")
+        tasks = [run.task for run in self.runs.values()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=min(grace, patience))
+        # however short the drain is, who is canceled has the grace of that
+        canceled = [run.task for run in self.runs.values() if run.reason == "cancel"]
+        if canceled:
+            await asyncio.wait(canceled, timeout=patience)
+        if left := list(self.runs.values()):
+            back = [asyncio.ensure_future(self.hand_back(run)) for run in left]
+            _, hanging = await asyncio.wait(back, timeout=patience)
+            for giving in hanging:
+                giving.cancel()
+            for run in left:
+                self.abandon(run)
+        self._drained.set()
+
+    @property
+    def stuck(self) -> list[str]:
+        """The handlers that go on although they were cancelled."""
+        return [task.get_name() for task in self._zombies if not task.done()]
+
+    def left(self, run: Run) -> None:
+        """A run has ended: its place is free."""
+        run.turn.leave(run.handler.name)
+        if self.runs.get(run.claim.head.id) is run:
+            if self.metrics is not None:
+                took = time.monotonic() - (run.deadline - self.settings.turn_timeout)
+                self.metrics.turn.at(run.agent.key, run.outcome).observe(took)
+            full = len(self.runs) >= self._alone
+            del self.runs[run.claim.head.id]
+            owner = party(run.claim.head.scope)
+            self._shares[owner] -= 1
+            if not self._shares[owner]:
+                del self._shares[owner]
+            if full:
+                self.look()
+
+    # -- claiming
+
+    def look(self) -> None:
+        """Claim what waits, as far as there is room."""
+        if not self._claims:
+            self._look()
+        elif not self._soon:
+            # One claim is under way and another takes what came since; all that rings in the
+            # same moment is one claim.
+            self._soon = True
+            self.loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        self._soon = False
+        coming = sum(self._claims.values()) if self._claims else 0
+        taken = len(self.runs) + coming
+        room = min(CLAIMS, self.settings.max_running - taken)
+        passing, spare = NOBODY, room
+        if taken + room > self._half:  # else nobody can have more than half
+            passing = frozenset(each for each, n in self._shares.items() if n >= self._half)
+            most = max((n for n in self._shares.values() if n < self._half), default=0)
+            room = min(room, self._half - most - coming)
+            spare = max(self._alone - max(self._shares.values(), default=0) - coming, 0)
+        if room <= 0 or self._draining or self._doubtful:
+            self._again = True
+            return
+        self._again = False
+        until = time.monotonic() + self.settings.lease
+        future = self.store.claim(self.agents, self.id, self.settings.lease, room, passing, spare)
+        if future.done():
+            self._claimed(future, room, until)
+        else:
+            self._claims[future] = room
+            future.add_done_callback(partial(self._claimed, room=room, until=until))
+
+    def _claimed(self, future: asyncio.Future[Sequence[Claim]], room: int, until: float) -> None:
+        self._claims.pop(future, None)
+        if error := future.exception():
+            away = isinstance(error, Unavailable)
+            self._doubtful = True
+            logger.error(
+                "no work could be claimed; trying again: %s",
+                error,
+                exc_info=None if away else error,
+            )
+            return
+        claims = future.result()
+        if self._draining or time.monotonic() > until:  # they came too late
+            for claim in claims:
+                self._return(self._let_go(claim.head, None, begun=False))
+            return
+        for claim in claims:
+            self.begin(claim, until)
+        if self._again or len(claims) == room:
+            self.look()
+
+    def begin(self, claim: Claim, until: float = math.inf) -> Run:
+        """Work on a claim, which is held until then by our own clock, if it is not renewed."""
+        if before := self.runs.get(claim.head.id):  # its lease ran out, and it has not heard of it
+            self.abandon(before)
+        if self._waits and claim.attempt == 1:
+            waited = time.time() - clock.seconds(claim.received.at)
+            self._waits[claim.head.scope.agent].observe(waited if waited > 0 else 0.0)
+        run = Run(self, claim)
+        run.held_until = until
+        self.runs[claim.head.id] = run
+        owner = party(claim.head.scope)
+        self._shares[owner] = self._shares.get(owner, 0) + 1
+        life = run.perform() if self.spans is None else self._traced(run, self.spans)
+        # A context of its own: what the request's has is not the handler's business.
+        run.task = self.loop.create_task(life, context=self._context.copy())
+        return run
+
+    async def _traced(self, run: Run, spans: Spans) -> None:
+        """The life of a run, in a span."""
+        claim = run.claim
+        about: About = {
+            "a2a.agent": run.agent.key,
+            "gen_ai.agent.name": run.agent.name,
+            "a2a.skill": claim.received.skill,
+            "a2a.task.id": claim.head.id,
+            "gen_ai.conversation.id": claim.head.context,
+            "a2a.attempt": claim.attempt,
+        }
+        trace = claim.received.trace
+        with spans.open("CONSUMER", f"turn {run.agent.key}", about, trace, apart=True) as span:
+            await run.perform()
+            span.set_attribute("a2a.outcome", run.outcome)
+            if run.outcome in ("failed", "lost"):
+                spans.failed(span, run.outcome, run.error or run.reason)
+
+    # -- keeping claims
+
+    async def _beat(self) -> None:
+        """Look for work, renew leases, learn of cancels and lost claims, though no bell rings."""
+        with self.bell.listeners.listen(self.id) as listener:
+            while True:
+                await listener.wait(self.settings.poll)
+                try:
+                    self.look()
+                    self._check_deadlines()
+                    self._check_claims()
+                    if self.runs:
+                        await self._renew()
+                except Unavailable as error:
+                    logger.error("claims could not be looked after; trying again: %s", error)
+                except Exception:
+                    logger.exception("claims could not be looked after; trying again")
+
+    def _check_claims(self) -> None:
+        """Give back what was claimed here without our hearing of it."""
+        if self._doubtful and not self._claims and not self._settling:
+            self._settling = True
+            self._return(self._settle())
+
+    async def _settle(self) -> None:
+        """Let go of what was claimed here without our hearing of it: it was never begun."""
+        try:
+            known = {(run.claim.head.id, run.claim.epoch) for run in self.runs.values()}
+            for head in await self.store.held(self.id):
+                if (head.id, head.epoch) not in known | self._given_up:
+                    logger.warning("a claim was answered too late", extra={"task": head.id})
+                    await self._let_go(head, None, begun=False)
+            self._doubtful = False
+        finally:
+            self._settling = False
+        self.look()
+
+    async def _renew(self) -> None:
+        """Renew all claims, in one call. Nothing else is waited for between two renewals."""
+        runs = dict(self.runs)
+        # One that has said its last word holds nothing any more.
+        claims = [run.claim for run in runs.values() if not run.over]
+        asked, lease = time.monotonic(), self.settings.lease
+        patience = max(lease * PATIENCE, self.settings.poll)
+        try:
+            async with asyncio.timeout(patience):
+                renewal = await self.store.renew(claims, lease)
+        except TimeoutError:  # perhaps only this connection hangs
+            raise Unavailable(f"The store has not answered within {patience:g} s") from None
+        lost = set(renewal.lost)
+        for task, run in runs.items():
+            if task not in lost:
+                run.held_until = asked + lease
+            # else it has let go itself meanwhile
+            elif run.stopping or not (run.over or run.closing):
+                self.abandon(run)
+        for task in renewal.canceling:
+            runs[task].stop("cancel")
+
+    def _check_deadlines(self) -> None:
+        """Stop the turns whose time is up, and end those that do not stop."""
+        now, grace = time.monotonic(), self.settings.cancel_grace
+        for run in list(self.runs.values()):
+            if now > run.deadline + grace:
+                if run not in self._overdue:
+                    self._overdue.add(run)
+                    self._return(self._end_overdue(run))
+            elif now > run.deadline:
+                run.stop("deadline")
+
+    async def _end_overdue(self, run: Run) -> None:
+        """The handler ignores its cancellation: end the task without it."""
+        event = run.turn.fail(run.words("deadline"))
+        assert isinstance(event, TaskStatusUpdateEvent)
+        try:
+            await self._let_go(run.claim.head, event)
+            self.abandon(run)
+        finally:
+            self._overdue.discard(run)
+
+    def give_back(self, run: Run) -> None:
+        """Give up a run whose words cannot be stored, so that it can be tried again."""
+        self._return(self.hand_back(run))
+        self.abandon(run)
+
+    def _return(self, job: Coroutine[Any, Any, None]) -> None:
+        giving = asyncio.ensure_future(job)
+        self._returned.append(giving)
+        giving.add_done_callback(self._given)
+
+    def _given(self, giving: asyncio.Future[None]) -> None:
+        self._returned.remove(giving)
+        if error := giving.exception():  # the lease will run out
+            logger.error("a claim could not be given back: %s", error)
+
+    def let_go(self, run: Run) -> None:
+        """Give up a run before its handler has begun, since its claim has run out."""
+        logger.warning("a claim ran out before its turn began", extra={"task": run.claim.head.id})
+        run.lost = run.turn.canceled = True
+        self._return(self._let_go(run.claim.head, None, begun=False))
+
+    async def hand_back(self, run: Run) -> None:
+        """Let another worker try again if the agent allows it, else say why not."""
+        event = None
+        # one that is to be canceled is, by being let go
+        if run.claim.attempt > run.agent.retries and run.reason != "cancel":
+            event = run.turn.fail(run.words(run.reason or "drain"))
+        key = run.claim.head.id, run.claim.epoch
+        self._given_up.add(key)
+        try:
+            await self._let_go(run.claim.head, event)  # type: ignore[arg-type]
+            self._given_up.discard(key)
+        except Unavailable as error:  # its lease runs out, then
+            logger.error("a turn could not be handed back: %s", error)
+
+    async def _let_go(
+        self, head: Head, event: TaskStatusUpdateEvent | None, *, begun: bool = True
+    ) -> None:
+        """Give up a claim, and tell whom it concerns."""
+        if await self.store.revoke(head, event, begun=begun) is not None:
+            self.bell.ring(head.id)
+            if event is None:
+                self.bell.ring(f"work:{head.scope.agent}")
+
+    def abandon(self, run: Run) -> None:
+        """Give up a run that can write nothing any more; it may still compute."""
+        run.lost = True
+        run.wake()
+        run.turn.canceled = True  # for one in a thread, which cannot be interrupted
+        self.left(run)
+        for task in run.tasks():
+            if task.done():
+                continue
+            task.set_name(run.handler.name)
+            self._zombies.add(task)
+            task.add_done_callback(self._zombies.discard)
+            task.cancel()
+            logger.warning(
+                "handler %s goes on after its task was taken from it",
+                run.handler.name,
+                extra={"task": run.claim.head.id},
+            )
+
+
+def blamed(frame: FrameType) -> str | None:
+    """The handler that a frame of the event loop's stack belongs to."""
+    if frame.f_code is Run.perform.__code__:
+        run: Run = frame.f_locals["self"]
+        return f"handler {run.handler.name} (task {run.claim.head.id})"
+    return None

@@ -1,0 +1,317 @@
+"""The export format: one task as one line of JSON, the same for every store.
+
+Entries and webhooks are the bytes that were stored; a secret that is sealed stays sealed. What
+a store can make anew (counts, snapshots, places in a queue) is not in it, nor is anything that
+counts by one machine's clock: a claim arrives as one whose lease has run out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta, Raw, Struct, structs
+
+from dragoman.model.caller import Scope, long, owner_key
+from dragoman.model.events import CancelRequested, Event, Received, Reply
+from dragoman.model.lifecycle import IllegalEvent, fold
+from dragoman.model.types import (
+    StreamResponse,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatusUpdateEvent,
+)
+from dragoman.stores.codec import ARTIFACT, CANCEL, RECEIVED, REPLY, STATUS, digested
+from dragoman.stores.store import GIVEN_UP, Webhook
+from dragoman.stores.task_head import StoredHead
+
+FORMAT = 1
+"""Told by every line, so that files can be joined."""
+
+VEIL = "sha256:"
+"""How the key of a receipt begins of which only the digest is known."""
+VEILED = re.compile(f"{VEIL}[0-9a-f]{{64}}")
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
+Kind: TypeAlias = Literal["received", "status", "artifact", "reply", "cancel"]
+
+_TYPES: dict[str, type] = {
+    "received": Received,
+    "status": TaskStatusUpdateEvent,
+    "artifact": TaskArtifactUpdateEvent,
+    "reply": Reply,
+    "cancel": CancelRequested,
+}
+
+KINDS: dict[int, Kind] = {
+    RECEIVED: "received",
+    STATUS: "status",
+    ARTIFACT: "artifact",
+    REPLY: "reply",
+    CANCEL: "cancel",
+}
+NUMBERS = {kind: number for number, kind in KINDS.items()}
+
+
+class Broken(ValueError):
+    """No store can have written this; it says why."""
+
+
+class Item(Struct, frozen=True, forbid_unknown_fields=True):
+    """An entry of the log; its number is its place in the list."""
+
+    turn: Count
+    kind: Kind
+    body: Raw
+
+
+class Stub(Struct, frozen=True, forbid_unknown_fields=True):
+    """A receipt, and the message that it is for."""
+
+    key: str
+    """Its name; or its digest, from a store that keeps no more of it."""
+    digest: bytes
+    number: Count
+
+
+class ExportedWebhook(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A webhook, and how far it has come."""
+
+    webhook: Raw
+    cursor: Count
+    attempts: Count
+    due: float
+    parked: bool
+    reason: str
+
+
+class ExportedTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A task: the head of its log, the log, and what hangs on it."""
+
+    format: int
+    id: Annotated[str, Meta(min_length=1)]
+    context: str
+    scope: Scope
+    skill: str
+    state: TaskState
+    changed: str
+    version: Count
+    born: bool
+    replied: bool
+    epoch: Count
+    holder: str
+    turn: Count
+    settled: Count
+    attempt: Count
+    inbox: tuple[Count, ...]
+    canceling: bool
+    canceled: TaskStatusUpdateEvent | None
+    ended: float | None
+    """When it ended (Unix time)."""
+    entries: tuple[Item, ...]
+    receipts: tuple[Stub, ...]
+    webhooks: tuple[ExportedWebhook, ...]
+
+    @property
+    def ready(self) -> bool:
+        """A message waits, and nobody works on the log."""
+        return bool(self.inbox) and not self.holder
+
+    def events(self) -> list[Event]:
+        """The events of the log; Broken."""
+        return [_event(number, item) for number, item in enumerate(self.entries, start=1)]
+
+
+class _Mark(Struct):
+    format: int
+
+
+encode = msgspec.json.Encoder().encode
+_dump = msgspec.json.Decoder(ExportedTask).decode
+_mark = msgspec.json.Decoder(_Mark).decode
+_received = msgspec.json.Decoder(Received).decode
+_cancel = msgspec.json.Decoder(CancelRequested).decode
+_streamed = msgspec.json.Decoder(StreamResponse).decode
+_webhook = msgspec.json.Decoder(Webhook).decode
+
+
+def webhook(hook: ExportedWebhook) -> Webhook:
+    """The webhook, with its secrets as they are stored."""
+    return _webhook(hook.webhook)
+
+
+def veil(digest: bytes) -> str:
+    """The key of a receipt of which only the digest is known."""
+    return VEIL + digest.hex()
+
+
+def veiled(key: str) -> str:
+    """The key of a receipt in the form that every store can tell."""
+    return key if key.startswith(VEIL) else veil(digested(key))
+
+
+def unveiled(key: str) -> bytes:
+    """The digest that is in it."""
+    return bytes.fromhex(veiled(key).removeprefix(VEIL))
+
+
+def same(one: ExportedTask, other: ExportedTask) -> bool:
+    """Whether they are the same task. How often its head was written does not matter."""
+    try:
+        return encode(_canonical(one)) == encode(_canonical(other))
+    except msgspec.DecodeError:  # the webhook that cannot be read is not the same as any
+        return False
+
+
+def _canonical(dump: ExportedTask) -> ExportedTask:
+    stubs = (structs.replace(stub, key=veiled(stub.key)) for stub in dump.receipts)
+    hooks = sorted(dump.webhooks, key=lambda hook: webhook(hook).config.id)
+    return structs.replace(
+        dump,
+        version=0,
+        receipts=tuple(sorted(stubs, key=lambda stub: stub.key)),
+        webhooks=tuple(hooks),
+    )
+
+
+def dumped(
+    row: StoredHead,
+    entries: Sequence[Item],
+    receipts: Sequence[Stub],
+    webhooks: Sequence[ExportedWebhook],
+) -> ExportedTask:
+    """The task of a row, and what hangs on it. Broken, when its log has a gap."""
+    if len(entries) != row.last:
+        raise Broken(f"its log has {len(entries)} entries of {row.last}")
+    return ExportedTask(
+        format=FORMAT,
+        id=row.id,
+        context=row.context,
+        scope=row.scope,
+        skill=row.skill,
+        state=row.state,
+        changed=row.changed,
+        version=row.version,
+        born=row.born,
+        replied=row.replied,
+        epoch=row.epoch,
+        holder=row.holder,
+        turn=row.turn,
+        settled=row.settled,
+        attempt=row.attempt,
+        inbox=row.inbox,
+        canceling=row.cancel_at > 0,
+        canceled=row.canceled,
+        ended=row.ended_at,
+        entries=tuple(entries),
+        receipts=tuple(receipts),
+        webhooks=tuple(webhooks),
+    )
+
+
+def columns(given: ExportedTask) -> dict[str, Any]:
+    """What a database keeps in the head's row, by the name of the column."""
+    # a moment that is past on every machine's clock, and is not "none"
+    past = GIVEN_UP
+    return {
+        "id": given.id,
+        "agent": given.scope.agent,
+        "context": given.context,
+        "skill": given.skill,
+        "state": given.state.number,
+        "changed": given.changed,
+        "last": len(given.entries),
+        "version": given.version,
+        "born": given.born,
+        "replied": given.replied,
+        "epoch": given.epoch,
+        "holder": given.holder,
+        "lease": past if given.holder else 0.0,
+        "turn": given.turn,
+        "settled": given.settled,
+        "attempt": given.attempt,
+        "inbox": ",".join(map(str, given.inbox)),
+        "cancel_at": past if given.canceling else 0.0,
+        "canceled": None if given.canceled is None else encode(given.canceled),
+        "hooked": bool(given.webhooks),
+        "size": sum(len(bytes(item.body)) for item in given.entries),
+        "ended": given.ended,
+    }
+
+
+def decode(line: bytes) -> ExportedTask:
+    """The task of a line; Broken if it is none, or does not agree with itself."""
+    try:
+        format = _mark(line).format
+        if format != FORMAT:
+            raise Broken(f"it is of format {format}; this dragoman knows {FORMAT}")
+        dump = _dump(line)
+        if long(dump.scope.owner):  # it was written by a version that kept such
+            scope = structs.replace(dump.scope, owner=owner_key(dump.scope.owner))
+            dump = structs.replace(dump, scope=scope)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Broken(str(error)) from None
+    try:
+        _check(dump)
+    except Broken as error:
+        raise Broken(f"task {dump.id}: {error}") from None
+    return dump
+
+
+def _check(dump: ExportedTask) -> None:
+    """The head says what the log says."""
+    events = dump.events()
+    try:
+        task = fold(None, events)
+    except IllegalEvent as error:
+        raise Broken(f"its log cannot be: {error}") from None
+    last = len(events)
+    messages = {n for n, event in enumerate(events, start=1) if isinstance(event, Received)}
+    ended = dump.replied or dump.state.terminal
+    refusals = (
+        (task.id != dump.id or task.context_id != dump.context, "its log is that of another task"),
+        (task.status.state is not dump.state, f"its log ends {task.status.state.name.lower()}"),
+        (dump.replied != any(isinstance(e, Reply) for e in events), "replied"),
+        (not messages.issuperset(dump.inbox), "inbox"),
+        (bool(dump.holder) and not dump.inbox, "holder"),
+        (ended and bool(dump.inbox), "inbox"),
+        (ended != (dump.ended is not None), "ended"),
+        (dump.turn > last, "turn"),
+        (dump.settled > last, "settled"),
+        (any(stub.number not in messages for stub in dump.receipts), "receipts"),
+        (_repeated([veiled(stub.key) for stub in dump.receipts]), "receipts"),
+        (not all(VEILED.fullmatch(veiled(stub.key)) for stub in dump.receipts), "receipts"),
+    )
+    for wrong, what in refusals:
+        if wrong:
+            raise Broken(what if " " in what else f"{what} does not agree with its log")
+    try:
+        hooks = [webhook(hook).config.id for hook in dump.webhooks]
+    except msgspec.DecodeError as error:
+        raise Broken(str(error)) from None
+    if _repeated(hooks) or any(hook.cursor > last for hook in dump.webhooks):
+        raise Broken("webhooks do not agree with its log")
+
+
+def _repeated(names: Sequence[str]) -> bool:
+    return len(set(names)) < len(names)
+
+
+def _event(number: int, item: Item) -> Event:
+    event: Event | None
+    try:
+        if item.kind == "received":
+            event = _received(item.body)
+        elif item.kind == "cancel":
+            event = _cancel(item.body)
+        else:
+            found = _streamed(item.body)
+            event = found.artifact_update or found.status_update
+            if event is None and found.message is not None:
+                event = Reply(found.message)
+    except msgspec.DecodeError as error:
+        raise Broken(f"entry {number}: {error}") from None
+    if event is None or type(event) is not _TYPES[item.kind]:
+        raise Broken(f"entry {number}: it is not of kind {item.kind}")
+    return event

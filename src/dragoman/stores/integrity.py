@@ -1,0 +1,282 @@
+"""Checks of one log and of everything that is derived from it: the same for every store."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from dragoman.model.events import CancelRequested, Entry, Received, Reply
+from dragoman.model.lifecycle import IllegalEvent, fold
+from dragoman.model.types import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from dragoman.security.encryption import PLAIN, SEALED
+from dragoman.stores.codec import KINDS, STATES, Outdated, entry, secrets, snapshot, webhook_of
+from dragoman.stores.damage import ASIDE, DECODING
+from dragoman.stores.export_format import VEIL, VEILED
+from dragoman.stores.ranks import HIGHEST
+from dragoman.stores.task_head import StoredHead
+
+BATCH = 256
+"""How many tasks are looked at in one state of the store."""
+DIGEST = 32
+"""The bytes of a digest."""
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Is told what is looked at, how much of it is done, and of how much."""
+
+HANGING = (
+    (
+        "SELECT task, id FROM line WHERE NOT EXISTS (SELECT 1 FROM task WHERE key = line.task)",
+        "webhook {1} has no task",
+    ),
+    (
+        "SELECT task, number FROM snapshot "
+        "WHERE NOT EXISTS (SELECT 1 FROM task WHERE key = snapshot.task)",
+        "the snapshot of key {0} has no task",
+    ),
+    (
+        "SELECT task.id, snapshot.number FROM snapshot JOIN task ON task.key = snapshot.task "
+        "WHERE snapshot.number NOT BETWEEN 1 AND task.last",
+        "task {0}: its snapshot is of entry {1}, which is not in its log",
+    ),
+    (
+        "SELECT task.id, line.id FROM line JOIN task ON task.key = line.task WHERE line.cursor < 0 "
+        "OR line.cursor > task.last OR line.behind <> (line.cursor < task.last)",
+        "task {0}: webhook {1} is at a place that does not agree with its log",
+    ),
+    (
+        "SELECT task.id, line.id FROM line JOIN task ON task.key = line.task "
+        "WHERE line.agent <> task.agent",
+        "task {0}: webhook {1} is in the queue of another agent",
+    ),
+    (
+        "SELECT task.id, receipt.number FROM receipt JOIN task ON task.key = receipt.task "
+        "WHERE receipt.number NOT BETWEEN 1 AND task.last",
+        "task {0}: a receipt is for entry {1}, which is not in its log",
+    ),
+)
+"""Statements that find what hangs on a task and has none, or does not agree with it."""
+
+_SEALED = re.compile(re.escape(SEALED) + r"[0-9a-f]{8}:[A-Za-z0-9+/]+={0,2}")
+_VERSIONS = ("0.1", "0.3", "1.0")
+
+
+class CursorRow(NamedTuple):
+    """What is kept of a webhook."""
+
+    id: str
+    webhook: bytes
+    attempts: int
+    due: float
+    reason: str
+    ticket: int
+
+
+class Stub(NamedTuple):
+    """What is kept of a receipt. Its name is as callers chose it; or empty, where only a digest of
+    it is kept."""
+
+    name: str
+    digest: bytes
+    number: int
+
+
+class Beside(NamedTuple):
+    """What is kept beside a log."""
+
+    snapshot: tuple[int, bytes] | None = None
+    lines: Sequence[CursorRow] = ()
+    stubs: Sequence[Stub] = ()
+
+
+def log(
+    row: StoredHead, entries: Iterable[tuple[int, int, int, bytes]], beside: Beside
+) -> Iterator[str]:
+    """The problems of one log, given as numbers, turns, kinds and bodies."""
+    for problem in _log(row, entries, beside):
+        yield f"task {row.id}: {problem}"
+
+
+def _log(
+    row: StoredHead, entries: Iterable[tuple[int, int, int, bytes]], beside: Beside
+) -> Iterator[str]:
+    for line in beside.lines:
+        yield from (f"webhook {line.id}: {problem}" for problem in _line(row, line))
+    if beside.lines and not row.hooked:
+        yield "it has webhooks, and its head does not say so"
+    size = 0
+    found: list[Entry] = []
+    for number, turn, kind, body in entries:
+        size += len(body)
+        if number != len(found) + 1:
+            yield f"entry {len(found) + 1} is missing"
+            return
+        try:
+            found.append(entry(number, turn, kind, body))
+        except DECODING as error:
+            yield f"entry {number} cannot be read: {error}"
+            return
+        if kind != KINDS[type(found[-1].event)]:
+            yield f"entry {number} is not of kind {kind}"
+    if len(found) != row.last:
+        yield f"its log has {len(found)} entries, and its head says {row.last}"
+        return
+    if size != row.size:
+        yield f"its log has {size} bytes, and its head says {row.size}"
+    try:
+        task = fold(None, (item.event for item in found))  # type: ignore[misc]
+    except IllegalEvent as error:
+        yield f"its log cannot be: {error}"
+        return
+    yield from _entries(row, found)
+    yield from _head(row, found)
+    if task.status.state is not row.state:
+        says = row.state.name.lower()
+        yield f"its log ends {task.status.state.name.lower()}, and its head says {says}"
+    elif (row.offered is not None) != row.ready:
+        yield "it is not in the queue" if row.ready else "it is in the queue, and nothing waits"
+    elif (row.ended_at is not None) != row.ended:
+        yield "its head does not agree with itself on whether it has ended"
+    yield from _stubs(beside.stubs, found)
+    if beside.snapshot is not None:
+        yield from _snapshot(row, found, *beside.snapshot)
+
+
+def _entries(row: StoredHead, found: Sequence[Entry]) -> Iterator[str]:
+    """Each entry is of this task, and of a turn that there was."""
+    messages = set()
+    for item in found:
+        event = item.event
+        if isinstance(event, Received):
+            messages.add(item.number)
+            whose = (event.message.task_id, event.message.context_id)
+        elif isinstance(event, TaskStatusUpdateEvent | TaskArtifactUpdateEvent):
+            whose = (event.task_id, row.context)  # which authors may choose
+        else:
+            whose = (row.id, row.context)
+        if whose != (row.id, row.context):
+            yield (
+                f"entry {item.number} is of task {whose[0]} in context {whose[1]}, and its head "
+                f"says {row.context}"
+            )
+        if item.turn and (item.turn not in messages or item.turn > row.turn):
+            yield f"entry {item.number} is of turn {item.turn}, which there was not"
+
+
+def _head(row: StoredHead, found: Sequence[Entry]) -> Iterator[str]:
+    """The head says what the log says."""
+    skill = changed = ""
+    settled = 0
+    messages: list[int] = []
+    kinds = {type(item.event) for item in found}
+    for item in found:
+        event = item.event
+        if isinstance(event, Received):
+            messages.append(item.number)
+            skill = event.skill
+            changed = changed or event.at
+        elif isinstance(event, TaskStatusUpdateEvent):
+            changed = event.status.timestamp or changed
+            if event.status.state.interrupted:
+                settled = max(settled, item.turn)
+    unread = [number for number in messages if number >= row.turn]
+    inboxes = ([],) if row.ended else (unread, [n for n in unread if n > row.turn])
+    shown = kinds & {TaskStatusUpdateEvent, TaskArtifactUpdateEvent, CancelRequested}
+    held = row.holder not in ("", ASIDE)
+    canceling = CancelRequested in kinds
+    wrong = (
+        ("skill", row.skill != skill),
+        ("changed", row.changed != changed),
+        ("settled", row.settled != settled),
+        ("replied", row.replied != (Reply in kinds)),
+        ("born", bool(shown) and not row.born),
+        ("turn", row.turn not in (0, *messages)),
+        ("inbox", list(row.inbox) not in inboxes),
+        ("version", row.version < row.last),
+        ("epoch", row.epoch < bool(row.holder)),
+        ("attempt", row.attempt < held),
+        ("holder", held and list(row.inbox[:1]) != [row.turn]),
+        ("lease", not _time(row.lease) or (row.lease > 0) != bool(row.holder)),
+        ("cancel_at", not _time(row.cancel_at) or (row.cancel_at > 0) != canceling),
+        ("canceled", not _cancels(row, canceling)),
+        ("ready", row.offered is not None and not 0 <= row.offered <= HIGHEST),
+        ("ended", row.ended_at is not None and not _time(row.ended_at)),
+    )
+    for name, problem in wrong:
+        if problem:
+            yield f"{name} in its head does not agree with its log"
+
+
+def _time(value: float) -> bool:
+    return math.isfinite(value) and value >= 0
+
+
+def _cancels(row: StoredHead, canceling: bool) -> bool:
+    """What is written when a canceled turn is let go is the end of this task."""
+    if row.canceled is None:
+        return not canceling
+    event = row.canceled
+    return canceling and event.task_id == row.id and event.status.state.terminal
+
+
+def _snapshot(row: StoredHead, found: Sequence[Entry], number: int, data: bytes) -> Iterator[str]:
+    """A snapshot is the fold of the log up to its number; one of an older form is not used."""
+    try:
+        kept = snapshot(data, row.id, number, row.last)
+    except Outdated:
+        return
+    except DECODING as error:
+        yield f"its snapshot cannot be read: {error}"
+        return
+    if kept != fold(None, (item.event for item in found[:number])):  # type: ignore[misc]
+        yield f"its snapshot is not what its log says at entry {number}"
+
+
+def _stubs(stubs: Sequence[Stub], found: Sequence[Entry]) -> Iterator[str]:
+    """A receipt is for a message."""
+    for stub in stubs:
+        if 0 < stub.number <= len(found) and not isinstance(found[stub.number - 1].event, Received):
+            yield f"a receipt is for entry {stub.number}, which is no message"
+        if stub.name.startswith(VEIL) and not VEILED.fullmatch(stub.name):
+            yield f"the name of the receipt for entry {stub.number} is not a digest"
+        message = stub.name.startswith("message:")
+        if len(stub.digest) != DIGEST or (
+            message and not stub.name.endswith(f":{stub.digest.hex()}")
+        ):
+            yield f"the digest of the receipt for entry {stub.number} is not one"
+
+
+def _line(row: StoredHead, line: CursorRow) -> Iterator[str]:
+    """A webhook can be read, and can be taken."""
+    try:
+        webhook = webhook_of(line.webhook, line.id, row.id)
+    except DECODING as error:
+        yield f"it cannot be read: {error}"
+        return
+    if webhook.version not in _VERSIONS:
+        yield f"it is of version {webhook.version!r}, which is not known"
+    broken: list[str] = []
+
+    def look(text: str, about: str) -> str:
+        if text.startswith("sealed:") and not (text.startswith(PLAIN) or _SEALED.fullmatch(text)):
+            broken.append(about)
+        return text
+
+    secrets(webhook, look)
+    if broken:
+        yield "its sealed secret is damaged"
+    for name, good in (
+        ("attempts", line.attempts >= 0),
+        ("due", _time(line.due)),
+        ("reason", isinstance(line.reason, str)),
+        ("ticket", line.ticket >= 0),
+    ):
+        if not good:
+            yield f"its {name} cannot be: {getattr(line, name)!r}"
+
+
+def counted(whose: Any, state: int, said: int, number: int) -> str:
+    """The problem of a count."""
+    name = STATES[state].name.lower() if state in STATES else f"state {state}"
+    return f"the count of {whose}: {said} tasks {name}, and there are {number}"

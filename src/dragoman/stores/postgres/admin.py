@@ -1,0 +1,435 @@
+"""The admin interface of PostgreSQL, also while servers use it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import asyncpg
+from msgspec.structs import replace
+
+from dragoman.model.errors import A2AError, Unavailable
+from dragoman.model.events import Entry
+from dragoman.model.lifecycle import fold
+from dragoman.model.types import Task, TaskState
+from dragoman.stores.admin import (
+    BATCH,
+    HEAVY,
+    Choice,
+    Differs,
+    Fate,
+    Missing,
+    Pruned,
+    Renamed,
+    Waiting,
+)
+from dragoman.stores.codec import STATES, entry, snapshot
+from dragoman.stores.damage import DECODING, Damage
+from dragoman.stores.export_format import ExportedTask
+from dragoman.stores.integrity import Progress
+from dragoman.stores.postgres import (
+    RECEIPTS,
+    deliveries,
+    integrity,
+    prune,
+    rename,
+    schema,
+    transfer,
+)
+from dragoman.stores.postgres.deliveries import LINE, shown
+from dragoman.stores.postgres.pool import CONNECT, gone, options_of
+from dragoman.stores.postgres.schema import SECURED, VERSION, Unusable
+from dragoman.stores.postgres.transaction import COLUMNS, NAMES, NOW, PostgresHead
+from dragoman.stores.store import Unreadable
+from dragoman.stores.task_head import StoredHead
+
+T = TypeVar("T")
+
+_FIND = f"SELECT {COLUMNS} FROM task WHERE id = $1"
+_READ = (
+    "SELECT number, turn, kind, body FROM entry WHERE task = $1 AND number > $2 "
+    "ORDER BY number LIMIT $3"
+)
+_WAITING = f"SELECT task.last, {LINE} FROM line JOIN task ON task.key = line.task"
+_OLD = f"""
+SELECT {prune.BEHIND} IS NOT NULL, task.ended > {NOW} - $1 AND {prune.SENT} IS NOT NULL,
+  {COLUMNS} FROM task WHERE task.ended < $2 AND task.ended >= $3
+  AND (task.ended, task.key) > ($3, $4) ORDER BY task.ended, task.key LIMIT $5
+"""
+# The latest tasks are in the scopes that have the latest ones: those are found first, with a seek
+# for each scope, and only so many of them are looked into.
+_LATEST = """
+WITH RECURSIVE scope AS (
+  (SELECT agent, tenant, owner FROM task WHERE born ORDER BY agent, tenant, owner LIMIT 1)
+  UNION ALL
+  SELECT next.* FROM scope CROSS JOIN LATERAL (
+    SELECT agent, tenant, owner FROM task WHERE born
+    AND (agent, tenant, owner) > (scope.agent, scope.tenant, scope.owner)
+    ORDER BY agent, tenant, owner LIMIT 1
+  ) AS next
+), newest AS (
+  SELECT scope.* FROM scope CROSS JOIN LATERAL (
+    SELECT changed, id FROM task WHERE {which} ORDER BY changed DESC, id DESC LIMIT 1
+  ) AS first WHERE {whose} ORDER BY first.changed DESC, first.id DESC LIMIT $1
+)
+SELECT {columns} FROM (
+  SELECT task.id FROM newest AS scope CROSS JOIN LATERAL (
+    SELECT changed, id FROM task WHERE {which} ORDER BY changed DESC, id DESC LIMIT $1
+  ) AS task ORDER BY task.changed DESC, task.id DESC LIMIT $1
+) AS latest JOIN task USING (id) ORDER BY task.changed DESC, task.id DESC
+"""
+
+
+class PostgresAdmin:
+    """A connection to a database that is there. Used in a `with`."""
+
+    path: Path | None = None
+
+    def __init__(self, url: str, *, write: bool = False, create: bool = False) -> None:
+        self.url, self._options = options_of(url)
+        parts = urlsplit(self.url)
+        self.name = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        self.version = VERSION
+        self.write = write
+        self.create = create
+        self._runner = asyncio.Runner()
+        self._db: Any = None
+
+    def __enter__(self) -> PostgresAdmin:
+        try:
+            self._connect()
+            self._do(self._prepare())
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def _connect(self) -> None:
+        self._db = self._do(
+            asyncpg.connect(
+                self.url,
+                timeout=CONNECT,
+                statement_cache_size=0 if self._options.get("prepared") == "off" else 100,
+                server_settings={"application_name": "dragoman db", "jit": "off"},
+            )
+        )
+
+    def _close(self) -> None:
+        db, self._db = self._db, None
+        try:
+            if db is not None:
+                self._runner.run(db.close(timeout=CONNECT))
+        except Exception as error:
+            if not gone(error):
+                raise
+        finally:
+            self._runner.close()
+
+    async def _prepare(self) -> None:
+        found = await schema.version(self._db)
+        if found < VERSION and not (self.create and not found):
+            which = f"its schema is {found}, not {VERSION}" if found else "it has no tables of ours"
+            raise Unusable(f"{self.name}: {which}; see `dragoman db migrate`")
+        await schema.usable(self._db, migrating=self.create)
+        if not self.write:
+            await self._db.execute("SET default_transaction_read_only = on")
+
+    def _do(self, doing: Coroutine[Any, Any, T]) -> T:
+        """Wait for it; what the database says is Unavailable."""
+        try:
+            return self._runner.run(doing)
+        except A2AError as error:
+            words = error.message.removeprefix("store: ")
+            if words.startswith(self.name):
+                raise
+            raise Unavailable(f"{self.name}: {words}") from None
+        except asyncpg.InsufficientPrivilegeError as error:
+            raise Unavailable(
+                f"{self.name}: this role may not do that ({error}); use the role that owns the "
+                "tables, or one that was granted the rights in docs/operations.md"
+            ) from None
+        except Exception as error:
+            if not (gone(error) or isinstance(error, asyncpg.PostgresError | ValueError)):
+                raise
+            raise Unavailable(f"{self.name}: {error or type(error).__name__}") from None
+
+    def _fetch(self, sql: str, *values: Any) -> list[Any]:
+        return self._do(self._db.fetch(sql, *values))
+
+    # -- looking
+
+    def size(self) -> tuple[int, int]:
+        """The bytes of the tables with their indexes."""
+        ((size,),) = self._fetch(
+            "SELECT sum(pg_total_relation_size(name::regclass)) FROM unnest($1::text[]) AS u(name)",
+            list(SECURED),
+        )
+        return int(size), 0
+
+    def sums(self) -> tuple[int, int]:
+        """How many tasks there are, and how many entries."""
+        ((tasks, entries),) = self._fetch(
+            "SELECT (SELECT count(*) FROM task), (SELECT count(*) FROM entry)"
+        )
+        return tasks, entries
+
+    def find(self, task: str) -> PostgresHead:
+        """The row of a task; Missing."""
+        found = self._fetch(_FIND, task) if "\0" not in task else []
+        if not found:
+            raise Missing(f"there is no task {task} in {self.name}")
+        return PostgresHead.restored(found[0])
+
+    def load(self, task: str) -> tuple[StoredHead, Task]:
+        """The head of a log, and the task; Missing."""
+        return self._do(self._load(task))
+
+    async def _load(self, task: str) -> tuple[StoredHead, Task]:
+        async with self._db.transaction(isolation="repeatable_read", readonly=True):
+            found = await self._db.fetch(_FIND, task) if "\0" not in task else []
+            if not found:
+                raise Missing(f"there is no task {task} in {self.name}")
+            row = PostgresHead.restored(found[0])
+            kept = await self._db.fetchrow(
+                "SELECT number, body FROM snapshot WHERE task = $1", row.key
+            )
+            number, start = 0, None
+            if kept is not None:
+                with suppress(*DECODING):  # the log says the same
+                    start = snapshot(kept[1], row.id, kept[0], row.last)
+                    number = kept[0]
+            rest = await self._db.fetch(_READ, row.key, number, None)
+        events = list(_entries(row, rest))
+        try:
+            return row, fold(start, (item.event for item in events))  # type: ignore[misc]
+        except DECODING as error:
+            raise Unreadable("log", row.id, error) from None
+
+    def read(self, row: StoredHead, after: int = 0) -> Iterator[Entry]:
+        """The entries after a place."""
+        while found := self._fetch(_READ, row.key, after, BATCH):
+            yield from _entries(row, found)
+            after = found[-1][0]
+
+    def tasks(self, choice: Choice) -> list[StoredHead]:
+        """Born tasks, the latest status first."""
+        sql, values = latest(choice)
+        rows: list[StoredHead] = []
+        damage = Damage()
+        for columns in self._fetch(sql, *values):
+            try:
+                rows.append(PostgresHead.restored(columns))
+            except Unreadable as error:  # the others are listed
+                damage.found(error)
+        return rows
+
+    def follow(self, task: str, after: int, pause: float) -> Iterator[Entry]:
+        """The entries after a place as they come, until the log has ended; Missing."""
+        seen = -1
+        while True:
+            row = self.find(task)
+            if row.version != seen:
+                for item in self.read(row, after):
+                    after = item.number
+                    yield item
+                if row.ended and after >= row.last:
+                    return
+                seen = row.version
+            time.sleep(pause)
+
+    def lines(self, limit: int, *, parked: bool = False) -> list[Waiting]:
+        """Lines with something to deliver, those that were given up first."""
+        found = self._lines(f"{_WAITING} WHERE line.parked LIMIT $1", limit)
+        if not parked and len(found) < limit:
+            found += self._lines(
+                f"{_WAITING} WHERE line.behind AND NOT line.parked ORDER BY line.due LIMIT $1",
+                limit - len(found),
+            )
+        return found
+
+    def webhooks(self, row: StoredHead) -> Sequence[Waiting]:
+        """All lines of a task."""
+        return self._lines(f"{_WAITING} WHERE line.task = $1 ORDER BY line.id", row.key)
+
+    def _lines(self, sql: str, value: int) -> list[Waiting]:
+        return [Waiting(shown(columns[1:]), columns[0]) for columns in self._fetch(sql, value)]
+
+    def audit(self, progress: Progress) -> Iterator[str]:
+        """Every problem, by name."""
+        ((total,),) = self._fetch("SELECT count(*) FROM task")
+        key = done = 0
+        while (found := self._do(integrity.logs(self._db, key))) is not None:
+            key, seen, problems = found
+            yield from problems
+            done += seen
+            progress("tasks", done, max(done, total))
+        yield from self._do(integrity.hanging(self._db))
+
+    def export(
+        self, broken: Callable[[str], None], *, agent: str = "", since: str = ""
+    ) -> Iterator[ExportedTask]:
+        """All tasks in the order of their keys; those that cannot be read are told."""
+        key = 0
+        while True:
+            found = self._do(transfer.page(self._db, key, broken, agent=agent, since=since))
+            if found is None:
+                return
+            key, tasks = found
+            yield from tasks
+
+    # -- changing
+
+    def redrive(self, task: str = "", webhook: str = "") -> int:
+        """Let parked lines go on at once; how many. Missing."""
+        if task:
+            self.find(task)
+        return self._do(deliveries.redrive(self._db, task, webhook))
+
+    def prune(
+        self,
+        before: float,
+        states: Collection[TaskState] = (),
+        *,
+        owner: str | None = None,
+        force: bool = False,
+        dry: bool = False,
+    ) -> Iterator[Pruned]:
+        """See `PostgresAdmin.prune`. Counts that are in many parts are added up, too."""
+        done, place = Pruned(), (0.0, 0)
+        while True:
+            began = time.monotonic()
+            step = self._step(done, before, place, states, owner=owner, force=force, dry=dry)
+            done, next_ = self._do(step)
+            yield done
+            if next_ is None:
+                break
+            place = next_
+            if not dry:  # as much time for the servers as we had
+                time.sleep(min(time.monotonic() - began, 0.5))
+        at: prune.Place | None = None if dry else prune.START
+        while at is not None:
+            at = self._do(prune.merge(self._db, at))
+
+    async def _step(
+        self,
+        done: Pruned,
+        before: float,
+        place: tuple[float, int],
+        states: Collection[TaskState],
+        *,
+        owner: str | None,
+        force: bool,
+        dry: bool,
+    ) -> tuple[Pruned, tuple[float, int] | None]:
+        """A batch of those that ended, after a place; what has come of it so far, and the place
+        of the last one."""
+        keys: list[int] = []
+        heavy, last = 0, None
+        async with self._db.transaction():
+            locked = "" if dry else " FOR UPDATE OF task SKIP LOCKED"
+            found = await self._db.fetch(f"{_OLD}{locked}", RECEIPTS, before, *place, BATCH)
+            for behind, recent, *columns in found:
+                row = dict(zip(NAMES, columns, strict=True))  # whether or not it can be read
+                last = (row["ended"], row["key"])
+                if owner is not None and row["owner"] != owner:
+                    continue
+                if states and (row["replied"] or STATES.get(row["state"]) not in states):
+                    continue
+                if behind and not force:
+                    done = replace(done, pending=done.pending + 1)
+                    continue
+                if recent and not force:
+                    done = replace(done, recent=done.recent + 1)
+                    continue
+                keys.append(row["key"])
+                done = replace(done, tasks=done.tasks + 1, size=done.size + row["size"])
+                heavy += row["size"]
+                if heavy >= HEAVY:
+                    break
+            if keys and not dry:
+                await self._db.fetch(prune.THESE, keys, keys[0] % prune.SHARDS)
+        return done, last
+
+    def rename_owner(
+        self,
+        old: str,
+        new: str,
+        *,
+        agent: str | None = None,
+        tenant: str | None = None,
+        dry: bool = False,
+    ) -> Renamed:
+        """See `PostgresAdmin.rename_owner`."""
+        return self._do(rename.rename(self._db, old, new, agent=agent, tenant=tenant, dry=dry))
+
+    def put(self, tasks: Sequence[ExportedTask], *, replace: bool) -> list[Fate | Differs]:
+        """Write tasks; what came of each. Of those that come twice, one after the other."""
+        found: list[Fate | Differs] = []
+        batch: dict[str, ExportedTask] = {}
+        for task in tasks:
+            if task.id in batch:
+                found += self._do(self._put(list(batch.values()), replace))
+                batch.clear()
+            batch[task.id] = task
+        return found + self._do(self._put(list(batch.values()), replace))
+
+    async def _put(self, tasks: Sequence[ExportedTask], replace: bool) -> list[Fate | Differs]:
+        async with self._db.transaction():
+            return await transfer.Tray(self._db, replace=replace).put(tasks)
+
+    def backup(self, target: Path, *, force: bool, progress: Callable[[int, int], None]) -> int:
+        """Not here: PostgreSQL has its own ways."""
+        raise Unusable(
+            f"{self.name}: backup copies a file; PostgreSQL is copied by pg_dump or pg_basebackup"
+        )
+
+    def migrate(self, *, row_security: bool | None = None) -> tuple[int, int]:
+        """Bring the tables up to date; from which version, and to which."""
+        try:
+            self._connect()
+            before = self._do(schema.migrate(self._db))
+            if row_security is not None:
+                self._do(schema.secure(self._db, row_security))
+            return before, VERSION
+        finally:
+            self._close()
+
+
+def _entries(row: StoredHead, found: Sequence[Any]) -> Iterator[Entry]:
+    """The entries of these columns; Unreadable."""
+    for columns in found:
+        try:
+            yield entry(*columns)
+        except DECODING as error:
+            raise Unreadable("log", row.id, f"entry {columns[0]}: {error}") from None
+
+
+def latest(choice: Choice) -> tuple[str, list[Any]]:
+    """The statement that finds the latest tasks of a choice, and its values."""
+    values: list[Any] = [choice.limit]
+
+    def equal(name: str, value: object, shape: str = "{} = {}") -> str:
+        values.append(value)
+        return " AND " + shape.format(name, f"${len(values)}")
+
+    whose = "true"
+    for name in ("agent", "tenant", "owner"):
+        if (value := getattr(choice, name)) is not None:
+            whose += equal(f"scope.{name}", value)
+    which = "born AND agent = scope.agent AND tenant = scope.tenant AND owner = scope.owner"
+    if choice.context:
+        which += equal("context", choice.context, "md5({0}) = md5({1}) AND {0} = {1}")
+    if choice.state is not None:
+        which += equal("state", choice.state.number)
+    if choice.since:
+        which += equal("changed", choice.since, "{} >= {}")
+    sql = _LATEST.format(whose=whose, which=which, columns=COLUMNS)
+    return sql, values

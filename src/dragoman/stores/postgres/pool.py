@@ -1,0 +1,242 @@
+"""The connection pool of PostgreSQL, the clock of the database, and what its errors mean."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import asyncpg
+
+from dragoman.model.errors import A2AError, Unavailable
+from dragoman.stores.postgres.transaction import NOW
+from dragoman.telemetry.logs import logger
+
+CONNECT = 5.0
+"""How long a connection may take to be made."""
+STATEMENT = 15.0
+"""How long a statement may take."""
+IDLE = 60.0
+"""How long a connection may be kept without use: whatever is in between may have forgotten it."""
+TICK = 1.0
+"""How old what we know of the database's clock may be."""
+HELD = 2
+"""How many connections may be kept: one to write, one to renew claims."""
+AGAIN = {"retry-after": "1"}
+
+
+class Source(Protocol):
+    """A connection, or what lends one."""
+
+    async def fetch(self, sql: str, *values: Any) -> list[Any]:
+        """The rows that a statement answers with."""
+        ...
+
+
+class Pool:
+    """A pool of connections. When the database is away, whatever needs it fails at once, and
+    works again when it is back."""
+
+    def __init__(self, url: str, *, size: int) -> None:
+        self.url, options = options_of(url)
+        self.size = size
+        self._cached = options.get("prepared", "on") != "off"
+        self._named = "application_name" in dict(parse_qsl(urlsplit(url).query))
+        self._pool: Any = None
+        self._offset, self._synced = 0.0, -TICK
+
+    async def open(self) -> None:
+        """Connect; Unavailable says why not."""
+        try:
+            self._pool = await asyncpg.create_pool(
+                self.url,
+                min_size=0,  # or it tries to reconnect by itself, and says so at length
+                max_size=self.size,
+                timeout=CONNECT,
+                command_timeout=STATEMENT + CONNECT,
+                reset=_as_it_is,
+                # behind a pooler that hands out connections by the transaction, nothing prepared
+                # is there the next time
+                statement_cache_size=1000 if self._cached else 0,
+                server_settings={
+                    **({} if self._named else {"application_name": "dragoman"}),
+                    "statement_timeout": str(int(STATEMENT * 1000)),
+                    "lock_timeout": str(int(STATEMENT * 500)),
+                    "jit": "off",
+                    # a plan that was made while a table was small is kept when it has grown
+                    "enable_seqscan": "off",
+                },
+            )
+            async with self.connection():
+                pass
+        except Exception as error:
+            await self.close()
+            if not (gone(error) or isinstance(error, asyncpg.PostgresError | ValueError)):
+                raise
+            raise Unavailable(
+                f"store: PostgreSQL cannot be reached: {error or type(error).__name__}"
+            ) from error
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+        if self._pool is not None:
+            pool, self._pool = self._pool, None
+            try:
+                async with asyncio.timeout(CONNECT):
+                    await pool.close()
+            except Exception as error:
+                pool.terminate()
+                if not gone(error):
+                    raise
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Any]:
+        """One of them, for a while."""
+        if self._pool is None:
+            raise Unavailable("The store is closed")
+        async with self._pool.acquire(timeout=CONNECT) as db:
+            try:
+                yield db
+            except (asyncio.CancelledError, TimeoutError):
+                db.terminate()  # to give it back would mean to wait for a server that may hang
+                raise
+
+    def hold(self) -> Hold:
+        """One of them, to be kept."""
+        return Hold(self)
+
+    async def lend(self) -> Any:
+        """One of them, until it is given back."""
+        if self._pool is None:
+            raise Unavailable("The store is closed")
+        return await self._pool.acquire(timeout=CONNECT)
+
+    async def give_back(self, db: Any) -> None:
+        """What was lent is not needed any more."""
+        if self._pool is not None:
+            await self._pool.release(db)
+
+    async def fetch(self, sql: str, *values: Any) -> list[Any]:
+        """The rows that a statement answers with; Unavailable."""
+        try:
+            async with self.connection() as db:
+                rows: list[Any] = await db.fetch(sql, *values)
+                return rows
+        except A2AError:
+            raise
+        except Exception as error:
+            raise self.unavailable(error) from error
+
+    async def now(self, db: Any) -> float:
+        """The database's clock. Between looks at it, ours is only asked how much time has
+        passed; what is late here is early there, so that no lease is longer than it says."""
+        ticks = time.monotonic()
+        if not 0 <= ticks - self._synced < TICK:
+            self._offset = await db.fetchval(f"SELECT {NOW}") - time.monotonic()
+            self._synced = ticks
+        return time.monotonic() + self._offset
+
+    def unavailable(self, error: BaseException | None = None) -> Unavailable:
+        """What a caller is told; what it was is in the log."""
+        if error is not None and not gone(error):
+            logger.error("PostgreSQL: %s", error, exc_info=error)
+            return Unavailable(f"The store is not available ({type(error).__name__})")
+        return Unavailable("The store is not available", headers=AGAIN)
+
+
+class Hold:
+    """A connection that is kept from one use to the next, and replaced when it is broken: to be
+    lent one takes longer than some statements."""
+
+    def __init__(self, link: Pool) -> None:
+        self._link = link
+        self._db: Any = None
+        self._used = 0.0
+        self._lock = asyncio.Lock()
+
+    async def fetch(self, sql: str, *values: Any) -> list[Any]:
+        """The rows that a statement answers with, one after the other; Unavailable."""
+        try:
+            async with self._lock, self as db:
+                rows: list[Any] = await db.fetch(sql, *values)
+                return rows
+        except A2AError:
+            raise
+        except Exception as error:
+            raise self._link.unavailable(error) from error
+
+    async def __aenter__(self) -> Any:
+        if self._db is not None and (self._lost or time.monotonic() - self._used > IDLE):
+            await self.end()
+        if self._db is None:
+            self._db = await self._link.lend()
+        return self._db
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._used = time.monotonic()
+        sound = kind is None or issubclass(kind, asyncpg.PostgresError)
+        if not sound or issubclass(kind or Exception, asyncpg.ReadOnlySQLTransactionError):
+            await self.end()
+        elif self._link.size <= HELD:  # others need one, too
+            await self._give_back()
+
+    @property
+    def _lost(self) -> bool:
+        try:
+            return bool(self._db.is_closed())
+        except asyncpg.InterfaceError:  # the pool has noticed it, and taken it back
+            return True
+
+    async def end(self) -> None:
+        """Hang up, without waiting for a server that may hang."""
+        if self._db is not None and not self._lost:
+            self._db.terminate()
+        await self._give_back()
+
+    async def _give_back(self) -> None:
+        db, self._db = self._db, None
+        if db is not None:
+            await self._link.give_back(db)
+
+
+async def _as_it_is(connection: Any) -> None:
+    """Nothing that we do leaves anything behind on a connection."""
+
+
+def gone(error: BaseException) -> bool:
+    """Whether the connection, or the server, is away."""
+    return isinstance(
+        error,
+        OSError
+        | TimeoutError
+        | asyncpg.PostgresConnectionError
+        | asyncpg.InterfaceError
+        | asyncpg.InternalClientError  # of a connection that was told to go, and is about to
+        | asyncpg.AdminShutdownError
+        | asyncpg.CrashShutdownError
+        | asyncpg.CannotConnectNowError
+        | asyncpg.TooManyConnectionsError,
+    )
+
+
+def refused(error: BaseException) -> bool:
+    """Whether somebody else was quicker, so that another attempt may do."""
+    return isinstance(
+        error,
+        asyncpg.UniqueViolationError
+        | asyncpg.DeadlockDetectedError
+        | asyncpg.SerializationError
+        | asyncpg.LockNotAvailableError,
+    )
+
+
+def options_of(url: str) -> tuple[str, dict[str, str]]:
+    """The URL without what is ours in it, and that: `prepared=off`."""
+    parts = urlsplit(url)
+    pairs = parse_qsl(parts.query, keep_blank_values=True)
+    ours = {name: value for name, value in pairs if name in ("prepared",)}
+    rest = [(name, value) for name, value in pairs if name not in ours]
+    return urlunsplit(parts._replace(query=urlencode(rest))), ours

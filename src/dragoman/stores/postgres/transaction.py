@@ -1,0 +1,412 @@
+"""A transaction on PostgreSQL: rows that change, and the one statement that writes them.
+
+A row is written only if nobody else has changed it since it was read: its version is the guard.
+Whatever goes with it (entries, receipts, counts, lines) is written in the same statement, for the
+rows that passed. So nothing is locked while we think, and what lost is done again on what is there.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from dragoman.model.caller import Scope
+from dragoman.model.errors import LimitExceeded, TaskNotFound
+from dragoman.model.events import Entry
+from dragoman.stores.cache import Commit
+from dragoman.stores.codec import STATES, body, decode_canceled, digested, encode
+from dragoman.stores.damage import DECODING, agrees
+from dragoman.stores.postgres.schema import BLOCK, LANE
+from dragoman.stores.ranks import Ranks, Waiting
+from dragoman.stores.store import Draft, Receipt, Unreadable, Webhook
+from dragoman.stores.task_head import StoredHead
+
+MOST = 2**31 - 1
+"""The largest number that a column takes."""
+KEPT = 4096
+"""The most rows that are remembered between writes."""
+NOW = "extract(epoch FROM clock_timestamp())::float8"
+ASKED = "extract(epoch FROM statement_timestamp())::float8"
+"""When the statement came: unlike `NOW`, which goes on meanwhile, an index can be asked for it."""
+
+NEXT = "CASE WHEN {0} ~ '^[0-9]{{1,9}}(,|$)' THEN split_part({0}, ',', 1)::int ELSE 0 END"
+"""The first number of an inbox; 0 if there is none. A damaged one does not fail the statement."""
+MORE = f"least({{0}}, {MOST - 1}) + 1"
+"""A number that has grown by 1. One that is too large does not fail the statement, either."""
+
+NAMES = (
+    *("key", "id", "agent", "tenant", "owner", "context", "skill", "state", "changed", "last"),
+    *("version", "born", "replied", "epoch", "holder", "lease", "turn", "settled", "attempt"),
+    *("inbox", "cancel_at", "canceled", "hooked", "size", "ready", "ended"),
+)
+"""The columns of a task, in the order of the table."""
+COLUMNS = ", ".join(f"task.{name}" for name in NAMES)
+FIXED = {"key", "id", "agent", "tenant", "owner", "context", "lease"}
+_SET = ", ".join(f"{name} = u.{name}" for name in NAMES if name not in FIXED)
+
+FETCH = f"SELECT {COLUMNS} FROM task WHERE id = ANY($1::text[])"
+RECEIPTS = (
+    "SELECT u.place, receipt.digest, task.id, receipt.number "
+    "FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::bytea[]) "
+    "AS u(place, agent, tenant, owner, name) JOIN receipt USING (agent, tenant, owner, name) "
+    "JOIN task ON task.key = receipt.task"
+)
+
+_TOLD = "task.key, task.hooked, task.agent, task.tenant, task.owner"
+_ADDED = """added AS (
+  INSERT INTO task SELECT * FROM unnest({0}::task[]) RETURNING {told}
+)"""
+_MOVED = """moved AS (
+  UPDATE task SET {set}, lease = CASE WHEN u.lease < 0 THEN task.lease ELSE u.lease END
+  FROM unnest({0}::task[], {1}::int[]) AS u({names}, before)
+  WHERE task.key = u.key AND task.version = u.before RETURNING {told}
+)"""
+_WRITTEN = """written AS (
+  INSERT INTO entry SELECT e.* FROM unnest({0}::bigint[], {1}::int[], {2}::int[], {3}::smallint[],
+  {4}::bytea[]) AS e(task, number, turn, kind, body) JOIN ok ON ok.key = e.task
+)"""
+_BEHIND = """behind AS (
+  UPDATE line SET behind = true FROM ok WHERE ok.hooked AND line.task = ok.key {but}
+)"""
+_BUT = "AND NOT EXISTS (SELECT 1 FROM hook WHERE hook.task = line.task AND hook.id = line.id)"
+_RECEIVED = """received AS (
+  INSERT INTO receipt SELECT ok.agent, ok.tenant, ok.owner, r.* FROM unnest({0}::bytea[],
+  {1}::bytea[], {2}::bigint[], {3}::int[]) AS r(name, digest, task, number)
+  JOIN ok ON ok.key = r.task ORDER BY 1, 2, 3, 4
+)"""
+# (after a deletion, a line must not meet a ticket that is still out)
+_HOOKED = """hook AS (
+  SELECT h.*, ok.agent, LANE AS lane FROM unnest({0}::bigint[], {1}::bytea[], {2}::bytea[],
+  {3}::int[], {4}::int[]) AS h(task, id, webhook, cursor, last) JOIN ok ON ok.key = h.task
+), hooked AS (
+  INSERT INTO line SELECT task, id, agent, webhook, cursor, 0, 0, cursor < last, false, '',
+  (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, lane FROM hook
+  ON CONFLICT (task, id) DO UPDATE SET webhook = excluded.webhook, attempts = 0, due = 0,
+  behind = line.cursor < (SELECT last FROM hook WHERE hook.task = line.task AND hook.id = line.id),
+  parked = false, reason = '', ticket = line.ticket + 1
+)""".replace("LANE", LANE.format("ok"))
+_COUNTED = """counted AS (
+  INSERT INTO tally SELECT ok.agent, ok.tenant, ok.owner, c.state, {3}, sum(c.delta)
+  FROM unnest({0}::bigint[], {1}::smallint[], {2}::int[]) AS c(task, state, delta)
+  JOIN ok ON ok.key = c.task
+  GROUP BY 1, 2, 3, 4 HAVING sum(c.delta) <> 0 ORDER BY 1, 2, 3, 4
+  ON CONFLICT (agent, tenant, owner, state, shard) DO UPDATE
+  SET number = tally.number + excluded.number
+)"""
+
+
+class PostgresHead(StoredHead):
+    """A row of the database."""
+
+    before = -1
+    """The version that it has in the database."""
+    leased = 0.0
+    """The lease that it was read with."""
+
+    @staticmethod
+    def restored(columns: Sequence[Any]) -> PostgresHead:
+        """The row of `COLUMNS`; Unreadable."""
+        try:
+            return PostgresHead._restored(columns)
+        except DECODING as error:
+            raise Unreadable("head", columns[1], error) from None
+
+    @staticmethod
+    def _restored(columns: Sequence[Any]) -> PostgresHead:
+        row = PostgresHead.__new__(PostgresHead)
+        (
+            row.key, row.id, agent, tenant, owner, row.context, row.skill, state, row.changed,
+            row.last, row.version, row.born, row.replied, row.epoch, row.holder, row.lease,
+            row.turn, row.settled, row.attempt, inbox, row.cancel_at, canceled, row.hooked,
+            row.size, row.offered, row.ended_at,
+        ) = columns  # fmt: skip
+        row.scope = Scope(agent, tenant, owner)
+        row.state = STATES.get(state)
+        if row.state is None:
+            raise ValueError(f"there is no state {state}")
+        if max(row.last, row.version, row.epoch, row.attempt) >= MOST:
+            raise ValueError("a number is too large to be counted on")
+        row.inbox = tuple(map(int, inbox.split(","))) if inbox else ()
+        row.canceled = None if canceled is None else decode_canceled(canceled)
+        row.told = row.state if row.born else None
+        row.before, row.leased = row.version, row.lease
+        row.entries = []
+        agrees(row)
+        return row
+
+    def columns(self) -> tuple[Any, ...]:
+        """All of them, for the database. A lease that was not changed here may have been renewed
+        meanwhile, and is left as it is."""
+        scope = self.scope
+        lease = -1.0 if self.before >= 0 and self.lease == self.leased else self.lease
+        return (
+            self.key, self.id, scope.agent, scope.tenant, scope.owner, self.context, self.skill,
+            self.state.number, self.changed, self.last, self.version, self.born, self.replied,
+            self.epoch, self.holder, lease, self.turn, self.settled, self.attempt,
+            ",".join(map(str, self.inbox)), self.cancel_at,
+            None if self.canceled is None else encode(self.canceled), self.hooked, self.size,
+            self.offered, self.ended_at,
+        )  # fmt: skip
+
+
+class Transaction:
+    """The rows that are in use, and what is to be written of them."""
+
+    def __init__(self, *, max_task: int, shard: int) -> None:
+        self.max_task = max_task
+        self.shard = shard
+        self.now = 0.0
+        """The database's clock."""
+        self._rows: dict[str, PostgresHead] = {}
+        self._broken: dict[str, tuple[Scope, Unreadable]] = {}
+        """Rows that were read for these jobs, and cannot be."""
+        self._known: dict[tuple[Scope, str], tuple[bytes, str, int]] = {}
+        self._touched: dict[str, PostgresHead] = {}
+        self._receipts: list[tuple[PostgresHead, Receipt, int]] = []
+        self._hooks: list[tuple[PostgresHead, Webhook, int]] = []
+        self._keys: list[int] = []
+        self._written: dict[str, tuple[list[Entry], int]] = {}
+        self._ranks = Ranks()
+        self.left = -math.inf
+        """When something was last left for whoever claims it (monotonic)."""
+
+    # -- reading
+
+    async def fetch(
+        self, db: Any, tasks: Collection[str], receipts: Collection[tuple[Scope, str]]
+    ) -> None:
+        """Have these rows and receipts at hand, as they are now. The receipts are read later: of
+        what has changed a row, its receipt is there as well."""
+        self._known.clear()
+        self._broken.clear()
+        await self._read(db, set(tasks))
+        named_tasks: set[str] = set()
+        if receipts:
+            named = list(receipts)
+            found = await db.fetch(
+                RECEIPTS,
+                list(range(len(named))),
+                [scope.agent for scope, _ in named],
+                [scope.tenant for scope, _ in named],
+                [scope.owner for scope, _ in named],
+                [digested(name) for _, name in named],
+            )
+            for place, digest, task, number in found:
+                self._known[named[place]] = (digest, task, number)
+                named_tasks.add(task)
+        await self._read(db, named_tasks)
+
+    async def _read(self, db: Any, tasks: Collection[str]) -> None:
+        for task in tasks:
+            self._rows.pop(task, None)
+            self._broken.pop(task, None)
+        if tasks:
+            for columns in await db.fetch(FETCH, [task for task in tasks if "\0" not in task]):
+                try:
+                    self._rows[columns[1]] = PostgresHead.restored(columns)
+                except Unreadable as error:  # it is for those who ask for it
+                    self._broken[columns[1]] = Scope(*columns[2:5]), error
+
+    def missing(self, tasks: Iterable[str]) -> list[str]:
+        """Those that would have to be read."""
+        return [task for task in tasks if task not in self._rows]
+
+    async def keys(self, db: Any, number: int) -> None:
+        """Have so many keys for new tasks."""
+        while len(self._keys) < number:
+            first = await db.fetchval("SELECT nextval('task_key')")
+            self._keys.extend(range(first, first + BLOCK))
+
+    # -- for jobs
+
+    def row(self, task: str) -> PostgresHead | None:
+        """The row of this id; Unreadable."""
+        if task in self._broken:
+            raise self._broken[task][1]
+        return self._rows.get(task)
+
+    def mine(self, scope: Scope, task: str) -> PostgresHead:
+        """A born row of this scope; TaskNotFound, Unreadable."""
+        if task in self._broken and self._broken[task][0] == scope:
+            raise self._broken[task][1]
+        row = self._rows.get(task)
+        if row is None or row.scope != scope or not row.born:
+            raise TaskNotFound
+        return row
+
+    def add(self, scope: Scope, draft: Draft) -> PostgresHead:
+        """A new row."""
+        row = self._rows[draft.task] = PostgresHead(scope, draft)
+        row.key = self._keys.pop(0)
+        return row
+
+    def receipt(self, scope: Scope, name: str) -> tuple[bytes, str, int] | None:
+        """The digest, the task and the number of a send that came before."""
+        return self._known.get((scope, name))
+
+    def keep(self, row: PostgresHead, receipt: Receipt, number: int) -> None:
+        """Remember a send, or a cancel."""
+        self._receipts.append((row, receipt, number))
+        self._known[row.scope, receipt.key] = (receipt.digest, row.id, number)
+
+    def hook(self, row: PostgresHead, webhook: Webhook, cursor: int) -> None:
+        """Add a line, or replace its webhook; its secrets are sealed already."""
+        row.hooked = True
+        row.version += 1
+        self._hooks.append((row, webhook, cursor))
+
+    def touch(self, row: PostgresHead) -> None:
+        """This row was changed."""
+        self._touched[row.id] = row
+
+    def room(self, row: PostgresHead, fresh: Iterable[Entry]) -> None:
+        """Refuse what would make a task larger than one may be."""
+        size = row.size + sum(len(entry.wire or b"") for entry in fresh)
+        if size > self.max_task:
+            raise LimitExceeded(f"The task is larger than {self.max_task} bytes")
+
+    def fresh(self, agent: str) -> list[PostgresHead]:
+        """The new rows of an agent, which nobody else knows of yet, that wait for a worker."""
+        rows = self._touched.values()
+        return [row for row in rows if row.before < 0 and row.ready and row.scope.agent == agent]
+
+    def prime(self, row: PostgresHead) -> None:
+        """This is how a row was a moment ago."""
+        known = self._rows.get(row.id)
+        if row.id not in self._touched and (known is None or known.version < row.version):
+            self._rows[row.id] = row
+
+    # -- writing
+
+    def waiting(self) -> list[Scope]:
+        """Whose rows wait for a worker and have no rank."""
+        rows = self._touched.values()
+        return [row.scope for row in rows if row.ready and row.offered is None]
+
+    def offer(self, queues: Mapping[str, Waiting]) -> None:
+        """Give these rows their ranks."""
+        for row in self._touched.values():
+            if row.ready and row.offered is None:
+                queue = queues[row.scope.agent]
+                row.offered = queue.add(self._ranks, row.scope, int(self.now))
+
+    def statement(self) -> tuple[str, list[Any], list[PostgresHead]]:
+        """What writes all that was touched; it answers with the keys of the rows that were there
+        before, and passed."""
+        rows = list(self._touched.values())
+        parts: list[str] = []
+        values: list[Any] = []
+
+        def part(text: str, *arrays: Any, **names: str) -> None:
+            places = [f"${len(values) + n + 1}" for n in range(len(arrays))]
+            values.extend(arrays)
+            parts.append(text.format(*places, **names))
+
+        entries = [fresh for row in rows for fresh in self._entries(row)]
+        counts = [count for row in rows for count in self._views(row)]
+        new = [row for row in rows if row.before < 0]
+        # in one order, so that those who write to the same rows do not wait for each other
+        known = sorted((row for row in rows if row.before >= 0), key=lambda row: row.key)
+        ok = []
+        if new:
+            part(_ADDED, [row.columns() for row in new], told=_TOLD)
+            ok.append("SELECT * FROM added")
+        if known:
+            part(
+                _MOVED,
+                [row.columns() for row in known],
+                [row.before for row in known],
+                told=_TOLD,
+                set=_SET,
+                names=", ".join(NAMES),
+            )
+            ok.append("SELECT * FROM moved")
+        parts.append(f"ok AS ({' UNION ALL '.join(ok)})")
+        if entries:
+            part(_WRITTEN, *map(list, zip(*entries, strict=True)))
+        if self._receipts:
+            part(_RECEIVED, *map(list, zip(*map(_kept, self._receipts), strict=True)))
+        if self._hooks:
+            part(_HOOKED, *map(list, zip(*map(_hooked, self._hooks), strict=True)))
+        if entries and any(row.hooked for row in rows):
+            part(_BEHIND, but=_BUT if self._hooks else "")
+        if counts:
+            part(_COUNTED, *map(list, zip(*counts, strict=True)), self.shard)
+        last = "SELECT key FROM moved" if known else "SELECT 0::bigint WHERE false"
+        return f"WITH {', '.join(parts)} {last}", values, rows
+
+    def settle(
+        self, rows: Iterable[PostgresHead], passed: Collection[int]
+    ) -> tuple[set[str], list[Commit]]:
+        """What was written is what is there now. The rows that did not pass are forgotten, and
+        named."""
+        lost: set[str] = set()
+        commits: list[Commit] = []
+        for row in rows:
+            row.mail = None
+            if row.before >= 0 and row.key not in passed:
+                lost.add(row.id)
+                self._rows.pop(row.id, None)
+            else:
+                if row.ready:
+                    self.left = time.monotonic()
+                row.before, row.leased = row.version, row.lease
+                commits.append((row.id, row.head(), *self._written.get(row.id, ((), 0))))
+        self._clear()
+        if len(self._rows) > KEPT:
+            self._rows.clear()
+        return lost, commits
+
+    def forget(self) -> None:
+        """Nothing of it is known to have happened."""
+        self._clear()
+        self._rows.clear()
+
+    @property
+    def idle(self) -> bool:
+        """There is nothing to write."""
+        return not self._touched
+
+    def _clear(self) -> None:
+        self._touched.clear()
+        self._receipts.clear()
+        self._hooks.clear()
+        self._written.clear()
+
+    def _entries(self, row: PostgresHead) -> list[tuple[int, int, int, int, bytes]]:
+        fresh, row.entries = row.entries, []
+        if not fresh:
+            return []
+        before = row.size
+        found = []
+        for item in fresh:
+            kind, data = body(item)
+            row.size += len(data)
+            found.append((row.key, item.number, item.turn, kind, data))
+        self._written[row.id] = fresh, row.size - before
+        return found
+
+    def _views(self, row: PostgresHead) -> list[tuple[int, int, int]]:
+        """What is derived from the row: its end, its counts, and that it has no rank."""
+        if not row.ready:
+            row.offered = None
+        if row.ended and row.ended_at is None:
+            row.ended_at = self.now
+        if not row.born or row.told is row.state:
+            return []
+        told, row.told = row.told, row.state
+        found = [(row.key, row.state.number, 1)]
+        return [*found, (row.key, told.number, -1)] if told is not None else found
+
+
+def _kept(item: tuple[PostgresHead, Receipt, int]) -> tuple[Any, ...]:
+    row, receipt, number = item
+    return digested(receipt.key), receipt.digest, row.key, number
+
+
+def _hooked(item: tuple[PostgresHead, Webhook, int]) -> tuple[Any, ...]:
+    row, webhook, cursor = item
+    id = webhook.config.id.encode("utf-8", "surrogatepass")
+    return row.key, id, encode(webhook), cursor, row.last

@@ -1,0 +1,313 @@
+"""Export and import of tasks in PostgreSQL, many at once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from msgspec import Raw
+
+from dragoman.model.caller import Scope, long
+from dragoman.stores import export_format
+from dragoman.stores.admin import HEAVY, Differs, Fate
+from dragoman.stores.damage import ASIDE
+from dragoman.stores.export_format import ExportedTask, ExportedWebhook, Item, Stub
+from dragoman.stores.postgres.deliveries import key as webhook_key
+from dragoman.stores.postgres.prune import SHARDS, THESE
+from dragoman.stores.postgres.queue import probe
+from dragoman.stores.postgres.schema import BLOCK, LANE
+from dragoman.stores.postgres.transaction import COLUMNS, NAMES, NOW, PostgresHead
+from dragoman.stores.ranks import Ranks, Waiting
+from dragoman.stores.store import Unreadable
+
+BATCH = 64
+"""How many tasks are read in one state of the database."""
+MOST = 2**31 - 1
+"""The largest number that a column takes."""
+
+_NEXT = (
+    f"SELECT {COLUMNS} FROM task WHERE key > $1 AND ($2 = '' OR agent = $2) "
+    "AND ($3 = '' OR changed >= $3) ORDER BY key LIMIT $4"
+)
+_ENTRIES = "SELECT task, turn, kind, body FROM entry WHERE task = ANY($1) ORDER BY task, number"
+_RECEIPTS = "SELECT task, name, digest, number FROM receipt WHERE task = ANY($1) ORDER BY name"
+_LINES = (
+    "SELECT task, webhook, cursor, attempts, due, parked, reason FROM line WHERE task = ANY($1) "
+    "ORDER BY id"
+)
+_TAKEN = (
+    "SELECT u.place, task.id FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], "
+    "$5::bytea[]) AS u(place, agent, tenant, owner, name) "
+    "JOIN receipt USING (agent, tenant, owner, name) JOIN task ON task.key = receipt.task"
+)
+_LINE = (
+    *("task", "id", "agent", "webhook", "cursor", "attempts"),
+    *("due", "behind", "parked", "reason", "ticket"),
+)
+_LANED = (
+    f"UPDATE line SET lane = {LANE.format('task')} FROM task "
+    "WHERE task.key = line.task AND task.key = ANY($1)"
+)
+_COUNT = (
+    "INSERT INTO tally SELECT agent, tenant, owner, state, $5, count(*) FROM unnest($1::text[], "
+    "$2::text[], $3::text[], $4::smallint[]) AS u(agent, tenant, owner, state) "
+    "GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4 ON CONFLICT (agent, tenant, owner, state, shard) "
+    "DO UPDATE SET number = tally.number + excluded.number"
+)
+
+
+# -- out
+
+
+async def page(
+    db: Any, key: int, broken: Callable[[str], None], *, agent: str, since: str
+) -> tuple[int, list[ExportedTask]] | None:
+    """The tasks that follow a key, and the last key; None at the end."""
+    async with db.transaction(isolation="repeatable_read", readonly=True):
+        found = await db.fetch(_NEXT, key, agent, since, BATCH)
+        if not found:
+            return None
+        rows: list[PostgresHead] = []
+        heavy = 0
+        for columns in found:
+            key = columns[0]
+            try:
+                rows.append(PostgresHead.restored(columns))
+            except Unreadable as error:
+                broken(_broken(columns[1], error.why))
+                continue
+            heavy += rows[-1].size
+            if heavy >= HEAVY:
+                break
+        return key, await take(db, rows, broken)
+
+
+async def take(
+    db: Any, rows: Sequence[PostgresHead], broken: Callable[[str], None]
+) -> list[ExportedTask]:
+    """The tasks of these rows; those whose log has a gap are told."""
+    keys = [row.key for row in rows]
+    entries: dict[int, list[Any]] = {key: [] for key in keys}
+    receipts: dict[int, list[Stub]] = {key: [] for key in keys}
+    hooks: dict[int, list[ExportedWebhook]] = {key: [] for key in keys}
+    for key, *columns in await db.fetch(_ENTRIES, keys):
+        entries[key].append(columns)
+    for key, name, digest, number in await db.fetch(_RECEIPTS, keys):
+        receipts[key].append(Stub(export_format.veil(name), digest, number))
+    for key, webhook, cursor, attempts, due, parked, reason in await db.fetch(_LINES, keys):
+        hooks[key].append(
+            ExportedWebhook(
+                webhook=Raw(webhook),
+                cursor=cursor,
+                attempts=attempts,
+                due=due,
+                parked=parked,
+                reason=reason,
+            )
+        )
+    found = []
+    for row in rows:
+        try:
+            items = [
+                Item(turn, export_format.KINDS[kind], Raw(body))
+                for turn, kind, body in entries[row.key]
+            ]
+            found.append(export_format.dumped(row, items, receipts[row.key], hooks[row.key]))
+        except (KeyError, ValueError) as error:
+            broken(_broken(row.id, error))
+    return found
+
+
+def _broken(task: str, error: object) -> str:
+    return f"task {task} cannot be read: {error}; see `dragoman db check`"
+
+
+# -- in
+
+
+class Tray:
+    """Tasks that are to be written together. Decides on each, then writes."""
+
+    def __init__(self, db: Any, *, replace: bool) -> None:
+        self.db = db
+        self.replace = replace
+        self._rows: dict[str, PostgresHead] = {}
+        self._there: dict[str, ExportedTask] = {}
+        self._tickets: dict[int, dict[bytes, int]] = {}
+        self._taken: dict[tuple[Scope, bytes], str] = {}
+        self._now = 0.0
+        self._ranks = Ranks()
+        self._queues: dict[str, Waiting] = {}
+        self._old: list[int] = []
+        self._new: list[tuple[ExportedTask, PostgresHead | None]] = []
+
+    async def put(self, tasks: Sequence[ExportedTask]) -> list[Fate | Differs]:
+        """Write tasks, none of which comes twice, in the transaction that is open."""
+        await self._look([task for task in tasks if _able(task) is None])
+        found: list[Fate | Differs] = []
+        for task in tasks:
+            try:
+                found.append(self._decide(task))
+            except Differs as error:
+                found.append(error)
+        await self._write()
+        return found
+
+    async def _look(self, tasks: Sequence[ExportedTask]) -> None:
+        """Have at hand what is there, under a lock."""
+        self._now = await self.db.fetchval(f"SELECT {NOW}")
+        ids = [task.id for task in tasks]
+        for columns in await self.db.fetch(
+            f"SELECT {COLUMNS} FROM task WHERE id = ANY($1::text[]) ORDER BY key FOR UPDATE", ids
+        ):
+            row = _there(columns)
+            self._rows[row.id] = row
+        for task in await take(self.db, list(self._rows.values()), lambda _: None):
+            self._there[task.id] = task
+        for key, id, ticket in await self.db.fetch(
+            "SELECT task, id, ticket FROM line WHERE task = ANY($1)",
+            [row.key for row in self._rows.values()],
+        ):
+            self._tickets.setdefault(key, {})[id] = ticket + 1
+        stubs = [
+            (task.scope, export_format.unveiled(stub.key))
+            for task in tasks
+            for stub in task.receipts
+        ]
+        if stubs:
+            columns = zip(*((s.agent, s.tenant, s.owner, name) for s, name in stubs), strict=True)
+            places = list(range(len(stubs)))
+            for place, id in await self.db.fetch(_TAKEN, places, *map(list, columns)):
+                self._taken[stubs[place]] = id
+
+    def _decide(self, given: ExportedTask) -> Fate:
+        if reason := _able(given):
+            raise Differs(f"task {given.id}: {reason}")
+        row = self._rows.get(given.id)
+        if row is not None:
+            there = self._there.get(given.id)
+            if there is not None and export_format.same(there, given):
+                return "same"
+            if not self.replace:
+                raise Differs(f"task {given.id} is there already, and is not the same")
+            if row.holder not in ("", ASIDE) and row.lease > self._now:
+                raise Differs(f"task {given.id} is in work; it can be replaced when that is over")
+        for stub in given.receipts:
+            other = self._taken.get((given.scope, export_format.unveiled(stub.key)), given.id)
+            if other != given.id:
+                raise Differs(f"task {given.id}: its receipt {stub.key!r} is that of task {other}")
+        for stub in given.receipts:
+            self._taken[given.scope, export_format.unveiled(stub.key)] = given.id
+        if row is not None:
+            self._old.append(row.key)
+        self._new.append((given, row))
+        return "new" if row is None else "replaced"
+
+    async def _write(self) -> None:
+        if self._old:
+            await self.db.fetch(THESE, self._old, random.randrange(SHARDS))
+        if not self._new:
+            return
+        ready = [given.scope for given, _ in self._new if given.ready]
+        self._queues = await probe(self.db, ready) if ready else {}
+        keys = await self._keys(len(self._new))
+        tasks = [(key, *item) for key, item in zip(keys, self._new, strict=True)]
+        await self._copy("task", (self._head(*item) for item in tasks))
+        await self._copy("entry", (row for key, given, _ in tasks for row in _entries(key, given)))
+        await self._copy("receipt", (row for key, given, _ in tasks for row in _stubs(key, given)))
+        lines = [row for item in tasks for row in self._lines(*item)]
+        await self.db.copy_records_to_table("line", records=lines, columns=_LINE)
+        await self.db.execute(_LANED, list({row[0] for row in lines}))
+        counts = [
+            (given.scope.agent, given.scope.tenant, given.scope.owner, given.state.number)
+            for given, _ in self._new
+            if given.born
+        ]
+        if counts:
+            columns = zip(*counts, strict=True)
+            await self.db.fetch(_COUNT, *map(list, columns), random.randrange(SHARDS))
+
+    async def _keys(self, number: int) -> list[int]:
+        """Keys that nobody has had. One that is replaced gets another, so that nothing which was
+        read of the old log can be written beside the new one."""
+        keys: list[int] = []
+        while len(keys) < number:
+            first = await self.db.fetchval("SELECT nextval('task_key')")
+            keys.extend(range(first, first + BLOCK))
+        return keys[:number]
+
+    async def _copy(self, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        await self.db.copy_records_to_table(table, records=rows)
+
+    def _head(self, key: int, given: ExportedTask, before: PostgresHead | None) -> tuple[Any, ...]:
+        values = export_format.columns(given) | {
+            "key": key,
+            "tenant": given.scope.tenant,
+            "owner": given.scope.owner,
+            "ready": None,
+        }
+        if given.ready:
+            queue = self._queues[given.scope.agent]
+            values["ready"] = float(queue.add(self._ranks, given.scope, int(self._now)))
+        if before is not None:
+            # readers notice by the version; whoever held it and wakes up late must not write here
+            values["version"] = max(before.version, given.version) + 1
+            if before.holder:
+                values["epoch"] = max(before.epoch, given.epoch) + 1
+        return tuple(values[name] for name in NAMES)
+
+    def _lines(
+        self, key: int, given: ExportedTask, before: PostgresHead | None
+    ) -> Iterable[tuple[Any, ...]]:
+        # a delivery that is under way must find that the line is not its own any more
+        tickets = {} if before is None else self._tickets.get(before.key, {})
+        last = len(given.entries)
+        for hook in given.webhooks:
+            id = webhook_key(export_format.webhook(hook).config.id)
+            yield (
+                *(key, id, given.scope.agent, bytes(hook.webhook), hook.cursor, hook.attempts),
+                *(hook.due, hook.cursor < last, hook.parked, hook.reason, tickets.get(id, 0)),
+            )
+
+
+def _there(columns: Any) -> PostgresHead:
+    """What has to be known of a task that is replaced, whether or not it can be read."""
+    try:
+        return PostgresHead.restored(columns)
+    except Unreadable:
+        found = dict(zip(NAMES, columns, strict=True))
+        row = PostgresHead.__new__(PostgresHead)
+        row.last = -1  # no log is as long as that: it is not the same as any
+        for name in ("key", "id", "version", "epoch", "holder", "lease"):
+            setattr(row, name, found[name])
+        return row
+
+
+def _entries(key: int, given: ExportedTask) -> Iterable[tuple[Any, ...]]:
+    for number, item in enumerate(given.entries, start=1):
+        yield key, number, item.turn, export_format.NUMBERS[item.kind], bytes(item.body)
+
+
+def _stubs(key: int, given: ExportedTask) -> Iterable[tuple[Any, ...]]:
+    scope = (given.scope.agent, given.scope.tenant, given.scope.owner)
+    for stub in given.receipts:
+        yield *scope, export_format.unveiled(stub.key), stub.digest, key, stub.number
+
+
+def _able(given: ExportedTask) -> str | None:
+    """Why PostgreSQL cannot keep a task."""
+    scope = given.scope
+    texts = [given.id, given.context, given.skill, given.changed, given.holder]
+    texts += [scope.agent, scope.tenant, scope.owner, *(hook.reason for hook in given.webhooks)]
+    if any("\0" in text for text in texts):
+        return "PostgreSQL keeps no text with a NUL in it"
+    keys = [given.id, scope.agent, scope.tenant, scope.owner]
+    for text in (*keys, *(export_format.webhook(hook).config.id for hook in given.webhooks)):
+        if why := long(text):
+            return f"{text[:40]!r}… {why}"
+    numbers = [given.version, given.epoch, given.turn, given.settled, given.attempt]
+    numbers += [hook.attempts for hook in given.webhooks]
+    if max(numbers) >= MOST:
+        return "a number is too large for PostgreSQL"
+    return None

@@ -1,0 +1,466 @@
+"""The admin interface of a SQLite file, also while a server uses it.
+
+It takes no lock of the server's. Reading never waits; writing is short, and the server notices
+that somebody else has written before it trusts what it remembers.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from dragoman.model.events import Entry
+from dragoman.model.types import Task, TaskState
+from dragoman.stores.admin import (
+    BATCH,
+    HEAVY,
+    Choice,
+    Differs,
+    Fate,
+    Missing,
+    Pruned,
+    Renamed,
+    Waiting,
+)
+from dragoman.stores.codec import STATES
+from dragoman.stores.export_format import ExportedTask
+from dragoman.stores.integrity import Progress
+from dragoman.stores.sqlite import RECEIPTS, rename, schema, transfer
+from dragoman.stores.sqlite.deliveries import LINE, shown
+from dragoman.stores.sqlite.driver import BUSY, fetch, prepare
+from dragoman.stores.sqlite.integrity import audit
+from dragoman.stores.sqlite.lock import Lock
+from dragoman.stores.sqlite.queries import Queries
+from dragoman.stores.sqlite.schema import APPLICATION, VERSION, Unusable
+from dragoman.stores.sqlite.transaction import OLD, Old, SqliteHead, Transaction, named
+from dragoman.stores.store import Unreadable
+from dragoman.stores.task_head import StoredHead
+
+PAGES = 1024
+"""How many pages a backup copies at once."""
+
+
+class SqliteAdmin:
+    """A connection to a file that is there. Used in a `with`."""
+
+    db: sqlite3.Connection
+
+    def __init__(self, path: Path, *, write: bool = False, create: bool = False) -> None:
+        self.path = path
+        self.name = str(path)
+        self.version = VERSION
+        self.write = write
+        self.create = create
+
+    def __enter__(self) -> SqliteAdmin:
+        if not self.create and not self.path.is_file():
+            raise Missing(f"there is no file {self.path}")
+        self.db = connect(self.path, "rwc" if self.create else "rw")
+        try:
+            self._prepare()
+        except BaseException:
+            self.db.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.db.close()
+
+    def _prepare(self) -> None:
+        try:
+            found = schema.version(self.db)  # before anything is changed that may not be ours
+            if not found and self.create:
+                schema.migrate(prepare(self.db, synchronous="full"))
+                Lock(self.path).mark()
+            elif not found:
+                raise Unusable("it is empty; `dragoman serve` makes a store of it")
+            elif found < VERSION:
+                raise Unusable(f"its schema is {found}, not {VERSION}; see `dragoman db migrate`")
+        except Unusable as error:
+            raise Unusable(f"{self.path}: {error.message}") from None
+        if not self.write:
+            self.db.execute("PRAGMA query_only = 1")
+
+    # -- looking
+
+    def find(self, task: str) -> SqliteHead:
+        """The row of a task; Missing."""
+        row = Queries(self.db).row(task)
+        if row is None:
+            raise Missing(f"there is no task {task} in {self.path}")
+        return row
+
+    def load(self, task: str) -> tuple[StoredHead, Task]:
+        """The head of a log, and the task; Missing."""
+        folded = Queries(self.db).load(task)
+        if folded is None:
+            raise Missing(f"there is no task {task} in {self.path}")
+        return folded.row, folded.task
+
+    def size(self) -> tuple[int, int]:
+        """The bytes of the file, and those of its write-ahead log."""
+        log = self.path.with_name(self.path.name + "-wal")
+        return self.path.stat().st_size, log.stat().st_size if log.exists() else 0
+
+    def sums(self) -> tuple[int, int]:
+        """How many tasks there are, and how many entries."""
+        (tasks,) = self.db.execute("SELECT count(*) FROM task").fetchone()
+        (entries,) = self.db.execute("SELECT count(*) FROM entry").fetchone()
+        return tasks, entries
+
+    def audit(self, progress: Progress) -> Iterator[str]:
+        """See `audit.audit`."""
+        return audit(self.db, progress)
+
+    def export(
+        self, broken: Callable[[str], None], *, agent: str = "", since: str = ""
+    ) -> Iterator[ExportedTask]:
+        """See `transfer.tasks`."""
+        return transfer.tasks(self.db, broken, agent=agent, since=since)
+
+    def read(self, row: StoredHead, after: int = 0) -> Iterator[Entry]:
+        """The entries after a place."""
+        view = Queries(self.db)
+        while found := view.read(row.id, row.key, after, BATCH):
+            yield from found
+            after = found[-1].number
+
+    def tasks(self, choice: Choice) -> list[SqliteHead]:
+        """Born tasks, the latest status first. Each scope costs a seek, and of its tasks only
+        those are looked at that are later than the last one which is wanted so far."""
+        db = self.db
+        where, values = chosen(choice)
+        best: list[tuple[str, str]] = []
+        for (scope,) in db.execute(*scopes(choice)).fetchall():
+            floor = best[0] if len(best) == choice.limit else (choice.since, "")
+            found = fetch(
+                db,
+                f"SELECT changed, id FROM task WHERE {where} AND (changed, id) > (?, ?) "
+                "ORDER BY changed DESC, id DESC LIMIT ?",
+                (scope, *values, *floor, choice.limit),
+            )
+            for changed, id in found:
+                place = (named(changed), named(id))
+                if len(best) < choice.limit:
+                    heapq.heappush(best, place)
+                else:
+                    heapq.heappushpop(best, place)
+        view = Queries(db)
+        rows = []
+        for _, id in sorted(best, reverse=True):
+            with suppress(Unreadable):  # it is logged, and the others are listed
+                rows.append(view.row(id))
+        return [row for row in rows if row is not None]
+
+    def follow(self, task: str, after: int, pause: float) -> Iterator[Entry]:
+        """The entries after a place as they come, until the log has ended; Missing."""
+        seen = -1
+        while True:
+            (version,) = self.db.execute("PRAGMA data_version").fetchone()
+            if version != seen:
+                row = self.find(task)
+                for entry in self.read(row, after):
+                    after = entry.number
+                    yield entry
+                if row.ended and after >= row.last:
+                    return
+                seen = version
+            time.sleep(pause)
+
+    def lines(self, limit: int, *, parked: bool = False) -> list[Waiting]:
+        """Lines with something to deliver, those that were given up first."""
+        found = self._lines(f"{_WAITING} WHERE line.parked = 1 LIMIT ?", limit)
+        if not parked and len(found) < limit:
+            found += self._lines(
+                f"{_WAITING} WHERE line.behind = 1 AND line.parked = 0 ORDER BY line.due LIMIT ?",
+                limit - len(found),
+            )
+        return found
+
+    def webhooks(self, row: StoredHead) -> Sequence[Waiting]:
+        """All lines of a task."""
+        return self._lines(f"{_WAITING} WHERE line.task = ? ORDER BY line.id", row.key)
+
+    def _lines(self, sql: str, value: int) -> list[Waiting]:
+        found = fetch(self.db, sql, (value,))
+        return [Waiting(shown(columns), last) for last, *columns in found]
+
+    # -- changing
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """A transaction."""
+        self.db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self.db.execute("ROLLBACK")
+            raise
+        self.db.execute("COMMIT")
+
+    def put(self, tasks: Sequence[ExportedTask], *, replace: bool) -> list[Fate | Differs]:
+        """Write tasks in one transaction; what came of each."""
+        found: list[Fate | Differs] = []
+        with self.writing():
+            for task in tasks:
+                try:
+                    found.append(transfer.put(self.db, task, replace=replace))
+                except Differs as error:
+                    found.append(error)
+        return found
+
+    def redrive(self, task: str = "", webhook: str = "") -> int:
+        """Let parked lines go on at once; how many."""
+        with self.writing():
+            key = self.find(task).key if task else 0
+            found = self.db.execute(
+                "UPDATE line SET parked = 0, attempts = 0, due = 0 WHERE parked = 1 "
+                "AND (? = 0 OR task = ?) AND (? = '' OR id = ?) RETURNING 1",
+                (key, key, webhook, webhook),
+            )
+            return len(found.fetchall())
+
+    def prune(
+        self,
+        before: float,
+        states: Collection[TaskState] = (),
+        *,
+        owner: str | None = None,
+        force: bool = False,
+        dry: bool = False,
+    ) -> Iterator[Pruned]:
+        """See `SqliteAdmin.prune`."""
+        transaction = Transaction(self.db, max_task=0)
+        scopes = self.db.execute("SELECT key FROM scope WHERE owner = ?", (owner,)).fetchall()
+        theirs = {key for (key,) in scopes}
+        done, place, more = Pruned(), (0.0, 0), True
+        while more:
+            began = time.monotonic()
+            heavy, more = 0, False
+            with nullcontext() if dry else _transaction(transaction):
+                for behind, recent, ended, replied, size, row in self._old(before, place):
+                    place, more = (ended, row.key), True
+                    if owner is not None and row.scope not in theirs:
+                        continue
+                    if states and (replied or STATES.get(row.state) not in states):
+                        continue
+                    if behind and not force:
+                        done = replace(done, pending=done.pending + 1)
+                        continue
+                    if recent and not force:
+                        done = replace(done, recent=done.recent + 1)
+                        continue
+                    if not dry:
+                        transaction.drop(row)
+                    done = replace(done, tasks=done.tasks + 1, size=done.size + size)
+                    heavy += size
+                    if heavy >= HEAVY:
+                        break
+            yield done
+            if more and not dry:  # as much time for the server as we had
+                time.sleep(min(time.monotonic() - began, 0.5))
+
+    def _old(
+        self, before: float, place: tuple[float, int]
+    ) -> Iterator[tuple[bool, bool, float, bool, int, Old]]:
+        """Tasks in the order of their ends, after a place: whether a webhook waits, whether a
+        send may come again, when it ended, whether it was a reply, its bytes, and the task."""
+        values = (time.time() - RECEIPTS, before, *place, BATCH)
+        for *facts, key, id, scope, state, born in fetch(self.db, _OLD, values):
+            behind, recent, ended, replied, size = facts
+            yield behind, recent, ended, replied, size, Old(key, id, scope, state, born)
+
+    def rename_owner(
+        self,
+        old: str,
+        new: str,
+        *,
+        agent: str | None = None,
+        tenant: str | None = None,
+        dry: bool = False,
+    ) -> Renamed:
+        """See `SqliteAdmin.rename_owner`."""
+        with nullcontext() if dry else self.writing():
+            return rename.rename(self.db, old, new, agent=agent, tenant=tenant, dry=dry)
+
+    def migrate(self, *, row_security: bool | None = None) -> tuple[int, int]:
+        """See `migrate`."""
+        if row_security is not None:
+            raise Unusable("row security is PostgreSQL's; a file has the rights of the file")
+        return migrate(self.path)
+
+    def backup(self, target: Path, *, force: bool, progress: Callable[[int, int], None]) -> int:
+        """Copy the file as it is at this moment; the size of the copy. FileExistsError."""
+        target = target.absolute()
+        if target.exists() and (not force or target.samefile(self.path)):
+            raise FileExistsError(target)
+        part = target.with_name(target.name + ".part")
+        part.unlink(missing_ok=True)
+        # made first: what the tasks say is for the same eyes as in the file itself
+        mode = self.path.stat().st_mode & 0o777
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+        try:
+            self._copy(part, progress)
+            _move(part, target)
+        except BaseException:
+            for name in (part, *_beside(part)):
+                name.unlink(missing_ok=True)
+            raise
+        return target.stat().st_size
+
+    def _copy(self, part: Path, progress: Callable[[int, int], None]) -> None:
+        copy = connect(part, "rw")
+        try:
+            # One state from the first page to the last: without the transaction every commit
+            # of the server would start the copy anew.
+            self.db.execute("BEGIN")
+            self.db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
+            self.db.backup(
+                copy,
+                pages=PAGES,
+                sleep=0,
+                progress=lambda _, left, all_: progress(all_ - left, all_),
+            )
+            self.db.execute("COMMIT")
+            schema.version(copy)
+            copy.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        finally:
+            copy.close()
+        with part.open("rb+") as file:
+            os.fsync(file.fileno())
+
+
+def connect(path: Path, mode: str) -> sqlite3.Connection:
+    """A connection that makes no file unless it is told to."""
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=BUSY, isolation_level=None
+    )
+
+
+def ours(path: Path) -> bool:
+    """Whether the file is a store of ours. Others are not opened, if that can be helped."""
+    with suppress(sqlite3.Error, OSError):
+        with path.open("rb") as file:
+            head = file.read(72)
+        found = int.from_bytes(head[68:], "big")
+        log = path.with_name(path.name + "-wal")
+        if found or not head.startswith(b"SQLite format 3") or not log.exists():
+            return found == APPLICATION
+        db = connect(path, "rw")  # a young one has not yet come further than its log
+        try:
+            return bool(db.execute("PRAGMA application_id").fetchone() == (APPLICATION,))
+        finally:
+            db.close()
+    return False
+
+
+def originals(paths: Sequence[Path]) -> list[Path]:
+    """These stores without the copies of one that is among them: a copy has its id, and no server
+    has ever had it, so that there is no lock file beside it."""
+    if len(paths) < 2:
+        return list(paths)
+    used = {_id(path) for path in paths if Lock(path).path.exists()}
+    return [path for path in paths if Lock(path).path.exists() or _id(path) not in used]
+
+
+def _id(path: Path) -> str:
+    """The id of a store; its path if it does not say it."""
+    with suppress(sqlite3.Error, Unusable):
+        db = connect(path, "rw")
+        try:
+            return schema.identity(db)
+        finally:
+            db.close()
+    return str(path)
+
+
+def migrate(path: Path) -> tuple[int, int]:
+    """Bring the tables of a file up to date; from which version, and to which. Unusable while a
+    server has it: tables must not change under one."""
+    if not path.is_file():
+        raise Missing(f"there is no file {path}")
+    db = connect(path, "rw")
+    lock = Lock(path)
+    try:
+        before = schema.version(db)
+        if before < VERSION:
+            lock.take()
+            schema.migrate(prepare(db, synchronous="full"))
+        return before, VERSION
+    except Unusable as error:
+        raise Unusable(f"{path}: {error.message}") from None
+    finally:
+        db.close()
+        lock.release()
+
+
+def scopes(choice: Choice) -> tuple[str, list[Any]]:
+    """The statement that finds the scopes of a choice, and its values."""
+    names = {"agent": choice.agent, "tenant": choice.tenant, "owner": choice.owner}
+    given = {name: value for name, value in names.items() if value is not None}
+    where = " AND ".join(["1", *(f"{name} = ?" for name in given)])
+    return f"SELECT key FROM scope WHERE {where}", list(given.values())
+
+
+def chosen(choice: Choice) -> tuple[str, list[Any]]:
+    """What has to be so for tasks of one scope, and its values after the scope's."""
+    where = "born = 1 AND scope = ?"
+    values: list[Any] = []
+    if choice.context:
+        where += " AND context = ?"
+        values.append(choice.context)
+    if choice.state is not None:
+        where += " AND state = ?"
+        values.append(choice.state.number)
+    return where, values
+
+
+def _move(part: Path, target: Path) -> None:
+    """Put a copy in its place, also in that of a store that nobody has in use."""
+    lock = Lock(target)
+    if lock.path.exists():
+        lock.take()
+    try:
+        for name in _beside(target):  # they are of what is replaced, and would spoil the copy
+            name.unlink(missing_ok=True)
+        part.replace(target)
+    finally:
+        lock.release()
+    if sys.platform != "win32":  # the name, too, survives a power loss
+        folder = os.open(target.parent, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+
+
+def _beside(path: Path) -> tuple[Path, ...]:
+    return tuple(path.with_name(path.name + end) for end in ("-wal", "-shm", "-journal"))
+
+
+@contextmanager
+def _transaction(transaction: Transaction) -> Iterator[None]:
+    """One transaction of the admin interface."""
+    transaction.begin()
+    try:
+        yield
+        transaction.commit()
+    except BaseException:
+        transaction.rollback()
+        raise
+
+
+_OLD = (
+    "SELECT EXISTS (SELECT 1 FROM line WHERE line.task = task.key AND behind = 1 AND parked = 0), "
+    "task.ended > ? AND EXISTS (SELECT 1 FROM receipt WHERE receipt.task = task.key), "
+    f"task.ended, task.replied, task.size, {OLD} FROM task WHERE task.ended < ? "
+    "AND (task.ended, task.key) > (?, ?) ORDER BY task.ended, task.key LIMIT ?"
+)
+_WAITING = f"SELECT task.last, {LINE.removeprefix('SELECT ')}"

@@ -1,0 +1,406 @@
+"""Queries on a SQLite file. Each result comes from one state of the file."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from dragoman.model.caller import Scope
+from dragoman.model.events import Entry, Received
+from dragoman.model.lifecycle import fold
+from dragoman.model.types import Task, TaskState
+from dragoman.stores.codec import STATES, Outdated, snapshot, webhook_of
+from dragoman.stores.damage import ASIDE, DECODING, Damage
+from dragoman.stores.sqlite.deliveries import LINE, shown
+from dragoman.stores.sqlite.driver import Connection, fetch
+from dragoman.stores.sqlite.transaction import FOUND, MINE, SqliteHead, entries, events
+from dragoman.stores.store import (
+    PAGE_BYTES,
+    Census,
+    Head,
+    Page,
+    Party,
+    Query,
+    Unreadable,
+    Webhook,
+    WebhookCursor,
+)
+from dragoman.stores.task_head import age
+
+FIRST = 8
+"""So many tasks at the head of the queue are asked how long they wait: some may be unreadable."""
+SMALL = 64 * 1024
+"""A log of fewer bytes is folded from its beginning; a larger one gets snapshots."""
+
+
+class Folded(msgspec.Struct, frozen=True):
+    """A task, and what it took to fold it."""
+
+    row: SqliteHead
+    task: Task
+    snapshot: int
+    """The bytes of the snapshot that it began with."""
+    tail: int
+    """The bytes that were folded onto it."""
+    broken: bool = False
+    """Its snapshot cannot be used."""
+
+    @property
+    def grown(self) -> bool:
+        """The tail has grown as large as the snapshot: time for another."""
+        return self.broken or self.tail >= max(SMALL, self.snapshot)
+
+
+class Queries:
+    """A reader's connection. Not to be used by two threads at once."""
+
+    def __init__(self, db: Connection, damage: Damage | None = None) -> None:
+        self.db = db
+        self.damage = damage or Damage()
+
+    def row(self, task: str, scope: Scope | None = None) -> SqliteHead | None:
+        """The row of this id, of whomever; or that of this scope. Unreadable."""
+        if scope is None:
+            found = fetch(self.db, f"{FOUND} WHERE task.id = ?", (task,))
+        else:
+            whose = (task, scope.agent, scope.tenant, scope.owner)
+            found = fetch(self.db, f"{FOUND} {MINE}", whose)
+        if not found:
+            return None
+        try:
+            return SqliteHead.restored(found[0])
+        except Unreadable as error:
+            self.damage.found(error)
+            raise
+
+    def read(self, task: str, key: int, after: int, limit: int) -> Sequence[Entry]:
+        """Entries after a place; Unreadable."""
+        try:
+            return entries(self.db, key, after, limit)
+        except DECODING as error:
+            raise self._unreadable("log", task, error) from None
+
+    def _unreadable(self, kind: str, task: str, why: object) -> Unreadable:
+        """What is to be raised; it is logged and counted."""
+        error = Unreadable(kind, task, why)
+        self.damage.found(error)
+        return error
+
+    def load(self, task: str, scope: Scope | None = None) -> Folded | None:
+        """The task of this id, folded."""
+        self.db.execute("BEGIN")
+        try:
+            row = self.row(task, scope)
+            return None if row is None else self._fold(row)
+        finally:
+            self.db.execute("COMMIT")
+
+    def small(self, task: str, scope: Scope) -> Folded | SqliteHead | None:
+        """The same if that is quickly done, else only the row."""
+        self.db.execute("BEGIN")
+        try:
+            row = self.row(task, scope)
+            return row if row is None or row.size >= SMALL else self._fold(row)
+        finally:
+            self.db.execute("COMMIT")
+
+    def _fold(self, row: SqliteHead, *, artifacts: bool = True) -> Folded:
+        start: Task | None = None
+        found = None
+        number, size = 0, 0
+        if artifacts and row.size >= SMALL:
+            found = self.db.execute(
+                "SELECT number, body FROM snapshot WHERE task = ?", (row.key,)
+            ).fetchone()
+            if found is not None:
+                number, data = found
+                start, size = self._snapshot(row, number, data), len(data)
+            if found is not None and start is None:
+                number = size = 0
+        tail = 0
+
+        def counted() -> Any:
+            nonlocal tail
+            for length, event in events(self.db, row.key, number, artifacts=artifacts):
+                tail += length
+                yield event
+
+        try:
+            task = fold(start, counted())
+        except DECODING as error:
+            raise self._unreadable("log", row.id, error) from None
+        return Folded(row, task, size, tail, broken=found is not None and start is None)
+
+    def _snapshot(self, row: SqliteHead, number: int, data: bytes) -> Task | None:
+        """The task of a snapshot; None if it cannot be used: the log says the same."""
+        try:
+            return snapshot(data, row.id, number, row.last)
+        except Outdated:
+            return None
+        except DECODING as error:
+            damage = Unreadable("snapshot", row.id, error)
+            self.damage.found(damage, "the log is read from its beginning")
+            return None
+
+    def page(self, scope: Scope, query: Query) -> Page:
+        """A page of tasks, folded."""
+        db = self.db
+        db.execute("BEGIN")
+        try:
+            found = db.execute(
+                "SELECT key FROM scope WHERE agent = ? AND tenant = ? AND owner = ?",
+                (scope.agent, scope.tenant, scope.owner),
+            ).fetchone()
+            if found is None:
+                return Page((), None, 0)
+            where, values = _where(found[0], query)
+            total = self._total(found[0], query, where, values)
+            if query.cursor is not None:
+                where += " AND (changed, id) < (?, ?)"
+                values += query.cursor
+            chosen = fetch(
+                db,
+                f"SELECT changed, id FROM task WHERE {where} "
+                "ORDER BY changed DESC, id DESC LIMIT ?",
+                (*values, query.size + 1),
+            )
+            cursor = None
+            if len(chosen) > query.size:
+                chosen.pop()
+                cursor = _place(*chosen[-1])
+            tasks: list[Task] = []
+            size = 0
+            for number, (changed, id) in enumerate(chosen, start=1):
+                task, read = self._task(id, query.artifacts)
+                if task is not None:
+                    tasks.append(task)
+                size += read
+                if size >= PAGE_BYTES and number < len(chosen):
+                    cursor = _place(changed, id)
+                    break
+            return Page(tasks, cursor, total)
+        finally:
+            db.execute("COMMIT")
+
+    def _task(self, id: str, artifacts: bool) -> tuple[Task | None, int]:
+        """The task, and how many bytes were read for it; None if it cannot be read, so that the
+        others are listed."""
+        row = None
+        try:
+            if row := self.row(id):
+                folded = self._fold(row, artifacts=artifacts)
+                return folded.task, folded.snapshot + folded.tail
+        except Unreadable:
+            pass
+        return None, row.size if row else 0
+
+    def _total(self, scope: int, query: Query, where: str, values: tuple[Any, ...]) -> int:
+        """Counted while writing; a context or a time makes it a count of index entries."""
+        if query.context or query.since:
+            sql = f"SELECT count(*) FROM task WHERE {where}"
+        elif query.state is not None:
+            sql = "SELECT coalesce(sum(number), 0) FROM tally WHERE scope = ? AND state = ?"
+        else:
+            sql = "SELECT coalesce(sum(number), 0) FROM tally WHERE scope = ?"
+        (total,) = self.db.execute(sql, values).fetchone()
+        return int(total)
+
+    def tally(self, scope: Scope) -> dict[TaskState, int]:
+        """How many born tasks there are in each state."""
+        found = self.db.execute(
+            "SELECT state, number FROM tally JOIN scope ON scope.key = tally.scope "
+            "WHERE agent = ? AND tenant = ? AND owner = ?",
+            (scope.agent, scope.tenant, scope.owner),
+        )
+        return self._counts(found.fetchall())
+
+    def owner(self, scope: Scope, task: str) -> str | None:
+        """Whose task this is. Strangers need not notice that it cannot be read."""
+        found = fetch(
+            self.db,
+            "SELECT scope.owner FROM task JOIN scope ON scope.key = task.scope "
+            "WHERE task.id = ? AND scope.agent = ? AND scope.tenant = ? AND task.born = 1",
+            (task, scope.agent, scope.tenant),
+        )
+        return found[0][0] if found and isinstance(found[0][0], str) else None
+
+    def _counts(self, found: Iterable[tuple[int, int]]) -> dict[TaskState, int]:
+        """Counts by state. One of a state that there is not cannot be told."""
+        counts = {}
+        for state, number in found:
+            if state in STATES:
+                counts[STATES[state]] = number
+            else:
+                self.damage.found(Unreadable("count", "", f"there is no state {state}"))
+        return counts
+
+    def census(self, agents: Collection[str]) -> dict[str, Census]:
+        """What there is of each of these agents."""
+        self.db.execute("BEGIN")
+        try:
+            return {agent: self._count(agent) for agent in agents}
+        finally:
+            self.db.execute("COMMIT")
+
+    def _count(self, agent: str) -> Census:
+        db = self.db
+        tasks = db.execute(
+            "SELECT state, sum(number) FROM tally JOIN scope ON scope.key = tally.scope "
+            "WHERE scope.agent = ? GROUP BY state",
+            (agent,),
+        ).fetchall()
+        queue = "FROM task WHERE agent = ? AND ready NOTNULL"
+        ready, oldest = db.execute(f"SELECT count(*), min(key) {queue}", (agent,)).fetchone()
+        # the first in order of age may have a new message, and the next one may be a new task;
+        # one that cannot be read is set aside by whoever claims it
+        waiting = fetch(
+            db,
+            f"SELECT key, inbox FROM task WHERE key = ? OR key IN (SELECT key {queue} "
+            f"ORDER BY ready, key LIMIT {FIRST})",
+            (oldest, agent),
+        )
+        ages = []
+        for key, inbox in waiting:
+            with suppress(*DECODING):
+                (entry,) = entries(db, key, int(inbox.partition(",")[0]) - 1, 1)
+                assert isinstance(entry.event, Received)
+                ages.append(age(entry.event))
+        lines = "SELECT count(*) FROM line WHERE agent = ? AND behind = 1 AND parked ="
+        (behind,) = db.execute(f"{lines} 0", (agent,)).fetchone()
+        (parked,) = db.execute(f"{lines} 1", (agent,)).fetchone()
+        (aside,) = db.execute(
+            "SELECT count(*) FROM task WHERE lease > 0 AND holder = ? AND agent = ?", (ASIDE, agent)
+        ).fetchone()
+        return Census(
+            aside=aside,
+            tasks=self._counts(tasks),
+            ready=ready,
+            oldest=max(ages, default=0.0),
+            behind=behind,
+            parked=parked,
+        )
+
+    def moved(self, places: Mapping[str, int]) -> Collection[str]:
+        """Those whose version is another, or that are gone."""
+        found = dict(
+            self.db.execute(
+                "SELECT id, version FROM task WHERE id IN (SELECT value FROM json_each(?))",
+                (json.dumps(list(places)),),
+            ).fetchall()
+        )
+        return [task for task, version in places.items() if found.get(task) != version]
+
+    def expired(
+        self, agents: Collection[str], limit: int
+    ) -> tuple[list[Head], list[tuple[int, Unreadable]]]:
+        """Rows whose lease, or grace, has run out; and those of them that cannot be read."""
+        now = time.monotonic()
+        return self._heads(
+            "task.lease > 0 AND (task.lease < ? OR task.cancel_at BETWEEN 1e-9 AND ? "
+            "AND task.holder <> ?) AND task.agent IN (SELECT value FROM json_each(?)) LIMIT ?",
+            (now, now, ASIDE, json.dumps(list(agents)), limit),
+        )
+
+    def held(self, worker: str) -> Sequence[Head]:
+        """Rows that a worker has claimed, as far as they can be read."""
+        return self._heads("task.lease > 0 AND task.holder = ?", (worker,))[0]
+
+    def _heads(
+        self, where: str, values: tuple[Any, ...]
+    ) -> tuple[list[Head], list[tuple[int, Unreadable]]]:
+        heads: list[Head] = []
+        broken: list[tuple[int, Unreadable]] = []
+        for columns in fetch(self.db, f"{FOUND} WHERE {where}", values):
+            try:
+                heads.append(SqliteHead.restored(columns).head())
+            except Unreadable as error:
+                broken.append((columns[0], error))
+        return heads, broken
+
+    def webhooks(self, row: SqliteHead) -> list[Webhook]:
+        """The webhooks of a task, in order of id, their secrets as they are stored; Unreadable."""
+        found = fetch(
+            self.db, "SELECT webhook, id FROM line WHERE task = ? ORDER BY id", (row.key,)
+        )
+        try:
+            return [webhook_of(data, id, row.id) for data, id in found]
+        except DECODING as error:
+            raise self._unreadable("webhook", row.id, error) from None
+
+    def due(self, agents: Collection[str]) -> bool:
+        """Whether any line is due."""
+        found = self.db.execute(
+            "SELECT 1 FROM line WHERE behind = 1 AND parked = 0 AND due <= ? "
+            "AND agent IN (SELECT value FROM json_each(?)) LIMIT 1",
+            (time.time(), json.dumps(list(agents))),
+        )
+        return found.fetchone() is not None
+
+    def passed(self, agent: str, passing: Collection[Party]) -> set[int]:
+        """The lanes of these owners."""
+        found = (
+            self.db.execute(
+                "SELECT key FROM scope WHERE agent = ? AND tenant = ? AND owner = ?", (agent, *one)
+            ).fetchone()
+            for one in passing
+        )
+        return {row[0] for row in found if row is not None}
+
+    def walk(self, agent: str, after: int, limit: int) -> list[tuple[int, bool]]:
+        """The lanes of an agent from a place on, and whether a line of each is due."""
+        found: list[tuple[int, bool]] = []
+        now = time.time()
+        while len(found) < limit:
+            row = self.db.execute(
+                "SELECT lane, due FROM line WHERE agent = ? AND behind = 1 AND parked = 0 "
+                "AND lane > ? ORDER BY lane, due LIMIT 1",
+                (agent, after),
+            ).fetchone()
+            if row is None:
+                break
+            after = row[0]
+            found.append((after, row[1] <= now))
+        return found
+
+    def lines(self, limit: int, parked: bool | None) -> list[WebhookCursor]:
+        """Lines with something to deliver."""
+        which = {None: "", True: " AND line.parked = 1", False: " AND line.parked = 0"}[parked]
+        found = fetch(
+            self.db, f"{LINE} WHERE line.behind = 1{which} ORDER BY line.due LIMIT ?", (limit,)
+        )
+        return [shown(columns) for columns in found]
+
+
+def _place(changed: str | bytes, id: str | bytes) -> tuple[str, str]:
+    """A place in a list, as a cursor."""
+    return _before(changed), _before(id)
+
+
+def _before(text: str | bytes) -> str:
+    """A text; for one that is not UTF-8, a smaller one, so that the list goes on past it."""
+    if isinstance(text, str):
+        return text
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        return text[: error.start].decode() + "\x7f"
+
+
+def _where(scope: int, query: Query) -> tuple[str, tuple[Any, ...]]:
+    where, values = "born = 1 AND scope = ?", [scope]
+    found: list[Any] = values
+    if query.context:
+        where += " AND context = ?"
+        found.append(query.context)
+    if query.state is not None:
+        where += " AND state = ?"
+        found.append(query.state.number)
+    if query.since:
+        where += " AND changed >= ?"
+        found.append(query.since)
+    return where, tuple(found)

@@ -1,0 +1,564 @@
+"""The writer of a SQLite file: rows that are in use, changed together and written together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from dragoman.model.caller import Scope, long
+from dragoman.model.errors import LimitExceeded, TaskNotFound
+from dragoman.model.events import Entry, Event, Received
+from dragoman.stores.cache import Commit
+from dragoman.stores.codec import ARTIFACT, STATES, body, decode_canceled, encode, entry
+from dragoman.stores.damage import ASIDE, DECODING, PAUSE, Damage, agrees
+from dragoman.stores.export_format import veiled
+from dragoman.stores.ranks import RANKED, Ranks, Waiting, fair, owners
+from dragoman.stores.sqlite.driver import Connection, fetch
+from dragoman.stores.sqlite.schema import BITS
+from dragoman.stores.store import LARGE, PROBE, Draft, Party, Receipt, Unreadable, party
+from dragoman.stores.task_head import StoredHead
+
+KEPT = 4096
+"""The most rows and scopes that are remembered between commits."""
+
+COLUMNS = (
+    "key, id, scope, agent, context, skill, state, changed, last, version, born, replied, epoch, "
+    "holder, lease, turn, settled, attempt, inbox, cancel_at, canceled, hooked, size, ended, "
+    "ready"
+)
+NAMES = ", ".join(f"task.{name}" for name in COLUMNS.split(", "))
+FOUND = f"SELECT {NAMES}, scope.tenant, scope.owner FROM task JOIN scope ON scope.key = task.scope"
+MINE = "WHERE task.id = ? AND scope.agent = ? AND scope.tenant = ? AND scope.owner = ?"
+"""A task of a scope. That of another is not even read: it costs what none would."""
+_INSERT = f"INSERT INTO task ({COLUMNS}) VALUES ({', '.join('?' * 25)})"
+_UPDATE = (
+    "UPDATE task SET skill = ?, state = ?, changed = ?, last = ?, version = ?, born = ?, "
+    "replied = ?, epoch = ?, holder = ?, lease = ?, turn = ?, settled = ?, attempt = ?, "
+    "inbox = ?, cancel_at = ?, canceled = ?, hooked = ?, size = ?, ended = ?, ready = ? "
+    "WHERE key = ?"
+)
+
+
+class SqliteHead(StoredHead):
+    """A row of the file."""
+
+    @staticmethod
+    def restored(columns: tuple[Any, ...]) -> SqliteHead:
+        """The row of the columns that `FOUND` selects; Unreadable."""
+        try:
+            return SqliteHead._restored(columns)
+        except DECODING as error:
+            raise Unreadable("head", named(columns[1]), error) from None
+
+    @staticmethod
+    def _restored(columns: tuple[Any, ...]) -> SqliteHead:
+        row = SqliteHead.__new__(SqliteHead)
+        (
+            row.key, row.id, _, agent, row.context, row.skill, state, row.changed, row.last,
+            row.version, born, replied, row.epoch, row.holder, row.lease, row.turn, row.settled,
+            row.attempt, inbox, row.cancel_at, canceled, hooked, row.size, row.ended_at,
+            row.offered, tenant, owner,
+        ) = columns  # fmt: skip
+        texts = (row.id, row.context, row.skill, row.changed, row.holder, agent, tenant, owner)
+        if any(type(text) is not str for text in texts):
+            raise ValueError("a text is not UTF-8")
+        row.scope = Scope(agent, tenant, owner)
+        row.state = STATES.get(state)
+        if row.state is None:
+            raise ValueError(f"there is no state {state}")
+        row.born, row.replied, row.hooked = bool(born), bool(replied), bool(hooked)
+        row.inbox = tuple(map(int, inbox.split(","))) if inbox else ()
+        row.canceled = None if canceled is None else decode_canceled(canceled)
+        row.told = row.state if born else None
+        row.entries = []
+        agrees(row)
+        return row
+
+    def values(self) -> tuple[Any, ...]:
+        """What an update sets."""
+        return (
+            self.skill, self.state.number, self.changed, self.last, self.version, self.born,
+            self.replied, self.epoch, self.holder, self.lease, self.turn, self.settled,
+            self.attempt, ",".join(map(str, self.inbox)), self.cancel_at,
+            None if self.canceled is None else encode(self.canceled), self.hooked, self.size,
+            self.ended_at, self.offered,
+        )  # fmt: skip
+
+
+def named(task: object) -> str:
+    """An id as people are told it, though it may not be UTF-8."""
+    return task if isinstance(task, str) else repr(task)
+
+
+def entries(db: Connection, key: int, after: int, limit: int) -> list[Entry]:
+    """The entries of a log after a place: at most so many, and no more once they are LARGE."""
+    base = key << BITS
+    found = []
+    size = 0
+    for place, turn, kind, data in db.execute(
+        "SELECT place, turn, kind, body FROM entry WHERE place > ? AND place < ? "
+        "ORDER BY place LIMIT ?",
+        (base + after, base + (1 << BITS), limit),
+    ):
+        found.append(entry(place - base, turn, kind, data))
+        size += len(data)
+        if size >= LARGE:
+            break
+    return found
+
+
+def events(
+    db: Connection, key: int, after: int, *, artifacts: bool = True
+) -> Iterator[tuple[int, Event]]:
+    """The events of a log after a place, and their sizes; without artifacts if so asked."""
+    base = key << BITS
+    for turn, kind, data in db.execute(
+        "SELECT turn, kind, body FROM entry WHERE place > ? AND place < ? AND kind <> ? "
+        "ORDER BY place",
+        (base + after, base + (1 << BITS), 0 if artifacts else ARTIFACT),
+    ):
+        yield len(data), entry(0, turn, kind, data).event  # type: ignore[misc]
+
+
+class Old(NamedTuple):
+    """What has to be known of a task to forget it."""
+
+    key: int
+    id: str
+    scope: int
+    state: int
+    born: bool
+
+
+OLD = ", ".join(f"task.{name}" for name in Old._fields)
+
+
+class Transaction:
+    """One transaction after the other. Work finds rows, changes them and touches them."""
+
+    def __init__(self, db: Connection, *, max_task: int, damage: Damage | None = None) -> None:
+        self.db = db
+        self.damage = damage or Damage()
+        self.max_task = max_task
+        self._rows: dict[str, SqliteHead] = {}
+        self._touched: dict[str, SqliteHead] = {}
+        self._changes: dict[str, list[Entry]] = {}
+        self._sizes: dict[str, int] = {}
+        self._scopes: dict[Scope, int] = {}
+        self._tally: dict[tuple[int, int], int] = {}
+        self._version = -1
+        self._sound = False
+        self._key = 0
+        self._receipts: dict[tuple[Scope, str], tuple[SqliteHead, bytes, int]] = {}
+        self._ranks = Ranks()
+        self._empty: set[str] = set()
+        """Agents for whom nothing waits that has a rank."""
+        self._queues: dict[str, Waiting] = {}
+        """What this transaction knows of the others."""
+        self._after = 0
+        """Where the look for owners who are not passed over goes on."""
+
+    # -- the transaction
+
+    def begin(self) -> bool:
+        """Begin one; what another process changed meanwhile is not remembered any more. Whether
+        one did."""
+        db = self.db
+        if db.in_transaction:  # the last one could not even be rolled back
+            db.execute("ROLLBACK")
+        db.execute("BEGIN IMMEDIATE")
+        (version,) = db.execute("PRAGMA data_version").fetchone()
+        foreign: bool = version != self._version
+        if foreign or not self._sound:
+            self._forget()
+            self._sound = False
+            (key,) = db.execute("SELECT coalesce(max(key), 0) FROM task").fetchone()
+            # a key is never given twice: readers may remember whose it was
+            self._key = max(self._key, key)
+            self._version, self._sound = version, True
+        self._queues.clear()
+        return foreign
+
+    def commit(self) -> list[Commit]:
+        """Write what was touched, wait for the disk, and tell what there is now."""
+        self.flush()
+        self.db.execute("COMMIT")
+        commits: list[Commit] = []
+        for task, fresh in self._changes.items():
+            row = self._rows.get(task)
+            commits.append((task, row.head() if row else None, fresh, self._sizes.get(task, 0)))
+        self._changes, self._sizes = {}, {}
+        if len(self._rows) > KEPT:
+            self._rows.clear()
+        if len(self._scopes) > KEPT:
+            self._scopes.clear()
+        return commits
+
+    def rollback(self) -> None:
+        """Nothing of it has happened."""
+        self._forget()  # first: even if it cannot be rolled back now, it will not be committed
+        self._sound = False
+        if self.db.in_transaction:
+            self.db.execute("ROLLBACK")
+
+    def _forget(self) -> None:
+        self._rows.clear()
+        self._touched.clear()
+        self._changes, self._sizes = {}, {}
+        self._scopes.clear()
+        self._tally.clear()
+        self._receipts.clear()
+        self._empty.clear()
+        self._queues.clear()
+
+    # -- rows
+
+    def scope(self, scope: Scope) -> int:
+        """The key of a scope, which is made when it is new."""
+        known = self._scopes.get(scope)
+        if known is None:
+            names = (scope.agent, scope.tenant, scope.owner)
+            self.db.execute(
+                "INSERT INTO scope (agent, tenant, owner) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                names,
+            )
+            (known,) = self.db.execute(
+                "SELECT key FROM scope WHERE agent = ? AND tenant = ? AND owner = ?", names
+            ).fetchone()
+            self._scopes[scope] = known
+        return known
+
+    def add(self, scope: Scope, draft: Draft) -> SqliteHead:
+        """A new row."""
+        row = self._rows[draft.task] = SqliteHead(scope, draft)
+        return row
+
+    def row(self, task: str) -> SqliteHead | None:
+        """The row of this id."""
+        row = self._rows.get(task)
+        if row is None:
+            found = list(self.rows("WHERE id = ?", (task,)))
+            row = found[0] if found else None
+        return row
+
+    def rows(self, where: str, values: Iterable[Any]) -> Iterator[SqliteHead]:
+        """Rows that are stored; those in use as they are now. Unreadable."""
+        for columns in fetch(self.db, f"{FOUND} {where}", tuple(values)):
+            row = self._rows.get(columns[1])
+            if row is None:
+                row = self._rows[columns[1]] = SqliteHead.restored(columns)
+            yield row
+
+    def set_aside(self, task: str | int, error: Unreadable) -> None:
+        """Take a task whose head cannot be read, by its id or its key, out of everybody's way."""
+        self.flush()
+        which = "key" if isinstance(task, int) else "id"
+        self.db.execute(
+            "UPDATE task SET ready = NULL, holder = ?, lease = ?, epoch = epoch + 1, "
+            f"version = version + 1 WHERE {which} = ?",
+            (ASIDE, time.monotonic() + PAUSE, task),
+        )
+        self._rows.pop(error.task, None)
+        self._changes[error.task] = []
+        self.damage.found(error, "the task is set aside")
+
+    def ready(self, agent: str, limit: int) -> list[SqliteHead]:
+        """Rows of an agent that wait for a worker, those with the lowest rank first."""
+        fresh = self._fresh(agent)
+        if agent in self._empty and len(fresh) <= limit:
+            return fresh
+        for row in fresh:
+            self._offer(row)
+        # One row more for each that this transaction has taken already.
+        where = "WHERE task.agent = ? AND task.ready NOTNULL ORDER BY task.ready, task.key LIMIT ?"
+        stored = self._readable(where, (agent, limit + len(self._touched)))
+        known = {row.id: row for row in stored if row.ready}
+        if fresh:
+            known |= {row.id: row for row in fresh}
+            return sorted(known.values(), key=_order)[:limit]
+        return list(known.values())[:limit]
+
+    def others(self, agent: str, limit: int, passing: Collection[Party]) -> list[SqliteHead]:
+        """The same, without those of these owners. However many of theirs wait, they are not
+        read: it goes from owner to owner."""
+        fresh = [row for row in self._fresh(agent) if party(row.scope) not in passing]
+        if agent in self._empty and len(fresh) <= limit:
+            return fresh
+        self.flush()
+        passed = {key for each in passing if (key := self._scope(agent, each))}
+        window = owners(limit)
+        found: list[SqliteHead] = []
+        after = began = self._after
+        while True:
+            keys = self._owners(agent, after, window)
+            for key in keys:
+                if key not in passed:
+                    found += self._readable(
+                        "WHERE task.agent = ? AND task.scope = ? AND task.ready NOTNULL "
+                        "ORDER BY task.ready, task.key LIMIT ?",
+                        (agent, key, limit),
+                    )
+            more = len(keys) == window
+            if len(found) >= limit or not (more or began):
+                break
+            if not more:  # from the beginning to where it began
+                began = 0
+            after = keys[-1] if more else 0
+        self._after = keys[-1] if more else 0
+        return sorted(dict.fromkeys(found), key=_order)[:limit]
+
+    def taken(self, agent: str) -> None:
+        """Nothing of this agent's waits any more."""
+        self._empty.add(agent)
+        self._queues.pop(agent, None)
+
+    def _fresh(self, agent: str) -> list[SqliteHead]:
+        """Rows that wait since this transaction began, owners in turn."""
+        rows = [row for row in self._touched.values() if row.ready and row.scope.agent == agent]
+        return rows if len(rows) < 2 else fair(rows)
+
+    def _owners(self, agent: str, after: int, limit: int) -> list[int]:
+        """The keys of scopes of which something waits."""
+        found: list[int] = []
+        while len(found) < limit:
+            next_ = self.db.execute(
+                "SELECT scope FROM task WHERE agent = ? AND ready NOTNULL AND scope > ? "
+                "ORDER BY scope LIMIT 1",
+                (agent, found[-1] if found else after),
+            ).fetchone()
+            if next_ is None:
+                break
+            found += next_
+        return found
+
+    def _scope(self, agent: str, owner: Party) -> int | None:
+        """The key of a scope that may not be there."""
+        scope = Scope(agent, *owner)
+        if (known := self._scopes.get(scope)) is None:
+            known = self.db.execute(
+                "SELECT max(key) FROM scope WHERE agent = ? AND tenant = ? AND owner = ?",
+                (agent, *owner),
+            ).fetchone()[0]
+        return known
+
+    def _offer(self, row: SqliteHead) -> None:
+        """Give a row that waits its rank."""
+        if row.offered is not None:
+            return
+        agent = row.scope.agent
+        queue = self._queues.get(agent)
+        if queue is None:
+            queue = self._queues[agent] = Waiting()
+            if agent in self._empty:
+                self._empty.discard(agent)
+            else:
+                queue.lowest = self._probe("agent = ?", (agent,), "ASC")
+        if queue.lowest is not None and row.scope not in queue.highest:
+            found = self._probe("agent = ? AND scope = ?", (agent, self.scope(row.scope)), "DESC")
+            queue.highest[row.scope] = found
+        row.offered = queue.add(self._ranks, row.scope)
+
+    def _probe(self, where: str, values: tuple[Any, ...], order: str) -> int | None:
+        """One end of the ranks that are given."""
+        found = self.db.execute(
+            f"SELECT ready FROM task WHERE {where} AND {RANKED} ORDER BY ready {order} LIMIT 1",
+            values,
+        ).fetchone()
+        return found[0] if found else None
+
+    def _readable(self, where: str, values: tuple[Any, ...]) -> list[SqliteHead]:
+        """Rows that are stored and ready. Those that cannot be read are set aside, and the next
+        ones take their places."""
+        while True:
+            try:
+                return list(self.rows(where, values))
+            except Unreadable:
+                for columns in fetch(self.db, f"{FOUND} {where}", values):
+                    if columns[1] not in self._rows:
+                        try:
+                            SqliteHead.restored(columns)
+                        except Unreadable as error:
+                            self.set_aside(columns[0], error)
+
+    def mine(self, scope: Scope, task: str) -> SqliteHead:
+        """A born row of this scope; TaskNotFound."""
+        row = self._rows.get(task)
+        if row is None or row.scope != scope:
+            found = list(self.rows(MINE, (task, scope.agent, scope.tenant, scope.owner)))
+            row = found[0] if found else None
+        if row is None or not row.born:
+            raise TaskNotFound
+        return row
+
+    def receipt(self, scope: Scope, name: str) -> tuple[bytes, str, int] | None:
+        """The digest, the task and the number of a send that came before."""
+        if fresh := self._receipts.get((scope, name)):
+            row, digest, number = fresh
+            return digest, row.id, number
+        found: tuple[bytes, str, int] | None = self.db.execute(
+            "SELECT receipt.digest, task.id, receipt.number FROM receipt "
+            "JOIN task ON task.key = receipt.task "
+            "WHERE receipt.scope = ? AND receipt.name IN (?, ?)",
+            # one that was imported may be known by its digest only
+            (self.scope(scope), name, veiled(name)),
+        ).fetchone()
+        return found
+
+    def keep(self, row: SqliteHead, receipt: Receipt, number: int) -> None:
+        """Remember a send, or a cancel."""
+        self._receipts[row.scope, receipt.key] = (row, receipt.digest, number)
+
+    def received(self, row: SqliteHead, number: int) -> Received:
+        """The message of this number; Unreadable."""
+        if row.mail is not None and row.mail[0] == number:
+            return row.mail[1]
+        self.flush()
+        try:
+            event = entries(self.db, row.key, number - 1, 1)[0].event
+            assert isinstance(event, Received)
+        except DECODING as error:
+            raise Unreadable("log", row.id, error) from None
+        return event
+
+    def old(self, which: str, floor: float, ended: float, receipts: float, limit: int) -> list[Old]:
+        """Tasks that ended in between, with nothing to deliver and without a young receipt. Not
+        more of them is read than it takes to forget them."""
+        self.flush()
+        found = fetch(
+            self.db,
+            f"SELECT {OLD} FROM task WHERE task.{which} AND task.ended >= ? AND task.ended < ? "
+            "AND NOT EXISTS (SELECT 1 FROM line WHERE line.task = task.key AND behind = 1 "
+            "AND parked = 0) AND (task.ended < ? "
+            "OR NOT EXISTS (SELECT 1 FROM receipt WHERE receipt.task = task.key)) LIMIT ?",
+            (floor, ended, receipts, limit),
+        )
+        return [Old(*columns) for columns in found]
+
+    def room(self, row: SqliteHead, fresh: Iterable[Entry]) -> None:
+        """Refuse what would make a task larger than one may be."""
+        size = row.size + sum(len(entry.wire or b"") for entry in fresh)
+        if size > self.max_task:
+            raise LimitExceeded(f"The task is larger than {self.max_task} bytes")
+
+    def touch(self, row: SqliteHead) -> None:
+        """This row was changed."""
+        self._touched[row.id] = row
+
+    def drop(self, row: Old) -> None:
+        """Forget a task and all that hangs on it."""
+        db, key = self.db, row.key
+        base = key << BITS
+        db.execute("DELETE FROM entry WHERE place > ? AND place < ?", (base, base + (1 << BITS)))
+        for table in ("snapshot", "receipt", "line"):
+            db.execute(f"DELETE FROM {table} WHERE task = ?", (key,))
+        db.execute("DELETE FROM task WHERE key = ?", (key,))
+        self._rows.pop(row.id, None)
+        self._touched.pop(row.id, None)
+        self._changes[row.id] = []
+        if row.born:
+            self._count(row.scope, row.state, -1)
+
+    def probe(self) -> None:
+        """Write PROBE bytes, and remove them in the same transaction."""
+        self.db.execute(
+            "INSERT OR REPLACE INTO snapshot (task, number, body) VALUES (0, 0, zeroblob(?))",
+            (PROBE,),
+        )
+        self.db.execute("DELETE FROM snapshot WHERE task = 0")
+
+    # -- writing
+
+    def flush(self) -> None:
+        """Write rows, entries and counts."""
+        if not self._touched and not self._tally:
+            return
+        rows, self._touched = self._touched, {}
+        new: list[SqliteHead] = []
+        known: list[SqliteHead] = []
+        fresh: list[tuple[int, int, int, bytes]] = []
+        hooked: list[tuple[int]] = []
+        for row in rows.values():
+            if not row.key:
+                self._key += 1
+                row.key = self._key
+                new.append(row)
+            else:
+                known.append(row)
+            changes = self._changes.setdefault(row.id, [])
+            if row.entries:
+                changes += row.entries
+                before = row.size
+                fresh.extend(self._entries(row))
+                self._sizes[row.id] = self._sizes.get(row.id, 0) + row.size - before
+                if row.hooked:
+                    hooked.append((row.key,))
+            self._views(row)
+        db = self.db
+        if new:
+            db.executemany(_INSERT, [self._columns(row) for row in new])
+        if known:
+            db.executemany(_UPDATE, [(*row.values(), row.key) for row in known])
+        if fresh:
+            db.executemany("INSERT INTO entry (place, turn, kind, body) VALUES (?, ?, ?, ?)", fresh)
+        if self._receipts:
+            db.executemany(
+                "INSERT INTO receipt (scope, name, digest, task, number) VALUES (?, ?, ?, ?, ?)",
+                [
+                    (
+                        self.scope(scope),
+                        veiled(name) if long(name) else name,
+                        digest,
+                        row.key,
+                        number,
+                    )
+                    for (scope, name), (row, digest, number) in self._receipts.items()
+                ],
+            )
+            self._receipts.clear()
+        if hooked:
+            db.executemany("UPDATE line SET behind = 1 WHERE task = ?", hooked)
+        if self._tally:
+            db.executemany(
+                "INSERT INTO tally (scope, state, number) VALUES (?, ?, ?) "
+                "ON CONFLICT DO UPDATE SET number = number + excluded.number",
+                [(*place, number) for place, number in self._tally.items() if number],
+            )
+            self._tally.clear()
+
+    def _columns(self, row: SqliteHead) -> tuple[Any, ...]:
+        rest = row.values()
+        scope = self.scope(row.scope)
+        return (row.key, row.id, scope, row.scope.agent, row.context, *rest)
+
+    def _entries(self, row: SqliteHead) -> Iterator[tuple[int, int, int, bytes]]:
+        base = row.key << BITS
+        fresh, row.entries = row.entries, []
+        for item in fresh:
+            kind, data = body(item)
+            row.size += len(data)
+            yield base + item.number, item.turn, kind, data
+
+    def _views(self, row: SqliteHead) -> None:
+        """What is derived from the row: its rank, its end, its count."""
+        if not row.ready:
+            row.offered = None
+        else:
+            self._offer(row)
+        if row.ended and row.ended_at is None:
+            row.ended_at = time.time()
+        if row.born and row.told is not row.state:
+            scope = self.scope(row.scope)
+            if row.told is not None:
+                self._count(scope, row.told.number, -1)
+            self._count(scope, row.state.number, 1)
+            row.told = row.state
+
+    def _count(self, scope: int, state: int, number: int) -> None:
+        place = (scope, state)
+        self._tally[place] = self._tally.get(place, 0) + number
+
+
+def _order(row: SqliteHead) -> tuple[float, int]:
+    """By rank; a new row, which has no key yet, is the last of its rank."""
+    return row.offered or 0, row.key or 1 << 62

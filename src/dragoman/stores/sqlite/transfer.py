@@ -1,0 +1,230 @@
+"""Export and import of tasks in a SQLite file."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from msgspec import Raw
+
+from dragoman.model.caller import Scope
+from dragoman.stores import export_format
+from dragoman.stores.admin import Differs, Fate
+from dragoman.stores.damage import ASIDE, DECODING
+from dragoman.stores.export_format import ExportedTask, ExportedWebhook, Item, Stub
+from dragoman.stores.ranks import RANKED, Ranks
+from dragoman.stores.sqlite.driver import Connection, fetch
+from dragoman.stores.sqlite.queries import Queries
+from dragoman.stores.sqlite.schema import BITS
+from dragoman.stores.sqlite.transaction import COLUMNS, FOUND, SqliteHead, named
+from dragoman.stores.store import Unreadable
+
+_INSERT = f"INSERT INTO task ({COLUMNS}) VALUES ({', '.join('?' * len(COLUMNS.split(', ')))})"
+
+
+def tasks(
+    db: Connection, broken: Callable[[str], None], *, agent: str = "", since: str = ""
+) -> Iterator[ExportedTask]:
+    """All tasks in the order in which they came, each from one state of the file, which is held
+    no longer than that: a server's write-ahead log need not grow. Those that cannot be read are
+    told, and left out."""
+    key = 0
+    while True:
+        db.execute("BEGIN")
+        try:
+            found = fetch(
+                db,
+                f"{FOUND} WHERE task.key > ? AND (? = '' OR task.agent = ?) "
+                "AND (? = '' OR task.changed >= ?) ORDER BY task.key LIMIT 1",
+                (key, agent, agent, since, since),
+            )
+            if not found:
+                return
+            ((key, id, *_),) = found
+            try:
+                one = take(db, SqliteHead.restored(found[0]))
+            except (sqlite3.DatabaseError, KeyError, ValueError, Unreadable) as error:
+                why = error.why if isinstance(error, Unreadable) else error
+                broken(f"task {named(id)} cannot be read: {why}; see `dragoman db check`")
+                continue
+        finally:
+            db.execute("COMMIT")
+        yield one
+
+
+def take(db: Connection, row: SqliteHead) -> ExportedTask:
+    """A task of the file. Broken, when its log has a gap."""
+    base = row.key << BITS
+    entries = tuple(
+        Item(turn, export_format.KINDS[kind], Raw(body))
+        for turn, kind, body in db.execute(
+            "SELECT turn, kind, body FROM entry WHERE place > ? AND place < ? ORDER BY place",
+            (base, base + (1 << BITS)),
+        )
+    )
+    receipts = tuple(
+        Stub(*found)
+        for found in db.execute(
+            "SELECT name, digest, number FROM receipt WHERE task = ? ORDER BY name", (row.key,)
+        )
+    )
+    webhooks = tuple(
+        ExportedWebhook(
+            webhook=Raw(webhook),
+            cursor=cursor,
+            attempts=attempts,
+            due=due,
+            parked=bool(parked),
+            reason=reason,
+        )
+        for webhook, cursor, attempts, due, parked, reason in db.execute(
+            "SELECT webhook, cursor, attempts, due, parked, reason FROM line WHERE task = ? "
+            "ORDER BY id",
+            (row.key,),
+        )
+    )
+    return export_format.dumped(row, entries, receipts, webhooks)
+
+
+def put(db: Connection, given: ExportedTask, *, replace: bool) -> Fate:
+    """Write a task in the transaction that is open; Differs, and then nothing was written."""
+    there = db.execute(
+        "SELECT key, epoch, CAST(holder AS BLOB), lease FROM task WHERE id = ?", (given.id,)
+    ).fetchone()
+    epoch, tickets = given.epoch, {}
+    if there is not None:
+        key, before, holder, lease = there
+        if _same(db, given):
+            return "same"
+        if not replace:
+            raise Differs(f"task {given.id} is there already, and is not the same")
+        if holder not in (b"", ASIDE.encode()) and lease > time.monotonic():
+            raise Differs(f"task {given.id} is in work; it can be replaced when that is over")
+        if holder:  # whoever held it and wakes up late must not write here
+            epoch = max(before, given.epoch) + 1
+    for stub in given.receipts:
+        _unclaimed(db, given, stub)
+    if there is None:
+        key = _next(db, "SELECT max(key) FROM task")
+    else:  # a running server may remember the key of the one that is replaced
+        # a delivery that is under way must find that the line is not its own any more
+        tickets = dict(fetch(db, "SELECT id, ticket + 1 FROM line WHERE task = ?", (key,)))
+        _clear(db, key)
+    _write(db, given, key, epoch, tickets)
+    return "new" if there is None else "replaced"
+
+
+def _same(db: Connection, given: ExportedTask) -> bool:
+    """Whether the task is there as it is given; one that cannot be read is not."""
+    try:
+        row = Queries(db).row(given.id)
+        return row is not None and export_format.same(take(db, row), given)
+    except (*DECODING, Unreadable):
+        return False
+
+
+def _write(
+    db: Connection, given: ExportedTask, key: int, epoch: int, tickets: dict[str, int]
+) -> None:
+    scope = _scope(db, given.scope)
+    last, base = len(given.entries), key << BITS
+    offer = _rank(db, given.scope, scope) if given.ready else None
+    values = export_format.columns(given) | {
+        "key": key,
+        "scope": scope,
+        "epoch": epoch,
+        "ready": offer,
+    }
+    db.execute(_INSERT, tuple(values[name] for name in COLUMNS.split(", ")))
+    db.executemany(
+        "INSERT INTO entry (place, turn, kind, body) VALUES (?, ?, ?, ?)",
+        (
+            (base + number, item.turn, export_format.NUMBERS[item.kind], bytes(item.body))
+            for number, item in enumerate(given.entries, start=1)
+        ),
+    )
+    db.executemany(
+        "INSERT INTO receipt (scope, name, digest, task, number) VALUES (?, ?, ?, ?, ?)",
+        ((scope, stub.key, stub.digest, key, stub.number) for stub in given.receipts),
+    )
+    for hook in given.webhooks:
+        id = export_format.webhook(hook).config.id
+        db.execute(
+            "INSERT INTO line (task, id, agent, webhook, cursor, attempts, due, taken, behind, "
+            "parked, reason, ticket, lane) VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?)",
+            (
+                *(key, id, given.scope.agent, bytes(hook.webhook), hook.cursor, hook.attempts),
+                *(hook.due, hook.cursor < last, hook.parked, hook.reason, tickets.get(id, 0)),
+                scope,
+            ),
+        )
+    if given.born:
+        _count(db, scope, given.state.number, 1)
+
+
+def _rank(db: Connection, scope: Scope, key: int) -> int:
+    """The rank of one more that is ready."""
+    (lowest,) = db.execute(
+        f"SELECT min(ready) FROM task WHERE agent = ? AND {RANKED}", (scope.agent,)
+    ).fetchone()
+    (highest,) = db.execute(
+        f"SELECT max(ready) FROM task WHERE agent = ? AND scope = ? AND {RANKED}",
+        (scope.agent, key),
+    ).fetchone()
+    return Ranks().give(scope, lowest, highest)
+
+
+def _clear(db: Connection, key: int) -> None:
+    base = key << BITS
+    db.execute("DELETE FROM entry WHERE place > ? AND place < ?", (base, base + (1 << BITS)))
+    for table in ("snapshot", "receipt", "line"):
+        db.execute(f"DELETE FROM {table} WHERE task = ?", (key,))
+    for scope, state in db.execute(
+        "SELECT scope, state FROM task WHERE key = ? AND born = 1", (key,)
+    ).fetchall():
+        _count(db, scope, state, -1)
+    db.execute("DELETE FROM task WHERE key = ?", (key,))
+
+
+def _unclaimed(db: Connection, given: ExportedTask, stub: Stub) -> None:
+    """Refuse a receipt that another task has."""
+    found = db.execute(
+        "SELECT task.id FROM receipt JOIN scope ON scope.key = receipt.scope "
+        "JOIN task ON task.key = receipt.task WHERE scope.agent = ? AND scope.tenant = ? "
+        "AND scope.owner = ? AND receipt.name IN (?, ?)",
+        (
+            given.scope.agent,
+            given.scope.tenant,
+            given.scope.owner,
+            stub.key,
+            export_format.veiled(stub.key),
+        ),
+    ).fetchone()
+    if found is not None and found[0] != given.id:
+        raise Differs(f"task {given.id}: its receipt {stub.key!r} is that of task {found[0]}")
+
+
+def _scope(db: Connection, scope: Scope) -> int:
+    names = (scope.agent, scope.tenant, scope.owner)
+    db.execute(
+        "INSERT INTO scope (agent, tenant, owner) VALUES (?, ?, ?) ON CONFLICT DO NOTHING", names
+    )
+    (key,) = db.execute(
+        "SELECT key FROM scope WHERE agent = ? AND tenant = ? AND owner = ?", names
+    ).fetchone()
+    return int(key)
+
+
+def _count(db: Connection, scope: int, state: int, number: int) -> None:
+    db.execute(
+        "INSERT INTO tally (scope, state, number) VALUES (?, ?, ?) "
+        "ON CONFLICT DO UPDATE SET number = number + excluded.number",
+        (scope, state, number),
+    )
+
+
+def _next(db: Connection, sql: str, *values: Any) -> int:
+    (found,) = db.execute(sql, values).fetchone()
+    return int(found or 0) + 1

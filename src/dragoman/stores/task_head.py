@@ -1,0 +1,239 @@
+"""The head row of a log, and the rules by which it changes: the same in every store.
+
+A store finds the row, lets one of these rules work on it, and writes the row and its fresh
+entries in one transaction. A rule refuses before it changes anything.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from dragoman.model import clock
+from dragoman.model.caller import Scope
+from dragoman.model.errors import LimitExceeded, TaskNotCancelable, UnsupportedOperation
+from dragoman.model.events import CancelRequested, Entry, Event, Received, Reply
+from dragoman.model.lifecycle import IllegalEvent, advance
+from dragoman.model.types import Task, TaskState, TaskStatusUpdateEvent
+from dragoman.stores.store import Claim, Draft, Head, Stale
+
+UNREAD = 1000
+"""The most messages that may wait for their turn in one task."""
+
+
+def age(received: Received) -> float:
+    """How many seconds ago a message was received, as far as clocks agree."""
+    return max(time.time() - clock.seconds(received.at), 0.0)
+
+
+class TaskHead:
+    """One head row, and the entries that were written since it was read."""
+
+    replied = False
+    last = version = epoch = turn = settled = attempt = 0
+    state = TaskState.SUBMITTED
+    holder = ""
+    lease = cancel_at = 0.0
+    canceled: TaskStatusUpdateEvent | None = None
+    """What to write when a canceled turn is let go."""
+    inbox: tuple[int, ...] = ()
+    """The messages without a finished turn; the first may be in work."""
+    hooked = False
+    """A webhook follows it."""
+    _head: Head | None = None
+
+    def __init__(self, scope: Scope, draft: Draft) -> None:
+        self.scope = scope
+        self.id = draft.task
+        self.context = draft.received.message.context_id
+        self.skill = draft.received.skill
+        self.born = draft.born
+        self.changed = draft.received.at
+        self.entries: list[Entry] = []
+
+    @property
+    def ended(self) -> bool:
+        """Nothing more will be written."""
+        return self.replied or self.state.terminal
+
+    @property
+    def ready(self) -> bool:
+        """A message waits, and nobody works on the log."""
+        return bool(self.inbox) and not self.holder
+
+    def write(self, entry: Entry) -> int:
+        """Append one entry under the next number."""
+        event: Event = entry.event  # type: ignore[assignment]
+        if self.last:
+            self.state = state = advance(self.state, event)
+            kind = type(event)
+            if kind is TaskStatusUpdateEvent:
+                self.born = True
+                self.changed = event.status.timestamp or self.changed  # type: ignore[union-attr]
+                if state.interrupted and entry.turn > self.settled:
+                    self.settled = entry.turn
+            elif kind is Reply:
+                self.replied = True
+            elif kind is not Received:
+                self.born = True
+        self.entries.append(entry)
+        entry.number = self.last = number = self.last + 1
+        self.version += 1
+        return number
+
+    def receive(self, received: Received) -> int:
+        """Take a message."""
+        if self.state.terminal:
+            raise UnsupportedOperation(
+                f"Task has ended ({self.state.name.lower()}) and takes no more messages"
+            )
+        if len(self.inbox) >= UNREAD:
+            raise LimitExceeded(f"{UNREAD} messages wait for their turn in this task")
+        number = self.write(Entry(0, received))
+        self.inbox += (number,)
+        self.skill = received.skill
+        return number
+
+    def take(self, worker: str, lease: float) -> int:
+        """Begin the turn of the first unread message."""
+        self.epoch += 1
+        self.version += 1
+        self.attempt += 1
+        self.holder, self.lease = worker, lease
+        self.turn = self.inbox[0]
+        return self.turn
+
+    def claim(self, task: Task, received: Received) -> Claim:
+        """The claim that was taken."""
+        return Claim(head=self.head(), task=task, received=received)
+
+    def append(self, claim: Claim, entries: Sequence[Entry], release: bool) -> bool:
+        """Write what the claim's worker says, up to what cannot follow (IllegalEvent). True if
+        more messages wait."""
+        if self.epoch != claim.epoch:
+            raise Stale(self.id)
+        more = len(self.inbox) > 1
+        illegal: IllegalEvent | None = None
+        for entry in entries:
+            event = entry.event
+            if (
+                more
+                and type(event) is TaskStatusUpdateEvent
+                and event.status.state is TaskState.COMPLETED
+            ):
+                # in its place, so that the writer knows what was written; messages that wait
+                # for this claim's end never become fewer
+                status = replace(event.status, state=TaskState.WORKING)
+                entry.event, entry.wire = replace(event, status=status), None
+            try:
+                self.write(entry)
+            except IllegalEvent as error:
+                illegal = error
+                break
+        if self.replied or self.state.terminal:
+            self._end()
+        elif release:
+            self._release(read=True)
+        if illegal is not None:
+            raise illegal
+        return more and not self.state.terminal
+
+    def cancel(
+        self, request: CancelRequested, canceled: TaskStatusUpdateEvent, until: float
+    ) -> None:
+        """Log the request; without a worker, the end as well. Asking again changes nothing."""
+        if self.state.terminal:
+            raise TaskNotCancelable(f"Task has already ended ({self.state.name.lower()})")
+        if self.cancel_at:
+            return
+        self.write(Entry(0, request))
+        self.cancel_at = until
+        self.canceled = canceled
+        if not self.holder:
+            self.write(Entry(0, canceled))
+            self._end()
+
+    def revoke(
+        self,
+        epoch: int,
+        event: TaskStatusUpdateEvent | None,
+        now: float | None = None,
+        *,
+        begun: bool = True,
+    ) -> bool:
+        """End the epoch, if it is still this one; at a given time only if it has run out."""
+        if self.epoch != epoch or self.state.terminal:
+            return False
+        if now is not None and not (self.lease < now or 0 < self.cancel_at < now):
+            return False
+        self.epoch += 1
+        if not begun:
+            self.attempt = max(self.attempt - 1, 0)
+        if event is not None:
+            self.write(Entry(0, event))
+            self._end()
+        elif self.holder:
+            self._release(read=False)
+        return True
+
+    def _end(self) -> None:
+        self.inbox = ()
+        self._release(read=False)
+
+    def _release(self, *, read: bool) -> None:
+        self.holder = ""
+        self.lease = 0.0
+        self.epoch += 1
+        self.version += 1
+        if read and self.inbox:
+            self.inbox = self.inbox[1:]
+            self.attempt = 0
+        if self.canceled is not None and not self.state.terminal:
+            status = replace(self.canceled.status, timestamp=clock.now())
+            self.write(Entry(0, replace(self.canceled, status=status)))
+            self._end()
+
+    def head(self) -> Head:
+        """The row as a value."""
+        head = self._head
+        if head is not None and head.version == self.version:
+            return head
+        self._head = head = Head(
+            id=self.id,
+            context=self.context,
+            scope=self.scope,
+            state=self.state,
+            skill=self.skill,
+            last=self.last,
+            version=self.version,
+            born=self.born,
+            replied=self.replied,
+            epoch=self.epoch,
+            holder=self.holder,
+            turn=self.turn,
+            unread=bool(self.inbox) and (not self.holder or len(self.inbox) > 1),
+            settled=self.settled,
+            attempt=self.attempt,
+            canceling=self.cancel_at > 0,
+            hooked=self.hooked,
+            lease=self.lease,
+        )
+        return head
+
+
+class StoredHead(TaskHead):
+    """A row of a database, and what is kept beside it."""
+
+    key = 0
+    """The number that stands for the id inside the database; 0 before it is there."""
+    size = 0
+    """The bytes of the log."""
+    ended_at: float | None = None
+    offered: float | None = None
+    """Its rank among those that are ready."""
+    told: TaskState | None = None
+    """The state under which it is counted; None while it is not born."""
+    mail: tuple[int, Received] | None = None
+    """The latest message, until its turn begins."""

@@ -1,0 +1,282 @@
+"""Metrics: counters, gauges and histograms, in the text format of Prometheus.
+
+Counting is a look into a dictionary; everything that can be read when somebody asks is read then.
+Labels have few values each: no task, no identity, nothing that a caller chooses.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
+from pathlib import Path
+
+from dragoman._version import __version__
+from dragoman.model.operations import OPERATIONS
+
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+"""What a page of figures is."""
+QUICK = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+"""The buckets of what a store does, in seconds."""
+LONG = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""The buckets of what an agent does, or what waits for one."""
+STARTED_VERSIONS = ("1.0", "0.3")
+"""The versions of A2A whose requests are counted from 0; older ones appear with their first."""
+STARTED_REQUESTS = ("ok", "INTERNAL_ERROR", "UNAVAILABLE")
+STARTED_REFUSALS = ("UNAUTHENTICATED", "RESOURCE_EXHAUSTED")
+STARTED_TURNS = ("completed", "failed", "lost")
+STARTED_DELIVERIES = ("delivered", "failed", "parked")
+"""The outcomes that are counted from 0."""
+
+Labels = tuple[str, ...]
+Sample = tuple[str, Labels, Labels, float]
+"""What is behind a figure's name, the names of the labels, their values, and the figure."""
+Read = Callable[[], Iterable[tuple[Labels, float]]]
+
+
+class Counter:
+    """Something that happened, and how often."""
+
+    kind = "counter"
+
+    def __init__(self, name: str, help: str, *labels: str) -> None:
+        self.name, self.help, self.labels = name, help, labels
+        self.values: dict[Labels, float] = {} if labels else {(): 0}
+
+    def start(self, *key: str) -> None:
+        """Tell 0 for these values of the labels until it happens."""
+        self.values.setdefault(key, 0)
+
+    def add(self, *key: str) -> None:
+        """It happened once, with these values of the labels."""
+        self.values[key] = self.values.get(key, 0) + 1
+
+    def samples(self) -> Iterator[Sample]:
+        """All of its figures."""
+        for key, value in list(self.values.items()):
+            yield "", self.labels, key, value
+
+
+class Gauge:
+    """What is so at present, read when somebody asks."""
+
+    def __init__(self, name: str, help: str, *labels: str, kind: str = "gauge") -> None:
+        self.name, self.help, self.labels, self.kind = name, help, labels, kind
+        self.read: Read = lambda: ()
+
+    def samples(self) -> Iterator[Sample]:
+        """All of its figures."""
+        for key, value in self.read():
+            yield "", self.labels, key, value
+
+
+class Cell:
+    """One row of a histogram."""
+
+    __slots__ = ("_buckets", "counts", "sum")
+
+    def __init__(self, buckets: tuple[float, ...]) -> None:
+        self._buckets = buckets
+        self.counts = [0] * (len(buckets) + 1)
+        """One for each bucket, and one for what is beyond."""
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """It took so long."""
+        self.counts[bisect_left(self._buckets, value)] += 1
+        self.sum += value
+
+
+class Histogram:
+    """How long something took, by how often it took at most so long."""
+
+    kind = "histogram"
+
+    def __init__(self, name: str, help: str, *labels: str, buckets: Sequence[float]) -> None:
+        self.name, self.help, self.labels = name, help, labels
+        self.buckets = tuple(buckets)
+        self.cells: dict[Labels, Cell] = {} if labels else {(): Cell(self.buckets)}
+
+    def at(self, *key: str) -> Cell:
+        """The row of these values of the labels."""
+        cell = self.cells.get(key)
+        if cell is None:
+            cell = self.cells[key] = Cell(self.buckets)
+        return cell
+
+    def samples(self) -> Iterator[Sample]:
+        """All of its figures, as Prometheus wants them."""
+        for key, cell in list(self.cells.items()):
+            count = 0
+            for limit, number in zip((*self.buckets, math.inf), cell.counts, strict=True):
+                count += number
+                yield "_bucket", (*self.labels, "le"), (*key, _number(limit)), count
+            yield "_sum", self.labels, key, cell.sum
+            yield "_count", self.labels, key, count
+
+
+Figure = Counter | Gauge | Histogram
+
+
+class Metrics:
+    """Everything that is counted here. `docs/metrics.md` has the table."""
+
+    def __init__(self) -> None:
+        self.requests = Counter(
+            "dragoman_requests_total",
+            "Operations that were asked for, by what came of them",
+            *("agent", "operation", "binding", "version", "outcome"),
+        )
+        self.request = Histogram(
+            "dragoman_request_seconds",
+            "From an operation's beginning to its answer, or to the beginning of its stream",
+            "operation",
+            buckets=LONG,
+        )
+        self.refused = Counter(
+            "dragoman_refused_total",
+            "Requests that were turned away before an operation began",
+            *("agent", "binding", "reason"),
+        )
+        self.accept = Histogram(
+            "dragoman_accept_seconds", "Until a message was in the store", buckets=QUICK
+        )
+        self.claim = Histogram(
+            "dragoman_claim_seconds",
+            "From a message's acceptance to the beginning of its turn",
+            "agent",
+            buckets=LONG,
+        )
+        self.append = Histogram(
+            "dragoman_append_seconds", "Until what a turn said was in the store", buckets=QUICK
+        )
+        self.turn = Histogram(
+            "dragoman_turn_seconds",
+            "From a turn's beginning to its end, by how it ended",
+            *("agent", "outcome"),
+            buckets=LONG,
+        )
+        self.running = Gauge("dragoman_turns_running", "Turns that run here", "agent")
+        self.streams = Gauge("dragoman_streams_open", "Streams that are open here")
+        self.lag = Histogram(
+            "dragoman_event_lag_seconds",
+            "From a status to its writing to a reader that waited for it",
+            buckets=LONG,
+        )
+        self.deliveries = Counter(
+            "dragoman_deliveries_total", "Posts to webhooks, by outcome", "agent", "outcome"
+        )
+        self.rings = Counter("dragoman_bell_rings_total", "Rings for other processes")
+        self.tasks = Gauge("dragoman_tasks", "Tasks in the store", "agent", "state")
+        self.queue = Gauge("dragoman_queue_tasks", "Tasks that wait for a worker", "agent")
+        self.oldest = Gauge(
+            "dragoman_queue_oldest_seconds", "How long the first of those has waited", "agent"
+        )
+        self.lines = Gauge(
+            "dragoman_webhook_lines",
+            "Webhooks with something to deliver: waiting, or parked",
+            *("agent", "state"),
+        )
+        self.aside = Gauge(
+            "dragoman_tasks_set_aside", "Tasks whose head cannot be read; others go on", "agent"
+        )
+        self.unreadable = Gauge(
+            "dragoman_unreadable_total",
+            "What this process found in the store and could not read: logged, and done without",
+            "kind",
+            kind="counter",
+        )
+        self.ready = Gauge("dragoman_ready", "Whether this process takes work: 1, or 0")
+        self.store = Gauge(
+            "dragoman_store_up", "Whether the store answers and can be written: 1, or 0"
+        )
+        info = Gauge("dragoman_build_info", "The version, as a label", "version")
+        info.read = lambda: [((__version__,), 1)]
+        self.figures: tuple[Figure, ...] = (
+            *(self.requests, self.request, self.refused, self.accept, self.claim, self.append),
+            *(self.turn, self.running, self.streams, self.lag, self.deliveries),
+            *(self.rings, self.tasks, self.queue, self.oldest, self.lines, self.aside),
+            *(self.unreadable, self.ready, self.store, info, *_process()),
+        )
+
+    def start(self, agents: Iterable[str], bindings: Iterable[str]) -> None:
+        """Tell 0 for everything that alerts watch. Prometheus sees no increase in a series that
+        first appears with its first fault: that fault would raise no alert."""
+        bindings = tuple(bindings)
+        for agent in agents:
+            for binding, version in product(bindings, STARTED_VERSIONS):
+                for operation, outcome in product(OPERATIONS, STARTED_REQUESTS):
+                    self.requests.start(agent, operation.name, binding, version, outcome)
+            for binding, reason in product(bindings, STARTED_REFUSALS):
+                self.refused.start(agent, binding, reason)
+            for outcome in STARTED_TURNS:
+                self.turn.at(agent, outcome)
+            for outcome in STARTED_DELIVERIES:
+                self.deliveries.start(agent, outcome)
+
+    def counting(self, ring: Callable[[str], None]) -> Callable[[str], None]:
+        """The same, counted."""
+        values = self.rings.values
+
+        def counted(topic: str) -> None:
+            values[()] += 1
+            ring(topic)
+
+        return counted
+
+
+def render(figures: Iterable[Figure]) -> bytes:
+    """A page for Prometheus."""
+    lines: list[str] = []
+    for figure in figures:
+        lines.append(f"# HELP {figure.name} {figure.help}")
+        lines.append(f"# TYPE {figure.name} {figure.kind}")
+        for suffix, names, values, number in figure.samples():
+            told = ",".join(f'{n}="{_escaped(v)}"' for n, v in zip(names, values, strict=True))
+            labels = f"{{{told}}}" if told else ""
+            lines.append(f"{figure.name}{suffix}{labels} {_number(number)}")
+    return "\n".join((*lines, "")).encode()
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def _number(value: float) -> str:
+    if math.isinf(value):
+        return "+Inf"
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+# ---- the process itself, by the names that Prometheus' own clients use ---------------------
+
+
+def _process() -> Iterator[Gauge]:
+    cpu = Gauge("process_cpu_seconds_total", "Processor time, user and system", kind="counter")
+    cpu.read = lambda: [((), sum(os.times()[:2]))]
+    memory = Gauge("process_resident_memory_bytes", "Memory that is in use")
+    memory.read = _resident
+    files = Gauge("process_open_fds", "Open files and sockets")
+    files.read = _files
+    start = Gauge("process_start_time_seconds", "When it began to count, in Unix time")
+    began = time.time()
+    start.read = lambda: [((), began)]
+    yield from (cpu, memory, files, start)
+
+
+def _resident() -> Iterable[tuple[Labels, float]]:
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return [((), pages * os.sysconf("SC_PAGE_SIZE"))]
+    except (OSError, AttributeError):  # other systems do not tell it so simply
+        return []
+
+
+def _files() -> Iterable[tuple[Labels, float]]:
+    try:
+        return [((), sum(1 for _ in Path("/proc/self/fd").iterdir()))]
+    except OSError:
+        return []

@@ -1,0 +1,171 @@
+"""Metrics, spans and readiness of one process.
+
+Figures are kept if they are wanted: where `metrics_port` is set, or OpenTelemetry has a provider
+of meters. Spans are opened if it has one of tracers. Both are found out once, at the start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AsyncExitStack
+from typing import Any
+
+from dragoman.bells.bell import Bell, Listeners
+from dragoman.bindings.metrics_server import MetricsServer
+from dragoman.server.settings import Settings
+from dragoman.stores.store import Census, Store
+from dragoman.telemetry import otel
+from dragoman.telemetry.health import COUNTED, UNWRITABLE, Headcount, StoreHealth
+from dragoman.telemetry.logs import logger
+from dragoman.telemetry.metrics import TEXT, Labels, Metrics, render
+
+JSON = "application/json"
+
+
+class Monitoring:
+    """Watches one process. Make it where the process has been set up; `async with` it while the
+    store is open, and `run` it until cancelled."""
+
+    def __init__(
+        self,
+        agents: Collection[str],
+        store: Store,
+        settings: Settings,
+        *,
+        draining: Callable[[], bool],
+        running: Callable[[], Mapping[str, Any]],
+        streams: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`running` has the runs of the worker, by task."""
+        self.spans = otel.spans()
+        self._exported = otel.metered()
+        wanted = settings.metrics_port is not None or self._exported
+        self.metrics = Metrics() if wanted else None
+        self.health = StoreHealth(store)
+        self.board: MetricsServer | None = None
+        """The port of the figures, if there is one."""
+        self._settings = settings
+        self._draining = draining
+        self._count = Headcount(agents, store)
+        self._stack = AsyncExitStack()
+        if self.metrics is not None:
+            self._wire(self.metrics, store, agents, running, streams)
+
+    def _wire(
+        self,
+        metrics: Metrics,
+        store: Store,
+        agents: Collection[str],
+        running: Callable[[], Mapping[str, Any]],
+        streams: Callable[[], int],
+    ) -> None:
+        """Say where the gauges are read."""
+        count = self._count
+
+        def runs() -> Iterator[tuple[Labels, float]]:
+            found = Counter(run.agent.key for run in list(running().values()))
+            for agent in agents:
+                yield (agent,), found[agent]
+
+        def tasks() -> Iterator[tuple[Labels, float]]:
+            for agent, census in count.latest.items():
+                for state, number in census.tasks.items():
+                    yield (agent, state.name.lower()), number
+
+        def lines() -> Iterator[tuple[Labels, float]]:
+            for agent, census in count.latest.items():
+                yield (agent, "waiting"), census.behind
+                yield (agent, "parked"), census.parked
+
+        def each(figure: Callable[[Census], float]) -> Iterator[tuple[Labels, float]]:
+            for agent, census in count.latest.items():
+                yield (agent,), figure(census)
+
+        served = self._settings.grpc_port is not None
+        metrics.start(agents, ("jsonrpc", "http", "grpc") if served else ("jsonrpc", "http"))
+        metrics.running.read = runs
+        metrics.streams.read = lambda: [((), streams())]
+        metrics.tasks.read = tasks
+        metrics.lines.read = lines
+        metrics.queue.read = lambda: each(lambda census: census.ready)
+        metrics.oldest.read = lambda: each(lambda census: census.oldest)
+        metrics.aside.read = lambda: each(lambda census: census.aside)
+        metrics.unreadable.read = lambda: [((kind,), n) for kind, n in store.unreadable.items()]
+        metrics.ready.read = lambda: [((), int(self.health.up and not self._draining()))]
+        metrics.store.read = lambda: [((), int(self.health.up))]
+
+    def bell(self, bell: Bell) -> Bell:
+        """The bell, whose rings are counted if figures are kept and others hear it."""
+        if self.metrics is None or not bell.shared:
+            return bell
+        return Counted(bell, self.metrics)
+
+    async def __aenter__(self) -> Monitoring:
+        self._stack.callback(self.health.close)
+        port = self._settings.metrics_port
+        if port is not None:
+            pages = {"/metrics": self._figures, "/healthz": self._alive, "/readyz": self._ready}
+            board = MetricsServer(pages, self._settings.metrics_host, port)
+            self.board = await self._stack.enter_async_context(board)
+            where = f"{self._settings.metrics_host}:{board.port}"
+            logger.info("figures at http://%s/metrics", where)
+        if self._exported and self.metrics is not None:
+            otel.publish(self.metrics.figures)
+            self._stack.callback(otel.withdraw, self.metrics.figures)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+        self.board = None
+
+    async def run(self) -> None:
+        """Keep fresh what OpenTelemetry reads without asking."""
+        while self._exported:
+            await self._look()
+            await asyncio.sleep(COUNTED)
+
+    async def state(self) -> str:
+        """`ok` if it is ready for work; else what it is."""
+        if self._draining():
+            return "draining"
+        return "ok" if await self.health.beats() else self.health.state
+
+    async def page(self) -> bytes:
+        """The figures, as Prometheus reads them. RuntimeError if none are kept."""
+        if self.metrics is None:
+            raise RuntimeError(
+                "no figures are kept: set metrics_port (0 picks a free port), or set up a meter "
+                "provider of OpenTelemetry before the application starts"
+            )
+        await self._look()
+        return render(self.metrics.figures)
+
+    async def _look(self) -> None:
+        if await self.health.beats() or self.health.state == UNWRITABLE:
+            await self._count.take()
+        else:
+            self._count.latest = {}
+
+    async def _figures(self) -> tuple[int, str, bytes]:
+        return 200, TEXT, await self.page()
+
+    async def _alive(self) -> tuple[int, str, bytes]:
+        return 200, JSON, b'{"status":"ok"}'
+
+    async def _ready(self) -> tuple[int, str, bytes]:
+        state = await self.state()
+        return 200 if state == "ok" else 503, JSON, b'{"status":"%b"}' % state.encode()
+
+
+class Counted:
+    """A bell whose rings are counted."""
+
+    shared = True
+
+    def __init__(self, bell: Bell, metrics: Metrics) -> None:
+        self.listeners: Listeners = bell.listeners
+        self.ring = metrics.counting(bell.ring)
+        self.carry = metrics.counting(bell.carry)
+        self.open, self.close = bell.open, bell.close

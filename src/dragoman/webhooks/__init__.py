@@ -1,0 +1,1 @@
+"""Webhooks: their delivery, and the receiver on the other side."""

@@ -1,0 +1,444 @@
+"""Webhooks: each is a reader of one log with a durable cursor, in a line of its own.
+
+A line is taken from the store for a while, its next entries are posted one after the other, and
+after each the cursor moves on. What fails is tried again later, by a plan that spans days; what
+has failed too often is parked until somebody redrives it. None of it is in the task's own path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextvars import Context
+from functools import partial
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from dragoman._version import __version__
+from dragoman.bells.bell import Bell
+from dragoman.dialects import v0_1, v1_0
+from dragoman.dialects.v0_3 import rpc as v0_3
+from dragoman.model.errors import Unavailable
+from dragoman.model.events import Received
+from dragoman.model.types import TaskStatusUpdateEvent
+from dragoman.security.egress import Busy, Egress, EgressRefused, EgressResponse, EgressUnreachable
+from dragoman.security.shares import Shares
+from dragoman.server.reader import History
+from dragoman.server.settings import Settings
+from dragoman.stores.store import Party, Store, Unreadable, WebhookCursor, party
+from dragoman.telemetry.logs import carry, logger
+from dragoman.telemetry.metrics import Metrics
+from dragoman.telemetry.otel import About, Spans
+from dragoman.webhooks import signature
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+BATCH = 64
+LOOK = 256
+"""The most lines that are taken at once: what is appended to logs waits as long."""
+TAKEN = 1024
+"""The most lines that are held here at once; most of them may wait for a place at their host."""
+RATE = 1024 * 1024
+"""The most bytes of whole tasks a second on one line: the next one waits for as long as the last
+ones were large."""
+FEW = 8
+"""A line that has more statuses to tell by whole tasks is behind: it gets the last one alone."""
+SMALL = 256 * 1024
+"""So does one whose tasks have more bytes together."""
+SHORT = 512
+"""So does one whose log has more entries: each task would have to be folded from its beginning."""
+READS = 64
+"""The most reads of a log for one whole task."""
+LONGEST = 24 * 3600.0
+"""The longest that a receiver can ask us to wait."""
+TRACES = 1024
+"""The most messages whose trace is remembered."""
+TOPIC = "push:"
+KINDS = {"1.0": "application/a2a+json"}
+
+
+class Failure(Struct, frozen=True):
+    """Why a delivery was not taken."""
+
+    reason: str
+    kind: str
+    """The same in a word: the status that was answered, or the kind of error."""
+    final: bool = False
+    """There is no use in trying again."""
+    after: float = 0.0
+    """The receiver's own wish when to come again."""
+
+
+class Delivery(Struct, frozen=True):
+    """What is posted of one entry of a log, which may be nothing."""
+
+    number: int
+    body: bytes = b""
+    turn: int = 0
+    """The message that the entry's writer was working on; 0 if no turn wrote it."""
+    context: str = ""
+
+
+class Courier:
+    """Delivers what waits in the lines of some agents. `run` it until cancelled."""
+
+    def __init__(
+        self,
+        agents: Collection[str],
+        store: Store,
+        bell: Bell,
+        settings: Settings,
+        egress: Egress,
+        *,
+        metrics: Metrics | None = None,
+        spans: Spans | None = None,
+        names: Mapping[str, str] = {},
+    ) -> None:
+        """`names` has the agents' names by their keys, for spans."""
+        self.agents = agents
+        self.metrics = metrics
+        self.spans = spans
+        self.names = names
+        self.store = store
+        self.bell = bell
+        self.settings = settings
+        self.egress = egress
+        self.keys = keys(settings)
+        # longer than a wait or a delivery can take, so that a line is never taken twice
+        self.lease = 2 * settings.push_timeout + settings.lease
+        self._held = 0
+        self._hosts: Counter[str] = Counter()
+        self._owners: Counter[Party] = Counter()
+        self._moved: dict[str, float] = {}
+        """When each of them took something last."""
+        self._doors: dict[str, asyncio.Semaphore] = {}
+        # one owner alone has `push_running`, and others find some left
+        self._places = Shares(2 * settings.push_running)
+        self._wake: Callable[[], None] = lambda: None
+        self._traces: dict[tuple[str, int], str] = {}
+        """The `traceparent` of messages, by task and number."""
+
+    async def run(self) -> None:
+        """Deliver for ever; a failing store is asked again later."""
+        with self.bell.listeners.listen(*(f"{TOPIC}{key}" for key in self.agents)) as listener:
+            self._wake = listener.wake
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    try:
+                        more = await self._look(group)
+                    except Unavailable as error:
+                        more = False
+                        logger.error("webhooks could not be looked after: %s", error)
+                    except Exception:
+                        more = False
+                        logger.exception("webhooks could not be looked after")
+                    if not more:
+                        await listener.wait(min(self.settings.poll, 4.0))
+
+    async def _look(self, group: asyncio.TaskGroup) -> bool:
+        """Take what is due, as far as there is room; whether there may be more."""
+        # half of what is left at most, for an owner and for a host: there is always some for others
+        room = min(LOOK, (TAKEN - self._held + 1) // 2)
+        if room <= 0:
+            return False
+        full = {owner for owner, held in self._owners.items() if held > (TAKEN - self._held) // 2}
+        lines = await self.store.dispatch(self.agents, room, self.lease, full)
+        back: list[tuple[WebhookCursor, str]] = []
+        for line in lines:
+            host, owner = self._host(line), party(line.scope)
+            most = (TAKEN - self._held) // 2
+            if self._hosts[host] >= max(self.settings.push_per_host, most) or owner in full:
+                back.append((line, host))
+                continue
+            self._hosts[host] += 1
+            self._owners[owner] += 1
+            self._held += 1
+            self._moved.setdefault(host, time.monotonic())
+            # a context of its own: what was open when this began is no part of a delivery
+            task = group.create_task(self._deliver(line, host), context=Context())
+            task.add_done_callback(partial(self._left, host, owner))
+        # at once, so that they share a commit
+        await asyncio.gather(*(self._later(line, line.cursor, host) for line, host in back))
+        return bool(lines) and (bool(full) or len(lines) >= room // 2)
+
+    def _host(self, line: WebhookCursor) -> str:
+        try:
+            return self.egress.admit(line.webhook.config.url).host
+        except EgressRefused:
+            return ""
+
+    def _left(self, host: str, owner: Party, _: asyncio.Task[None]) -> None:
+        self._held -= 1
+        self._owners[owner] -= 1
+        if not self._owners[owner]:
+            del self._owners[owner]
+        self._hosts[host] -= 1
+        if not self._hosts[host]:
+            del self._hosts[host], self._moved[host]
+            self._doors.pop(host, None)
+        self._wake()
+
+    @asynccontextmanager
+    async def _place(self, host: str, owner: Party) -> AsyncIterator[bool]:
+        """A place at the host's own door first, so that who waits there takes no other's, then one
+        of the owner's share; whether it had to be waited for. Busy."""
+        door = self._doors.setdefault(host, asyncio.Semaphore(self.settings.push_per_host))
+        waited = door.locked() or self._places.full(owner)
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(self.settings.push_timeout):
+                    await stack.enter_async_context(door)
+                    await stack.enter_async_context(self._places.place(owner))
+            except TimeoutError:
+                raise Busy("all places were taken") from None
+            yield waited
+
+    async def _later(self, line: WebhookCursor, cursor: int, host: str) -> None:
+        """Put back what was not tried, for as long as its host has taken nothing: many lines to
+        one that hangs must not be looked at again and again."""
+        silent = time.monotonic() - self._moved.get(host, math.inf)
+        with _recording(line):
+            wait = min(max(silent, self.settings.poll), self.lease)
+            await self.store.dispatched(line, cursor, wait=wait)
+
+    # -- one line
+
+    async def _deliver(self, line: WebhookCursor, host: str) -> None:
+        """Post what the line has waiting, or a stretch of it, until something fails."""
+        cursor, sent = line.cursor, 0
+        try:
+            async with self._place(host, party(line.scope)) as waited:
+                if waited and not await self.store.dispatched(line, cursor, wait=self.lease):
+                    return  # deleted meanwhile
+                # one stretch: a log that never ends must not keep the place for itself
+                events = line.webhook.version == "1.0"
+                for item in await (self._events if events else self._tasks)(line):
+                    body = item.body
+                    attempt = line.attempts + 1 if cursor == line.cursor else 1
+                    if body and (failure := await self._post(line, item, attempt)):
+                        await self._failed(line, cursor, failure)
+                        return
+                    if body:
+                        self._count(line, "delivered")
+                        sent += len(body)
+                    cursor = item.number
+                    self._moved[host] = time.monotonic()
+                    if body and not await self.store.dispatched(line, cursor, wait=self.lease):
+                        return  # deleted, or taken over
+                wait = 0.0 if events else sent / RATE
+                await self.store.dispatched(line, cursor, wait=wait)
+                if wait:
+                    asyncio.get_running_loop().call_later(wait, self._wake)
+        except asyncio.CancelledError:
+            with _recording(line):
+                await asyncio.shield(self.store.dispatched(line, cursor))
+            raise
+        except Busy:
+            await self._later(line, cursor, host)
+        except Unavailable as error:
+            logger.error("webhook %s: %s", line.webhook.config.id, error)  # its lease runs out
+        except Unreadable as error:  # another attempt would not read more
+            with _recording(line):
+                await self._failed(line, cursor, Failure(str(error), "Unreadable", final=True))
+        except Exception:
+            logger.exception("webhook %s", line.webhook.config.id, extra={"task": line.task})
+            with _recording(line):
+                await self._failed(line, cursor, Failure("internal error", "Exception"))
+
+    async def _events(self, line: WebhookCursor) -> Iterable[Delivery]:
+        """What is posted of the next entries of the log."""
+        entries = await self.store.read(line.scope, line.task, line.cursor, BATCH)
+        return (
+            Delivery(
+                *(entry.number, v1_0.streamed(entry), entry.turn),
+                getattr(entry.event, "context_id", ""),
+            )
+            for entry in entries or ()
+        )
+
+    async def _tasks(self, line: WebhookCursor) -> Iterable[Delivery]:
+        """The same for clients before 1.0, who are told by the whole task whenever its status
+        changes. Many or large ones cost too much: then only the last one is posted."""
+        last, changes = line.cursor, dict[int, int]()
+        for _ in range(READS):
+            entries = await self.store.read(line.scope, line.task, last, SHORT) or ()
+            for entry in entries:
+                last = entry.number
+                if isinstance(entry.event, TaskStatusUpdateEvent):
+                    changes[last] = entry.turn
+            if len(entries) < SHORT:
+                record = await self.store.load(line.scope, line.task)
+                if record is None or record.head.last <= last:
+                    break
+        else:
+            record = await self.store.load(line.scope, line.task)
+        skipped = Delivery(last)
+        if record is None or not changes:
+            return [skipped]
+        encode = v0_1.encode if line.webhook.version == "0.1" else v0_3.encode
+        if len(changes) <= FEW and record.head.last <= SHORT:
+            past = History(self.store, line.scope, line.task)
+            tasks = [(number, await past.at(number)) for number in changes]
+            found = [
+                Delivery(number, encode(task), changes[number], task.context_id)
+                for number, task in tasks
+                if task is not None
+            ]
+            if sum(len(item.body) for item in found) <= SMALL:
+                return [*found, skipped]
+        number, turn = changes.popitem()
+        return [Delivery(number, encode(record.task), turn, record.task.context_id), skipped]
+
+    async def _post(self, line: WebhookCursor, item: Delivery, attempt: int) -> Failure | None:
+        """Post it, as a part of the trace that its message came with."""
+        headers = self._headers(line, item.number, item.body)
+        trace = await self._trace(line, item.turn or 1)
+        if self.spans is None:
+            carry(headers, trace)
+            return await self._request(line, headers, item.body)
+        agent = line.scope.agent
+        about: About = {
+            "a2a.agent": agent,
+            "gen_ai.agent.name": self.names.get(agent, ""),
+            "a2a.task.id": line.task,
+            "gen_ai.conversation.id": item.context,
+            "a2a.webhook.id": line.webhook.config.id,
+            "a2a.attempt": attempt,
+            "http.request.method": "POST",
+            "server.address": self._host(line),
+        }
+        with self.spans.open("CLIENT", f"webhook {agent}", about, trace) as span:
+            carry(headers, trace)
+            failure = await self._request(line, headers, item.body, span)
+            if failure is not None:
+                self.spans.failed(span, failure.kind)
+            return failure
+
+    async def _request(
+        self, line: WebhookCursor, headers: dict[str, str], body: bytes, span: Span | None = None
+    ) -> Failure | None:
+        try:
+            answer = await self.egress.post(
+                line.webhook.config.url, body, headers=headers, owner=party(line.scope)
+            )
+        except EgressRefused as error:
+            return Failure(f"refused: {error}", "EgressRefused", final=True)
+        except Busy:
+            raise  # it was not tried
+        except EgressUnreachable as error:
+            return Failure(str(error), "EgressUnreachable")
+        if span is not None:
+            span.set_attribute("http.response.status_code", answer.status)
+        return _verdict(answer)
+
+    async def _trace(self, line: WebhookCursor, number: int) -> str:
+        """The `traceparent` that this message of the log came with."""
+        key = line.task, number
+        if key not in self._traces:
+            try:
+                entries = await self.store.read(line.scope, line.task, number - 1, 1)
+            except Unreadable:  # what can be told is told without it
+                entries = ()
+            event = entries[0].event if entries else None
+            if len(self._traces) >= TRACES:
+                self._traces.clear()
+            self._traces[key] = event.trace if isinstance(event, Received) else ""
+        return self._traces[key]
+
+    async def _failed(self, line: WebhookCursor, cursor: int, failure: Failure) -> None:
+        # what came before it was taken, so this one fails for the first time
+        attempts = line.attempts if cursor == line.cursor else 0
+        plan = self.settings.push_retries
+        parked = failure.final or attempts >= len(plan)
+        self._count(line, "parked" if parked else "failed")
+        wait = 0.0
+        if not parked:
+            wait = max(plan[attempts] * random.uniform(0.9, 1.1), failure.after)
+        level = logger.warning if parked else logger.info
+        level(
+            "webhook %s: entry after %d not delivered (%s); %s",
+            line.webhook.config.id,
+            cursor,
+            failure.reason,
+            "parked" if parked else f"again in {wait:.0f} s",
+            extra={"task": line.task},
+        )
+        await self.store.dispatched(line, cursor, wait=wait, failed=failure.reason, parked=parked)
+
+    def _count(self, line: WebhookCursor, outcome: str) -> None:
+        if self.metrics is not None:
+            self.metrics.deliveries.add(line.scope.agent, outcome)
+
+    def _headers(self, line: WebhookCursor, number: int, body: bytes) -> dict[str, str]:
+        config = line.webhook.config
+        id = delivery(line.task, config.id, number)
+        now = int(time.time())
+        headers = {
+            "content-type": KINDS.get(line.webhook.version, "application/json"),
+            "user-agent": f"dragoman/{__version__}",
+            signature.ID: id,
+            signature.TIMESTAMP: str(now),
+        }
+        if self.keys:
+            headers[signature.SIGNATURE] = signature.sign(self.keys, id, now, body)
+        if config.token:
+            headers["x-a2a-notification-token"] = config.token
+        if config.authentication is not None:
+            scheme, credentials = config.authentication.scheme, config.authentication.credentials
+            headers["authorization"] = f"{scheme} {credentials}".strip()
+        return headers
+
+
+@contextmanager
+def _recording(line: WebhookCursor) -> Iterator[None]:
+    """A store that fails here costs time, not a delivery: the line's lease runs out."""
+    try:
+        yield
+    except Unavailable as error:
+        logger.error("webhook %s: nothing was recorded: %s", line.webhook.config.id, error)
+    except Exception:
+        logger.exception(
+            "webhook %s: nothing was recorded", line.webhook.config.id, extra={"task": line.task}
+        )
+
+
+def keys(settings: Settings) -> list[signature.SigningKey]:
+    """The keys that sign; ValueError if one of them cannot."""
+    found = []
+    for text in settings.push_keys:
+        try:
+            key = signature.SigningKey.parse(text)
+        except ValueError as error:
+            raise ValueError(f"push_keys: {error}") from None
+        if key.prefix == signature.PUBLIC:
+            raise ValueError(
+                "push_keys: a whpk_ key is for receivers; give the whsk_ key of the pair"
+            )
+        found.append(key)
+    return found
+
+
+def delivery(task: str, webhook: str, number: int) -> str:
+    """The id of a delivery, the same whenever it is tried."""
+    name = f"{task}:{webhook}:{number}".encode()
+    return f"msg_{hashlib.sha256(name).hexdigest()[:32]}"
+
+
+def _verdict(answer: EgressResponse) -> Failure | None:
+    """What the receiver's answer means."""
+    if 200 <= answer.status < 300:
+        return None
+    after = 0.0
+    wish = answer.headers.get("retry-after", "")
+    if wish.isascii() and wish.isdigit():
+        after = min(float(wish[:8]), LONGEST)
+    status = answer.status
+    return Failure(f"answered {status}", str(status), final=status == 410, after=after)

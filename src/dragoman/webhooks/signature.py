@@ -1,0 +1,179 @@
+"""Signatures of webhooks, after Standard Webhooks (https://www.standardwebhooks.com).
+
+What is signed is `{id}.{timestamp}.{body}`. The header holds one signature for each key, so that
+a key can be replaced while both are in use.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+ID = "webhook-id"
+TIMESTAMP = "webhook-timestamp"
+SIGNATURE = "webhook-signature"
+
+SECRET, PRIVATE, PUBLIC = "whsec_", "whsk_", "whpk_"
+SCHEMES = {SECRET: "v1", PRIVATE: "v1a", PUBLIC: "v1a"}
+LENGTHS = {"v1": 32, "v1a": 64}
+MOST = 8
+"""How many signatures of a header are looked at: each may cost a hash of the whole body."""
+
+_PLAIN = re.compile(r"[!-\-/-~]+")
+
+
+class SigningKey(Struct, frozen=True):
+    """A secret that both sides share (`whsec_`), or one of an Ed25519 pair (`whsk_`, `whpk_`)."""
+
+    prefix: str
+    raw: bytes
+
+    @classmethod
+    def parse(cls, text: str) -> SigningKey:
+        """The key in its text form; ValueError says what is wrong with it, but not what it is."""
+        name, mark, rest = text.strip().partition("_")
+        prefix = name + mark
+        if prefix not in SCHEMES:
+            raise ValueError("a signing key begins with whsec_, whsk_ or whpk_")
+        raw = _decode(rest + "=" * (-len(rest) % 4))
+        if raw is None:
+            raise ValueError(f"what follows {prefix} in a signing key must be base64")
+        if prefix == SECRET:
+            if not 24 <= len(raw) <= 64:
+                raise ValueError(f"a whsec_ key has 24 to 64 bytes, not {len(raw)}")
+            return cls(prefix, raw)
+        if prefix == PRIVATE and len(raw) == 64:  # others write the public half behind the seed
+            key = cls(prefix, raw[:32])
+            if key.public().raw != raw[32:]:
+                raise ValueError("the two halves of a whsk_ key do not belong together")
+            return key
+        if len(raw) != 32:
+            raise ValueError(f"a {prefix} key has 32 bytes, not {len(raw)}")
+        _ed25519()  # better missed here than with the first webhook
+        return cls(prefix, raw)
+
+    @property
+    def text(self) -> str:
+        """The key as it is handed over: all of its secret."""
+        return self.prefix + base64.b64encode(self.raw).decode()
+
+    @property
+    def scheme(self) -> str:
+        """The mark of its signatures."""
+        return SCHEMES[self.prefix]
+
+    def public(self) -> SigningKey:
+        """What the receivers of an Ed25519 key's signatures are given."""
+        if self.prefix == SECRET:
+            raise ValueError("a whsec_ key has no public half")
+        if self.prefix == PUBLIC:
+            return self
+        return SigningKey(PUBLIC, self._private().public_key().public_bytes_raw())
+
+    def sign(self, content: bytes) -> bytes:
+        """The bare signature."""
+        if self.prefix == PUBLIC:
+            raise ValueError("a whpk_ key is public: it verifies, but does not sign")
+        if self.prefix == SECRET:
+            return hmac.digest(self.raw, content, hashlib.sha256)
+        return self._private().sign(content)
+
+    def verifies(self, content: bytes, signatures: Iterable[bytes]) -> bool:
+        """Whether one of these bare signatures is of this key."""
+        if self.prefix == SECRET:
+            expected = self.sign(content)
+            return any(hmac.compare_digest(expected, given) for given in signatures)
+        public = _ed25519().Ed25519PublicKey.from_public_bytes(self.public().raw)
+        return any(_valid(public, given, content) for given in signatures)
+
+    def _private(self) -> Ed25519PrivateKey:
+        found: Ed25519PrivateKey = _ed25519().Ed25519PrivateKey.from_private_bytes(self.raw)
+        return found
+
+    def __repr__(self) -> str:
+        return f"SigningKey({self.text if self.prefix == PUBLIC else self.prefix + '***'})"
+
+
+def secret() -> SigningKey:
+    """A new key for both sides."""
+    return SigningKey(SECRET, secrets.token_bytes(32))
+
+
+def private() -> SigningKey:
+    """A new key for the sender alone; its receivers get its `public()`."""
+    _ed25519()
+    return SigningKey(PRIVATE, secrets.token_bytes(32))
+
+
+def sign(keys: Sequence[SigningKey], id: str, timestamp: int, body: bytes) -> str:
+    """The `webhook-signature` header, of all these keys."""
+    if not keys:
+        raise ValueError("there is no key to sign with")
+    if not _PLAIN.fullmatch(id):
+        # with a dot, an id and its timestamp could be read in more than one way
+        raise ValueError("a webhook id is printable ASCII without spaces and dots")
+    content = _content(id, timestamp, body)
+    return " ".join(f"{key.scheme},{base64.b64encode(key.sign(content)).decode()}" for key in keys)
+
+
+def verify(keys: Sequence[SigningKey], id: str, timestamp: int, header: str, body: bytes) -> bool:
+    """Whether the header has a signature of one of these keys. When that was is not looked at."""
+    if not id.isascii():
+        return False
+    given = _read(header)
+    content = _content(id, timestamp, body)
+    return any(key.verifies(content, given[key.scheme]) for key in keys)
+
+
+def _content(id: str, timestamp: int, body: bytes) -> bytes:
+    return b"%b.%d.%b" % (id.encode("ascii"), timestamp, body)
+
+
+def _read(header: str) -> Mapping[str, list[bytes]]:
+    found: dict[str, list[bytes]] = {scheme: [] for scheme in LENGTHS}
+    for item in header.split():
+        scheme, _, text = item.partition(",")
+        if scheme not in found or len(found[scheme]) == MOST:
+            continue
+        signature = _decode(text)
+        if signature is not None and len(signature) == LENGTHS[scheme]:
+            found[scheme].append(signature)
+    return found
+
+
+def _decode(text: str) -> bytes | None:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        return None
+
+
+def _valid(public: Any, signature: bytes, content: bytes) -> bool:
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        public.verify(signature, content)
+    except InvalidSignature:
+        return False
+    return True
+
+
+def _ed25519() -> Any:
+    try:
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+    except ImportError:
+        raise ImportError(
+            "Ed25519 keys need a library that is not installed; "
+            "`pip install 'dragoman[crypto]'` brings it"
+        ) from None
+    return ed25519
