@@ -392,7 +392,7 @@ async def test_reprs_of_clients() -> None:
     assert repr(Client.connect("https://a.example")) == "Client('https://a.example', not open)"
     async with local_client(hello()) as client:
         assert repr(client) == "Client('Hello' at http://inside/, JSONRPC 1.0)"
-        assert repr(client.task("t")) == "Remote(task='t')"
+        assert repr(client.task("t")) == "TaskHandle(task='t')"
         async with client.stream("Ann") as stream:
             assert repr(stream) == "Stream(task='')"
             async for _ in stream:

@@ -330,11 +330,11 @@ class Courier:
                 line.webhook.config.url, body, headers=headers, owner=party(line.scope)
             )
         except EgressRefused as error:
-            return Failure(f"refused: {error}", "EgressRefused", final=True)
+            return Failure(f"refused: {error}", "Refused", final=True)
         except Busy:
             raise  # it was not tried
         except EgressUnreachable as error:
-            return Failure(str(error), "EgressUnreachable")
+            return Failure(str(error), "Unreachable")
         if span is not None:
             span.set_attribute("http.response.status_code", answer.status)
         return _verdict(answer)
