@@ -98,6 +98,16 @@ def booking(page: str = "README.md") -> ModuleType:
     return module
 
 
+def earlier(block: Block) -> dict[str, str]:
+    """The files that a page has made before a block: each begins with `# name.py`."""
+    files: dict[str, str] = {}
+    for one in blocks("python"):
+        named = re.match(r"# (\w+)\.py\n", one.text)
+        if named and one.page == block.page and one.line < block.line:
+            files[named[1]] = one.text
+    return files
+
+
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """Where that agent is served, by another thread."""
@@ -158,6 +168,12 @@ def test_python_names_what_it_uses(block: Block) -> None:
 @each("python")
 def test_python_runs(block: Block, here: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "booking", booking(block.page.name))
+    monkeypatch.syspath_prepend(here)
+    for name, text in earlier(block).items():
+        (here / f"{name}.py").write_text(text)
+        if name != "booking":
+            monkeypatch.setitem(sys.modules, name, None)  # so that it is put back in the end
+            del sys.modules[name]
     if "pub.pem" in block.text:
         (here / "pub.pem").write_bytes(CardKey.generate().made.as_pem(private=False))
     code = compiled(block, re.sub(r"https://agent\.example|http://127.0.0.1:8000", url, block.text))
@@ -231,6 +247,8 @@ def check(words: list[str]) -> None:
             assert set(extras.split(",")) <= set(project["optional-dependencies"])
     elif program.endswith("python") and rest[0] == "-m":
         assert importlib.util.find_spec(rest[1]) is not None
+    elif program.endswith("python") and rest[0].endswith(".py"):
+        assert (ROOT / rest[0]).is_file()
     elif program == "python" and rest[0] == "-c":
         exec(rest[1], {})
     elif program == "curl":
