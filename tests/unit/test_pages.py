@@ -162,7 +162,10 @@ def test_python_names_what_it_uses(block: Block) -> None:
     # a builtin may stand where a value of the reader's is meant
     known = frozenset(dir(builtins)) - {"id", "input", "hash"}
     code = compiled(block, block.text)
-    assert sorted(loose(code, known | {"__name__", "__module__", "__qualname__"})) == []
+    assert (
+        sorted(loose(code, known | {"__name__", "__module__", "__qualname__", "__annotations__"}))
+        == []
+    )
 
 
 @each("python")
@@ -309,6 +312,25 @@ def test_what_curl_asks_for_is_answered(block: Block, url: str, tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     assert done.stdout
     assert '"error"' not in done.stdout
+
+
+def test_the_readme_shows_what_send_prints(url: str, tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text()
+    command, shown = re.findall(
+        r"^```sh\n(dragoman send .*)\n```\n\n```\n(.*?)^```$", text, re.M | re.S
+    )[0]
+    words = shlex.split(command.replace("http://127.0.0.1:8000", url))[1:]
+    done = subprocess.run(
+        [sys.executable, "-m", "dragoman", *words],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    task = re.compile(r"\b[0-9a-f]{8}-[0-9a-f-]{27}\b")
+    assert task.sub("ID", done.stdout) == task.sub("ID", shown)
 
 
 # ---- settings ------------------------------------------------------------------------------
