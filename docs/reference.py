@@ -134,6 +134,8 @@ def declaration(node: Function, name: str, *, bound: bool = False) -> tuple[str,
     without `self` or `cls`, and the text after them."""
     head = ("async " if isinstance(node, ast.AsyncFunctionDef) else "") + name
     given = node.returns if node.name != "__init__" else None
+    if has(node, "asynccontextmanager") and isinstance(given, ast.Subscript):
+        head, given = f"async with {name}", given.slice
     tail = f" -> {ast.unparse(given)}" if given is not None else ""
     return head, list(parameters(node.args))[bound:], tail
 

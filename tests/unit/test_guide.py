@@ -10,9 +10,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from a2a.utils import errors as sdk_errors
 
 from dragoman import App, TaskState
 from dragoman.client import Client
+from dragoman.model import errors
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/from-a2a-sdk.md"
 MODULES = (
@@ -72,3 +74,13 @@ def test_each_name_of_the_sdk_has_a_replacement(name: str) -> None:
     page = PAGE.read_text()
     public = importlib.import_module(f"a2a.{name}").__all__
     assert [one for one in public if f"`{one}`" not in page] == []
+
+
+def test_the_errors_of_the_sdk_have_the_names_that_the_guide_says() -> None:
+    differ = {"InternalError": "InternalError", "JSONParseError": "ParseError"}
+    named = [n for n, one in vars(sdk_errors).items() if isinstance(one, type) and n != "A2AError"]
+    known = [name for name in named if issubclass(getattr(sdk_errors, name), sdk_errors.A2AError)]
+    assert len(known) > 10
+    for name in known:
+        ours = getattr(errors, differ.get(name, name.removesuffix("Error")))
+        assert issubclass(ours, errors.A2AError)
