@@ -16,6 +16,7 @@ from dragoman.model.events import RESUME
 from dragoman.server.settings import DESCRIPTIONS, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
 
 
 def test_every_setting_is_documented_with_its_default() -> None:
@@ -38,6 +39,17 @@ def test_every_setting_is_documented_with_its_default() -> None:
 
 def test_the_extension_is_documented() -> None:
     assert RESUME in (ROOT / "docs/resume.md").read_text()
+
+
+def test_the_figures_of_the_readme_are_those_that_were_measured() -> None:
+    rows = re.findall(r"^\| \*\*.*?\| (.*?) \| `(make bench .*?)` \|$", README, re.MULTILINE)
+    measured = (ROOT / "docs/deploy.md").read_text()
+    assert len(rows) == 5
+    for told, command in rows:
+        (line,) = (one for one in measured.splitlines() if f"`{command}`" in one)
+        figures = re.findall(r"\d[\d,.]*\d|\d", told)
+        assert figures
+        assert [one for one in figures if one not in re.findall(r"\d[\d,.]*\d|\d", line)] == []
 
 
 def prose(page: Path) -> str:
