@@ -30,7 +30,7 @@ test: check
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -rs
 
 docs: $(STAMP)
-	$(BIN)/python -m pytest -rs tests/unit/test_docs.py tests/unit/test_pages.py tests/examples
+	$(BIN)/python -m pytest -rs tests/unit/test_docs.py tests/unit/test_pages.py tests/unit/test_guide.py tests/unit/test_reference.py tests/examples
 
 interop: $(STAMP)
 	INTEROP=full $(BIN)/python -m pytest -p tests.interop.report -n 2 --dist loadfile -rs tests/interop
