@@ -15,6 +15,7 @@ them. `Agent` and `Turn` are what an author writes with, `App` serves agents und
 from dragoman._version import __version__ as __version__
 from dragoman.agent.agent import Agent, AgentError
 from dragoman.agent.turn import Turn
+from dragoman.agent.user_error import UserError
 from dragoman.model.caller import Caller, Request
 from dragoman.model.errors import A2AError
 from dragoman.model.types import (
@@ -61,5 +62,6 @@ __all__ = [
     "TaskStatus",
     "TaskStatusUpdateEvent",
     "Turn",
+    "UserError",
     "__version__",
 ]

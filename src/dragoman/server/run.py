@@ -22,6 +22,7 @@ from dragoman.agent.handler import large
 from dragoman.agent.threads import Threads
 from dragoman.agent.turn import Over, Turn
 from dragoman.agent.unyielded import FIRST_TURNS, EventNotYielded, counted, told
+from dragoman.agent.user_error import UserError
 from dragoman.bells.bell import Bell
 from dragoman.dialects import v1_0
 from dragoman.model import clock
@@ -439,6 +440,8 @@ class Run:
                 self._invalid(error)
             except NotHeld:
                 self.worker.let_go(self)
+            except UserError as error:
+                self._user_error(error)
             except BaseException as error:  # an agent cannot take the server down
                 if interrupted(error):
                     raise
@@ -524,6 +527,16 @@ class Run:
         if not self.ended and not self.lost:
             reason = error.message.encode("utf-8", "replace").decode()
             self._say(self.turn.fail(f"{InvalidAgentResponse.text}: {reason}"), ours=True)
+
+    def _user_error(self, error: UserError) -> None:
+        """Fail the task with the words that the author chose; what caused it is only logged."""
+        self.error = name = type(error).__name__
+        cause = error.__cause__ or error.__context__
+        words = "handler %s raised %s: %s"
+        logger.info(words, self.handler.name, name, error.shown, exc_info=cause)
+        self._tell(error)
+        if not self.ended and not self.lost:
+            self._say(self.turn.fail(error.shown), ours=True)
 
     def _failed(self, error: BaseException) -> None:
         correlation = clock.uuid7()
