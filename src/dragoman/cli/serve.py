@@ -23,7 +23,8 @@ from dragoman.agent.agent import Agent, AgentError
 from dragoman.cli import Options, UsageError
 from dragoman.cli.imports import failure
 from dragoman.server.app import App
-from dragoman.server.settings import Settings
+from dragoman.server.settings import Settings, SettingsError
+from dragoman.server.wiring import check_serve_only
 from dragoman.telemetry.logs import configure, logger
 
 CHILD = "DRAGOMAN__SERVE"
@@ -110,12 +111,7 @@ def build(names: Sequence[str], options: Options) -> App:
             app.reconfigure(settings)
     except (AgentError, ValueError) as error:
         raise UsageError(str(error)) from None
-    if not settings.workers and not app.store.shared:
-        where = settings.masked()["store"]
-        raise UsageError(
-            f"workers: with 0, other processes run the turns, and they cannot reach {where}; use "
-            "--store postgresql://…, or leave --workers out"
-        )
+    check_serve_only(settings, app.store)
     return app
 
 
@@ -213,7 +209,7 @@ def child() -> App:
     names, options = msgspec.json.decode(os.environ[CHILD], type=tuple[list[str], Options])
     try:
         return build(names, options)
-    except UsageError as error:  # the next change may mend it
+    except (SettingsError, UsageError) as error:  # the next change may mend it
         print(f"dragoman: {error}", file=sys.stderr)
         raise SystemExit(2) from None
 
