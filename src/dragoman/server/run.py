@@ -155,7 +155,7 @@ class Run:
         )
         if self.handler.followed or worker.raised is not None:
             self.handler.followed = max(self.handler.followed - 1, 0)
-            self.turn.made = {}
+            self.turn._made = {}
         self._id = head.id
         self._max_events = worker.settings.max_events
         self._max_output = worker.settings.max_output
@@ -178,12 +178,12 @@ class Run:
         """Take what was yielded; True asks for a pause."""
         kind = type(value)
         if kind is TaskArtifactUpdateEvent or kind is TaskStatusUpdateEvent:
-            self.turn.handed_over(value)
+            self.turn._handed_over(value)
             if self.state is not WORKING and kind is TaskArtifactUpdateEvent:
                 self._start()
             self._say(value)
         else:
-            for event in self.turn.events(value):
+            for event in self.turn._events(value):
                 if self.state is not WORKING and type(event) is TaskArtifactUpdateEvent:
                     self._start()
                 self._say(event)
@@ -194,7 +194,7 @@ class Run:
         """Take what was returned."""
         if self.handler.reply and not self.born and value is not None:
             value = self.turn.reply(value) if not self._is_event(value) else value
-        for event in self.turn.result(value):
+        for event in self.turn._result(value):
             self._say(event)
 
     async def relieve(self) -> None:
@@ -250,9 +250,9 @@ class Run:
         itself stays."""
         waits = self.state is self.claim.head.state and not self.paused
         if waits and not (self.ended or self.lost):
-            sound = self.turn.sound
+            sound = self.turn._sound
             self._say(self.turn._status(WORKING, None, None), ours=True)
-            self.turn.sound = sound
+            self.turn._sound = sound
 
     def _say(self, event: Event, *, ours: bool = False) -> None:
         """Append what the handler said, or what is said for it."""
@@ -266,7 +266,7 @@ class Run:
             event = replace(event, status=replace(event.status, timestamp=clock.now()))
         try:
             wire = v1_0.response(event)
-            if event is not self.turn.sound:
+            if event is not self.turn._sound:
                 _readable(wire)  # what cannot be read back must not get into a log
             if not ours:
                 self._events += 1
@@ -431,7 +431,7 @@ class Run:
         try:
             try:
                 await self.handler.perform(self.turn, self, self.worker.threads)
-                if self.turn.made_count > self.turn.handed_count:
+                if self.turn._made_count > self.turn._handed_count:
                     self._unyielded()
             except asyncio.CancelledError as error:
                 if not self.reason and not self.lost:
@@ -556,8 +556,8 @@ class Run:
             return  # it was stopped on its way
         turn, handler = self.turn, self.handler
         handler.followed = FIRST_TURNS
-        number = turn.made_count - turn.handed_count
-        for what in told(turn.made) if turn.made else [counted(number, handler.run)]:
+        number = turn._made_count - turn._handed_count
+        for what in told(turn._made) if turn._made else [counted(number, handler.run)]:
             words = f"handler {handler.name}: {what}, and so dropped"
             logger.warning("%s: yield it, return it, or await turn.emit(…)", words)
             self._tell(EventNotYielded(words))
