@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from msgspec.structs import asdict, replace
 
@@ -29,6 +29,7 @@ from dragoman.security.files import Scan
 from dragoman.security.jwk import CardKey
 from dragoman.server import settings as settings_module
 from dragoman.server import wiring
+from dragoman.server.app_options import AppOptions
 from dragoman.server.maintenance import Maintenance
 from dragoman.server.reader import Shutdown
 from dragoman.server.service import Service
@@ -70,8 +71,9 @@ class App:
         scan: Scan | None = None,
         sign: Sequence[CardKey] = (),
         settings: Settings | None = None,
-        **arguments: Any,
+        **options: Unpack[AppOptions],
     ) -> None:
+        arguments: dict[str, Any] = {**options}
         if auth is not None and identify is not None:
             raise TypeError(
                 "App: give either auth, which is on the card, or identify, which is not"
