@@ -12,6 +12,7 @@ runtime, `stores/` and `bells/` the backends, `bindings/` and `dialects/` the pr
 them. `Agent` and `Turn` are what an author writes with, `App` serves agents under any ASGI server.
 """
 
+from dragoman._serve import serve
 from dragoman._version import __version__ as __version__
 from dragoman.agent.agent import Agent, AgentError
 from dragoman.agent.turn import Turn
@@ -36,6 +37,7 @@ from dragoman.model.types import (
     TaskStatusUpdateEvent,
 )
 from dragoman.server.app import App
+from dragoman.server.app_options import AppOptions
 from dragoman.server.settings import Settings
 
 __all__ = [
@@ -47,6 +49,7 @@ __all__ = [
     "AgentProvider",
     "AgentSkill",
     "App",
+    "AppOptions",
     "Artifact",
     "AuthenticationInfo",
     "Caller",
@@ -64,4 +67,5 @@ __all__ = [
     "Turn",
     "UserError",
     "__version__",
+    "serve",
 ]

@@ -172,13 +172,18 @@ def eventually(look: Callable[[], Any], within: float = 20) -> Any:
     return found
 
 
+SERVE = ("-m", "dragoman", "serve", "--port", "0")
+
+
 @contextmanager
-def serving(here: Path, *arguments: str, url: str = "", **env: str) -> Iterator[Serving]:
+def serving(
+    here: Path, *arguments: str, url: str = "", command: tuple[str, ...] = SERVE, **env: str
+) -> Iterator[Serving]:
     """`dragoman serve` up and ready, on a free port that its log tells, or at a known URL."""
     log = here / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "dragoman", "serve", "--port", "0", *arguments],
+            [sys.executable, *command, *arguments],
             cwd=here,
             env=environment(**env),
             stdout=subprocess.PIPE,
