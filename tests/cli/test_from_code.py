@@ -19,13 +19,17 @@ from dragoman.security import Anonymous
 from dragoman.stores.memory import MemoryStore
 from tests.cli.test_cli import AGENTS, SHORT, environment, run, serving
 
+IMPORTS = """
+import dragoman
+from dragoman import App
+from dragoman.stores.memory import MemoryStore
+"""
 MAIN = '\n\nif __name__ == "__main__":\n    '
 
 
 def program(here: Path, end: str, main: str = MAIN) -> tuple[str, ...]:
     """A file that ends with this call."""
-    code = AGENTS + "\n\nimport dragoman\nfrom dragoman import App\n" + main + end + "\n"
-    (here / "program.py").write_text(code)
+    (here / "program.py").write_text(AGENTS + IMPORTS + main + end + "\n")
     return ("program.py",)
 
 
@@ -68,7 +72,7 @@ def test_a_program_serves_its_agent(here: Path, call: str) -> None:
 
 
 def test_settings_from_code_come_before_the_environment(here: Path) -> None:
-    call = "agent.serve(port=0, max_parts=1, store='memory:')"
+    call = "agent.serve(port=0, max_parts=1, store=MemoryStore())"
     env = {"DRAGOMAN_MAX_PARTS": "7", "DRAGOMAN_CARD_AGE": "77"}
     with serving(here, command=program(here, call), **env) as served:
         parts = [{"text": "a"}, {"text": "b"}]
