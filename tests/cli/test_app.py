@@ -146,7 +146,7 @@ def test_a_worker_takes_it_too(here: Path) -> None:
     flags = ("--log-level", "info")
     with (
         working(here, store, *flags, name=name),
-        serving(here, name, "--store", store, "--workers", "0", *flags) as served,
+        serving(here, name, "--store", store, "--serve-only", *flags) as served,
     ):
         message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hello"}]}
         body, ann = {"message": message}, {"x-user": "ann"}

@@ -172,13 +172,18 @@ def eventually(look: Callable[[], Any], within: float = 20) -> Any:
     return found
 
 
+SERVE = ("-m", "dragoman", "serve", "--port", "0")
+
+
 @contextmanager
-def serving(here: Path, *arguments: str, url: str = "", **env: str) -> Iterator[Serving]:
+def serving(
+    here: Path, *arguments: str, url: str = "", command: tuple[str, ...] = SERVE, **env: str
+) -> Iterator[Serving]:
     """`dragoman serve` up and ready, on a free port that its log tells, or at a known URL."""
     log = here / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "dragoman", "serve", "--port", "0", *arguments],
+            [sys.executable, *command, *arguments],
             cwd=here,
             env=environment(**env),
             stdout=subprocess.PIPE,
@@ -663,10 +668,19 @@ def test_passwords_are_masked(here: Path) -> None:
 def test_turns_that_nobody_could_run_are_not_accepted(
     here: Path, arguments: tuple[str, ...], where: str
 ) -> None:
-    said = refused(run(here, "serve", "booking:agent", "--workers", "0", *arguments))
-    assert said.startswith("dragoman: workers: with 0, other processes run the turns")
-    assert f"they cannot reach {where};" in said
+    said = refused(run(here, "serve", "booking:agent", "--serve-only", *arguments))
+    assert said.startswith("dragoman: serve_only: other processes run the turns")
+    assert f"they cannot reach the store {where};" in said
     assert "--store postgresql://" in said
+
+
+@pytest.mark.parametrize("arguments", [("--workers", "4"), ("--workers",), ("--set", "workers=4")])
+def test_what_to_do_in_place_of_workers_is_told(here: Path, arguments: tuple[str, ...]) -> None:
+    said = refused(run(here, "serve", "booking:agent", *arguments))
+    assert "start `dragoman serve` several times with the same --store postgresql://" in said
+    assert "--workers" not in run(here, "serve", "--help").stdout
+    said = refused(run(here, "worker", "booking:agent", "--workers", "4"))
+    assert "--concurrency" in said
 
 
 # ---- logs ----------------------------------------------------------------------------------

@@ -197,7 +197,7 @@ def test_a_worker_goes_on_and_ends_at_the_second_signal(here: Path, database: st
     flags = ("--set", "drain=600")
     with (
         working(here, database, *flags) as worker,
-        serving(here, "booking:agent", "--store", database, "--workers", "0") as served,
+        serving(here, "booking:agent", "--store", database, "--serve-only") as served,
     ):
         told(worker, "SIGHUP: a worker has no certificate to reload")
         served.until(served.send("hi")["id"], "COMPLETED")

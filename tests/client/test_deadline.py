@@ -104,7 +104,7 @@ async def test_the_task_goes_on_and_is_named(app: App, way: str) -> None:
         elif way == "reply":
             begun = (await client.send("ask")).task
         known = begun.id if begun else ""
-        client.deadline = 0.5
+        client._deadline = 0.5
         with pytest.raises(DeadlineExceeded) as caught:
             if way == "send":
                 await client.send("gate")
@@ -118,7 +118,7 @@ async def test_the_task_goes_on_and_is_named(app: App, way: str) -> None:
             else:
                 async with client.task(known).subscribe() as stream:
                     _ = [event async for event in stream]
-        client.deadline = None
+        client._deadline = None
         error = caught.value
         assert error.task in (known, error.task) and error.task
         assert str(error) == f"http://inside: no answer within 0.5 s; task {error.task} goes on"

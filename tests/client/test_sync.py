@@ -27,11 +27,6 @@ from tests.client.networks import BINDINGS, Dead, card, free_port
 from tests.client.test_client import parrot
 from tests.serving import serving
 
-INNER = {
-    *("about", "answered", "begun", "call", "doubtful", "headers", "limit", "rotate", "settled"),
-    *("explain", "span"),
-}
-"""What the parts of the client need of each other."""
 RENAMED = {"aclose": "close"}
 PAIRS = [
     (awaited.Client, sync.Client),
@@ -51,14 +46,13 @@ def methods(kind: type) -> set[str]:
 
 @pytest.mark.parametrize(("there", "here"), PAIRS)
 def test_every_method_has_its_counterpart(there: type, here: type) -> None:
-    names = {RENAMED.get(name, name) for name in methods(there) - INNER}
+    names = {RENAMED.get(name, name) for name in methods(there)}
     assert names == methods(here)
-    assert INNER & methods(awaited.Client) == INNER
 
 
 @pytest.mark.parametrize(("there", "here"), PAIRS)
 def test_every_method_takes_the_same(there: type, here: type) -> None:
-    for name in methods(there) - INNER:
+    for name in methods(there):
         theirs = inspect.signature(getattr(there, name)).parameters.values()
         ours = inspect.signature(getattr(here, RENAMED.get(name, name))).parameters.values()
         shape: Callable[[inspect.Parameter], Any] = lambda p: (p.name, p.kind, p.default)  # noqa: E731
@@ -199,7 +193,7 @@ def test_errors_are_raised_where_it_is_called(server: Server) -> None:
 
 def test_time_runs_out(server: Server) -> None:
     with sync.Client.connect(server.url) as client:
-        client._inner.deadline = 0.2
+        client._inner._deadline = 0.2
         with pytest.raises(TimeoutError):
             client.send("gate")
 

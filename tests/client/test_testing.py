@@ -358,7 +358,7 @@ async def test_each_fault_is_lived_through(faults: dict[str, float]) -> None:
         return transports[0]
 
     async with local_client(agent, through=faulty) as client:
-        client.attempts = 50
+        client._attempts = 50
         await count_all(client, 60)
     assert Counter(agent.runs) == expected(60)  # type: ignore[attr-defined]
     done = transports[0].done
@@ -383,7 +383,7 @@ async def test_all_of_them_at_once(seed: int, binding: str) -> None:
     async with local_client(agent, through=faulty) as client:
         client._spoken = [binding]
         client._choose()
-        client.attempts = 100
+        client._attempts = 100
         await count_all(client, 200)
     assert Counter(agent.runs) == expected(200)  # type: ignore[attr-defined]
     assert min(transports[0].done.values()) > 5

@@ -522,7 +522,7 @@ async def test_workers_elsewhere_are_woken_when_there_is_something_to_find(place
         return App(agent, store=store, bell=place.url, poll=600, lease=6000, **settings)
 
     async with (
-        serving(app(workers=0)) as url,
+        serving(app(serve_only=True)) as url,
         serving(app()),
         httpx.AsyncClient(timeout=SOON, headers={"a2a-version": "1.0"}) as http,
     ):

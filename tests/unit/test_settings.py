@@ -332,7 +332,7 @@ def test_settings_are_frozen() -> None:
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("workers", "workers: is one of 0, 1: 0 only serves"), ("log_level", "is one of debug, info")],
+    [("log_format", "is one of text, json"), ("log_level", "is one of debug, info")],
 )
 def test_a_choice_says_what_there_is_to_choose(name: str, words: str) -> None:
     with pytest.raises(SettingsError, match=words):

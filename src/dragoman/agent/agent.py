@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -26,6 +26,9 @@ from dragoman.model.types import (
 )
 from dragoman.security.files import admits
 from dragoman.telemetry.logs import logger
+
+if TYPE_CHECKING:
+    from dragoman._serve import ServeOptions
 
 F = TypeVar("F")
 Lifespan = Callable[["Agent"], AbstractAsyncContextManager[Any]]
@@ -104,6 +107,12 @@ class Agent:
         self.default: Handler | None = None
         self.extended = extended
         self.extend: Extended | None = None
+
+    def serve(self, **options: Unpack[ServeOptions]) -> None:
+        """Serve this agent until Ctrl-C: see `dragoman.serve`."""
+        from dragoman._serve import serve
+
+        serve(self, **options)
 
     # -- putting it together
 

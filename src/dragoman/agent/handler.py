@@ -101,7 +101,7 @@ class Handler:
         if inspect.isasyncgenfunction(self.cancel):
             await _from_async(self.cancel(turn), sink)
         elif inspect.iscoroutinefunction(self.cancel):
-            for event in turn.events(await self.cancel(turn)):
+            for event in turn._events(await self.cancel(turn)):
                 sink.put(event)
         else:
             value = await threads.run(self.cancel, turn)

@@ -19,9 +19,10 @@ after the agents."""
 WORK = ("store", "bell", "log_level", "log_format")
 """The settings that are options of `worker`: it listens nowhere."""
 SERVE = (
-    *("host", "port", "grpc_port", "url", "cert", "key", "ca", "store", "bell", "workers"),
+    *("host", "port", "grpc_port", "url", "cert", "key", "ca", "store", "bell"),
     *("log_level", "log_format"),
 )
+SERVE_FLAGS = ("serve_only", "access_log")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -91,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--reload", action="store_true", help="start again when a file changes; for development"
     )
+    serve.add_argument("--workers", nargs="?", const="", help=argparse.SUPPRESS)  # of uvicorn
     _add_settings(serve)
     serve.set_defaults(run=_serve)
 
@@ -110,6 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     worker.add_argument(
         "--push", action="store_true", default=None, help=settings.DESCRIPTIONS["push"]
     )
+    worker.add_argument("--workers", nargs="?", const="", help=argparse.SUPPRESS)
     _add_settings(worker, WORK)
     worker.set_defaults(run=_worker)
 
@@ -140,16 +143,17 @@ def _add_settings(parser: argparse.ArgumentParser, names: Sequence[str] = SERVE)
     for name in names:
         parser.add_argument(
             f"--{name.replace('_', '-')}",
-            type=int if name.endswith("port") or name == "workers" else str,
+            type=int if name.endswith("port") else str,
             help=settings.DESCRIPTIONS[name],
         )
     if names is SERVE:
-        parser.add_argument(
-            "--access-log",
-            action="store_true",
-            default=None,
-            help=settings.DESCRIPTIONS["access_log"],
-        )
+        for name in SERVE_FLAGS:
+            parser.add_argument(
+                f"--{name.replace('_', '-')}",
+                action="store_true",
+                default=None,
+                help=settings.DESCRIPTIONS[name],
+            )
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="any other setting"
     )
@@ -181,7 +185,7 @@ class Options(Struct, frozen=True):
 
 def _options(arguments: argparse.Namespace, **more: Any) -> Options:
     given: dict[str, Any] = {
-        name: getattr(arguments, name, None) for name in (*SERVE, "access_log")
+        name: getattr(arguments, name, None) for name in (*SERVE, *SERVE_FLAGS)
     }
     texts = {}
     for item in arguments.set:
@@ -200,7 +204,12 @@ def warn(text: str) -> None:
 def _worker(arguments: argparse.Namespace) -> int:
     from dragoman.cli import worker
 
-    more = {"push": arguments.push, "workers": 1}
+    if arguments.workers is not None:
+        raise UsageError(
+            "--workers: there is no such option; --concurrency says how many turns run at once, "
+            "and more processes are more `dragoman worker` commands"
+        )
+    more = {"push": arguments.push, "serve_only": False}
     if arguments.concurrency is not None:
         if arguments.concurrency < 1:
             raise UsageError("--concurrency: must be more than nothing")
@@ -241,5 +250,7 @@ def _demo(arguments: argparse.Namespace) -> int:
 def _serve(arguments: argparse.Namespace) -> int:
     from dragoman.cli import serve
 
+    if arguments.workers is not None:
+        raise UsageError(f"--workers: there is no such option; {settings.INSTEAD['workers']}")
     options = _options(arguments, push=arguments.push)
     return serve.run(arguments.agents, options, reload=arguments.reload)

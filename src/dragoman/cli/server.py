@@ -205,8 +205,8 @@ def announce(app: App, port: int) -> None:
         logger.info("tasks are kept in %s", settings.store.removeprefix("sqlite:///"))
     else:
         logger.info("tasks are kept in %s", settings.masked()["store"])
-    if not settings.workers:
-        logger.info("turns are run elsewhere: `dragoman worker` with the same store")
+    if settings.serve_only:
+        logger.info("it runs no turns: `dragoman worker` with the same store does")
     if not local(settings.host):
         warn(app, base)
     if settings.push:

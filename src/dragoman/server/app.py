@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from msgspec.structs import asdict, replace
 
@@ -29,6 +29,7 @@ from dragoman.security.files import Scan
 from dragoman.security.jwk import CardKey
 from dragoman.server import settings as settings_module
 from dragoman.server import wiring
+from dragoman.server.app_options import AppOptions
 from dragoman.server.maintenance import Maintenance
 from dragoman.server.reader import Shutdown
 from dragoman.server.service import Service
@@ -70,8 +71,9 @@ class App:
         scan: Scan | None = None,
         sign: Sequence[CardKey] = (),
         settings: Settings | None = None,
-        **arguments: Any,
+        **options: Unpack[AppOptions],
     ) -> None:
+        arguments: dict[str, Any] = {**options}
         if auth is not None and identify is not None:
             raise TypeError(
                 "App: give either auth, which is on the card, or identify, which is not"
@@ -145,8 +147,6 @@ class App:
             agent.check()
         secret(*settings.secrets())
         self.store: Store = stores.connect(settings) if self._store is None else self._store
-        self._idle = self._store is None and not settings.workers and not self.store.shared
-        """Nothing can run the turns of what it accepts."""
         self.bell: Bell = (
             bells.connect(settings.bell or bells.fitting(settings.store))
             if self._bell is None
@@ -363,6 +363,8 @@ class App:
     async def _run(self, started: asyncio.Future[None], stopping: asyncio.Event) -> None:
         """Own every background task from start to stop."""
         try:
+            if self._store is None:  # another App of this process may have one that was given
+                wiring.check_serve_only(self.settings, self.store)
             async with AsyncExitStack() as stack:
                 await self.store.open()
                 stack.push_async_callback(self.store.close)
@@ -370,9 +372,9 @@ class App:
                 stack.push_async_callback(self.bell.close)
                 monitoring = self._look_out()
                 bell = monitoring.bell(self.bell)
-                worker = (
-                    await self._hire(stack, bell, monitoring) if self.settings.workers else None
-                )
+                worker = None
+                if not self.settings.serve_only:
+                    worker = await self._hire(stack, bell, monitoring)
                 egress = self._way_out() if self.settings.push else None
                 if egress is not None:
                     await stack.enter_async_context(egress)
@@ -444,10 +446,6 @@ class App:
         self._told = True
         if self.settings.grpc_url and not any(e.lists_grpc for e in self.endpoints.values()):
             logger.warning("grpc_url: is not on the card; add GRPC to `bindings`")
-        if self._idle:
-            logger.warning(
-                "workers is 0, and no other process can reach the store: no turn is ever run"
-            )
         gates = [endpoint.gate for endpoint in self.endpoints.values()]
         if self.unguarded or any(gate is not None and gate.open for gate in gates):
             why = "no auth is set" if self.unguarded else "Anonymous() is set"

@@ -39,6 +39,11 @@ Checks = Mapping[str, Callable[[Any], None]]
 """What must be so of a setting beyond its type: ValueError says what is not, and begins with where
 in it, such as `[0].name: …`."""
 PASSWORD = {"key_password"}
+INSTEAD = {
+    "workers": "one server is one process: to use more of them, start `dragoman serve` several "
+    "times with the same --store postgresql://… behind a load balancer",
+}
+"""What to do where other servers have a setting of this name."""
 MAX_TASK = 256 * 1024 * 1024
 """How large a task in a database may be, unless something else is set."""
 
@@ -170,8 +175,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "the most bytes of large bodies and answers at once; one address has half of them",
     )
     max_parts: int = setting(1000, "the most parts in a message")
-    workers: Literal[0, 1] = setting(
-        1, "0 only serves: turns are run by other processes, such as `dragoman worker`"
+    serve_only: bool = setting(
+        False,
+        "serve requests and run no turns: `dragoman worker` processes run them. It needs a store "
+        "that they can reach, such as PostgreSQL",
     )
     max_running: int = setting(1000, "the most turns that run at once; others wait their turn")
     max_streams: int = setting(10_000, "the most streams that are open at once")
@@ -359,7 +366,8 @@ def _masked(value: Any, secret: bool = False) -> Any:
 def _one(name: str, value: Any, where: str, checks: Checks, *, strict: bool) -> Any:
     kinds = {item.name: item.type for item in msgspec.structs.fields(Settings)}
     if name not in kinds:
-        raise SettingsError(f"{where}: there is no such setting; `dragoman config` lists them")
+        instead = INSTEAD.get(name, "`dragoman config` lists them")
+        raise SettingsError(f"{where}: there is no such setting; {instead}")
     if isinstance(value, str) and name in TABLES:
         try:
             value = json.loads(value or "[]")

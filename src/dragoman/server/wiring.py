@@ -15,6 +15,7 @@ from dragoman.model.errors import Unavailable
 from dragoman.security.jwk import CardKey
 from dragoman.security.limits import Limits
 from dragoman.server.settings import Checks, Settings, SettingsError, table_secrets
+from dragoman.stores.store import Store
 from dragoman.telemetry.logs import secret
 
 if TYPE_CHECKING:
@@ -121,6 +122,15 @@ def check_grpc(settings: Settings, agents: int) -> None:
         raise ValueError("grpc_ca: needs grpc_cert; without it there is no TLS")
     if port is not None and settings.key_password and not settings.grpc_cert:
         raise ValueError("grpc_key: is needed; gRPC takes no key with a password")
+
+
+def check_serve_only(settings: Settings, store: Store) -> None:
+    """SettingsError if nothing could run the turns of the tasks that it accepts."""
+    if settings.serve_only and not store.shared:
+        raise SettingsError(
+            "serve_only: other processes run the turns, and they cannot reach the store "
+            f"{settings.masked()['store']}; use --store postgresql://…, or leave --serve-only out"
+        )
 
 
 def ports(settings: Settings, endpoints: Iterable[Endpoint]) -> list[Port]:

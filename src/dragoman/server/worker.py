@@ -149,7 +149,7 @@ class Worker:
 
     def left(self, run: Run) -> None:
         """A run has ended: its place is free."""
-        run.turn.leave(run.handler.name)
+        run.turn._leave(run.handler.name)
         if self.runs.get(run.claim.head.id) is run:
             if self.metrics is not None:
                 took = time.monotonic() - (run.deadline - self.settings.turn_timeout)

@@ -58,7 +58,7 @@ class Clock:
 
 
 class Replica(Served):
-    """`dragoman serve --workers 0`."""
+    """`dragoman serve --serve-only`."""
 
     kind = "replica"
     name = store = bell = ""
@@ -66,7 +66,7 @@ class Replica(Served):
 
     def command(self) -> list[str]:
         """See `Served.command`."""
-        command = ["serve", self.agent, "--port", str(self.port), "--workers", "0"]
+        command = ["serve", self.agent, "--port", str(self.port), "--serve-only"]
         return [*command, "--store", self.store, *(["--bell", self.bell] if self.bell else [])]
 
 
