@@ -199,12 +199,7 @@ def announce(app: App, port: int) -> None:
             if endpoint.lists_grpc:
                 told = f", announced as {settings.grpc_url}" if settings.grpc_url else ""
             logger.info("  gRPC %s:%d%s%s", host, endpoint.grpc, secured, told)
-    if settings.store.startswith("memory:"):
-        logger.info("tasks are kept in memory: they end with this process")
-    elif settings.store.startswith("sqlite:"):
-        logger.info("tasks are kept in %s", settings.store.removeprefix("sqlite:///"))
-    else:
-        logger.info("tasks are kept in %s", settings.masked()["store"])
+    logger.info("tasks are kept in %s", app.store.name)
     if not settings.workers:
         logger.info("turns are run elsewhere: `dragoman worker` with the same store")
     if not local(settings.host):
