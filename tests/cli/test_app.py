@@ -137,7 +137,7 @@ def test_a_worker_needs_a_store_that_is_shared(
     here: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "hang_up", lambda: None)
-    with pytest.raises(UsageError, match="needs PostgreSQL"):
+    with pytest.raises(UsageError, match="they cannot reach"):
         worker.run([name], options())
 
 

@@ -16,7 +16,7 @@ from dragoman import App
 from dragoman.model.caller import Scope
 from dragoman.model.errors import LimitExceeded
 from dragoman.model.types import TaskState
-from dragoman.security.limits import KNOWN, Proxies, Quota, Rate, customer
+from dragoman.security.limits import KNOWN, Proxies, Quota, Rate
 from tests.contract import agents
 from tests.contract.bindings import Binding, Failed, HttpJson, JsonRpc
 from tests.security.house import KINDS, House, asked, housed, message
@@ -127,12 +127,6 @@ def test_whom_to_believe_on_where_a_request_comes_from(
     peer: str, forwarded: str, origin: str
 ) -> None:
     assert Proxies(["10.0.0.0/8"]).origin(peer, forwarded) == origin
-
-
-def test_a_customer_has_a_whole_network() -> None:
-    assert customer("2001:db8::1") == customer("2001:db8::ffff") != customer("2001:db8:0:1::1")
-    assert customer("::ffff:192.0.2.1") == customer("192.0.2.1") != customer("192.0.2.2")
-    assert len(customer("x" * 1000)) == 64
 
 
 async def test_callers_behind_a_proxy() -> None:

@@ -18,7 +18,7 @@ import pytest
 import uvloop
 
 from dragoman import Agent, App, Turn
-from dragoman.cli.connection_limits import RESERVE, ConnectionLimits, party
+from dragoman.cli.connection_limits import RESERVE, ConnectionLimits
 from dragoman.server.settings import Settings
 from tests.cli.test_cli import AGENTS
 from tests.cli.test_cli import serving as process
@@ -470,15 +470,6 @@ async def test_there_is_room_for_so_many(tmp_path: Path) -> None:
         async with held(server, 2), connect(plain) as connection:
             assert await connection.over()
         await empty(server)
-
-
-def test_who_counts_as_one() -> None:
-    assert party(("192.0.2.1", 80)) == "192.0.2.1"
-    assert party(("::ffff:192.0.2.1", 80, 0, 0)) == "192.0.2.1"
-    assert party(("2001:db8::1", 80, 0, 0)) == party(("2001:db8::2:3", 80, 0, 0))
-    assert party(("2001:db8::1", 80, 0, 0)) != party(("2001:db8:0:1::1", 80, 0, 0))
-    assert party(("fe80::1%eth0", 80, 0, 2)) == "fe80::/64"
-    assert party(None) == ""
 
 
 def test_files_are_a_limit_as_well() -> None:

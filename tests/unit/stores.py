@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import os
+import pkgutil
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from pathlib import Path
@@ -77,6 +79,8 @@ BACKENDS: dict[str, Callable[..., Store]] = {
     "sqlite": sqlite,
     "postgres": postgres,
 }
+if other := os.environ.get("DRAGOMAN_TEST_STORE"):  # of another package: see docs/backends.md
+    BACKENDS["other"] = pkgutil.resolve_name(other)
 
 Make = Callable[..., Awaitable[Store]]
 

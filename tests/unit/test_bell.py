@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from dragoman import Agent, App, bells
+from dragoman import Agent, App, bells, stores
 from dragoman.bells import remote
 from dragoman.bells.bell import Bell
 from dragoman.model import clock
@@ -153,14 +153,14 @@ def _url(kind: str, request: pytest.FixtureRequest) -> str:
     [
         ("memory:", "memory:"),
         ("sqlite:///x.db", "memory:"),
-        ("postgresql://h/d", "postgresql://h/d"),
+        ("postgresql://u:p@h/d", "postgresql://u:p@h/d"),
         ("postgresql://h/d?prepared=off", "postgresql://h/d"),
         ("postgres://h/d?prepared=off&sslmode=require", "postgres://h/d?sslmode=require"),
         ("postgresql://h/d?sslmode=require&prepared=off", "postgresql://h/d?sslmode=require"),
     ],
 )
 def test_the_bell_that_fits_a_store(store: str, bell: str) -> None:
-    assert bells.fitting(store) == bell
+    assert stores.connect(Settings(store=store)).bell == bell
 
 
 async def test_a_bell_that_is_not_open_is_heard_here(place: Place) -> None:
@@ -458,13 +458,6 @@ def test_an_address_that_nobody_can_read() -> None:
 def test_a_prefix_that_no_server_takes(prefix: str) -> None:
     with pytest.raises(ValueError, match="bell: prefix"):
         bells.connect(f"nats://x?prefix={prefix}")
-
-
-def test_the_bell_that_fits_the_store() -> None:
-    assert Settings().bell == ""
-    assert bells.fitting("memory:") == bells.fitting("sqlite:///x.db") == "memory:"
-    for url in ("postgresql://u:p@x/y?sslmode=require", "postgres://x/y"):
-        assert bells.fitting(url) == url
 
 
 async def test_applications_wake_each_other(place: Place) -> None:

@@ -318,6 +318,19 @@ async def test_one_host_gets_only_so_many_at_once() -> None:
         assert inbox.most == 3
 
 
+async def test_the_limits_are_those_of_the_way_out() -> None:
+    """Nothing else limits deliveries: not the settings once more."""
+    way = Egress(allow=["127.0.0.1"], per_host=3, timeout=60.0)
+    async with receiving() as inbox, pushing(egress=way, push_per_host=1) as sender:
+        inbox.gate.clear()
+        for _ in range(5):
+            await sender.send("a", inbox.url)
+        await inbox.came(3)
+        inbox.gate.set()
+        await inbox.until(lambda: len(inbox.ends) == 5)
+        assert inbox.most == 3
+
+
 async def test_all_hosts_together_get_only_so_many_at_once() -> None:
     async with (
         receiving() as first,

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from dragoman import bells, stores
 from dragoman.model.caller import Scope
 from dragoman.model.errors import (
     LimitExceeded,
@@ -27,6 +28,7 @@ from dragoman.model.types import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
+from dragoman.server.settings import Settings
 from dragoman.stores.memory import MemoryStore
 from dragoman.stores.postgres import PostgresStore
 from dragoman.stores.store import (
@@ -71,6 +73,17 @@ from tests.unit.stores import (
     waiting,
     write,
 )
+
+# ---- what it is ----------------------------------------------------------------------------
+
+
+async def test_a_store_says_what_it_is(store: Store) -> None:
+    assert stores.connect(Settings(store=store.url)).url == store.url
+    assert store.name and "@" not in store.name
+    assert store.shared or not bells.connect(store.bell).shared
+    if store.admin is not None:
+        assert store.admin().name == store.name
+
 
 # ---- accepting -----------------------------------------------------------------------------
 

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import re
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from dragoman.bindings.http_request import HTTPRequest
+from dragoman.security.addresses import loopback
 from dragoman.server.settings import Settings
 
 _PORT = re.compile(r":\d*$")
 _USUAL = {"http": ":80", "https": ":443"}
 _REMEMBERED = 256
-
-
-def loopback(name: str) -> bool:
-    """Whether a name or address always means this machine."""
-    try:
-        address = ip_address(name.strip("[]"))
-        return (getattr(address, "ipv4_mapped", None) or address).is_loopback
-    except ValueError:
-        name = name.rstrip(".")
-        return name == "localhost" or name.endswith(".localhost")
 
 
 class Hosts:

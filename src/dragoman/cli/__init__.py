@@ -10,10 +10,11 @@ from typing import Any
 
 from msgspec import Struct
 
+from dragoman import stores
 from dragoman._version import __version__
 from dragoman.server import settings
 
-DEFAULTS = {"store": "sqlite:"}
+DEFAULTS = {"store": stores.LOCAL}
 """What the command does otherwise than `App`: it keeps what it is told, in a file that is named
 after the agents."""
 WORK = ("store", "bell", "log_level", "log_format")

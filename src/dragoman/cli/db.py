@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -138,13 +137,10 @@ def _bounded(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    import sqlite3
-
     from dragoman.cli import db_commands
     from dragoman.model.errors import Unavailable
     from dragoman.stores.admin import Missing
     from dragoman.stores.export_format import Broken
-    from dragoman.stores.sqlite.driver import unavailable
     from dragoman.stores.store import Unreadable
 
     make = _make(arguments)
@@ -152,8 +148,6 @@ def _run(arguments: argparse.Namespace) -> int:
         return db_commands.COMMANDS[arguments.command](arguments, make)
     except Unavailable as error:
         words = error.message
-    except sqlite3.Error as error:
-        words = f"{make().name}: {unavailable(error).message}"
     except (Missing, Broken, Unreadable) as error:
         words = str(error)
     except BrokenPipeError:
@@ -165,41 +159,23 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _make(arguments: argparse.Namespace) -> Make:
     """What opens the store that the settings name, or the one that is here."""
-    from dragoman.stores import connect
-    from dragoman.stores.sqlite import SqliteStore
-    from dragoman.stores.sqlite.admin import SqliteAdmin
+    from dragoman import stores
 
     chosen = settings.load(
         {"store": arguments.store}, defaults=DEFAULTS, file=arguments.config, warn=warn
     )
-    if chosen.store == "sqlite:":
-        return partial(SqliteAdmin, _found())
     try:
-        store = connect(replace(chosen, seal_keys=()))  # nothing is unsealed here
+        if chosen.store == stores.LOCAL:
+            chosen = replace(chosen, store=stores.find_local())
+        store = stores.connect(replace(chosen, seal_keys=()))  # nothing is unsealed here
     except ValueError as error:
         raise UsageError(str(error)) from None
-    if isinstance(store, SqliteStore):
-        return partial(SqliteAdmin, store.path)
-    if chosen.store.startswith("postgres"):
-        from dragoman.stores.postgres.admin import PostgresAdmin as Elsewhere
-
-        return partial(Elsewhere, chosen.store)
-    raise UsageError(
-        f"store {chosen.store!r} does not last; db works on sqlite:///file.db and postgresql://…"
-    )
-
-
-def _found() -> Path:
-    """The one store in the working directory, its backups aside."""
-    from dragoman.stores.sqlite.admin import originals, ours
-
-    found = originals([path for path in sorted(Path().glob("*.db")) if ours(path)])
-    if len(found) == 1:
-        return found[0]
-    if found:
-        names = ", ".join(map(str, found))
-        raise UsageError(f"there are several stores here ({names}); say which with --store")
-    raise UsageError("there is no store here; say where with --store sqlite:///file.db")
+    if store.admin is None:
+        raise UsageError(
+            f"store: `dragoman db` cannot work on {chosen.masked()['store']}, which has no admin "
+            "interface; sqlite:///file.db and postgresql://… have one"
+        )
+    return store.admin
 
 
 def _whole(text: str) -> int:

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from dragoman import stores
 from dragoman.agent.agent import Agent, AgentError
 from dragoman.cli import Options, UsageError
 from dragoman.cli.imports import failure
@@ -172,9 +173,9 @@ def compose(
         agents = list(apps[0].agents.values())
         settings = options.in_force(apps[0].arguments)
         configure(settings.log_level, settings.log_format)
-    if settings.store == "sqlite:":
-        keys = "-".join(agent.key for agent in agents)
-        settings = replace(settings, store=f"sqlite:///{keys}.db")
+    if settings.store == stores.LOCAL:
+        url = stores.local_url(agent.key for agent in agents)
+        settings = replace(settings, store=url)
     if settings.port and settings.grpc_port == settings.port:
         raise UsageError(f"grpc_port: {settings.port} is the port of HTTP; gRPC has its own")
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 import time
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from dragoman.cli.connection import HTTP, Protocol
 from dragoman.cli.connection_limits import ConnectionLimits, files, taken
 from dragoman.cli.serve import hang_up, leave
 from dragoman.model.errors import A2AError
+from dragoman.security.addresses import loopback
 from dragoman.server.app import App
 from dragoman.server.settings import SettingsError
 from dragoman.telemetry.logs import logger
@@ -31,10 +31,10 @@ class Server(uvicorn.Server):
     """Who is connected."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Drain; at the second signal, whichever it is, end at once."""
-        again = self.should_exit
-        super().handle_exit(sig, frame)
-        self.force_exit = self.force_exit or again
+        """Drain; at the second signal, whichever it is, end at once. An interrupt that was obeyed
+        is no failure: uvicorn's own way would raise it once more at the end."""
+        self.force_exit = self.force_exit or self.should_exit
+        self.should_exit = True
 
     def reload(self) -> None:
         """Read the certificates again. Connections from now on get the new ones; what cannot be
@@ -143,8 +143,6 @@ class Server(uvicorn.Server):
         await asyncio.sleep(0)
         if self.force_exit:
             leave("at once")
-        # An interrupt that was obeyed is no failure: uvicorn would raise it once more.
-        getattr(self, "_captured_signals", []).clear()
         if app.stuck:
             leave(f"without handler {', '.join(app.stuck)}, which ignores its cancellation")
 
@@ -174,14 +172,6 @@ class Server(uvicorn.Server):
         ) or any(isinstance(server, tls.TLSAcceptor) and server.busy for server in self.servers)
 
 
-def local(host: str) -> bool:
-    """Whether only this machine can reach this address."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def announce(app: App, port: int) -> None:
     """Say where everything is."""
     settings = app.settings
@@ -199,15 +189,10 @@ def announce(app: App, port: int) -> None:
             if endpoint.lists_grpc:
                 told = f", announced as {settings.grpc_url}" if settings.grpc_url else ""
             logger.info("  gRPC %s:%d%s%s", host, endpoint.grpc, secured, told)
-    if settings.store.startswith("memory:"):
-        logger.info("tasks are kept in memory: they end with this process")
-    elif settings.store.startswith("sqlite:"):
-        logger.info("tasks are kept in %s", settings.store.removeprefix("sqlite:///"))
-    else:
-        logger.info("tasks are kept in %s", settings.masked()["store"])
+    logger.info("tasks are kept in %s", app.store.name)
     if settings.serve_only:
         logger.info("it runs no turns: `dragoman worker` with the same store does")
-    if not local(settings.host):
+    if not loopback(settings.host):
         warn(app, base)
     if settings.push:
         logger.info(

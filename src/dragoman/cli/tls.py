@@ -11,7 +11,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dragoman.cli.connection_limits import ConnectionLimits, party, taken
+from dragoman.cli.connection_limits import ConnectionLimits, taken
+from dragoman.security.addresses import client_network
 from dragoman.server.settings import Settings, SettingsError
 from dragoman.telemetry.logs import audit, logger
 
@@ -203,7 +204,7 @@ class TLSAcceptor:
             self._enter(peer, address)
 
     def _enter(self, peer: socket.socket, address: Any) -> None:
-        who = party(address)
+        who = client_network(address[0])
         if self._book.enter(who):
             self._keep(self._greet(peer, who, str(address[0])))
         else:

@@ -10,8 +10,6 @@ from dragoman.cli import Options, UsageError
 from dragoman.cli.serve import build, hang_up, leave
 from dragoman.model.errors import A2AError
 from dragoman.server.app import App
-from dragoman.stores.memory import MemoryStore
-from dragoman.stores.sqlite import SqliteStore
 from dragoman.telemetry.logs import logger, redacted
 
 
@@ -19,10 +17,10 @@ def run(names: Sequence[str], options: Options) -> int:
     """Work until interrupted."""
     hang_up()
     app = build(names, options)
-    if isinstance(app.store, MemoryStore | SqliteStore):
+    if not app.store.shared:
         raise UsageError(
-            "store: a worker shares its tasks with others, which needs PostgreSQL: "
-            "--store postgresql://…"
+            "store: a worker shares its tasks with other processes, and they cannot reach "
+            f"{app.settings.masked()['store']}; use --store postgresql://…"
         )
     app.serves = False
     return asyncio.run(_work(app))

@@ -27,10 +27,10 @@ from dragoman.client.transport import (
     Transport,
     TransportRequest,
     TransportResponse,
-    loopback,
     origin,
 )
 from dragoman.model.types import AgentCard, AgentInterface, SecurityScheme
+from dragoman.security.addresses import loopback
 from dragoman.security.egress import Rule
 from dragoman.telemetry.logs import MASK, secretive
 

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from dragoman.client.address_rules import DIALLING, Allow, Dial, Dialled, local, narrowed
 from dragoman.client.limits import DEFAULT, TooLarge
+from dragoman.security.addresses import loopback
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
@@ -108,14 +109,6 @@ def origin(url: str) -> str:
     host = f"[{host}]" if ":" in host else host
     shown = "" if port in (None, {"http": 80, "https": 443}.get(parts.scheme)) else f":{port}"
     return f"{parts.scheme}://{host}{shown}"
-
-
-def loopback(host: str) -> bool:
-    """Whether this is the machine itself."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
 
 
 async def whole(response: TransportResponse, most: int, limit: str = "") -> bytes:

@@ -19,9 +19,10 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from dragoman.client.transport import loopback, origin
+from dragoman.client.transport import origin
 from dragoman.model import clock
 from dragoman.model.errors import A2AError
+from dragoman.security.addresses import loopback
 from dragoman.security.canonical import Document
 from dragoman.security.jwk import CardKey
 from dragoman.security.signing import (

@@ -10,6 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from dragoman.client.transport import origin
 from dragoman.conformance.shape import Finding, Level
+from dragoman.security.addresses import loopback
 
 LOCAL = (".local", ".internal", ".localdomain", ".home.arpa", ".lan")
 REACH = ("nobody", "loopback", "private", "public")
@@ -37,19 +38,17 @@ def split(text: str) -> SplitResult:
 
 def reach(host: str) -> str:
     """Who reaches a host, by its looks; one of `REACH`."""
+    if loopback(host):
+        return "loopback"
     host = host.lower().rstrip(".")
     try:
         found = ip_address(host.partition("%")[0])
     except ValueError:
-        if host == "localhost" or host.endswith(".localhost"):
-            return "loopback"
         return "private" if host.endswith(LOCAL) or "." not in host else "public"
     if isinstance(found, IPv6Address) and found.ipv4_mapped:
         found = found.ipv4_mapped
     if found.is_unspecified:
         return "nobody"
-    if found.is_loopback:
-        return "loopback"
     return "public" if found.is_global else "private"
 
 

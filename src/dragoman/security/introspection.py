@@ -17,6 +17,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from dragoman.model.caller import Request
 from dragoman.model.errors import Unauthenticated, Unavailable
 from dragoman.model.types import HTTPAuthSecurityScheme, SecurityScheme
+from dragoman.security.addresses import loopback
 from dragoman.security.extras import need
 from dragoman.security.issuers import Backoff, read
 from dragoman.security.realms import Tenants
@@ -33,7 +34,6 @@ LARGEST = 64 * 1024
 """The most bytes of an answer."""
 FAILURES = 5
 """So many failures in a row begin a pause: one token that its issuer cannot answer begins none."""
-LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 class Introspection:
@@ -63,7 +63,8 @@ class Introspection:
         if not url or not client_id or not client_secret:
             raise ValueError("Introspection: give url, client_id and client_secret")
         parts = urlsplit(url)
-        if parts.scheme != "https" and (parts.scheme, parts.hostname in LOCAL) != ("http", True):
+        local = parts.scheme == "http" and loopback(parts.hostname or "")
+        if parts.scheme != "https" and not local:
             raise ValueError(f"Introspection: {url}: tokens and secrets are sent by https only")
         # now, and not when the first caller shows a token
         need("aiohttp", "client", "Introspection")

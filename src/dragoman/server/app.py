@@ -148,9 +148,7 @@ class App:
         secret(*settings.secrets())
         self.store: Store = stores.connect(settings) if self._store is None else self._store
         self.bell: Bell = (
-            bells.connect(settings.bell or bells.fitting(settings.store))
-            if self._bell is None
-            else self._bell
+            bells.connect(settings.bell or self.store.bell) if self._bell is None else self._bell
         )
         if self.settings.push:  # now, so that a wrong setting is not found out later
             self._way_out()
@@ -530,6 +528,7 @@ class App:
             allow=self.settings.egress_allow,
             timeout=self.settings.push_timeout,
             per_host=self.settings.push_per_host,
+            # one owner alone has `push_running`, and others find some left
             total=2 * self.settings.push_running,
         )
 

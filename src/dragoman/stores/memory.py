@@ -19,6 +19,7 @@ from dragoman.model.errors import A2AError, LimitExceeded, TaskNotFound
 from dragoman.model.events import CancelRequested, Entry, Received
 from dragoman.model.lifecycle import IllegalEvent
 from dragoman.model.types import TaskState, TaskStatusUpdateEvent
+from dragoman.server.settings import Settings
 from dragoman.stores.damage import KINDS
 from dragoman.stores.memory_log import Log, TaskIndex
 from dragoman.stores.memory_queue import Queue
@@ -51,8 +52,10 @@ from dragoman.stores.task_head import age
 class MemoryStore:
     """The store without a disk."""
 
-    url = "memory:"
+    url = bell = "memory:"
+    name = "memory, until this process ends"
     shared = False
+    admin = None
 
     def __init__(self, *, max_tasks: int = 50_000, task_age: float = 24 * 3600.0) -> None:
         self.id = uuid.uuid4().hex
@@ -555,3 +558,8 @@ class MemoryStore:
 
 def _at(received: Received) -> str:
     return received.at
+
+
+def store(settings: Settings) -> MemoryStore:
+    """The store that the settings name."""
+    return MemoryStore(max_tasks=settings.max_tasks, task_age=settings.task_age)

@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import asyncpg
 import msgspec
@@ -17,13 +17,13 @@ from dragoman.model.events import CancelRequested, Entry, Received
 from dragoman.model.lifecycle import birth
 from dragoman.model.types import TaskState, TaskStatusUpdateEvent
 from dragoman.security.encryption import Seal, Unsealable
-from dragoman.server.settings import MAX_TASK
+from dragoman.server.settings import MAX_TASK, Settings
 from dragoman.stores.cache import LogCache
 from dragoman.stores.codec import body, entry, secrets, webhook_of
 from dragoman.stores.damage import ASIDE, DECODING, PAUSE, Damage
 from dragoman.stores.delivery_turns import DeliveryTurns
 from dragoman.stores.postgres import deliveries
-from dragoman.stores.postgres.pool import Pool
+from dragoman.stores.postgres.pool import Pool, place
 from dragoman.stores.postgres.prune import MOST, SHARDS, START, merge, old
 from dragoman.stores.postgres.queries import Folded, Queries
 from dragoman.stores.postgres.queue import CLAIM, Others
@@ -57,6 +57,9 @@ from dragoman.stores.store import (
     party,
 )
 from dragoman.telemetry.logs import logger
+
+if TYPE_CHECKING:
+    from dragoman.stores.postgres.admin import PostgresAdmin
 
 T = TypeVar("T")
 
@@ -128,6 +131,8 @@ class PostgresStore:
         self.unreadable: Mapping[str, int] = self._damage.counts
         self._seal = seal or Seal(())
         self._link = Pool(url, size=size)
+        self.bell = self._link.url
+        self.name = place(self.bell)
         self._shard = random.randrange(SHARDS)
         self._drained = -DRAINED
         """When we last looked for what waits, and took it all."""
@@ -138,6 +143,12 @@ class PostgresStore:
         self._swept = 0.0
         self._merged = START
         self._working: set[asyncio.Future[Any]] = set()
+
+    def admin(self, *, write: bool = False, create: bool = False) -> PostgresAdmin:
+        """See `Store.admin`."""
+        from dragoman.stores.postgres.admin import PostgresAdmin
+
+        return PostgresAdmin(self.url, write=write, create=create)
 
     async def open(self) -> None:
         """Connect, and bring the tables up to date."""
@@ -666,3 +677,15 @@ class PostgresStore:
 
 def _ended(head: Head) -> bool:
     return head.state.terminal or head.replied
+
+
+def store(settings: Settings) -> PostgresStore:
+    """The store that the settings name."""
+    return PostgresStore(
+        settings.store,
+        keep=settings.keep,
+        max_task=settings.max_task,
+        seal=Seal(settings.seal_keys),
+        size=settings.connections,
+        migrate=settings.migrate,
+    )

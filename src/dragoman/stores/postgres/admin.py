@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import asyncpg
 from msgspec.structs import replace
@@ -42,7 +41,7 @@ from dragoman.stores.postgres import (
     transfer,
 )
 from dragoman.stores.postgres.deliveries import LINE, shown
-from dragoman.stores.postgres.pool import CONNECT, gone, options_of
+from dragoman.stores.postgres.pool import CONNECT, gone, options_of, place
 from dragoman.stores.postgres.schema import SECURED, VERSION, Unusable
 from dragoman.stores.postgres.transaction import COLUMNS, NAMES, NOW, PostgresHead
 from dragoman.stores.store import Unreadable
@@ -92,8 +91,7 @@ class PostgresAdmin:
 
     def __init__(self, url: str, *, write: bool = False, create: bool = False) -> None:
         self.url, self._options = options_of(url)
-        parts = urlsplit(self.url)
-        self.name = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        self.name = place(self.url)
         self.version = VERSION
         self.write = write
         self.create = create

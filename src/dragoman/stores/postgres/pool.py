@@ -240,3 +240,9 @@ def options_of(url: str) -> tuple[str, dict[str, str]]:
     ours = {name: value for name, value in pairs if name in ("prepared",)}
     rest = [(name, value) for name, value in pairs if name not in ours]
     return urlunsplit(parts._replace(query=urlencode(rest))), ours
+
+
+def place(url: str) -> str:
+    """Where a URL leads, for people: nothing else of it is sure to be public."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -25,7 +25,7 @@ from dragoman.model.events import CancelRequested, Entry, Received
 from dragoman.model.lifecycle import birth
 from dragoman.model.types import Task, TaskState, TaskStatusUpdateEvent
 from dragoman.security.encryption import Seal, Unsealable
-from dragoman.server.settings import MAX_TASK
+from dragoman.server.settings import MAX_TASK, Settings
 from dragoman.stores.cache import LogCache
 from dragoman.stores.codec import keep, secrets
 from dragoman.stores.damage import Damage
@@ -63,6 +63,9 @@ from dragoman.stores.store import (
 )
 from dragoman.telemetry.logs import logger
 
+if TYPE_CHECKING:
+    from dragoman.stores.sqlite.admin import SqliteAdmin
+
 T = TypeVar("T")
 
 READERS = 2
@@ -79,6 +82,7 @@ KNOWN = 10_000
 class SqliteStore:
     """The store in a file."""
 
+    bell = "memory:"
     shared = False
 
     def __init__(
@@ -93,6 +97,7 @@ class SqliteStore:
     ) -> None:
         self.path = Path(path)
         self.url = f"sqlite:///{path}"
+        self.name = str(path)
         self.id = ""
         self.synchronous = synchronous
         self.keep = keep
@@ -108,6 +113,12 @@ class SqliteStore:
         self._turns = DeliveryTurns()
         self._swept = 0.0
         self._turn = 0
+
+    def admin(self, *, write: bool = False, create: bool = False) -> SqliteAdmin:
+        """See `Store.admin`."""
+        from dragoman.stores.sqlite.admin import SqliteAdmin
+
+        return SqliteAdmin(self.path, write=write, create=create)
 
     async def open(self) -> None:
         """Take the file, bring its tables up to date, and let go what a dead server held."""
@@ -667,3 +678,21 @@ def _take(
                     taken.append((row.head(), received))
                 transaction.touch(row)
     return taken
+
+
+def store(settings: Settings) -> SqliteStore:
+    """The store that the settings name; ValueError."""
+    rest = settings.store.partition(":")[2]
+    path = rest.removeprefix("///")
+    if not path or path.startswith((":", "//")) or (rest.startswith("//") and path == rest):
+        raise ValueError(
+            f"store: {settings.store!r} names no file; write sqlite:///tasks.db for one in the "
+            "working directory, or sqlite:////var/lib/tasks.db"
+        )
+    return SqliteStore(
+        path,
+        synchronous=settings.synchronous,
+        keep=settings.keep,
+        max_task=settings.max_task,
+        seal=Seal(settings.seal_keys),
+    )
