@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dragoman.model.units import parse_duration, show_duration, show_size
 from dragoman.server import settings
 from dragoman.server.settings import DESCRIPTIONS, Settings, SettingsError, load
 from dragoman.stores.postgres import PostgresStore
@@ -160,6 +162,68 @@ def test_an_address_in_the_place_of_a_port_is_refused_where_there_is_no_service(
     assert fault(environ={"DRAGOMAN_PORT": "tcp://10.43.0.7:80"}).startswith("DRAGOMAN_PORT: ")
     other = {**links("dragoman-grpc"), "DRAGOMAN_PORT": "tcp://10.43.0.7:80"}
     assert fault(environ=other).startswith("DRAGOMAN_PORT: ")
+
+
+# ---- durations and sizes -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        *[("lease", "45s", 45.0), ("lease", "90m", 5400.0), ("lease", "12h", 43200.0)],
+        *[("lease", "30d", 2592000.0), ("lease", "2w", 1209600.0), ("lease", "0.5s", 0.5)],
+        *[("max_body", "16MiB", 16 << 20), ("max_body", "64KiB", 64 << 10)],
+        *[("max_body", "1.5 GiB", 3 << 29), ("max_body", "12B", 12)],
+    ],
+)
+def test_a_value_with_a_unit(name: str, text: str, value: float, elsewhere: Path) -> None:
+    file = write(elsewhere, f'{name} = "{text}"', "other.toml")
+    variable = {f"DRAGOMAN_{name.upper()}": text}
+    assert getattr(load(file=file, environ={}), name) == value
+    assert getattr(load(environ=variable), name) == value
+    assert getattr(load(texts={name: text}, environ={}), name) == value
+    assert getattr(load({name: text}, environ={}), name) == value
+
+
+def test_a_list_of_durations(elsewhere: Path) -> None:
+    file = write(elsewhere, 'push_retries = ["5s", "2m", 7]', "other.toml")
+    assert load(file=file, environ={}).push_retries == (5, 120, 7)
+    assert load(environ={"DRAGOMAN_PUSH_RETRIES": "5s, 2m, 7"}).push_retries == (5, 120, 7)
+
+
+@pytest.mark.parametrize("text", ["x", "", "5", "45 parsecs", "45S", "-5s", "5m3s", "s", "\u0665s"])
+def test_what_is_not_a_duration(text: str, elsewhere: Path) -> None:
+    file = write(elsewhere, f'lease = "{text}"')
+    words = f"{text!r} is not a duration; use 45s, 90m or 12h"
+    assert fault(file=file) == f"{file}: lease: {words}"
+    if text != "5":  # a variable has no other way to write a number
+        assert fault(environ={"DRAGOMAN_LEASE": text}, file=os.devnull) == (
+            f"DRAGOMAN_LEASE: {words}"
+        )
+
+
+@pytest.mark.parametrize("text", ["x", "16MB", "16mib", "0.3B", "16M", "45s"])
+def test_what_is_not_a_size(text: str) -> None:
+    words = f"{text!r} is not a size; use 64KiB, 16MiB or 1GiB"
+    assert fault(texts={"max_body": text}) == f"max_body: {words}"
+
+
+def test_no_unit_where_there_is_none() -> None:
+    assert fault(texts={"port": "45s"}).startswith("port: ")
+
+
+@pytest.mark.parametrize("number", [0.0, 0.25, 1.0, 59.0, 90.0, 5400.0, 43200.0, 604800.0, 1e9 / 3])
+def test_a_duration_is_shown_as_it_is_read(number: float) -> None:
+    assert parse_duration(show_duration(number)) == pytest.approx(number, rel=1e-12)
+
+
+def test_the_unit_that_is_shown() -> None:
+    assert [show_duration(each) for each in (0.5, 45, 5400, 43200, 2592000)] == [
+        *("0.5s", "45s", "90m", "12h", "30d")
+    ]
+    assert [show_size(each) for each in (0, 1000, 65536, 16 << 20, 3 << 30)] == [
+        *("0B", "1000B", "64KiB", "16MiB", "3GiB")
+    ]
 
 
 # ---- what is refused, and how it is named --------------------------------------------------

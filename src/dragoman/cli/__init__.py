@@ -203,7 +203,7 @@ def _worker(arguments: argparse.Namespace) -> int:
     more = {"push": arguments.push, "workers": 1}
     if arguments.concurrency is not None:
         if arguments.concurrency < 1:
-            raise UsageError("--concurrency: must be more than nothing")
+            raise UsageError("--concurrency: must be greater than 0")
         more["max_running"] = arguments.concurrency
     return worker.run(arguments.agents, _options(arguments, **more))
 
@@ -216,20 +216,9 @@ def _config(arguments: argparse.Namespace) -> int:
         print(json_text(json.dumps(values, indent=2)))
         return 0
     for name, value in values.items():
-        shown = _toml(value)
-        line = f"# {name} =" if value is None else f"{name} = {shown}"
+        line = f"# {name} =" if value is None else f"{name} = {settings.literal(name, value)}"
         print(line.ljust(40) + f"  # {settings.DESCRIPTIONS[name]}")
     return 0
-
-
-def _toml(value: Any) -> str:
-    """A value as TOML writes it, which is as JSON does but for tables and what is not set."""
-    if isinstance(value, dict):
-        pairs = (f"{json.dumps(name)} = {_toml(item)}" for name, item in value.items())
-        return f"{{ {', '.join(pairs)} }}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    return json.dumps(value)
 
 
 def _demo(arguments: argparse.Namespace) -> int:
