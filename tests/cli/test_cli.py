@@ -577,8 +577,7 @@ def config(here: Path, *arguments: str, **env: str) -> dict[str, Any]:
     done = run(here, "config", "--json", *arguments, **env)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return {name: item["value"] for name, item in json.loads(done.stdout).items()}
 
 
 def test_the_settings_in_force(here: Path) -> None:
@@ -629,8 +628,35 @@ def test_set(here: Path) -> None:
 def test_a_variable_that_is_not_known(here: Path) -> None:
     done = run(here, "config", DRAGOMAN_PROT="5")
     assert done.returncode == 0
-    words = "DRAGOMAN_PROT: there is no such setting; `dragoman config` lists them"
+    words = "DRAGOMAN_PROT: there is no such setting; did you mean DRAGOMAN_PORT?"
     assert done.stderr == f"dragoman: warning: {words}\n"
+
+
+def test_where_each_value_comes_from(here: Path) -> None:
+    (here / "dragoman.toml").write_text("port = 1\nthreads = 2\nrate = 3\n")
+    arguments = ("config", "--set", "rate=4", "--host", "::1")
+    done = run(here, *arguments, DRAGOMAN_PORT="2")
+    sources = dict(re.findall(r"^(?:# )?(\w+) = ?.*  # \(([\w. ]+)\) ", done.stdout, re.MULTILINE))
+    assert list(sources) == list(Settings.__struct_fields__)
+    assert {name: source for name, source in sources.items() if source != "default"} == {
+        "host": "command line",
+        "port": "DRAGOMAN_PORT",
+        "threads": "dragoman.toml",
+        "rate": "command line",
+    }
+    told = json.loads(run(here, *arguments, "--json", DRAGOMAN_PORT="2").stdout)
+    assert {name: item["source"] for name, item in told.items()} == sources
+
+
+def test_all_wrong_settings_are_reported(here: Path) -> None:
+    (here / "dragoman.toml").write_text('prot = 1\nlease = "x"\n')
+    done = run(here, "config", "--set", "max_body=16MB")
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "dragoman: dragoman.toml: prot: there is no such setting; did you mean port?",
+        "dragoman: dragoman.toml: lease: 'x' is not a duration; use 45s, 90m or 12h",
+        "dragoman: max_body: '16MB' is not a size; use 64KiB, 16MiB or 1GiB",
+    ]
 
 
 def test_tables_in_one_pair_of_brackets(here: Path) -> None:

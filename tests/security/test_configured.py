@@ -208,7 +208,7 @@ def test_faults_are_named_by_where_they_stand(elsewhere: Path) -> None:
     with pytest.raises(SettingsError, match=r"^dragoman.toml: auth\[0\]\.isuer: there is no such"):
         load(environ={}, checks=CHECKS)
     file.unlink()
-    with pytest.raises(SettingsError, match=r"^DRAGOMAN_AUTH: is no JSON"):
+    with pytest.raises(SettingsError, match=r"^DRAGOMAN_AUTH: is not JSON"):
         load(environ={"DRAGOMAN_AUTH": "bearer"}, checks=CHECKS)
     with pytest.raises(SettingsError, match=r"^DRAGOMAN_AUTH\[0\]\.scheme: must be"):
         load(environ={"DRAGOMAN_AUTH": '[{"scheme": 1}]'}, checks=CHECKS)

@@ -13,7 +13,7 @@ import pytest
 
 from dragoman.model.units import parse_duration, show_duration, show_size
 from dragoman.server import settings
-from dragoman.server.settings import DESCRIPTIONS, Settings, SettingsError, load
+from dragoman.server.settings import DESCRIPTIONS, Settings, SettingsError, load, resolve
 from dragoman.stores.postgres import PostgresStore
 from dragoman.stores.sqlite import SqliteStore
 
@@ -246,9 +246,47 @@ def test_an_unknown_key(elsewhere: Path) -> None:
 def test_an_unknown_variable(caplog: pytest.LogCaptureFixture) -> None:
     told: list[str] = []
     assert load(environ={"DRAGOMAN_PROT": "1"}, warn=told.append) == Settings()
-    assert told == ["DRAGOMAN_PROT: there is no such setting; `dragoman config` lists them"]
+    assert told == ["DRAGOMAN_PROT: there is no such setting; did you mean DRAGOMAN_PORT?"]
     load(environ={"DRAGOMAN_PROT": "1"})
     assert told == [record.getMessage() for record in caplog.records]
+
+
+def test_the_name_that_was_meant(elsewhere: Path) -> None:
+    said = "there is no such setting; did you mean max_body?"
+    assert fault(arguments={"max_boddy": 3}) == f"max_boddy: {said}"
+    assert fault(texts={"maxbody": "3"}) == f"maxbody: {said}"
+    file = write(elsewhere, "Max-Body = 3")
+    assert fault(file=file) == f"{file}: Max-Body: {said}"
+    file.unlink()
+    assert fault(arguments={"xyzzy": 3}).endswith("; `dragoman config` lists all settings")
+
+
+def test_all_that_is_wrong_is_said_at_once(elsewhere: Path) -> None:
+    file = write(elsewhere, 'prot = 1\nlease = "x"\nhost = "a"')
+    environ = {"DRAGOMAN_MAX_BODY": "16MB", "DRAGOMAN_POLL": "2s"}
+    with pytest.raises(SettingsError) as caught:
+        load({"push": 3}, texts={"threads": "0"}, environ=environ, file=file)
+    assert [each.rpartition(": ")[0] or each for each in caught.value.errors] == [
+        *(f"{file}: prot", f"{file}: lease", "DRAGOMAN_MAX_BODY", "push", "threads")
+    ]
+    assert str(caught.value).splitlines() == list(caught.value.errors)
+    missing = elsewhere / "missing.toml"
+    assert len(fault(file=missing, texts={"threads": "0"}).splitlines()) == 2
+
+
+def test_the_source_of_each_value(elsewhere: Path) -> None:
+    write(elsewhere, "port = 1\nthreads = 2\nrate = 3")
+    environ = {"DRAGOMAN_PORT": "2", "DRAGOMAN_POLL": "2s"}
+    chosen, sources = resolve({"lease": 5}, texts={"rate": "4"}, environ=environ)
+    assert chosen == Settings(port=2, threads=2, rate=4, poll=2, lease=5)
+    assert {name: source for name, source in sources.items() if source != "default"} == {
+        "port": "DRAGOMAN_PORT",
+        "threads": "dragoman.toml",
+        "poll": "DRAGOMAN_POLL",
+        "lease": "code",
+        "rate": "command line",
+    }
+    assert list(sources) == list(Settings.__struct_fields__)
 
 
 def test_one_table_where_several_may_be(elsewhere: Path) -> None:
@@ -396,7 +434,10 @@ def test_settings_are_frozen() -> None:
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("workers", "workers: is one of 0, 1: 0 only serves"), ("log_level", "is one of debug, info")],
+    [
+        ("workers", "workers: must be one of 0, 1; 0 only serves"),
+        ("log_level", "must be one of debug, info"),
+    ],
 )
 def test_a_choice_says_what_there_is_to_choose(name: str, words: str) -> None:
     with pytest.raises(SettingsError, match=words):

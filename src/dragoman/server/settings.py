@@ -36,7 +36,11 @@ MAX_TASK = 256 * 1024 * 1024
 
 
 class SettingsError(ValueError):
-    """A setting is unknown or has a wrong value."""
+    """Settings are unknown or have wrong values; a line for each."""
+
+    def __init__(self, *errors: str) -> None:
+        super().__init__("\n".join(errors))
+        self.errors = errors
 
 
 class Setting(Struct, frozen=True, kw_only=True):
@@ -308,41 +312,72 @@ DECLARED: dict[str, Setting] = dict(zip(Settings.__struct_fields__, _declared, s
 DESCRIPTIONS: dict[str, str] = {name: each.help for name, each in DECLARED.items()}
 
 
-def load(
+def load(arguments: Mapping[str, Any] | None = None, **more: Any) -> Settings:
+    """The settings in force; the arguments are those of `resolve`."""
+    return resolve(arguments, **more)[0]
+
+
+def resolve(
     arguments: Mapping[str, Any] | None = None,
     *,
+    origin: str = "code",
     defaults: Mapping[str, Any] | None = None,
     texts: Mapping[str, str] | None = None,
     environ: Mapping[str, str] | None = None,
     file: str | Path | None = None,
     checks: Checks | None = None,
     warn: Callable[[str], None] | None = None,
-) -> Settings:
-    """The settings in force. `texts` are arguments from a command line, not yet of their type.
-    The file is the one given, `DRAGOMAN_CONFIG`, or `dragoman.toml` if it is there. `warn` is told
-    what may be a mistake; by default it is logged."""
+) -> tuple[Settings, dict[str, str]]:
+    """The settings in force, and for each its source: default, a file, a variable, command line,
+    or `origin` for `arguments`. `texts` are arguments from a command line, not yet of their type.
+    The file is the one given, `DRAGOMAN_CONFIG`, or `dragoman.toml` if it exists. `warn` gets
+    what may be a mistake; by default it is logged. SettingsError has all that is wrong."""
     warn = warn or logging.getLogger("dragoman").warning
     environ = _without_service_links(os.environ if environ is None else environ)
-    checks = checks or {}
     values: dict[str, Any] = dict(defaults or {})
+    sources = dict.fromkeys(Settings.__struct_fields__, "default")
+    errors: list[str] = []
+
+    def take(name: str, value: Any, where: str, source: str, *, strict: bool) -> None:
+        try:
+            values[name] = _one(name, value, where, checks or {}, strict=strict)
+            sources[name] = source
+        except SettingsError as error:
+            errors.extend(error.errors)
+
     named = file or environ.get(PREFIX + "CONFIG")
     path = Path(named or FILE)
     if named or path.is_file():
-        values.update(_read(path, checks))
-    for name in environ:
-        known = name[len(PREFIX) :].lower() in (*Settings.__struct_fields__, "config")
-        if name.startswith(PREFIX) and not name.startswith(PREFIX + "_") and not known:
-            warn(f"{name}: there is no such setting; `dragoman config` lists them")
-    for name in Settings.__struct_fields__:
-        text = environ.get(PREFIX + name.upper())
-        if text is not None:
-            values[name] = _one(name, text, f"{PREFIX}{name.upper()}", checks, strict=False)
+        try:
+            for name, value in _read(path).items():
+                take(name, value, f"{path}: {name}", str(path), strict=True)
+        except SettingsError as error:
+            errors.extend(error.errors)
+    for variable, text in environ.items():
+        name = variable.removeprefix(PREFIX).lower()
+        if variable in (name, PREFIX + "CONFIG") or variable.startswith(PREFIX + "_"):
+            continue
+        if variable.startswith(PREFIX) and name not in DECLARED:
+            warn(f"{variable}: {_unknown(name, lambda known: PREFIX + known.upper())}")
+        elif variable == PREFIX + name.upper():
+            take(name, text, variable, variable, strict=False)
     for name, value in (arguments or {}).items():
         if value is not None:
-            values[name] = _one(name, value, name, checks, strict=True)
+            take(name, value, name, origin, strict=True)
     for name, text in (texts or {}).items():
-        values[name] = _one(name, text, name, checks, strict=False)
-    return Settings(**values)
+        take(name, text, name, "command line", strict=False)
+    if errors:
+        raise SettingsError(*errors)
+    return Settings(**values), sources
+
+
+def _unknown(name: str, spell: Callable[[str], str] = str) -> str:
+    """The error for a name that no setting has, with the name that was probably meant."""
+    from difflib import get_close_matches  # only where something is wrong
+
+    close = get_close_matches(name.lower().replace("-", "_"), DECLARED, 1)
+    hint = f"did you mean {spell(close[0])}?" if close else "`dragoman config` lists all settings"
+    return f"there is no such setting; {hint}"
 
 
 def _without_service_links(environ: Mapping[str, str]) -> dict[str, str]:
@@ -362,17 +397,13 @@ def _without_service_links(environ: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _read(path: Path, checks: Checks) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, Any]:
     try:
-        found = tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text())
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: {error}") from error
-    return {
-        name: _one(name, value, f"{path}: {name}", checks, strict=True)
-        for name, value in found.items()
-    }
 
 
 def literal(name: str, value: Any) -> str:
@@ -436,12 +467,12 @@ def _masked(value: Any, secret: bool = False) -> Any:
 def _one(name: str, value: Any, where: str, checks: Checks, *, strict: bool) -> Any:
     kinds = {item.name: item.type for item in msgspec.structs.fields(Settings)}
     if name not in kinds:
-        raise SettingsError(f"{where}: there is no such setting; `dragoman config` lists them")
+        raise SettingsError(f"{where}: {_unknown(name)}")
     if isinstance(value, str) and name in TABLES:
         try:
             value = json.loads(value or "[]")
         except ValueError as error:
-            raise SettingsError(f"{where}: is no JSON: {error}") from None
+            raise SettingsError(f"{where}: is not JSON: {error}") from None
     if isinstance(value, str) and typing.get_origin(kinds[name]) is tuple:
         value, strict = [item.strip() for item in value.split(",") if item.strip()], False
     if isinstance(value, Mapping) and name in TABLES:
@@ -457,7 +488,7 @@ def _one(name: str, value: Any, where: str, checks: Checks, *, strict: bool) -> 
     except msgspec.ValidationError as error:
         if typing.get_origin(kinds[name]) is Literal:
             known = ", ".join(map(str, typing.get_args(kinds[name])))
-            raise SettingsError(f"{where}: is one of {known}: {DESCRIPTIONS[name]}") from None
+            raise SettingsError(f"{where}: must be one of {known}; {DESCRIPTIONS[name]}") from None
         raise SettingsError(f"{where}: {error}") from None
     numbers = found if isinstance(found, tuple) else (found,)
     if not all(number >= 0 for number in numbers if isinstance(number, int | float)):
