@@ -233,7 +233,7 @@ async def pushing(
         "push_retries": (0.02, 0.04),
         "poll": 0.02,
     }
-    app = App(agent, **{**known, "drain": 0.0, "push_timeout": 5.0, **settings})
+    app = App(agent, **{**known, "drain_timeout": 0.0, "push_timeout": 5.0, **settings})
     if egress is not None:
         app._way_out = lambda: egress  # type: ignore[method-assign]
     transport = httpx.ASGITransport(app)

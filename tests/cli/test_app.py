@@ -37,7 +37,8 @@ def policy(access):
     return access.caller.identity == "boss"
 
 
-app = App(agent, identify=identify, policy=policy, max_parts=7, log_level="warning", drain=1.0)
+app = App(agent, identify=identify, policy=policy, max_parts=7, log_level="warning",
+          drain_timeout=1.0)
 stored = App(agent, second, store=MemoryStore())
 """
 )
@@ -95,8 +96,10 @@ def test_which_settings_are_in_force(here: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("DRAGOMAN_MAX_PARTS", "4")
     monkeypatch.setenv("DRAGOMAN_MAX_HOPS", "4")
     given = {"port": 1234, "host": None}
-    found = serve.build(["hosted:app"], Options(given, {"drain": "2"}, "other.toml")).settings
-    assert (found.max_parts, found.drain, found.port) == (7, 2.0, 1234)
+    found = serve.build(
+        ["hosted:app"], Options(given, {"drain_timeout": "2"}, "other.toml")
+    ).settings
+    assert (found.max_parts, found.drain_timeout, found.port) == (7, 2.0, 1234)
     assert (found.max_hops, found.max_depth, found.max_body) == (4, 33, 16 * 1024 * 1024)
     assert (found.log_level, found.store) == ("warning", "sqlite:///echo.db")
 

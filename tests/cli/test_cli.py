@@ -349,7 +349,7 @@ def test_access_log(here: Path) -> None:
 
 # ---- ending --------------------------------------------------------------------------------
 
-SHORT = ("--set", "drain=0.2", "--set", "cancel_grace=0.2")
+SHORT = ("--set", "drain_timeout=0.2", "--set", "cancel_grace=0.2")
 
 
 def test_an_open_stream_does_not_keep_it(here: Path) -> None:
@@ -402,7 +402,7 @@ def test_a_handler_that_will_not_stop(
 
 @pytest.mark.parametrize("text", ["wait", "swallow"])
 def test_a_second_interrupt_stops_it_now(here: Path, text: str) -> None:
-    with serving(here, "booking:agent", "--set", "drain=600") as served:
+    with serving(here, "booking:agent", "--set", "drain_timeout=600") as served:
         served.until(served.send(text)["id"], "WORKING")
         served.process.send_signal(signal.SIGINT)
         eventually(lambda: "Ctrl-C again" in served.text())
@@ -550,7 +550,7 @@ def test_a_port_that_is_taken(here: Path) -> None:
         (["--port", "99999"], "99999"),
         (["--store", "nowhere://x"], "nowhere"),
         (["--log-level", "loud"], "log_level"),
-        (["--set", "drain=long"], "drain"),
+        (["--set", "drain_timeout=long"], "drain_timeout"),
         (["--set", "drain"], "NAME=VALUE"),
         (["--set", "colour=blue"], "colour"),
         (["--config", "missing.toml"], "missing.toml"),
@@ -606,11 +606,13 @@ def test_the_settings_for_people_are_toml(here: Path) -> None:
 
 
 def test_who_wins(here: Path) -> None:
-    (here / "dragoman.toml").write_text('port = 1\nhost = "toml"\npoll = 1.5\ndrain = 1.5\n')
-    env = {"DRAGOMAN_PORT": "2", "DRAGOMAN_HOST": "variable", "DRAGOMAN_DRAIN": "2.5"}
-    found = config(here, "--port", "3", "--set", "drain=3.5", **env)
+    (here / "dragoman.toml").write_text(
+        'port = 1\nhost = "toml"\npoll = 1.5\ndrain_timeout = 1.5\n'
+    )
+    env = {"DRAGOMAN_PORT": "2", "DRAGOMAN_HOST": "variable", "DRAGOMAN_DRAIN_TIMEOUT": "2.5"}
+    found = config(here, "--port", "3", "--set", "drain_timeout=3.5", **env)
     assert (found["port"], found["host"]) == (3, "variable")
-    assert (found["poll"], found["drain"]) == (1.5, 3.5)
+    assert (found["poll"], found["drain_timeout"]) == (1.5, 3.5)
     other = here / "other.toml"
     other.write_text("port = 4\n")
     assert config(here, "--config", str(other))["port"] == 4

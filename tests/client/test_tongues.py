@@ -55,7 +55,7 @@ TONGUES = [
 @asynccontextmanager
 async def desk(agent: Agent | None = None, **settings: Any) -> AsyncIterator[tuple[App, str]]:
     """An agent that can be reached in every way."""
-    app = App(agent or parrot(), grpc_port=0, bindings=BINDINGS, drain=0.0, **settings)
+    app = App(agent or parrot(), grpc_port=0, bindings=BINDINGS, drain_timeout=0.0, **settings)
     async with serving(app) as url:
         yield app, url
 

@@ -183,7 +183,7 @@ async def test_identify_sees_a_call_as_a_request() -> None:
         seen.append(request)
         return identify(request)
 
-    app = App(agents.make(), grpc_port=0, identify=notice, drain=0.1)
+    app = App(agents.make(), grpc_port=0, identify=notice, drain_timeout=0.1)
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(httpx.AsyncClient())
         url = await stack.enter_async_context(serving(app))
@@ -234,7 +234,7 @@ async def test_the_number_of_streams_counts_all_of_them() -> None:
 
 
 async def test_health_while_it_drains() -> None:
-    async with assembly(drain=0.05) as world:
+    async with assembly(drain_timeout=0.05) as world:
         stub = health_pb2_grpc.HealthStub(world.channel)
         names = ("", *SERVICES)
         for name in names:
@@ -323,7 +323,7 @@ async def test_each_agent_has_a_port_of_its_own() -> None:
     async def second(turn: Turn) -> str:
         return "Two"
 
-    app = App(one, two, grpc_port=0, bindings=BINDINGS, drain=0.1)
+    app = App(one, two, grpc_port=0, bindings=BINDINGS, drain_timeout=0.1)
     async with serving(app) as url, httpx.AsyncClient() as http:
         assert len({port.number for port in app.ports}) == 2
         for port, agent in zip(app.ports, (one, two), strict=True):

@@ -37,7 +37,7 @@ class Hop:
                     self.refused.append(error)
                     return f"refused: {error.message}"
 
-        self.app = App(self.agent, drain=0.0, **settings)
+        self.app = App(self.agent, drain_timeout=0.0, **settings)
 
 
 async def test_a_circle_is_ended() -> None:
@@ -109,7 +109,7 @@ async def test_an_agent_that_was_restarted_is_the_same(tmp_path: Path) -> None:
         return ""
 
     for _ in range(2):
-        app = App(agent, store=f"sqlite:///{tmp_path / 'one.db'}", drain=0.0)
+        app = App(agent, store=f"sqlite:///{tmp_path / 'one.db'}", drain_timeout=0.0)
         async with app, Client.connect(app=app) as client:
             await client.send("who?")
     assert seen[0] == seen[1] != ""

@@ -43,7 +43,7 @@ class Gate:
 async def opened(gate: Gate | None = None, **settings: Any) -> AsyncIterator[str]:
     """The address of an application with little patience."""
     agent = (gate or Gate()).agent
-    usual = {"grpc_port": 0, "header_timeout": 0.5, "stall": 1, "drain": 0.1}
+    usual = {"grpc_port": 0, "header_timeout": 0.5, "stall": 1, "drain_timeout": 0.1}
     async with App(agent, **usual | settings) as app:
         yield f"127.0.0.1:{app.ports[0].number}"
 

@@ -71,7 +71,7 @@ def watched(**settings: Any) -> Watched:
     def identify(request: Request) -> Caller:
         return Caller(identity="ann")
 
-    app = Watched(agent, identify=identify, drain=0.1, header_timeout=2, **settings)
+    app = Watched(agent, identify=identify, drain_timeout=0.1, header_timeout=2, **settings)
     app.scopes = []
     return app
 
@@ -111,7 +111,7 @@ async def test_a_certificate_says_who_asks(tmp_path: Path, over: str) -> None:
         cert=str(own.file),
         ca=str(known.file),
         grpc_port=0,
-        drain=0.1,
+        drain_timeout=0.1,
     )
     async with served(app) as server, client(server, own, known) as http:
         if over == "http":

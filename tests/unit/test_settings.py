@@ -14,6 +14,8 @@ import pytest
 from dragoman.model.units import parse_duration, show_duration, show_size
 from dragoman.server import settings
 from dragoman.server.settings import DESCRIPTIONS, Settings, SettingsError, load, resolve
+from dragoman.stores import connect
+from dragoman.stores.memory import MemoryStore
 from dragoman.stores.postgres import PostgresStore
 from dragoman.stores.sqlite import SqliteStore
 
@@ -44,9 +46,11 @@ def test_defaults() -> None:
 
 def test_arguments_before_variables_before_the_file(elsewhere: Path) -> None:
     write(elsewhere, 'port = 1\nhost = "file"\nurl = "http://file"\npoll = 1')
-    environ = {"DRAGOMAN_PORT": "2", "DRAGOMAN_HOST": "variable", "DRAGOMAN_DRAIN": "2"}
+    environ = {"DRAGOMAN_PORT": "2", "DRAGOMAN_HOST": "variable", "DRAGOMAN_DRAIN_TIMEOUT": "2"}
     found = load({"port": 3}, environ=environ)
-    assert found == Settings(port=3, host="variable", url="http://file", poll=1.0, drain=2.0)
+    assert found == Settings(
+        port=3, host="variable", url="http://file", poll=1.0, drain_timeout=2.0
+    )
 
 
 @pytest.mark.parametrize("name", Settings.__struct_fields__)
@@ -67,7 +71,7 @@ def options(name: str) -> tuple[Any, Any, Any]:
         return True, False, True
     if kind in (int, int | None):
         return 11, 12, 13
-    if kind is float:
+    if kind in (float, float | None):
         return 1.5, 2.5, 3.0
     if kind is str:
         return "a", "b", "c"
@@ -298,9 +302,25 @@ def test_one_table_where_several_may_be(elsewhere: Path) -> None:
 
 
 def test_the_stores_have_the_same_limit(tmp_path: Path) -> None:
-    limit = Settings().max_task
-    assert SqliteStore(tmp_path / "a.db").max_task == limit
-    assert PostgresStore("postgresql://x/y").max_task == limit
+    limit = Settings().max_task_bytes
+    assert SqliteStore(tmp_path / "a.db").max_task_bytes == limit
+    assert PostgresStore("postgresql://x/y").max_task_bytes == limit
+
+
+@pytest.mark.parametrize(
+    ("chosen", "memory", "database"), [(None, 86400.0, 0.0), (0.0, 0.0, 0.0), (60.0, 60.0, 60.0)]
+)
+def test_each_store_has_its_own_default_of_retention(
+    chosen: float | None, memory: float, database: float, tmp_path: Path
+) -> None:
+    for url, expected in (
+        ("memory:", memory),
+        (f"sqlite:///{tmp_path}/a.db", database),
+        ("postgresql://x/y", database),
+    ):
+        store = connect(Settings(store=url, retention=chosen))
+        assert isinstance(store, MemoryStore | SqliteStore | PostgresStore)
+        assert store.retention == expected
 
 
 def test_a_table_in_the_file_is_no_setting(elsewhere: Path) -> None:
@@ -318,7 +338,7 @@ def test_a_table_in_the_file_is_no_setting(elsewhere: Path) -> None:
         ("push", "true"),
         ("push", 1),
         ("poll", "1"),
-        ("duplicates", "never"),
+        ("idempotency", "never"),
         ("log_level", "loud"),
         ("max_body", None.__class__),
         ("url", ["http://x"]),
@@ -336,7 +356,7 @@ def test_an_argument_of_a_wrong_type(name: str, value: Any) -> None:
         ("port", "1.5"),
         ("push", "maybe"),
         ("poll", "soon"),
-        ("duplicates", "never"),
+        ("idempotency", "never"),
         ("log_format", "xml"),
     ],
 )

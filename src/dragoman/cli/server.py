@@ -129,7 +129,8 @@ class Server(uvicorn.Server):
         ]
         if not self.force_exit:
             logger.info(
-                "draining: running turns have %g s; Ctrl-C again to stop now", app.settings.drain
+                "draining: running turns have %g s; Ctrl-C again to stop now",
+                app.settings.drain_timeout,
             )
             drain = asyncio.ensure_future(app.drain())
             while not drain.done() and not self.force_exit:

@@ -31,7 +31,7 @@ ELSEWHERE = ("sha256:", "env:", "file:")
 Checks = Mapping[str, Callable[[Any], None]]
 """What must be so of a setting beyond its type: ValueError says what is not, and begins with where
 in it, such as `[0].name: …`."""
-MAX_TASK = 256 * 1024 * 1024
+MAX_TASK_BYTES = 256 * 1024 * 1024
 """How large a task in a database may be, unless something else is set."""
 
 
@@ -106,15 +106,15 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     versions: tuple[str, ...] = setting(
         ("1.0", "0.3"), "protocol versions that the card lists, in this order"
     )
-    forwarded: bool = setting(
+    trust_forwarded: bool = setting(
         False, "use X-Forwarded-Proto, -Host and -Prefix for the URLs on the card"
     )
-    hosts: tuple[str, ...] = setting(
+    trusted_hosts: tuple[str, ...] = setting(
         (),
         "Host names that requests may use, also *.example; others get 421. Empty allows all, but "
         "on a loopback address only the names of this machine and the host of `url`",
     )
-    proxies: tuple[str, ...] = setting(
+    trusted_proxies: tuple[str, ...] = setting(
         (), "networks of the proxies whose X-Forwarded-For gives the address of the client"
     )
     cors: tuple[str, ...] = setting(
@@ -127,7 +127,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "where tasks are stored: memory:, sqlite:///file, postgresql://…; `dragoman serve` uses a "
         "SQLite file",
     )
-    connections: int = setting(8, "maximum number of connections to PostgreSQL", positive=True)
+    postgres_pool_size: int = setting(
+        8, "maximum number of connections to PostgreSQL", positive=True
+    )
     migrate: bool = setting(
         True, "update the tables of PostgreSQL at the start; if false, run `dragoman db migrate`"
     )
@@ -139,7 +141,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     synchronous: Literal["full", "normal"] = setting(
         "full", "what a SQLite commit survives: full a power loss, normal only a process crash"
     )
-    keep: float = duration(0.0, "how long a database keeps a task that ended; 0 is for ever")
+    retention: float | None = duration(
+        None,
+        "how long a task is kept after its end; 0 is for ever. By default 1d in memory, for ever "
+        "in a database",
+    )
     seal_keys: tuple[str, ...] = setting(
         (),
         "keys that encrypt the secrets of webhooks in a database; the first one encrypts, all "
@@ -166,7 +172,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         (), "hosts and networks that webhooks may reach although they are private or without https"
     )
     # cards and callers
-    duplicates: Literal["off", "authenticated", "always"] = setting(
+    idempotency: Literal["off", "authenticated", "always"] = setting(
         "authenticated",
         "callers whose identical messages count as one send without an Idempotency-Key",
     )
@@ -227,8 +233,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_tasks: int = setting(
         50_000, "maximum number of tasks in the memory store; the oldest are deleted", positive=True
     )
-    task_age: float = duration(24 * 3600.0, "how long the memory store keeps a task that ended")
-    max_task: int = size(MAX_TASK, "maximum size of one task in a database", positive=True)
+    max_task_bytes: int = size(
+        MAX_TASK_BYTES, "maximum size of one task in a database", positive=True
+    )
     max_events: int = setting(
         100_000, "maximum number of events that one turn may write", positive=True
     )
@@ -260,7 +267,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     blocking_timeout: float = duration(300.0, "how long a send waits for its answer")
     turn_timeout: float = duration(3600.0, "time limit of a turn", positive=True)
     cancel_grace: float = duration(5.0, "how long a canceled handler may take to stop")
-    drain: float = duration(10.0, "how long running turns may continue at shutdown")
+    drain_timeout: float = duration(10.0, "how long running turns may continue at shutdown")
     # below the 5 s that the reference client waits for a byte by default
     keepalive: float = duration(
         4.0, "interval of keepalive comments on an idle stream", positive=True

@@ -10,9 +10,10 @@ def connect(settings: Settings) -> Store:
     """The store that the settings name; nothing is opened yet."""
     scheme, _, rest = settings.store.partition(":")
     if scheme == "memory":
-        from dragoman.stores.memory import MemoryStore
+        from dragoman.stores.memory import RETENTION, MemoryStore
 
-        return MemoryStore(max_tasks=settings.max_tasks, task_age=settings.task_age)
+        kept = RETENTION if settings.retention is None else settings.retention
+        return MemoryStore(max_tasks=settings.max_tasks, retention=kept)
     if scheme == "sqlite":
         from dragoman.security.encryption import Seal
         from dragoman.stores.sqlite import SqliteStore
@@ -26,8 +27,8 @@ def connect(settings: Settings) -> Store:
         return SqliteStore(
             path,
             synchronous=settings.synchronous,
-            keep=settings.keep,
-            max_task=settings.max_task,
+            retention=settings.retention or 0.0,
+            max_task_bytes=settings.max_task_bytes,
             seal=Seal(settings.seal_keys),
         )
     if scheme in ("postgresql", "postgres"):
@@ -43,10 +44,10 @@ def connect(settings: Settings) -> Store:
             ) from None
         return PostgresStore(
             settings.store,
-            keep=settings.keep,
-            max_task=settings.max_task,
+            retention=settings.retention or 0.0,
+            max_task_bytes=settings.max_task_bytes,
             seal=Seal(settings.seal_keys),
-            size=settings.connections,
+            size=settings.postgres_pool_size,
             migrate=settings.migrate,
         )
     raise ValueError(
