@@ -172,7 +172,7 @@ async def test_a_certificate_that_nobody_vouches_for(tmp_path: Path) -> None:
 async def test_grpc_and_tls(tmp_path: Path, secure: bool) -> None:
     pytest.importorskip("grpc")
     file = str(Selfmade(tmp_path, "127.0.0.1").file)
-    more = {"grpc_cert": file, "grpc_key": file} if secure else {}
+    more = {"cert": file, "key": file} if secure else {}
     port = free_port()
     async with App(parrot(), grpc_port=port, drain_timeout=0.0, **more):
         found = card(interface(f"https://127.0.0.1:{port}", "GRPC"))

@@ -368,7 +368,7 @@ def certificate(folder: Path, name: str) -> Certificate:
 async def test_tls(tmp_path: Path) -> None:
     server = certificate(tmp_path, "server")
     file = str(server.file)
-    async with assembly(grpc_cert=file, grpc_key=file) as world:
+    async with assembly(cert=file, key=file) as world:
         async with secured(world, server, None) as channel:
             client = Grpc(world.url, world.http, {}, channel)
             sent = await client.call("SendMessage", message=user("x"))
@@ -393,7 +393,7 @@ async def test_tls(tmp_path: Path) -> None:
 async def test_certificates_of_clients(tmp_path: Path) -> None:
     server, ann, eve = (certificate(tmp_path, name) for name in ("server", "ann", "eve"))
     file = str(server.file)
-    async with assembly(grpc_cert=file, grpc_key=file, grpc_ca=str(ann.file)) as world:
+    async with assembly(cert=file, key=file, ca=str(ann.file)) as world:
         async with secured(world, server, ann) as channel:
             client = Grpc(world.url, world.http, {}, channel)
             await client.call("SendMessage", message=user("x"))
@@ -410,8 +410,8 @@ async def test_certificates_of_clients(tmp_path: Path) -> None:
 
 
 async def test_files_of_tls_that_are_not_there(tmp_path: Path) -> None:
-    app = App(agents.make(), grpc_port=0, grpc_cert=str(tmp_path / "no.pem"), grpc_key="no.pem")
-    with pytest.raises(Unavailable, match=r"grpc_(key|cert): .*no\.pem: No such file"):
+    app = App(agents.make(), grpc_port=0, cert=str(tmp_path / "no.pem"), key="no.pem")
+    with pytest.raises(Unavailable, match=r"^(key|cert): .*no\.pem: No such file"):
         await app.start()
     await app.stop()
 
@@ -499,9 +499,8 @@ async def test_hostile_bytes_get_a_proper_answer(hall: World, version: str) -> N
     ("settings", "reason"),
     [
         ({"grpc_port": 65536}, "grpc_port: 65536 is beyond 65535"),
-        ({"grpc_port": 0, "grpc_cert": "c.pem"}, "grpc_key: is needed"),
-        ({"grpc_port": 0, "grpc_key": "k.pem"}, "grpc_key: needs grpc_cert"),
-        ({"grpc_port": 0, "grpc_ca": "ca.pem"}, "grpc_ca: needs grpc_cert"),
+        ({"grpc_port": 0, "key": "k.pem"}, "key: needs cert"),
+        ({"grpc_port": 0, "ca": "ca.pem"}, "ca: needs cert"),
     ],
 )
 def test_what_makes_no_sense_is_told_at_once(settings: dict[str, Any], reason: str) -> None:
@@ -514,7 +513,7 @@ async def test_why_one_cannot_listen(tmp_path: Path) -> None:
     (junk := tmp_path / "junk.pem").write_text("junk")
     for settings, reason in (
         ({"host": "192.0.2.1"}, r"grpc_port: cannot listen on 192\.0\.2\.1:0: .*assign"),
-        ({"grpc_cert": str(junk), "grpc_key": str(junk)}, "grpc_cert, grpc_key: are no"),
+        ({"cert": str(junk), "key": str(junk)}, "cert, key: are no"),
     ):
         app = App(agents.make(), grpc_port=0, **settings)
         with pytest.raises(Unavailable, match=reason):

@@ -184,9 +184,9 @@ async def test_over_grpc(tmp_path: Path) -> None:
         doorman(),
         auth=Certificate(identity={ROBOT.fingerprint: "robot"}),
         grpc_port=0,
-        grpc_cert=file,
-        grpc_key=file,
-        grpc_ca=str(ca),
+        cert=file,
+        key=file,
+        ca=str(ca),
         drain_timeout=0.0,
     )
     async with app:

@@ -80,7 +80,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     host: str = setting("127.0.0.1", "address to listen on")
     port: int = setting(8000, "port to listen on; 0 picks a free one")
     url: str = setting("", "public URL on the card; by default the URL of the request")
-    cert: str = setting("", "TLS certificate (PEM file) of `dragoman serve`; without it, no TLS")
+    cert: str = setting(
+        "", "TLS certificate (PEM file) of `dragoman serve` and gRPC; without it, no TLS"
+    )
     key: str = setting("", "private key of `cert` (PEM file); by default in the file of `cert`")
     key_password: str = setting("", "password of an encrypted `key`", secret=True)
     ca: str = setting("", "CA bundle (PEM file) for client certificates; enables mutual TLS")
@@ -95,9 +97,6 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "gRPC address on the card if `bindings` lists GRPC, host:port or a URL; by default the "
         "host of `url`",
     )
-    grpc_cert: str = setting("", "TLS certificate of gRPC (PEM file); by default `cert`")
-    grpc_key: str = setting("", "private key of `grpc_cert`; by default `key`")
-    grpc_ca: str = setting("", "CA bundle for client certificates of gRPC; by default `ca`")
     bindings: tuple[str, ...] = setting(
         ("JSONRPC", "HTTP+JSON"),
         "bindings that the card lists, in this order: JSONRPC, HTTP+JSON, GRPC (needs "

@@ -126,14 +126,13 @@ def check_grpc(settings: Settings, agents: int) -> None:
         raise ValueError("bindings: GRPC needs grpc_port, the port that it is served at")
     if port and port + agents - 1 > 65535:
         raise ValueError(f"grpc_port: {port + agents - 1} is beyond 65535; each agent has a port")
-    if settings.grpc_cert and not settings.grpc_key:
-        raise ValueError("grpc_key: is needed with grpc_cert")
-    if settings.grpc_key and not settings.grpc_cert:
-        raise ValueError("grpc_key: needs grpc_cert; without it there is no TLS")
-    if settings.grpc_ca and not (settings.grpc_cert or settings.cert):
-        raise ValueError("grpc_ca: needs grpc_cert; without it there is no TLS")
-    if port is not None and settings.key_password and not settings.grpc_cert:
-        raise ValueError("grpc_key: is needed; gRPC takes no key with a password")
+    if port is None:
+        return
+    for name in ("key", "ca"):
+        if getattr(settings, name) and not settings.cert:
+            raise ValueError(f"{name}: needs cert; without it there is no TLS")
+    if settings.key_password:
+        raise ValueError("key_password: gRPC cannot use an encrypted key; set a key without one")
 
 
 def ports(settings: Settings, endpoints: Iterable[Endpoint]) -> list[Port]:
