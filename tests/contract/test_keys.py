@@ -61,11 +61,11 @@ async def test_only_public_halves_are_shown(alg: str, form: str, tmp_path: Path)
 
 
 async def test_how_it_is_served() -> None:
-    served = App(agent(), sign=[KEYS["ES256"]], card_age=60, cors=("https://page.example",))
+    served = App(agent(), sign=[KEYS["ES256"]], cors=("https://page.example",))
     async with serving(served) as url, httpx.AsyncClient(base_url=url) as http:
         answer = await http.get(SET, headers={"origin": "https://page.example"})
         assert answer.headers["content-type"] == "application/jwk-set+json"
-        assert answer.headers["cache-control"] == "public, max-age=60"
+        assert answer.headers["cache-control"] == "public, max-age=300"
         assert answer.headers.get_list("access-control-allow-origin") == ["*"]
         again = await http.get(SET, headers={"if-none-match": answer.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")

@@ -10,7 +10,7 @@ import tomllib
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Struct, field
@@ -74,7 +74,28 @@ def size(default: int, help: str, **more: Any) -> Any:
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that can be set. Durations are in seconds, sizes in bytes."""
+    """Everything that can be set, and the limits that cannot. Durations are in seconds, sizes in
+    bytes."""
+
+    # constants
+    card_age: ClassVar[int] = 300
+    """How long a client may cache the card."""
+    grpc_calls: ClassVar[int] = 1000
+    """The maximum number of concurrent calls on one gRPC connection."""
+    max_depth: ClassVar[int] = 100
+    """The maximum nesting of JSON."""
+    max_elements: ClassVar[int] = 100_000
+    """The maximum number of JSON elements in one request."""
+    max_head: ClassVar[int] = 64 * 1024
+    """The maximum size of a request line and headers."""
+    max_hops: ClassVar[int] = 8
+    """The maximum number of agents that may have passed a request on."""
+    push_per_host: ClassVar[int] = 8
+    """The maximum number of concurrent deliveries to one host."""
+    push_running: ClassVar[int] = 64
+    """The maximum number of concurrent deliveries of one owner; twice as many of all owners."""
+    stream_buffer: ClassVar[int] = 64 * 1024
+    """How much of a log a stream sends at once."""
 
     # addresses and TLS
     host: str = setting("127.0.0.1", "address to listen on")
@@ -161,12 +182,6 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "pauses before a failed delivery is tried again; after the last one it is parked",
     )
     push_timeout: float = duration(15.0, "time limit of one delivery", positive=True)
-    push_running: int = setting(
-        64, "maximum number of concurrent deliveries of one owner; in all, twice", positive=True
-    )
-    push_per_host: int = setting(
-        8, "maximum number of concurrent deliveries to one host", positive=True
-    )
     egress_allow: tuple[str, ...] = setting(
         (), "hosts and networks that webhooks may reach although they are private or without https"
     )
@@ -175,7 +190,6 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "authenticated",
         "callers whose identical messages count as one send without an Idempotency-Key",
     )
-    card_age: int = setting(300, "how many seconds a client may cache the card")
     card_keys: tuple[str, ...] = setting(
         (), "files with the keys that sign the card (PEM or JWK); each key adds a signature"
     )
@@ -196,15 +210,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "maximum number of connections from one address (IPv6: one /64); 0 is half of "
         "`max_connections`",
     )
-    max_head: int = size(64 * 1024, "maximum size of a request line and headers", positive=True)
-    grpc_calls: int = setting(
-        1000,
-        "maximum number of concurrent calls on one gRPC connection; others wait or get UNAVAILABLE",
-        positive=True,
-    )
     max_body: int = size(16 * 1024 * 1024, "maximum size of a request body", positive=True)
-    max_depth: int = setting(100, "maximum nesting of JSON", positive=True)
-    max_elements: int = setting(100_000, "maximum number of JSON elements in one request")
     max_in_flight: int = size(
         256 * 1024 * 1024,
         "maximum size of all large bodies and answers in memory; one address may use half",
@@ -214,11 +220,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     file_types: tuple[str, ...] = setting(
         (), "media types that files may have, also image/*; empty allows what the agent accepts"
     )
-    max_hops: int = setting(
-        8, "maximum number of agents that may have passed a request on", positive=True
-    )
     max_streams: int = setting(10_000, "maximum number of open streams")
-    stream_buffer: int = size(64 * 1024, "how much of a log a stream sends at once", positive=True)
     # limits of turns and tasks
     workers: Literal[0, 1] = setting(
         1, "0 only serves: turns are run by other processes, such as `dragoman worker`"
