@@ -551,7 +551,7 @@ def test_a_port_that_is_taken(here: Path) -> None:
         (["--store", "nowhere://x"], "nowhere"),
         (["--log-level", "loud"], "log_level"),
         (["--set", "drain_timeout=long"], "drain_timeout"),
-        (["--set", "drain"], "NAME=VALUE"),
+        (["--set", "drain_timeout"], "NAME=VALUE"),
         (["--set", "colour=blue"], "colour"),
         (["--config", "missing.toml"], "missing.toml"),
         (["--cert", "missing.pem"], "cert: missing.pem: No such file"),

@@ -206,7 +206,7 @@ def test_settings_know_their_secrets() -> None:
         push_keys=("whsec_x",),
         store="postgresql://a:pa55word@h,b:other@i/x",
     )
-    assert found.secrets() == ["whsec_x", "sealsealseal", "pa55word", "other"]
+    assert found.secrets() == ["sealsealseal", "whsec_x", "pa55word", "other"]
 
 
 # ---- a whole server ------------------------------------------------------------------------
