@@ -37,7 +37,8 @@ def policy(access):
     return access.caller.identity == "boss"
 
 
-app = App(agent, identify=identify, policy=policy, max_parts=7, log_level="warning", drain=1.0)
+app = App(agent, identify=identify, policy=policy, max_parts=7, log_level="warning",
+          drain_timeout=1.0)
 stored = App(agent, second, store=MemoryStore())
 """
 )
@@ -62,7 +63,7 @@ def options(*texts: str, **given: Any) -> Options:
 def test_it_has_the_server_of_the_command(here: Path) -> None:
     """`identify` and `policy` are in force, what the command line says comes before what the code
     says, and tasks are kept in a file."""
-    with serving(here, "hosted:app", "--log-level", "info", "--set", "max_head=2000") as served:
+    with serving(here, "hosted:app", "--log-level", "info") as served:
         message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hello"}]}
         ann, boss = {"x-user": "ann"}, {"x-user": "boss"}
         with httpx.Client(base_url=served.url) as http:
@@ -76,7 +77,7 @@ def test_it_has_the_server_of_the_command(here: Path) -> None:
                 http.post("/message:send", json={"message": many}, headers=ann).status_code == 400
             )
             # what only our own server sees to
-            assert http.get("/tasks", headers=ann | {"x-long": "x" * 3000}).status_code == 431
+            assert http.get("/tasks", headers=ann | {"x-long": "x" * 70_000}).status_code == 431
         assert "Ctrl-C stops" in served.text()
         assert served.end() == 0
     assert (here / "echo.db").exists()
@@ -91,13 +92,15 @@ def test_it_is_the_same_object(here: Path) -> None:
 
 
 def test_which_settings_are_in_force(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (here / "other.toml").write_text("max_parts = 3\nmax_depth = 33\nmax_hops = 3\nport = 3333\n")
+    (here / "other.toml").write_text("max_parts = 3\nthreads = 33\nmax_streams = 3\nport = 3333\n")
     monkeypatch.setenv("DRAGOMAN_MAX_PARTS", "4")
-    monkeypatch.setenv("DRAGOMAN_MAX_HOPS", "4")
+    monkeypatch.setenv("DRAGOMAN_MAX_STREAMS", "4")
     given = {"port": 1234, "host": None}
-    found = serve.build(["hosted:app"], Options(given, {"drain": "2"}, "other.toml")).settings
-    assert (found.max_parts, found.drain, found.port) == (7, 2.0, 1234)
-    assert (found.max_hops, found.max_depth, found.max_body) == (4, 33, 16 * 1024 * 1024)
+    found = serve.build(
+        ["hosted:app"], Options(given, {"drain_timeout": "2"}, "other.toml")
+    ).settings
+    assert (found.max_parts, found.drain_timeout, found.port) == (7, 2.0, 1234)
+    assert (found.max_streams, found.threads, found.max_body) == (4, 33, 16 * 1024 * 1024)
     assert (found.log_level, found.store) == ("warning", "sqlite:///echo.db")
 
 

@@ -138,7 +138,9 @@ async def sent(http: httpx.AsyncClient, server: str) -> str:
 async def test_a_turn_that_runs_goes_on(here: Path) -> None:
     agent = patient()
     store = url(here) or f"sqlite:///{here / 'echo.db'}"
-    before = App(agent, store=store, auth=ApiKey(header="X-Key", keys={"ann": "k"}), drain=0.0)
+    before = App(
+        agent, store=store, auth=ApiKey(header="X-Key", keys={"ann": "k"}), drain_timeout=0.0
+    )
     async with httpx.AsyncClient(timeout=20) as http:
         async with serving(before) as server:
             task = await sent(http, server)
@@ -159,7 +161,7 @@ async def test_a_turn_that_runs_goes_on(here: Path) -> None:
             gone = await http.get(f"{server}/tasks/{task}", headers=HEADERS)
             assert gone.status_code == 404
         keys = ApiKey(header="X-Key", keys={"ann": "k"}, realm="keys")
-        async with serving(App(agent, store=store, auth=keys, drain=0.0)) as server:
+        async with serving(App(agent, store=store, auth=keys, drain_timeout=0.0)) as server:
             assert await sent(http, server) == task  # its receipt is known
             found = (await http.get(f"{server}/tasks", headers=HEADERS)).json()
             assert [(item["id"], item["status"]["state"]) for item in found["tasks"]] == [

@@ -52,8 +52,8 @@ def agent() -> Agent:
 @pytest.mark.parametrize(
     "call",
     [
-        "agent.serve(port=0, drain=0.5)",
-        "dragoman.serve(App(agent, port=1, drain=0.5), port=0)",
+        "agent.serve(port=0, drain_timeout=0.5)",
+        "dragoman.serve(App(agent, port=1, drain_timeout=0.5), port=0)",
     ],
 )
 def test_a_program_serves_its_agent(here: Path, call: str) -> None:

@@ -27,7 +27,7 @@ KEY = signature.secret().text
 async def url() -> AsyncIterator[str]:
     """An agent that pushes, and signs what it pushes."""
     settings: dict[str, Any] = {"push": True, "egress_allow": ["127.0.0.1"], "push_keys": [KEY]}
-    async with serving(App(talker(), poll=0.05, drain=0.0, **settings)) as url:
+    async with serving(App(talker(), poll=0.05, drain_timeout=0.0, **settings)) as url:
         yield url
 
 

@@ -194,7 +194,7 @@ def working(
 
 
 def test_a_worker_goes_on_and_ends_at_the_second_signal(here: Path, database: str) -> None:
-    flags = ("--set", "drain=600")
+    flags = ("--set", "drain_timeout=600")
     with (
         working(here, database, *flags) as worker,
         serving(here, "booking:agent", "--store", database, "--serve-only") as served,
@@ -211,7 +211,7 @@ def test_a_worker_goes_on_and_ends_at_the_second_signal(here: Path, database: st
 
 
 def test_the_second_signal_stops_it_now(here: Path) -> None:
-    with serving(here, "booking:agent", "--set", "drain=600") as served:
+    with serving(here, "booking:agent", "--set", "drain_timeout=600") as served:
         served.until(served.send("wait")["id"], "WORKING")
         served.process.send_signal(signal.SIGTERM)
         eventually(lambda: "draining" in served.text())

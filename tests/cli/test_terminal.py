@@ -59,7 +59,7 @@ def url() -> Iterator[str]:
     up, over = threading.Event(), threading.Event()
 
     async def serve() -> None:
-        async with serving(App(desk(), drain=0.0)) as url:
+        async with serving(App(desk(), drain_timeout=0.0)) as url:
             found.append(url)
             up.set()
             await asyncio.to_thread(over.wait)

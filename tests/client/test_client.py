@@ -63,7 +63,9 @@ def parrot() -> Agent:
 async def app() -> AsyncIterator[App]:
     """The agent, running."""
     agent = parrot()
-    async with App(agent, push=True, egress_allow=["hooks.example"], drain=0.0, poll=0.02) as app:
+    async with App(
+        agent, push=True, egress_allow=["hooks.example"], drain_timeout=0.0, poll=0.02
+    ) as app:
         yield app
         agent.gate.set()  # type: ignore[attr-defined]
 

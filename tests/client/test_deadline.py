@@ -25,7 +25,7 @@ RPC_DOWN = json.dumps(
 async def app() -> AsyncIterator[App]:
     """An agent, running."""
     agent = parrot()
-    async with App(agent, drain=0.0, poll=0.02) as app:
+    async with App(agent, drain_timeout=0.0, poll=0.02) as app:
         yield app
         agent.gate.set()  # type: ignore[attr-defined]
 
@@ -166,7 +166,7 @@ async def test_a_stream_of_a_stranger_is_named_too() -> None:
 
 async def test_over_sockets() -> None:
     agent = parrot()
-    async with serving(App(agent, drain=0.0, poll=0.02)) as url:
+    async with serving(App(agent, drain_timeout=0.0, poll=0.02)) as url:
         async with Client.connect(url, deadline=0.5) as client:
             with pytest.raises(DeadlineExceeded, match=f"^{url}: no answer within 0.5 s; task"):
                 await client.send("gate")

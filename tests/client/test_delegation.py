@@ -54,7 +54,7 @@ class Helper:
             yield turn.write(f"helped with {turn.text}")
             yield turn.artifact(list(turn.message.parts))
 
-        self.app = App(self.agent, drain=0.0, poll=0.02)
+        self.app = App(self.agent, drain_timeout=0.0, poll=0.02)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Note the headers, and pass it on."""
@@ -82,7 +82,7 @@ async def office(
     agent.handler(handler)
     async with (
         helper.app,
-        App(agent, **{"drain": 0.0, "poll": 0.02, **settings}) as app,
+        App(agent, **{"drain_timeout": 0.0, "poll": 0.02, **settings}) as app,
         Client.connect(app=app) as client,
     ):
         yield client
@@ -240,7 +240,7 @@ async def test_it_reaches_the_agents_behind() -> None:
                 notice(other, 1, known)
             return (await other.send(turn.text)).text
 
-    app, known = App(middle, drain=0.0, poll=0.02), asyncio.Event()
+    app, known = App(middle, drain_timeout=0.0, poll=0.02), asyncio.Event()
 
     async def delegate(turn: Turn) -> str:
         async with turn.connect(app=app) as other:
@@ -478,7 +478,7 @@ async def test_lineage() -> None:
         async with turn.connect(app=last.app) as other:
             return (await other.send(turn.text, metadata={"mine": 1})).text
 
-    app = App(middle, drain=0.0)
+    app = App(middle, drain_timeout=0.0)
 
     async def delegate(turn: Turn) -> str:
         seen.append(turn)
@@ -537,7 +537,7 @@ async def test_the_trace_goes_on() -> None:
         async with turn.connect(app=helper) as other:
             return (await other.send(turn.text)).text
 
-    async with helper.app, App(agent, drain=0.0) as app:
+    async with helper.app, App(agent, drain_timeout=0.0) as app:
         async with Client.connect(app=app, transport=Traced(app)) as client:
             await client.send("x")
         traces = [headers.get("traceparent") for headers in helper.headers]
@@ -569,7 +569,7 @@ async def test_a_span_that_is_open_comes_first() -> None:
 
     async with (
         helper.app,
-        App(agent, drain=0.0) as app,
+        App(agent, drain_timeout=0.0) as app,
         Client.connect(app=app, transport=Traced(app)) as client,
     ):
         await client.send("x")

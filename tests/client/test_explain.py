@@ -38,7 +38,7 @@ async def agent() -> AsyncIterator[Guarded]:
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_a_task_that_is_not_found_is_named(binding: str) -> None:
     async with (
-        App(parrot(), drain=0.0) as app,
+        App(parrot(), drain_timeout=0.0) as app,
         Client.connect(app=app, bindings=[binding]) as client,
     ):
         for call in (client.task("nobody").get(), client.task("nobody").cancel()):
@@ -140,7 +140,7 @@ async def test_nobody_is_at_the_address_of_the_card_itself() -> None:
 
 
 async def test_http_where_https_was_asked_for() -> None:
-    async with serving(App(parrot(), drain=0.0)) as url:
+    async with serving(App(parrot(), drain_timeout=0.0)) as url:
         where = url.replace("http:", "https:")
         with pytest.raises(Unreachable) as caught:
             async with Client.connect(where, attempts=1):
@@ -172,9 +172,9 @@ async def test_a_certificate_that_nobody_vouches_for(tmp_path: Path) -> None:
 async def test_grpc_and_tls(tmp_path: Path, secure: bool) -> None:
     pytest.importorskip("grpc")
     file = str(Selfmade(tmp_path, "127.0.0.1").file)
-    more = {"grpc_cert": file, "grpc_key": file} if secure else {}
+    more = {"cert": file, "key": file} if secure else {}
     port = free_port()
-    async with App(parrot(), grpc_port=port, drain=0.0, **more):
+    async with App(parrot(), grpc_port=port, drain_timeout=0.0, **more):
         found = card(interface(f"https://127.0.0.1:{port}", "GRPC"))
         async with Client.connect(found, attempts=1) as client:
             with pytest.raises(Unreachable) as caught:
@@ -205,7 +205,7 @@ async def test_the_root_of_several_agents_says_where_they_are() -> None:
     flight, hotel = (Agent(name, description="Books.") for name in ("Flight", "Hotel"))
     for one in (flight, hotel):
         one.handler(lambda turn: turn.text)
-    async with serving(App(flight, hotel, drain=0.0)) as url:
+    async with serving(App(flight, hotel, drain_timeout=0.0)) as url:
         with pytest.raises(Exception, match="no agent card") as caught:
             async with Client.connect(url):
                 pass

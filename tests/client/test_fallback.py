@@ -43,7 +43,9 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def app() -> AsyncIterator[App]:
     """An agent, running."""
-    async with App(parrot(), auth=Anonymous(tenants=["north"]), drain=0.0, poll=0.02) as app:
+    async with App(
+        parrot(), auth=Anonymous(tenants=["north"]), drain_timeout=0.0, poll=0.02
+    ) as app:
         yield app
 
 

@@ -43,7 +43,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("attempts", [1, 5])
 async def test_a_stream_is_a_send_and_looks(binding: str, attempts: int) -> None:
     agent = admin(streaming=False)
-    async with App(agent, drain=0.0) as app:
+    async with App(agent, drain_timeout=0.0) as app:
         options: Any = {"bindings": [binding], "attempts": attempts}
         async with (
             Client.connect(app=app, **options) as client,
@@ -68,7 +68,7 @@ async def test_a_stream_is_a_send_and_looks(binding: str, attempts: int) -> None
 @pytest.mark.usefixtures("soon")
 async def test_an_interface_that_answers_is_kept() -> None:
     agent = admin(streaming=False)
-    async with App(agent, drain=0.0) as app:
+    async with App(agent, drain_timeout=0.0) as app:
         async with Client.connect(app=app) as client:
             known = client.card
         ways = Ways(one=ASGITransport(app), two=Dead())
@@ -91,7 +91,7 @@ async def test_a_direct_answer_of_one_that_does_not_stream() -> None:
         return f"you said {turn.text}"
 
     async with (
-        App(agent, drain=0.0) as app,
+        App(agent, drain_timeout=0.0) as app,
         Client.connect(app=app) as client,
         client.stream("x") as stream,
     ):
@@ -194,7 +194,7 @@ async def test_what_fails_is_tried_as_often_as_it_should_be(
 async def test_a_card_that_does_not_say_so() -> None:
     """The agent streams; whoever has an older card looks at it all the same."""
     agent = admin()
-    async with App(agent, drain=0.0) as app:
+    async with App(agent, drain_timeout=0.0) as app:
         async with Client.connect(app=app) as client:
             quiet = replace(client.card.capabilities, streaming=None)
             known = replace(client.card, capabilities=quiet)

@@ -38,7 +38,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close
 async def app() -> AsyncIterator[App]:
     """An agent, running."""
     agent = parrot()
-    async with asyncio.timeout(20), App(agent, drain=0.0, poll=0.02) as app:
+    async with asyncio.timeout(20), App(agent, drain_timeout=0.0, poll=0.02) as app:
         yield app
         agent.gate.set()  # type: ignore[attr-defined]
 
@@ -222,7 +222,7 @@ async def test_a_wait_that_is_cancelled_leaves_the_task_alone(app: App, way: Wai
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_so_does_a_send_or_stream_that_is_cancelled(binding: str) -> None:
     agent = parrot()
-    app = App(agent, drain=0.0, poll=0.02)
+    app = App(agent, drain_timeout=0.0, poll=0.02)
     async with asyncio.timeout(20), serving(app) as url:
         async with Client.connect(url, bindings=[binding]) as client:
 

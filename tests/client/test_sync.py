@@ -123,7 +123,9 @@ class Server:
 @pytest.fixture
 def server() -> Iterator[Server]:
     """An agent, served."""
-    with Server(App(parrot(), drain=0.0, push=True, egress_allow=["hooks.example"])) as server:
+    with Server(
+        App(parrot(), drain_timeout=0.0, push=True, egress_allow=["hooks.example"])
+    ) as server:
         yield server
 
 
@@ -201,7 +203,7 @@ def test_time_runs_out(server: Server) -> None:
 def test_an_application_in_this_process() -> None:
     """It runs on the same loop as the client."""
     agent = parrot()
-    app = App(agent, drain=0.0)
+    app = App(agent, drain_timeout=0.0)
     with sync.Client.connect(app=app) as client:
         assert client.send("hello").text == "hello"
         with client.stream("count 2") as stream:
@@ -219,7 +221,7 @@ def test_whoever_would_wait_for_himself_is_told() -> None:
             sync.Client.connect(card(), transport=Dead()).__enter__()
         return "told"
 
-    app = App(agent, drain=0.0)
+    app = App(agent, drain_timeout=0.0)
     with sync.Client.connect(app=app) as client:
         assert client.send("x").text == "told"
     sync.shared().run(app.stop())
@@ -294,7 +296,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 async def test_in_a_handler_that_is_a_plain_function() -> None:
     helper, office = parrot(), Agent("Office", description="Delegates.")
     seen: list[Turn] = []
-    inner = App(helper, drain=0.0)
+    inner = App(helper, drain_timeout=0.0)
 
     @helper.skill
     async def note(turn: Turn) -> str:
@@ -314,7 +316,7 @@ async def test_in_a_handler_that_is_a_plain_function() -> None:
                 return plain.send(stream.result.text).text
 
         async with (
-            App(office, drain=0.0) as app,
+            App(office, drain_timeout=0.0) as app,
             awaited.Client.connect(app=app) as client,
         ):
             results = await asyncio.gather(*(client.send(f"{n}") for n in range(1, 6)))
@@ -338,8 +340,8 @@ async def test_a_plain_function_that_is_canceled_cancels_what_it_has_begun() -> 
         return "done"
 
     async with (
-        serving(App(helper, drain=0.0)) as url,
-        App(office, drain=0.0, poll=0.02) as app,
+        serving(App(helper, drain_timeout=0.0)) as url,
+        App(office, drain_timeout=0.0, poll=0.02) as app,
         awaited.Client.connect(app=app) as client,
         awaited.Client.connect(url) as there,
     ):
@@ -364,7 +366,7 @@ def test_a_webhook_that_is_served_elsewhere(monkeypatch: pytest.MonkeyPatch) -> 
 
     port = free_port()
     inbox = awaited.Inbox(f"http://127.0.0.1:{port}/")
-    app = App(agent, drain=0.0, push=True, egress_allow=["127.0.0.1"])
+    app = App(agent, drain_timeout=0.0, push=True, egress_allow=["127.0.0.1"])
     with (
         Server(inbox.app, port),
         Server(app) as server,
@@ -459,7 +461,7 @@ def test_the_span_of_the_caller_is_carried() -> None:
             return await super().send(request)
 
     span = trace.SpanContext(1, 2, False, trace.TraceFlags(1))
-    app = App(parrot(), drain=0.0)
+    app = App(parrot(), drain_timeout=0.0)
     with (
         sync.Client.connect(app=app, transport=Noting(app)) as client,
         trace.use_span(trace.NonRecordingSpan(span)),

@@ -31,6 +31,7 @@ from dragoman.model.types import (
     SecurityScheme,
     StringList,
 )
+from dragoman.server.settings import Settings
 from dragoman.testing import FaultyTransport, Recorder, Replay, local_client, run_handler
 from tests.client.networks import Answer, Script, card, result, task
 from tests.client.test_client import parrot
@@ -135,7 +136,9 @@ async def conversation(client: Client, text: str = "grüß dich 🌍") -> list[A
 
 
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
-async def test_a_conversation_is_played_back(binding: str, tmp_path: Path) -> None:
+async def test_a_conversation_is_played_back(
+    binding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recorders: list[Recorder] = []
 
     def recorded(transport: Transport) -> Transport:
@@ -143,7 +146,8 @@ async def test_a_conversation_is_played_back(binding: str, tmp_path: Path) -> No
         return recorders[0]
 
     # in pieces that are shorter than some characters
-    async with local_client(parrot(), through=recorded, stream_buffer=3) as client:
+    monkeypatch.setattr(Settings, "stream_buffer", 3)
+    async with local_client(parrot(), through=recorded) as client:
         client._spoken = [binding]
         client._choose()
         said = await conversation(client)

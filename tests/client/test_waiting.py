@@ -78,7 +78,7 @@ class Counted(ASGITransport):
 @asynccontextmanager
 async def working(agent: Agent, **settings: Any) -> AsyncIterator[tuple[Client, Counted]]:
     """An agent at work, and a client of it."""
-    async with App(agent, **{"drain": 0.0, "poll": 0.02, **settings}) as app:
+    async with App(agent, **{"drain_timeout": 0.0, "poll": 0.02, **settings}) as app:
         transport = Counted(app)
         async with Client.connect(app=app, transport=transport) as client:
             yield client, transport
@@ -298,7 +298,7 @@ async def test_a_webhook_is_made_once_however_often_it_is_asked_for() -> None:
             return response
 
     agent = admin()
-    async with App(agent, drain=0.0, push=True, egress_allow=["127.0.0.1"]) as app:
+    async with App(agent, drain_timeout=0.0, push=True, egress_allow=["127.0.0.1"]) as app:
         async with Client.connect(app=app) as client:
             id = await begun(client, "ask")
             await client.task(id).wait()

@@ -120,11 +120,11 @@ async def start(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             **settings: Any,
         ) -> World:
             made = agent or agents.make(required=required, streaming=streaming, extended=extended)
-            settings = {"cancel_grace": 0.3, "drain": 0.2, "poll": 0.02, **settings}
+            settings = {"cancel_grace": 0.3, "drain_timeout": 0.2, "poll": 0.02, **settings}
             if request.param == "sqlite":
                 settings = {"store": f"sqlite:///{tmp_path}/{clock.uuid7()}.db", **settings}
             if request.param == "postgres":
-                settings = {"store": database(), "connections": 3, **settings}
+                settings = {"store": database(), "postgres_pool_size": 3, **settings}
             if "kind" in request.fixturenames and issubclass(request.getfixturevalue("kind"), Grpc):
                 settings = {"grpc_port": 0, **settings}
             bell = SilentBell() if request.param == "deaf" else None

@@ -131,7 +131,7 @@ async def world(handler: Any, gate: Gate | None = None, **settings: Any) -> Asyn
         """Behaves."""
         return turn.text
 
-    defaults = {"cancel_grace": 0.1, "drain": 0.1, "poll": 0.02, "watchdog": 0.0}
+    defaults = {"cancel_grace": 0.1, "drain_timeout": 0.1, "poll": 0.02, "watchdog": 0.0}
     app = App(agent, **{**defaults, **settings})
     unseen: list[str] = []
     loop = asyncio.get_running_loop()
@@ -824,7 +824,7 @@ async def test_a_wrong_reply_is_answered_too(log: pytest.LogCaptureFixture) -> N
     async def mistaken(turn: Turn) -> str:
         return "\ud800"
 
-    async with httpx.AsyncClient(timeout=10) as http, serving(App(agent, drain=0.1)) as url:
+    async with httpx.AsyncClient(timeout=10) as http, serving(App(agent, drain_timeout=0.1)) as url:
         async with asyncio.timeout(SOON):
             task = await World(App(agent), url, http).send()
         assert state(task) == "failed"
@@ -950,7 +950,7 @@ def test_a_cancel_that_exits_does_not_end_the_server() -> None:
         gate = Gate()
         agent = Agent("Faulty", description="Misbehaves.")
         agent.handler(Careless(gate, raising(SystemExit(3))))
-        async with App(agent, drain=0.0, poll=0.02, cancel_grace=0.5) as app:
+        async with App(agent, drain_timeout=0.0, poll=0.02, cancel_grace=0.5) as app:
             service = app.endpoints[agent.key].service
             call = Call(Caller())
             immediately = SendMessageConfiguration(return_immediately=True)

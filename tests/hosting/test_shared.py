@@ -39,7 +39,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 
 async def test_new_work_is_taken_at_drain_where_others_can_do_it(store: Store) -> None:
-    app = App(agent(), store=store, drain=0.0)
+    app = App(agent(), store=store, drain_timeout=0.0)
     assert app.settings.store == store.url
     # the bell is the one that fits
     assert isinstance(app.bell, RemoteBell if store.shared else MemoryBell)

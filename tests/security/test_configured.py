@@ -208,7 +208,7 @@ def test_faults_are_named_by_where_they_stand(elsewhere: Path) -> None:
     with pytest.raises(SettingsError, match=r"^dragoman.toml: auth\[0\]\.isuer: there is no such"):
         load(environ={}, checks=CHECKS)
     file.unlink()
-    with pytest.raises(SettingsError, match=r"^DRAGOMAN_AUTH: is no JSON"):
+    with pytest.raises(SettingsError, match=r"^DRAGOMAN_AUTH: is not JSON"):
         load(environ={"DRAGOMAN_AUTH": "bearer"}, checks=CHECKS)
     with pytest.raises(SettingsError, match=r"^DRAGOMAN_AUTH\[0\]\.scheme: must be"):
         load(environ={"DRAGOMAN_AUTH": '[{"scheme": 1}]'}, checks=CHECKS)
@@ -222,7 +222,7 @@ def test_faults_are_named_by_where_they_stand(elsewhere: Path) -> None:
 async def test_a_file_closes_the_door(elsewhere: Path) -> None:
     (elsewhere / "dragoman.toml").write_text(
         """
-        drain = 0
+        drain_timeout = 0
 
         [[auth]]
         scheme = "key"
@@ -249,7 +249,7 @@ async def test_a_file_closes_the_door(elsewhere: Path) -> None:
 
 
 async def test_what_the_program_says_comes_first() -> None:
-    settings = Settings(auth=(TABLES[0],), drain=0.0)
+    settings = Settings(auth=(TABLES[0],), drain_timeout=0.0)
     async with serving(App(doorman(), auth=Token({"x": "t"}), settings=settings)) as url:
         assert said(await send(url, "t")) == "x:"
         assert (await send(url, **{"x-key": "new-secret"})).status_code == 401

@@ -110,7 +110,7 @@ async def house(
         push=True,
         egress_allow=["*.example"],
         grpc_port=0,
-        drain=0.0,
+        drain_timeout=0.0,
         audit=True,
     )
     async with AsyncExitStack() as stack:

@@ -52,7 +52,7 @@ def agent() -> Agent:
 @asynccontextmanager
 async def server(**settings: Any) -> AsyncIterator[Served]:
     """A server of that agent."""
-    async with served(App(agent(), drain=0.1, **settings)) as found:
+    async with served(App(agent(), drain_timeout=0.1, **settings)) as found:
         yield found
 
 

@@ -130,7 +130,11 @@ def test_whom_to_believe_on_where_a_request_comes_from(
 
 
 async def test_callers_behind_a_proxy() -> None:
-    settings: dict[str, Any] = {"rate_address": 0.01, "rate_burst": 1, "proxies": ["127.0.0.1"]}
+    settings: dict[str, Any] = {
+        "rate_address": 0.01,
+        "rate_burst": 1,
+        "trusted_proxies": ["127.0.0.1"],
+    }
     async with housed(agents.make(), **settings) as house:
         for address in ("198.51.100.1", "198.51.100.2"):
             caller = house.client(JsonRpc, "a-key", **{"x-forwarded-for": address})
@@ -140,8 +144,8 @@ async def test_callers_behind_a_proxy() -> None:
 
 
 def test_a_wrong_network_is_named() -> None:
-    with pytest.raises(ValueError, match="proxies: 'nonsense'"):
-        App(agents.make(), proxies=["nonsense"])
+    with pytest.raises(ValueError, match=r"^trusted_proxies: 'nonsense'"):
+        App(agents.make(), trusted_proxies=["nonsense"])
 
 
 # ---- shares --------------------------------------------------------------------------------

@@ -52,7 +52,8 @@ def echo() -> Agent:
 def quick(**settings: Any) -> App:
     """An application with little patience."""
     return App(
-        echo(), **{"header_timeout": 0.5, "body_timeout": 0.5, "stall": 1, "drain": 0.1} | settings
+        echo(),
+        **{"header_timeout": 0.5, "body_timeout": 0.5, "stall": 1, "drain_timeout": 0.1} | settings,
     )
 
 

@@ -151,7 +151,7 @@ async def test_tenants_that_make_no_sense(tenants: Any) -> None:
 
 
 async def test_it_is_told_to_our_client() -> None:
-    app = App(agents.make(), drain=0.0)
+    app = App(agents.make(), drain_timeout=0.0)
     async with serving(app) as url, Client.connect(url) as client:
         first = client.card.supported_interfaces[0]
         wrong = replace(client.card, supported_interfaces=(replace(first, tenant="acme"),))

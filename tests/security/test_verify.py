@@ -173,7 +173,7 @@ def session(_: str, request: Request) -> Caller:
     "auth", [{"identify": user}, {"auth": ApiKey(header="X-Session", verify=session)}]
 )
 async def test_the_user_of_the_application_that_it_is_mounted_in(auth: dict[str, Any]) -> None:
-    app = App(doorman(), drain=0.0, **auth)
+    app = App(doorman(), drain_timeout=0.0, **auth)
     host = Starlette(
         routes=[Mount("/agent", app)],
         middleware=[Middleware(AuthenticationMiddleware, backend=Session())],

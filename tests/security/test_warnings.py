@@ -30,7 +30,7 @@ def keys() -> ApiKey:
 
 async def lines(said: Any, **given: Any) -> Lines:
     """What `dragoman serve` says with these settings."""
-    async with served(App(small(), drain=0.1, **given)):
+    async with served(App(small(), drain_timeout=0.1, **given)):
         found: Lines = said()
     return found
 
@@ -96,12 +96,12 @@ async def test_secrets_that_are_not(said: Any, tmp_path: Path) -> None:
 
 
 async def test_under_another_server_it_is_said_once(said: Any) -> None:
-    app = App(small(), drain=0.1)
+    app = App(small(), drain_timeout=0.1)
     for _ in range(2):
         async with serving(app):
             pass
     assert len(anonymous(said())) == 1
     assert loud(said()) == []
-    async with App(small(), drain=0.1, auth=keys()):
+    async with App(small(), drain_timeout=0.1, auth=keys()):
         pass
     assert len(anonymous(said())) == 1

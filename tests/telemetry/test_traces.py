@@ -149,7 +149,7 @@ async def test_a_worker_of_another_process_goes_on_with_it(
     exported: InMemorySpanExporter, tmp_path: Path
 ) -> None:
     path = tmp_path / "x.db"
-    stopped = App(helper(), store=SqliteStore(path), drain=0.0)
+    stopped = App(helper(), store=SqliteStore(path), drain_timeout=0.0)
     async with stopped, Client.connect(app=stopped) as client:
         assert stopped._worker is not None
         stopped._worker._draining = True  # it takes nothing more

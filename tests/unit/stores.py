@@ -45,8 +45,6 @@ from tests.services import Postgres
 def sqlite(folder: Path, **options: Any) -> Store:
     """A store in a new file."""
     options.pop("max_tasks", None)
-    if (age := options.pop("task_age", None)) is not None:
-        options["keep"] = age
     return SqliteStore(folder / f"{clock.uuid7()}.db", **options)
 
 
@@ -69,8 +67,6 @@ def database() -> str:
 def postgres(folder: Path, **options: Any) -> Store:
     """A store in new tables."""
     options.pop("max_tasks", None)
-    if (age := options.pop("task_age", None)) is not None:
-        options["keep"] = age
     return PostgresStore(database(), **options)
 
 

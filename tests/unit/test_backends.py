@@ -32,7 +32,7 @@ class ShelfBell(MemoryBell):
 
 
 def store(settings):
-    found = ShelfStore(Path(settings.store.partition(":")[2]), keep=settings.keep)
+    found = ShelfStore(Path(settings.store.partition(":")[2]), retention=settings.retention or 0.0)
     found.url, found.name = settings.store, "the shelf"
     return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from argparse import ArgumentParser
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ import msgspec
 from dragoman.cli import _parser
 from dragoman.client.binding import BINDINGS
 from dragoman.model.events import RESUME
-from dragoman.server.settings import DESCRIPTIONS, Settings
+from dragoman.server.settings import DESCRIPTIONS, Settings, literal
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -21,20 +20,14 @@ README = (ROOT / "README.md").read_text()
 
 def test_every_setting_is_documented_with_its_default() -> None:
     page = (ROOT / "docs/settings.md").read_text()
-    rows = dict(re.findall(r"^\| `(\w+)` \| `(.*?)` \|", page, re.MULTILINE))
-    for item in msgspec.structs.fields(Settings):
-        default = item.default
-        shown = str(default).lower() if isinstance(default, bool) else default
-        if default is None:
-            shown = "none"
-        elif isinstance(default, str):
-            shown = f'"{default}"'
-        elif isinstance(default, float):
-            shown = f"{default:g}"
-        elif isinstance(default, tuple):
-            shown = json.dumps(default)
-        assert rows[item.name] == str(shown), item.name
-        assert DESCRIPTIONS[item.name] in page
+    rows = re.findall(r"^\| `\w+` \| `.*?` \| .* \|$", page, re.MULTILINE)
+    defaults = {
+        item.name: "none" if item.default is None else literal(item.name, item.default)
+        for item in msgspec.structs.fields(Settings)
+    }
+    assert rows == [
+        f"| `{name}` | `{defaults[name]}` | {DESCRIPTIONS[name]} |" for name in defaults
+    ]
 
 
 def test_the_extension_is_documented() -> None:

@@ -66,7 +66,7 @@ def filled() -> str:
 @pytest.fixture
 async def store(filled: str) -> AsyncIterator[PostgresStore]:
     """A store on it."""
-    store = PostgresStore(filled, keep=2 * 86400.0 + NUMBER // 2)
+    store = PostgresStore(filled, retention=2 * 86400.0 + NUMBER // 2)
     await store.open()
     yield store
     await store.close()

@@ -65,8 +65,8 @@ async def test_an_application(through: str, database: str) -> None:
         """Say it again."""
         return turn.text
 
-    served = App(agent, store=through, bell=database, serve_only=True, drain=0.0, poll=60.0)
-    works = App(agent, store=through, bell=database, drain=0.0, poll=60.0)
+    served = App(agent, store=through, bell=database, serve_only=True, drain_timeout=0.0, poll=60.0)
+    works = App(agent, store=through, bell=database, drain_timeout=0.0, poll=60.0)
     async with asyncio.timeout(20), works, served, Client.connect(app=served) as client:
         for number in range(10):
             result = await client.send(f"hello {number}")

@@ -206,7 +206,7 @@ def test_settings_know_their_secrets() -> None:
         push_keys=("whsec_x",),
         store="postgresql://a:pa55word@h,b:other@i/x",
     )
-    assert found.secrets() == ["whsec_x", "sealsealseal", "pa55word", "other"]
+    assert found.secrets() == ["sealsealseal", "whsec_x", "pa55word", "other"]
 
 
 # ---- a whole server ------------------------------------------------------------------------
@@ -235,7 +235,7 @@ async def test_a_canary_in_every_secret(tmp_path: Path, log: io.StringIO) -> Non
             egress_allow=("127.0.0.1",),
             push_retries=(0.05,),
             audit=True,
-            drain=0.1,
+            drain_timeout=0.1,
             poll=0.02,
         )
         answers = ""
@@ -311,7 +311,7 @@ def guarded(**settings: Any) -> App:
         push=True,
         egress_allow=("127.0.0.1",),
         cancel_grace=0.1,
-        drain=0.1,
+        drain_timeout=0.1,
         **settings,
     )
 

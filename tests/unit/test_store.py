@@ -428,7 +428,7 @@ async def test_a_claim_on_a_task_that_was_canceled_is_stale(store: Store) -> Non
 
 
 async def test_a_claim_on_a_task_that_is_gone_is_stale(make: Make) -> None:
-    store = await make(task_age=0.0)
+    store = await make(retention=0.001)
     await accept(store)
     held = await claim(store)
     await say(store, held, C, release=True)
@@ -967,7 +967,7 @@ async def test_what_is_gone_has_moved(store: Store) -> None:
 
 @pytest.mark.clause("data.retention")
 async def test_pruning_forgets_what_has_ended_long_ago(make: Make) -> None:
-    store = await make(task_age=0.8)
+    store = await make(retention=0.8)
     await ended(store, "a")
     await accept(store, "r", born=False)
     held = await claim(store)
@@ -1398,8 +1398,16 @@ async def test_receipts_are_bounded_like_the_tasks() -> None:
     assert len(store._receipts) <= 100, "of ten tasks"
 
 
+async def test_a_memory_store_without_retention_keeps_its_tasks() -> None:
+    store = MemoryStore(retention=0.0)
+    await accept(store)
+    await say(store, await claim(store), C, release=True)
+    await pause()
+    assert await store.prune() == 0
+
+
 async def test_the_receipts_of_forgotten_tasks_are_forgotten() -> None:
-    store = MemoryStore(task_age=0.0)
+    store = MemoryStore(retention=0.001)
     await accept(store, "a", receipt=Receipt("a", b"digest"))
     await say(store, await claim(store), C, release=True)
     await accept(store, "b", receipt=Receipt("b", b"digest"))

@@ -87,9 +87,9 @@ async def serve(endpoint: Endpoint, incoming: HTTPRequest) -> None:
 
 def vary(settings: Settings, *names: bytes) -> list[tuple[bytes, bytes]]:
     """The header that says on which others an answer depends which tells the server's address."""
-    if settings.forwarded and not settings.url:
+    if settings.trust_forwarded and not settings.url:
         names = (*names, b"X-Forwarded-Proto", b"X-Forwarded-Host", b"X-Forwarded-Prefix")
-    elif settings.forwarded and settings.hsts:
+    elif settings.trust_forwarded and settings.hsts:
         names = (*names, b"X-Forwarded-Proto")
     return [(b"vary", b", ".join(names))] if names else []
 

@@ -131,7 +131,7 @@ class HTTPRequest:
 
     def _safe(self) -> bool:
         """Whether the request came over https, as far as is known here."""
-        told = self.settings.forwarded and self.header(b"x-forwarded-proto").partition(",")[0]
+        told = self.settings.trust_forwarded and self.header(b"x-forwarded-proto").partition(",")[0]
         return (told.strip() if told else self.scope.get("scheme", "http")) == "https"
 
     @property

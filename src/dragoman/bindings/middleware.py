@@ -40,7 +40,7 @@ class Admission:
         self._single = single
         self._limits = limits
         self._audit = settings.audit
-        self._remembers = not settings.forwarded
+        self._remembers = not settings.trust_forwarded
         self._origins = frozenset(origin.rstrip("/").encode() for origin in settings.cors)
         self._good: set[bytes | None] = set()
 
@@ -94,8 +94,8 @@ class Admission:
         host = incoming.headers.get(b"host")
         if not self._hosts.accepts(incoming):
             wrong = Misdirected(
-                "This host is not served here; the server's settings `hosts` and `url` say which"
-                " hosts are"
+                "This host is not served here; the server's settings `trusted_hosts` and `url` say"
+                " which hosts are"
             )
             self._note("host", incoming, wrong, host=incoming.header(b"host")[:LONGEST])
             raise wrong

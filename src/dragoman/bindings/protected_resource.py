@@ -24,8 +24,8 @@ async def serve(found: Endpoint | None, incoming: HTTPRequest) -> None:
         return await fail(incoming, MethodNotAllowed("The metadata take GET", headers=allowed))
     if not found.known(incoming):
         wrong = Misdirected(
-            "The metadata name only a host that is trusted; the server's `url` or `hosts` says"
-            " which"
+            "The metadata name only a host that is trusted; the server's `url` or `trusted_hosts`"
+            " says which"
         )
         found.note_refusal("host", incoming, wrong)
         return await fail(incoming, wrong)

@@ -101,7 +101,7 @@ class BodyReader:
         """A body that comes whole, and is no larger, is not counted."""
         self._light = HEAVY if settings.max_elements >= HEAVY else -1
         self._depth = settings.max_depth
-        self.proxies = Proxies(settings.proxies)
+        self.proxies = Proxies(settings.trusted_proxies)
         self._computing = asyncio.Lock()
         """One at a time: each thread that computes slows the event loop down."""
         self._arriving: dict[asyncio.Task[Any], Arriving] = {}

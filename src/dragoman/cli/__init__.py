@@ -39,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         status: int = arguments.run(arguments)
         return status
     except (settings.SettingsError, UsageError) as error:
-        print(f"dragoman: {error}", file=sys.stderr)
+        for line in str(error).splitlines():
+            print(f"dragoman: {line}", file=sys.stderr)
         return 2
     except ImportError as error:
         if "pip install" not in str(error):  # an extra that says how to get it
@@ -118,9 +119,13 @@ def _parser() -> argparse.ArgumentParser:
     worker.set_defaults(run=_worker)
 
     config = commands.add_parser(
-        "config", help="print the settings in force", description="Print the settings in force."
+        "config",
+        help="print all settings and where they come from",
+        description="Print all settings, each with its value, its source (default, file, variable "
+        "or command line) and its meaning, as a TOML file. Wrong settings are reported all at "
+        "once.",
     )
-    config.add_argument("--json", action="store_true", help="as JSON")
+    config.add_argument("--json", action="store_true", help="print JSON: value and source of each")
     _add_settings(config)
     config.set_defaults(run=_config)
 
@@ -171,11 +176,18 @@ class Options(Struct, frozen=True):
     def in_force(self, own: Mapping[str, Any] | None = None) -> settings.Settings:
         """All settings in force. `own` are those that an `App` was given in code: they come before
         the environment and the file, and the command line comes before them."""
+        return self.resolve(own)[0]
+
+    def resolve(
+        self, own: Mapping[str, Any] | None = None
+    ) -> tuple[settings.Settings, dict[str, str]]:
+        """All settings in force, and the source of each."""
         from dragoman.server.wiring import CHECKS
 
         named = {name: value for name, value in self.given.items() if value is not None}
-        return settings.load(
+        return settings.resolve(
             {**(own or {}), **named},
+            origin="command line",
             defaults=DEFAULTS,
             texts=self.texts,
             file=self.file,
@@ -213,33 +225,24 @@ def _worker(arguments: argparse.Namespace) -> int:
     more = {"push": arguments.push, "serve_only": False}
     if arguments.concurrency is not None:
         if arguments.concurrency < 1:
-            raise UsageError("--concurrency: must be more than nothing")
+            raise UsageError("--concurrency: must be greater than 0")
         more["max_running"] = arguments.concurrency
     return worker.run(arguments.agents, _options(arguments, **more))
 
 
 def _config(arguments: argparse.Namespace) -> int:
-    values = _options(arguments).in_force().masked()
+    chosen, sources = _options(arguments).resolve()
+    values = chosen.masked()
     if arguments.json:
         from dragoman.cli.text_table import json_text
 
-        print(json_text(json.dumps(values, indent=2)))
+        shown = {name: {"value": value, "source": sources[name]} for name, value in values.items()}
+        print(json_text(json.dumps(shown, indent=2)))
         return 0
     for name, value in values.items():
-        shown = _toml(value)
-        line = f"# {name} =" if value is None else f"{name} = {shown}"
-        print(line.ljust(40) + f"  # {settings.DESCRIPTIONS[name]}")
+        line = f"# {name} =" if value is None else f"{name} = {settings.literal(name, value)}"
+        print(f"{line.ljust(40)}  # ({sources[name]}) {settings.DESCRIPTIONS[name]}")
     return 0
-
-
-def _toml(value: Any) -> str:
-    """A value as TOML writes it, which is as JSON does but for tables and what is not set."""
-    if isinstance(value, dict):
-        pairs = (f"{json.dumps(name)} = {_toml(item)}" for name, item in value.items())
-        return f"{{ {', '.join(pairs)} }}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    return json.dumps(value)
 
 
 def _demo(arguments: argparse.Namespace) -> int:

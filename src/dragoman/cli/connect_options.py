@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dragoman.cli import UsageError
 from dragoman.cli.colors import RED, paint
-from dragoman.cli.text_table import Meter, plain
+from dragoman.cli.text_table import Meter, plain, seconds
 from dragoman.model.errors import A2AError
 
 if TYPE_CHECKING:
@@ -94,7 +94,11 @@ def add(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
         help="JSONRPC, HTTP+JSON or GRPC; by default the agent's choice",
     )
     group.add_argument(
-        "--timeout", type=float, default=300.0, metavar="SECONDS", help="for one answer; 300"
+        "--timeout",
+        type=seconds,
+        default=300.0,
+        metavar="DURATION",
+        help="time limit of one answer, such as 45s or 5m; default 5m",
     )
     group.add_argument(
         "--trace", action="store_true", help="show the bytes on the wire, secrets masked"
@@ -111,7 +115,7 @@ def client(arguments: argparse.Namespace) -> Client:
     if not arguments.url:
         raise UsageError("URL: it is empty")
     if arguments.timeout <= 0:
-        raise UsageError("--timeout: must be more than nothing")
+        raise UsageError("--timeout: must be greater than 0")
     for where in arguments.trust:
         if not origin(where):
             raise UsageError(f"--trust {where}: expected an origin, such as https://agent.example")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from dragoman.cli import DEFAULTS, UsageError, warn
-from dragoman.cli.text_table import moment, span
+from dragoman.cli.text_table import duration, moment
 from dragoman.server import settings
 
 if TYPE_CHECKING:
@@ -51,7 +51,9 @@ def add(commands: Any) -> None:
     one.add_argument("--json", action="store_true", help="as JSON, one line each")
 
     one = _command(inner, "prune", "forget tasks that ended long ago", "--older 30d")
-    one.add_argument("--older", type=span, required=True, metavar="SPAN", help="30d, 12h, 90m")
+    one.add_argument(
+        "--older", type=duration, required=True, metavar="DURATION", help="30d, 12h, 90m"
+    )
     one.add_argument(
         "--state",
         action="append",
@@ -180,12 +182,12 @@ def _make(arguments: argparse.Namespace) -> Make:
 
 def _whole(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return int(text)
 
 
 def _positive(text: str) -> int:
     number = _whole(text)
     if not number:
-        raise argparse.ArgumentTypeError("must be more than nothing")
+        raise argparse.ArgumentTypeError("must be greater than 0")
     return number

@@ -260,7 +260,7 @@ def _config(uvicorn: Any, app: Any, settings: Settings, **more: Any) -> Any:
         server_header=False,
         proxy_headers=False,  # whom to believe is a setting of ours
         backlog=2048,
-        timeout_graceful_shutdown=int(settings.drain) + 5,
+        timeout_graceful_shutdown=int(settings.drain_timeout) + 5,
         **more,
     )
 

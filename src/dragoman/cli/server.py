@@ -41,7 +41,7 @@ class Server(uvicorn.Server):
         used is told, and the old one stays."""
         app: App = self.config.loaded_app
         settings = app.settings
-        if not (settings.cert or settings.grpc_cert):
+        if not settings.cert:
             logger.info("SIGHUP: there is no certificate to reload")
             return
         try:
@@ -59,8 +59,7 @@ class Server(uvicorn.Server):
             except (A2AError, ValueError) as error:
                 logger.error("SIGHUP: the old certificate of gRPC stays in use: %s", error)
             else:
-                file = settings.grpc_cert or settings.cert
-                logger.info("SIGHUP: reloaded the certificate %s of gRPC", file)
+                logger.info("SIGHUP: reloaded the certificate %s of gRPC", settings.cert)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to serve, and say where."""
@@ -129,7 +128,8 @@ class Server(uvicorn.Server):
         ]
         if not self.force_exit:
             logger.info(
-                "draining: running turns have %g s; Ctrl-C again to stop now", app.settings.drain
+                "draining: running turns have %g s; Ctrl-C again to stop now",
+                app.settings.drain_timeout,
             )
             drain = asyncio.ensure_future(app.drain())
             while not drain.done() and not self.force_exit:
@@ -184,7 +184,7 @@ def announce(app: App, port: int) -> None:
         logger.info("%s at %s%s/", endpoint.service.agent.name, base, endpoint.prefix)
         logger.info("  card %s%s/.well-known/agent-card.json", base, endpoint.prefix)
         if endpoint.grpc:
-            secured = " (TLS)" if settings.grpc_cert or settings.cert else ""
+            secured = " (TLS)" if settings.cert else ""
             told = ", not on the card: `bindings` does not name GRPC"
             if endpoint.lists_grpc:
                 told = f", announced as {settings.grpc_url}" if settings.grpc_url else ""

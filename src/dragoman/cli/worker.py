@@ -51,7 +51,9 @@ async def _work(app: App) -> int:
         logger.info("working for %s, up to %d turns at once", agent.name, settings.max_running)
     logger.info("Ctrl-C stops")
     await ending.wait()
-    logger.info("draining: running turns have %g s; Ctrl-C again to stop now", settings.drain)
+    logger.info(
+        "draining: running turns have %g s; Ctrl-C again to stop now", settings.drain_timeout
+    )
     await app.stop()
     if app.stuck:
         leave(f"without handler {', '.join(app.stuck)}, which ignores its cancellation")

@@ -59,7 +59,7 @@ class Server:
         self._command = [
             *(sys.executable, "-m", "dragoman", "serve", f"dragoman.demo.agents:{name}"),
             *("--port", str(self.port), "--store", f"sqlite:///{folder}/{name}.db"),
-            *("--log-level", "error", "--set", "drain=1"),
+            *("--log-level", "error", "--set", "drain_timeout=1"),
         ]
         known = {f"DEMO_{other.upper()}": url for other, url in others.items()}
         self._environment = {**os.environ, **known}

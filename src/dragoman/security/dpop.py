@@ -51,7 +51,7 @@ class Proofs:
         if not request.url:
             raise Unproven(
                 "The server does not know its own URL, which a proof must name; it needs the"
-                " setting `url`, or `hosts`"
+                " setting `url`, or `trusted_hosts`"
             )
         if not _same(claims.get("htu"), request.url):
             raise Unproven("The proof is for another URL")

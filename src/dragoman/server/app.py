@@ -322,7 +322,7 @@ class App:
         for port in self.ports:
             await port.drain()
         if self._worker is not None:
-            await self._worker.drain(self.settings.drain)
+            await self._worker.drain(self.settings.drain_timeout)
         self.closing.now = True
         self.bell.listeners.wake_all()
         await self.closing.cancels_ended(self.settings.cancel_grace)
@@ -461,18 +461,18 @@ class App:
             except ValueError as error:
                 hint = "; give it one: @agent.skill(…)" if "skills: " in str(error) else ""
                 raise SettingsError(f"card_keys: agent {name!r}: {error}{hint}") from None
-        if self.settings.url or self.settings.hosts:
+        if self.settings.url or self.settings.trusted_hosts:
             return
         if keys:
             logger.warning(
                 "card_keys: the card is signed for callers on this machine only; set `url`, or "
-                "`hosts`, for others"
+                "`trusted_hosts`, for others"
             )
         gates = [endpoint.gate for endpoint in self.endpoints.values()]
         if self.serves and any(gate is not None and gate.issued for gate in gates):
             logger.info(
                 "auth: only callers on this machine are told where to get a token; set `url`, or "
-                "`hosts`, for others"
+                "`trusted_hosts`, for others"
             )
 
     async def _hire(self, stack: AsyncExitStack, bell: Bell, monitoring: Monitoring) -> Worker:

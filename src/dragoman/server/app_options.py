@@ -22,66 +22,53 @@ class AppOptions(TypedDict, total=False):
     ca_optional: bool
     grpc_port: int | None
     grpc_url: str
-    grpc_cert: str
-    grpc_key: str
-    grpc_ca: str
     bindings: Sequence[str]
     versions: Sequence[str]
-    forwarded: bool
-    hosts: Sequence[str]
+    trust_forwarded: bool
+    trusted_hosts: Sequence[str]
+    trusted_proxies: Sequence[str]
     cors: Sequence[str]
     hsts: float
-    connections: int
+    postgres_pool_size: int
     migrate: bool
     synchronous: Literal["full", "normal"]
-    keep: float
+    retention: float | None
     seal_keys: Sequence[str]
     push: bool
     push_keys: Sequence[str]
     push_retries: Sequence[float]
     push_timeout: float
-    push_running: int
-    push_per_host: int
     egress_allow: Sequence[str]
-    duplicates: Literal["off", "authenticated", "always"]
-    card_age: int
+    idempotency: Literal["off", "authenticated", "always"]
     card_keys: Sequence[str]
     card_jku: str
     max_connections: int
     max_per_address: int
-    max_head: int
-    grpc_calls: int
     max_body: int
-    max_depth: int
-    max_elements: int
     max_in_flight: int
     max_parts: int
-    serve_only: bool
-    max_running: int
-    max_streams: int
-    max_tasks: int
-    task_age: float
-    max_events: int
-    max_task: int
-    max_output: int
-    stream_buffer: int
-    threads: int
-    max_hops: int
     max_file: int
     file_types: Sequence[str]
+    max_streams: int
+    serve_only: bool
+    max_running: int
+    threads: int
+    max_tasks: int
+    max_task_bytes: int
+    max_events: int
+    max_output: int
     quota_tasks: int
     quota_waiting: int
     quota_streams: int
     rate: float
     rate_address: float
     rate_burst: int
-    proxies: Sequence[str]
     header_timeout: float
     body_timeout: float
     blocking_timeout: float
     turn_timeout: float
     cancel_grace: float
-    drain: float
+    drain_timeout: float
     keepalive: float
     stall: float
     lease: float

@@ -459,7 +459,7 @@ class Service:
 
     def _receipt(self, message: Message, call: Call, chosen: str, scope: Scope) -> Receipt | None:
         """What makes a repeated send recognisable, if anything does."""
-        merge = self.settings.duplicates
+        merge = self.settings.idempotency
         merged = merge == "always" or (merge == "authenticated" and call.caller.identity)
         if not chosen and not call.key and not merged:
             return None

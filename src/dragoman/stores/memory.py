@@ -48,6 +48,9 @@ from dragoman.stores.store import (
 )
 from dragoman.stores.task_head import age
 
+RETENTION = 24 * 3600.0
+"""How long a task is kept after its end, by default."""
+
 
 class MemoryStore:
     """The store without a disk."""
@@ -57,11 +60,11 @@ class MemoryStore:
     shared = False
     admin = None
 
-    def __init__(self, *, max_tasks: int = 50_000, task_age: float = 24 * 3600.0) -> None:
+    def __init__(self, *, max_tasks: int = 50_000, retention: float = RETENTION) -> None:
         self.id = uuid.uuid4().hex
         self.unreadable: Mapping[str, int] = dict.fromkeys(KINDS, 0)
         self.max_tasks = max_tasks
-        self.task_age = task_age
+        self.retention = retention
         self._logs: dict[str, Log] = {}
         self._indexes: dict[Scope, TaskIndex] = {}
         self._queues: dict[str, Queue] = {}
@@ -335,10 +338,12 @@ class MemoryStore:
 
     async def prune(self) -> int:
         """See `Store.prune`."""
+        if not self.retention:
+            return 0
         now = time.monotonic()
         old = []
         for task, ended in self._ended.items():
-            if ended + self.task_age > now:
+            if ended + self.retention > now:
                 break
             if not self._logs[task].pending:
                 old.append(task)
@@ -562,4 +567,5 @@ def _at(received: Received) -> str:
 
 def store(settings: Settings) -> MemoryStore:
     """The store that the settings name."""
-    return MemoryStore(max_tasks=settings.max_tasks, task_age=settings.task_age)
+    kept = RETENTION if settings.retention is None else settings.retention
+    return MemoryStore(max_tasks=settings.max_tasks, retention=kept)

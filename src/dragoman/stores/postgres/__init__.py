@@ -17,7 +17,7 @@ from dragoman.model.events import CancelRequested, Entry, Received
 from dragoman.model.lifecycle import birth
 from dragoman.model.types import TaskState, TaskStatusUpdateEvent
 from dragoman.security.encryption import Seal, Unsealable
-from dragoman.server.settings import MAX_TASK, Settings
+from dragoman.server.settings import MAX_TASK_BYTES, Settings
 from dragoman.stores.cache import LogCache
 from dragoman.stores.codec import body, entry, secrets, webhook_of
 from dragoman.stores.damage import ASIDE, DECODING, PAUSE, Damage
@@ -114,17 +114,17 @@ class PostgresStore:
         self,
         url: str,
         *,
-        keep: float = 0.0,
-        max_task: int = MAX_TASK,
+        retention: float = 0.0,
+        max_task_bytes: int = MAX_TASK_BYTES,
         seal: Seal | None = None,
         size: int = 8,
         migrate: bool = True,
     ) -> None:
         self.id = ""
         self.url = url
-        self.keep = keep
+        self.retention = retention
         """How long a task is kept after its end; 0 is for ever."""
-        self.max_task = max_task
+        self.max_task_bytes = max_task_bytes
         self.migrate = migrate
         """Bring older tables up to date; else they are refused."""
         self._damage = Damage()
@@ -165,7 +165,7 @@ class PostgresStore:
             await self._link.close()
             raise self._link.unavailable(error) from error
         self._view = Queries(self._link, self._damage)
-        self._transaction = Transaction(max_task=self.max_task, shard=self._shard)
+        self._transaction = Transaction(max_task_bytes=self.max_task_bytes, shard=self._shard)
         self._recent = LogCache()
         # of its own: claims are renewed while all others are in use
         self._renewing = self._link.hold()
@@ -213,8 +213,8 @@ class PostgresStore:
             row = (
                 transaction.add(scope, draft) if draft.new else transaction.mine(scope, draft.task)
             )
-            if row.size > self.max_task:
-                raise LimitExceeded(f"The task is larger than {self.max_task} bytes")
+            if row.size > self.max_task_bytes:
+                raise LimitExceeded(f"The task is larger than {self.max_task_bytes} bytes")
             number = row.receive(draft.received)
             row.mail = (number, draft.received)
             transaction.touch(row)
@@ -594,9 +594,9 @@ class PostgresStore:
             self._floors.clear()
             self._recent.clear()  # others may have forgotten what is remembered here
             self._merged = await merge(self._link, self._merged) or START
-        ages = {"replied": min(self.keep or RECEIPTS, RECEIPTS)}
-        if self.keep:
-            ages["NOT replied"] = self.keep
+        ages = {"replied": min(self.retention or RECEIPTS, RECEIPTS)}
+        if self.retention:
+            ages["NOT replied"] = self.retention
         count = 0
         for which, age in ages.items():
             ((now,),) = await self._link.fetch(f"SELECT {NOW}")
@@ -683,9 +683,9 @@ def store(settings: Settings) -> PostgresStore:
     """The store that the settings name."""
     return PostgresStore(
         settings.store,
-        keep=settings.keep,
-        max_task=settings.max_task,
+        retention=settings.retention or 0.0,
+        max_task_bytes=settings.max_task_bytes,
         seal=Seal(settings.seal_keys),
-        size=settings.connections,
+        size=settings.postgres_pool_size,
         migrate=settings.migrate,
     )

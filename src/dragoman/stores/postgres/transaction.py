@@ -154,8 +154,8 @@ class PostgresHead(StoredHead):
 class Transaction:
     """The rows that are in use, and what is to be written of them."""
 
-    def __init__(self, *, max_task: int, shard: int) -> None:
-        self.max_task = max_task
+    def __init__(self, *, max_task_bytes: int, shard: int) -> None:
+        self.max_task_bytes = max_task_bytes
         self.shard = shard
         self.now = 0.0
         """The database's clock."""
@@ -264,8 +264,8 @@ class Transaction:
     def room(self, row: PostgresHead, fresh: Iterable[Entry]) -> None:
         """Refuse what would make a task larger than one may be."""
         size = row.size + sum(len(entry.wire or b"") for entry in fresh)
-        if size > self.max_task:
-            raise LimitExceeded(f"The task is larger than {self.max_task} bytes")
+        if size > self.max_task_bytes:
+            raise LimitExceeded(f"The task is larger than {self.max_task_bytes} bytes")
 
     def fresh(self, agent: str) -> list[PostgresHead]:
         """The new rows of an agent, which nobody else knows of yet, that wait for a worker."""

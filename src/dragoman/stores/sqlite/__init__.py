@@ -25,7 +25,7 @@ from dragoman.model.events import CancelRequested, Entry, Received
 from dragoman.model.lifecycle import birth
 from dragoman.model.types import Task, TaskState, TaskStatusUpdateEvent
 from dragoman.security.encryption import Seal, Unsealable
-from dragoman.server.settings import MAX_TASK, Settings
+from dragoman.server.settings import MAX_TASK_BYTES, Settings
 from dragoman.stores.cache import LogCache
 from dragoman.stores.codec import keep, secrets
 from dragoman.stores.damage import Damage
@@ -90,8 +90,8 @@ class SqliteStore:
         path: str | Path,
         *,
         synchronous: str = "full",
-        keep: float = 0.0,
-        max_task: int = MAX_TASK,
+        retention: float = 0.0,
+        max_task_bytes: int = MAX_TASK_BYTES,
         seal: Seal | None = None,
         driver: Driver = STANDARD,
     ) -> None:
@@ -100,9 +100,9 @@ class SqliteStore:
         self.name = str(path)
         self.id = ""
         self.synchronous = synchronous
-        self.keep = keep
+        self.retention = retention
         """How long a task is kept after its end; 0 is for ever."""
-        self.max_task = max_task
+        self.max_task_bytes = max_task_bytes
         self.driver = driver
         self._seal = seal or Seal(())
         self._damage = Damage()
@@ -169,7 +169,7 @@ class SqliteStore:
         db.execute(
             "UPDATE line SET due = 0, taken = 0 WHERE behind = 1 AND parked = 0 AND taken = 1"
         )
-        return Transaction(db, max_task=self.max_task, damage=self._damage)
+        return Transaction(db, max_task_bytes=self.max_task_bytes, damage=self._damage)
 
     async def close(self) -> None:
         """Finish what was begun, and let go of the file."""
@@ -202,8 +202,8 @@ class SqliteStore:
             row = (
                 transaction.add(scope, draft) if draft.new else transaction.mine(scope, draft.task)
             )
-            if row.size > self.max_task:
-                raise LimitExceeded(f"The task is larger than {self.max_task} bytes")
+            if row.size > self.max_task_bytes:
+                raise LimitExceeded(f"The task is larger than {self.max_task_bytes} bytes")
             number = row.receive(draft.received)
             row.mail = (number, draft.received)
             transaction.touch(row)
@@ -498,9 +498,9 @@ class SqliteStore:
         if time.monotonic() - self._swept > SWEEP:
             self._swept = time.monotonic()
             self._floors.clear()
-        ages = {"replied = 1": min(self.keep or RECEIPTS, RECEIPTS)}
-        if self.keep:
-            ages["replied = 0"] = self.keep
+        ages = {"replied = 1": min(self.retention or RECEIPTS, RECEIPTS)}
+        if self.retention:
+            ages["replied = 0"] = self.retention
 
         def work(transaction: Transaction) -> int:
             count = 0
@@ -692,7 +692,7 @@ def store(settings: Settings) -> SqliteStore:
     return SqliteStore(
         path,
         synchronous=settings.synchronous,
-        keep=settings.keep,
-        max_task=settings.max_task,
+        retention=settings.retention or 0.0,
+        max_task_bytes=settings.max_task_bytes,
         seal=Seal(settings.seal_keys),
     )

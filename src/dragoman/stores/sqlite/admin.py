@@ -244,7 +244,7 @@ class SqliteAdmin:
         dry: bool = False,
     ) -> Iterator[Pruned]:
         """See `SqliteAdmin.prune`."""
-        transaction = Transaction(self.db, max_task=0)
+        transaction = Transaction(self.db, max_task_bytes=0)
         scopes = self.db.execute("SELECT key FROM scope WHERE owner = ?", (owner,)).fetchall()
         theirs = {key for (key,) in scopes}
         done, place, more = Pruned(), (0.0, 0), True
