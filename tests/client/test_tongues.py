@@ -37,7 +37,7 @@ from dragoman.model.types import (
     TaskArtifactUpdateEvent,
 )
 from tests.client.test_client import parrot
-from tests.listening import ClientCertificate as Selfmade
+from tests.listening import Certificate as Selfmade
 from tests.serving import BINDINGS, serving
 
 TONGUES = [
