@@ -67,3 +67,9 @@ def test_another_interpreter_has_an_environment_of_its_own() -> None:
 
 def test_the_slowest_tests_are_printed() -> None:
     assert "--durations=30" in plan("test")
+
+
+def test_what_is_left_out_for_time_is_in_the_long_run() -> None:
+    words = plan("soak")
+    for path in ("tests/contract", "tests/unit/test_store.py", "tests/security"):
+        assert path in words, path
