@@ -26,6 +26,8 @@ from dragoman.stores.store import Query, Receipt
 from tests.filling import fill
 from tests.unit.stores import AT, W, accept, artifact, database, hook, status
 
+pytestmark = pytest.mark.slow  # it needs PostgreSQL
+
 NUMBER = int(os.environ.get("PLAN_TASKS", "50000"))
 BUFFERS = 3000
 """The most pages that a statement may touch, whatever the number of tasks."""

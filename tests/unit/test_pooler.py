@@ -14,6 +14,8 @@ from dragoman.stores.postgres import PostgresStore
 from tests.services import Bouncer, Missing, Postgres
 from tests.unit.stores import C, accept, claim, say, task
 
+pytestmark = pytest.mark.slow  # it needs PostgreSQL
+
 
 @pytest.fixture(scope="module")
 def bouncer(postgres: Postgres) -> Iterator[Bouncer]:

@@ -50,8 +50,9 @@ def flaky(path: Path, failing: list[str]) -> SqliteStore:
 
 def numbers(path: Path) -> list[int]:
     """The numbers of all entries in the file."""
-    found = sqlite3.connect(path).execute("SELECT place & 16777215 FROM entry ORDER BY place")
-    return [number for (number,) in found]
+    with closing(sqlite3.connect(path)) as db:
+        found = db.execute("SELECT place & 16777215 FROM entry ORDER BY place")
+        return [number for (number,) in found]
 
 
 async def test_a_rollback_that_fails_leaves_no_gap(tmp_path: Path) -> None:
@@ -84,7 +85,8 @@ async def test_a_beginning_that_fails_is_begun_again(tmp_path: Path) -> None:
         await accept(store, "second")
     await accept(store, "third")
     await store.close()
-    keys = sqlite3.connect(tmp_path / "a.db").execute("SELECT key, id FROM task").fetchall()
+    with closing(sqlite3.connect(tmp_path / "a.db")) as db:
+        keys = db.execute("SELECT key, id FROM task").fetchall()
     assert keys == [(1, "first"), (2, "third")]
 
 

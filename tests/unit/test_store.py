@@ -43,6 +43,7 @@ from dragoman.stores.store import (
     Store,
     Webhook,
 )
+from tests.faults.crash.forms import SOAK
 from tests.unit.stores import (
     AT,
     LONG,
@@ -1146,7 +1147,9 @@ STEPS = st.lists(
 
 @pytest.mark.clause("list.filters", "list.cursor", "list.order", "list.total-size")
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60 if SOAK else 25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(steps=STEPS, picks=st.randoms(use_true_random=False), size=st.integers(1, 5))
 async def test_listing_is_what_a_plain_search_finds(
@@ -1204,7 +1207,9 @@ DEEDS = st.lists(
 
 
 @settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100 if SOAK else 40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(deeds=DEEDS)
 async def test_whatever_happens_the_log_is_whole(make: Make, deeds: list[Any]) -> None:

@@ -20,6 +20,8 @@ from dragoman.stores.postgres import PostgresStore, prune, schema
 from dragoman.stores.postgres.admin import PostgresAdmin
 from tests.unit.stores import C, accept, database, followed, hook, status
 
+pytestmark = pytest.mark.slow  # it needs PostgreSQL
+
 
 async def ask(url: str, *statements: str) -> list[Any]:
     """What the last of some statements finds."""
