@@ -73,14 +73,15 @@ def test_a_program_serves_its_agent(here: Path, call: str) -> None:
 
 def test_settings_from_code_come_before_the_environment(here: Path) -> None:
     call = "agent.serve(port=0, max_parts=1, store=MemoryStore())"
-    env = {"DRAGOMAN_MAX_PARTS": "7", "DRAGOMAN_CARD_AGE": "77"}
+    env = {"DRAGOMAN_MAX_PARTS": "7", "DRAGOMAN_MAX_BODY": "1KiB"}
     with serving(here, command=program(here, call), **env) as served:
         parts = [{"text": "a"}, {"text": "b"}]
-        body = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": parts}}
+        body: dict[str, Any] = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": parts}}
         headers = {"a2a-version": "1.0"}
         assert httpx.post(f"{served.url}/message:send", json=body, headers=headers).is_error
-        card = httpx.get(f"{served.url}/.well-known/agent-card.json")
-        assert "max-age=77" in card.headers["cache-control"]
+        body["message"]["parts"] = [{"text": "a" * 1024}]
+        large = httpx.post(f"{served.url}/message:send", json=body, headers=headers)
+        assert large.status_code == 413
     assert not (here / "echo.db").exists()
 
 

