@@ -284,7 +284,7 @@ def test_serve(here: Path) -> None:
         log = served.text()
         assert f"Echo at {served.url}/" in log
         assert f"{served.url}/.well-known/agent-card.json" in log
-        assert "tasks are kept in echo.db" in log
+        assert "tasks are stored in echo.db" in log
         assert "anonymous" in log
         card = httpx.get(f"{served.url}/.well-known/agent-card.json").json()
         assert card["supportedInterfaces"][0]["url"] == f"{served.url}/"
@@ -379,7 +379,7 @@ def test_a_handler_that_stops_when_asked_is_not_said_to_go_on(here: Path) -> Non
         task = served.send("wait")["id"]
         served.until(task, "WORKING")
         assert served.end() == 0
-        assert "goes on" not in served.text()
+        assert "continues" not in served.text()
         assert "WARNING" not in served.text()
 
 
@@ -468,7 +468,7 @@ def test_reload(here: Path) -> None:
         assert version(served) == "1.0.0"
         edit(here, AGENTS.replace("1.0.0", "2.0.0"), lambda: version(served) == "2.0.0")
         served.until(served.send("hello")["id"], "COMPLETED")
-        assert served.text().count("Ctrl-C stops") >= 2  # each start says where
+        assert served.text().count("press Ctrl-C to stop") >= 2  # each start says where
         assert " /message" not in served.text()  # no access log unasked
         edit(here, "a mistake(", lambda: "SyntaxError" in served.text())
         edit(here, AGENTS.replace("1.0.0", "3.0.0"), lambda: version(served) == "3.0.0")
@@ -495,7 +495,7 @@ def test_reload_with_an_open_stream(here: Path) -> None:
         ("booking.deep:agent", ["no module 'booking.deep'"]),
         ("booking:missing", ["no 'missing'", "it has: agent, second, broken, empty"]),
         ("booking:agent.missing", ["no 'missing'"]),
-        ("booking:number", ["its type is int; give an Agent or an App"]),
+        ("booking:number", ["expected an Agent or an App, got int"]),
         ("booking:Agent", ["its type is type"]),
         ("booking:empty", ["Empty", "no handler", "@agent.skill"]),
         ("booking", ["module:agent"]),
@@ -625,14 +625,14 @@ def test_set(here: Path) -> None:
 def test_a_variable_that_is_not_known(here: Path) -> None:
     done = run(here, "config", DRAGOMAN_PROT="5")
     assert done.returncode == 0
-    words = "DRAGOMAN_PROT: there is no such setting; `dragoman config` lists them"
+    words = "DRAGOMAN_PROT: unknown setting; `dragoman config` lists all settings"
     assert done.stderr == f"dragoman: warning: {words}\n"
 
 
 def test_tables_in_one_pair_of_brackets(here: Path) -> None:
     (here / "dragoman.toml").write_text('[auth]\nscheme = "key"\n')
     said = refused(run(here, "config"))
-    assert "auth: is one table, not a list of tables; write [[auth]] with two brackets" in said
+    assert "auth: is a table; expected a list of tables; write [[auth]] with two brackets" in said
 
 
 def test_a_setting_that_is_not_known(here: Path) -> None:
@@ -665,7 +665,7 @@ def test_turns_that_nobody_could_run_are_not_accepted(
 ) -> None:
     said = refused(run(here, "serve", "booking:agent", "--workers", "0", *arguments))
     assert said.startswith("dragoman: workers: with 0, other processes run the turns")
-    assert f"they cannot reach {where};" in said
+    assert f"they cannot access {where};" in said
     assert "--store postgresql://" in said
 
 

@@ -165,10 +165,14 @@ def test_a_renewed_certificate_is_shown(here: Path, monkeypatch: pytest.MonkeyPa
         assert greeted(port, second)
         assert not greeted(port, first, 1.0)
         used.write_bytes(b"nothing of the kind")  # the old one stays, and it says why
-        told(served, "SIGHUP: the old certificate of gRPC stays in use: ")
+        told(
+            served, "SIGHUP: the new certificate of gRPC cannot be used, the old one stays in use: "
+        )
         assert f"the old certificate stays in use: cert: {used}" in served.text()
         used.unlink()
-        told(served, "SIGHUP: the old certificate of gRPC stays in use: ")
+        told(
+            served, "SIGHUP: the new certificate of gRPC cannot be used, the old one stays in use: "
+        )
         assert shown(known) == after
         assert greeted(port, second)
         assert served.end() == 0
@@ -186,7 +190,7 @@ def working(
             [*command, *arguments], cwd=here, env=environment(), stderr=output
         )
     try:
-        eventually(lambda: "working for" in log.read_text())
+        eventually(lambda: "running turns for" in log.read_text())
         yield Serving(process, log)
     finally:
         process.kill()

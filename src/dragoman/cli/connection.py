@@ -113,7 +113,7 @@ class Protocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
         if not self.who:
             who = party(transport.get_extra_info("peername"))
             if not self.book.enter(who):
-                transport.write(refusal(503, "There are too many connections"))
+                transport.write(refusal(503, "Too many open connections"))
                 transport.close()
                 return
             self.who = who
@@ -345,7 +345,7 @@ HTTP = Counted if hasattr(AutoHTTPProtocol, "on_body") else Protocol
 """What is spoken, by the parser that is installed; h11 limits what it holds by itself."""
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
-TOO_LARGE = "The head of the request is too large"
+TOO_LARGE = "The request line and headers are too large"
 
 
 def refusal(status: int, text: str) -> bytes:

@@ -45,7 +45,7 @@ def run(names: Sequence[str], options: Options, *, reload: bool) -> int:
         import uvicorn
     except ImportError:
         raise UsageError(
-            "serve needs a server that is not installed; `pip install 'dragoman[serve]'` brings it"
+            "serve needs uvicorn, which is not installed; run `pip install 'dragoman[serve]'`"
         ) from None
     from dragoman.cli import tls
     from dragoman.cli.server import Server
@@ -93,7 +93,7 @@ def build(names: Sequence[str], options: Options) -> App:
     found = [load(name) for name in names]
     apps = [each for each in found if isinstance(each, App)]
     if apps and len(found) > 1:
-        raise UsageError(f"{' '.join(names)}: give agents, or one App, which has its agents")
+        raise UsageError(f"{' '.join(names)}: give agents or one App, not both")
     agents = [each for each in found if isinstance(each, Agent)]
     if apps:
         agents = list(apps[0].agents.values())
@@ -103,7 +103,9 @@ def build(names: Sequence[str], options: Options) -> App:
         keys = "-".join(agent.key for agent in agents)
         settings = replace(settings, store=f"sqlite:///{keys}.db")
     if settings.port and settings.grpc_port == settings.port:
-        raise UsageError(f"grpc_port: {settings.port} is the port of HTTP; gRPC has its own")
+        raise UsageError(
+            f"grpc_port: HTTP already uses port {settings.port}; choose another port for gRPC"
+        )
     try:
         app = apps[0] if apps else App(*agents, settings=settings)
         if apps:
@@ -113,8 +115,8 @@ def build(names: Sequence[str], options: Options) -> App:
     if not settings.workers and not app.store.shared:
         where = settings.masked()["store"]
         raise UsageError(
-            f"workers: with 0, other processes run the turns, and they cannot reach {where}; use "
-            "--store postgresql://…, or leave --workers out"
+            "workers: with 0, other processes run the turns, but they cannot access "
+            f"{where}; use --store postgresql://…, or omit --workers"
         )
     return app
 
@@ -131,25 +133,25 @@ def load(name: str) -> Agent | App:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name and (module == error.name or module.startswith(f"{error.name}.")):
-            hint = "; leave out the .py" if module.endswith(".py") else ""
+            hint = "; omit the .py" if module.endswith(".py") else ""
             raise UsageError(f"{name}: there is no module {error.name!r} here{hint}") from None
         if "pip install" in str(error):  # it says what to do
             raise
         if module.endswith(".py"):
             right = f"{module.removesuffix('.py')}:{attribute}"
-            raise UsageError(f"{name}: leave out the .py: {right}") from None
+            raise UsageError(f"{name}: omit the .py: {right}") from None
         raise UsageError(failure(name, error)) from None
     except Exception as error:  # noqa: BLE001 - a module may raise anything
         raise UsageError(failure(name, error)) from None
     for part in attribute.split("."):
         if not hasattr(found, part):
             known = [key for key, value in vars(found).items() if isinstance(value, Agent | App)]
-            hint = f"; it has: {', '.join(known)}" if known else ""
+            hint = f"; it contains: {', '.join(known)}" if known else ""
             raise UsageError(f"{name}: {module!r} has no {part!r}{hint}")
         found = getattr(found, part)
     if not isinstance(found, Agent | App):
         kind = type(found).__name__
-        raise UsageError(f"{name}: its type is {kind}; give an Agent or an App")
+        raise UsageError(f"{name}: expected an Agent or an App, got {kind}")
     return found
 
 

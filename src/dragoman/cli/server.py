@@ -47,7 +47,9 @@ class Server(uvicorn.Server):
         try:
             secured = tls.context(settings)
         except SettingsError as error:
-            logger.error("SIGHUP: the old certificate stays in use: %s", error)
+            logger.error(
+                "SIGHUP: the new certificate cannot be used, the old one stays in use: %s", error
+            )
         else:
             for server in self.servers:
                 if isinstance(server, tls.TLSAcceptor) and secured is not None:
@@ -57,7 +59,11 @@ class Server(uvicorn.Server):
             try:
                 port.reload()
             except (A2AError, ValueError) as error:
-                logger.error("SIGHUP: the old certificate of gRPC stays in use: %s", error)
+                logger.error(
+                    "SIGHUP: the new certificate of gRPC cannot be used, the old one stays in "
+                    "use: %s",
+                    error,
+                )
             else:
                 file = settings.grpc_cert or settings.cert
                 logger.info("SIGHUP: reloaded the certificate %s of gRPC", file)
@@ -93,9 +99,7 @@ class Server(uvicorn.Server):
         if sockets:
             announce(app, sockets[0].getsockname()[1])
             if self.book.most < settings.max_connections:
-                logger.info(
-                    "open files are limited: there is room for %d connections", self.book.most
-                )
+                logger.info("the limit of open files allows only %d connections", self.book.most)
 
     def _protocol(self, who: str = "") -> Protocol:
         app: App = self.config.loaded_app
@@ -129,7 +133,8 @@ class Server(uvicorn.Server):
         ]
         if not self.force_exit:
             logger.info(
-                "draining: running turns have %g s; Ctrl-C again to stop now", app.settings.drain
+                "shutting down: running turns have %g s to finish; press Ctrl-C again to stop now",
+                app.settings.drain,
             )
             drain = asyncio.ensure_future(app.drain())
             while not drain.done() and not self.force_exit:
@@ -142,11 +147,14 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
         await asyncio.sleep(0)
         if self.force_exit:
-            leave("at once")
+            leave("immediately")
         # An interrupt that was obeyed is no failure: uvicorn would raise it once more.
         getattr(self, "_captured_signals", []).clear()
         if app.stuck:
-            leave(f"without handler {', '.join(app.stuck)}, which ignores its cancellation")
+            leave(
+                f"without waiting for handler {', '.join(app.stuck)}, which ignores its "
+                "cancellation"
+            )
 
     async def _last(self, sockets: Sequence[socket.socket]) -> None:
         """Let nobody else in; who has come in by now may still say what they came for."""
@@ -195,27 +203,27 @@ def announce(app: App, port: int) -> None:
         logger.info("  card %s%s/.well-known/agent-card.json", base, endpoint.prefix)
         if endpoint.grpc:
             secured = " (TLS)" if settings.grpc_cert or settings.cert else ""
-            told = ", not on the card: `bindings` does not name GRPC"
+            told = ", not on the card, because `bindings` does not name GRPC"
             if endpoint.lists_grpc:
                 told = f", announced as {settings.grpc_url}" if settings.grpc_url else ""
             logger.info("  gRPC %s:%d%s%s", host, endpoint.grpc, secured, told)
     if settings.store.startswith("memory:"):
-        logger.info("tasks are kept in memory: they end with this process")
+        logger.info("tasks are stored in memory; they are lost when this process ends")
     elif settings.store.startswith("sqlite:"):
-        logger.info("tasks are kept in %s", settings.store.removeprefix("sqlite:///"))
+        logger.info("tasks are stored in %s", settings.store.removeprefix("sqlite:///"))
     else:
-        logger.info("tasks are kept in %s", settings.masked()["store"])
+        logger.info("tasks are stored in %s", settings.masked()["store"])
     if not settings.workers:
-        logger.info("turns are run elsewhere: `dragoman worker` with the same store")
+        logger.info("this process runs no turns; start `dragoman worker` with the same store")
     if not local(settings.host):
         warn(app, base)
     if settings.push:
         logger.info(
-            "webhooks are delivered, %s; their secrets are %s",
+            "webhooks are enabled; deliveries are %s, their stored secrets are %s",
             "signed" if settings.push_keys else "not signed",
-            "sealed" if settings.seal_keys else "not sealed",
+            "sealed" if settings.seal_keys else "not encrypted",
         )
-    logger.info("Ctrl-C stops")
+    logger.info("press Ctrl-C to stop")
 
 
 def warn(app: App, base: str) -> None:
@@ -224,10 +232,11 @@ def warn(app: App, base: str) -> None:
     if app.unguarded:
         more = ", and make it call webhooks" if settings.push else ""
         logger.warning(
-            "NO AUTHENTICATION: anybody who reaches %s can run these agents, read every task and "
-            "its files, cancel it%s. Say who may call with [[auth]] in dragoman.toml, or with "
-            "App(agent, auth=...), which `dragoman serve module:app` serves; or listen on "
-            "127.0.0.1; or, if it is meant, say that by the scheme anonymous",
+            "NO AUTHENTICATION: anyone who can connect to %s can run these agents, read "
+            "every task and its files, cancel it%s. Configure callers with [[auth]] in "
+            "dragoman.toml, or with App(agent, auth=...), which `dragoman serve "
+            'module:app` serves; or listen on 127.0.0.1; or set scheme = "anonymous" to '
+            "confirm that this is intended",
             *(base, more),
         )
         return
@@ -235,7 +244,8 @@ def warn(app: App, base: str) -> None:
         return  # there is no secret to be read
     if not settings.cert and not settings.url.startswith("https:"):
         logger.warning(
-            "NO TLS: credentials go to %s in the clear; anybody on the way can read and use them. "
-            "Set cert and key; or, if a proxy in front of it speaks https, url",
+            "NO TLS: clients send credentials to %s unencrypted; anyone on the network "
+            "path can read and use them. Set cert and key; or, if a proxy terminates "
+            "https, set url",
             base,
         )

@@ -110,7 +110,7 @@ def span(text: str) -> float:
     """An argument such as 90m or 30d, in seconds."""
     match = _SPAN.fullmatch(text.strip())
     if match is None:
-        raise ArgumentTypeError(f"{text!r} is no span of time; write 45s, 90m, 12h, 30d or 2w")
+        raise ArgumentTypeError(f"{text!r} is not a duration; use 45s, 90m, 12h, 30d or 2w")
     return float(match[1]) * _UNITS[match[2]]
 
 
@@ -122,7 +122,7 @@ def moment(text: str) -> str:
         return clock.ceiling(f"{text}T00:00:00Z" if _DATE.fullmatch(text) else text)
     except ValueError:
         raise ArgumentTypeError(
-            f"{text!r} is no time; write 1h or 30d (ago), 2026-01-31, or 2026-01-31T12:00:00Z"
+            f"{text!r} is not a time; use 1h or 30d (ago), 2026-01-31, or 2026-01-31T12:00:00Z"
         ) from None
 
 

@@ -21,8 +21,8 @@ def run(names: Sequence[str], options: Options) -> int:
     app = build(names, options)
     if isinstance(app.store, MemoryStore | SqliteStore):
         raise UsageError(
-            "store: a worker shares its tasks with others, which needs PostgreSQL: "
-            "--store postgresql://…"
+            "store: a worker needs a database that it shares with the servers: --store "
+            "postgresql://…"
         )
     app.serves = False
     return asyncio.run(_work(app))
@@ -36,7 +36,7 @@ async def _work(app: App) -> int:
 
     def heard(sign: int) -> None:
         if signs:
-            leave("at once")
+            leave("immediately")
         signs.append(sign)
         ending.set()
 
@@ -50,12 +50,15 @@ async def _work(app: App) -> int:
         return 1
     settings = app.settings
     for agent in app.agents.values():
-        logger.info("working for %s, up to %d turns at once", agent.name, settings.max_running)
-    logger.info("Ctrl-C stops")
+        logger.info("running turns for %s, up to %d at once", agent.name, settings.max_running)
+    logger.info("press Ctrl-C to stop")
     await ending.wait()
-    logger.info("draining: running turns have %g s; Ctrl-C again to stop now", settings.drain)
+    logger.info(
+        "shutting down: running turns have %g s to finish; press Ctrl-C again to stop now",
+        settings.drain,
+    )
     await app.stop()
     if app.stuck:
-        leave(f"without handler {', '.join(app.stuck)}, which ignores its cancellation")
+        leave(f"without waiting for handler {', '.join(app.stuck)}, which ignores its cancellation")
     logger.info("stopped")
     return 0
