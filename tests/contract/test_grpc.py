@@ -499,7 +499,7 @@ async def test_hostile_bytes_get_a_proper_answer(hall: World, version: str) -> N
     ("settings", "reason"),
     [
         ({"grpc_port": 65536}, "grpc_port: 65536 is beyond 65535"),
-        ({"grpc_port": 0, "grpc_cert": "c.pem"}, "grpc_key: is needed"),
+        ({"grpc_port": 0, "grpc_cert": "c.pem"}, "grpc_key: is required"),
         ({"grpc_port": 0, "grpc_key": "k.pem"}, "grpc_key: needs grpc_cert"),
         ({"grpc_port": 0, "grpc_ca": "ca.pem"}, "grpc_ca: needs grpc_cert"),
     ],

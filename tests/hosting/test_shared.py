@@ -64,10 +64,10 @@ async def test_work_that_nobody_can_do_is_told(
     for where in ("memory:", f"sqlite:///{tmp_path}/a.db"):
         async with App(agent(), store=where, workers=0):
             pass
-        assert "no other process can reach the store" in caplog.text
+        assert "no other process can access the store" in caplog.text
         caplog.clear()
     async with App(agent(), store=database(), workers=0), App(agent(), store=MemoryStore()):
-        assert "no other process can reach the store" not in caplog.text
+        assert "no other process can access the store" not in caplog.text
 
 
 def test_a_password_of_the_store_is_kept_out_of_the_log() -> None:

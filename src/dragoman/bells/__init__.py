@@ -26,13 +26,13 @@ def connect(url: str) -> Bell:
         return MemoryBell()
     if scheme not in BACKENDS:
         names = ", ".join(f"{name}:" for name in ("memory", *BACKENDS))
-        raise ValueError(f"bell: no backend for {scheme!r}; this version has {names}")
+        raise ValueError(f"bell: unknown scheme {scheme!r}; supported: {names}")
     extra = BACKENDS[scheme]
     try:
         module = import_module(f"dragoman.bells.{extra}")
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"bell: {error.name} is not installed; `pip install 'dragoman[{extra}]'` brings it"
+            f"bell: {error.name} is not installed; run `pip install 'dragoman[{extra}]'`"
         ) from None
     found: Bell = module.bell(url)
     return found

@@ -62,175 +62,218 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # where
     host: str = setting("127.0.0.1", "the address to listen on")
     port: int = setting(8000, "the port to listen on; 0 picks a free one")
-    url: str = setting("", "the public URL that the card tells; by default that of the request")
-    cert: str = setting("", "the certificate of `dragoman serve`, a PEM file; without it no TLS")
-    key: str = setting("", "the key of that certificate; by default it is in the same file")
-    key_password: str = setting("", "what opens that key, if it is locked")
-    ca: str = setting("", "who must have signed the certificates of clients, a PEM file")
+    url: str = setting("", "the public URL on the card; empty uses the URL of the request")
+    cert: str = setting("", "the server certificate, a PEM file; empty disables TLS")
+    key: str = setting(
+        "", "the private key of `cert`; empty means that the key is in the same file"
+    )
+    key_password: str = setting("", "the password of an encrypted private key")
+    ca: str = setting("", "CA bundle (PEM) for client certificates; enables mutual TLS")
     ca_optional: bool = setting(
-        False, "take clients without a certificate, too; gRPC then asks nobody for one"
+        False, "accept clients without a certificate, too; gRPC then does not request one"
     )
-    grpc_port: int | None = setting(
-        None, "the port of gRPC; 0 picks a free one, and without it there is no gRPC"
-    )
+    grpc_port: int | None = setting(None, "the gRPC port; 0 picks a free one; unset disables gRPC")
     grpc_url: str = setting(
         "",
-        "the gRPC address that the card tells if `bindings` names GRPC, host:port or a URL; by "
-        "default the host of `url`",
+        "the gRPC address on the card, host:port or a URL, if `bindings` names GRPC; empty "
+        "uses the host of `url`",
     )
-    grpc_cert: str = setting("", "the certificate of gRPC, a PEM file; by default `cert`")
-    grpc_key: str = setting("", "the key of that certificate; by default `key` for `cert`")
-    grpc_ca: str = setting(
-        "", "who must have signed the certificates of gRPC clients; by default `ca`"
-    )
+    grpc_cert: str = setting("", "the gRPC server certificate, a PEM file; empty uses `cert`")
+    grpc_key: str = setting("", "the private key of `grpc_cert`; empty uses `key` with `cert`")
+    grpc_ca: str = setting("", "CA bundle (PEM) for certificates of gRPC clients; empty uses `ca`")
     bindings: tuple[str, ...] = setting(
         ("JSONRPC", "HTTP+JSON"),
-        "what the card lists, in this order: JSONRPC, HTTP+JSON, GRPC (it needs `grpc_port`); with "
-        "a path of its own as JSONRPC:/rpc. All are served, also those that are not listed",
+        "the bindings on the card, in this order: JSONRPC, HTTP+JSON, GRPC (needs "
+        "`grpc_port`); JSONRPC:/rpc sets a path. The server serves all bindings, also "
+        "those that are not on the card",
     )
     versions: tuple[str, ...] = setting(
-        ("1.0", "0.3"), "the versions in which the card lists them, in this order"
+        ("1.0", "0.3"), "the A2A versions on the card, in this order"
     )
-    forwarded: bool = setting(False, "trust X-Forwarded-Proto, -Host and -Prefix for the card")
+    forwarded: bool = setting(
+        False, "use X-Forwarded-Proto, -Host and -Prefix for the URLs on the card"
+    )
     hosts: tuple[str, ...] = setting(
         (),
-        "the hosts that requests may name, also as *.example; others get 421. Empty is any; of a "
-        "server on loopback, the names of this machine and the host of `url`",
+        "the allowed Host headers, also patterns such as *.example; other requests get "
+        "421. Empty allows any host, but on a loopback address only the names of this "
+        "machine and the host of `url`",
     )
     cors: tuple[str, ...] = setting(
-        (), "origins whose pages may call the agents from a browser, beside its own; * is any"
+        (), "other origins whose pages may call the agents from a browser; * allows any"
     )
     hsts: float = setting(
-        0.0, "tell browsers that come over https to do so for so many seconds; 0 is not"
+        0.0, "the max-age of the Strict-Transport-Security header, in seconds; 0 sends no header"
     )
     store: str = setting(
         "memory:",
-        "where the logs are kept: memory:, sqlite:///file, postgresql://…; `serve` keeps a file",
+        "where tasks are stored: memory:, sqlite:///file or postgresql://…; `dragoman "
+        "serve` uses a SQLite file by default",
     )
-    connections: int = setting(8, "the most connections to PostgreSQL")
+    connections: int = setting(8, "the maximum number of PostgreSQL connections")
     migrate: bool = setting(
-        True, "bring PostgreSQL's tables up to date at the start; else `dragoman db migrate` has to"
+        True, "update the PostgreSQL tables at the start; if false, run `dragoman db migrate`"
     )
     bell: str = setting(
         "",
-        "how replicas wake each other: memory:, postgresql://…, nats://…, redis://…; by default "
-        "what fits the store",
+        "how replicas wake each other: memory:, postgresql://…, nats://… or redis://…; "
+        "empty chooses by the store",
     )
     synchronous: Literal["full", "normal"] = setting(
-        "full", "what a SQLite commit survives: a power loss, or only the end of the process"
+        "full",
+        "full: a SQLite commit survives a power loss; normal: it survives only the end of "
+        "the process",
     )
-    keep: float = setting(0.0, "how long a database keeps a task that ended; 0 is for ever")
+    keep: float = setting(
+        0.0, "how long a database keeps a task after it ended; 0 keeps it forever"
+    )
     seal_keys: tuple[str, ...] = setting(
-        (), "keys that encrypt the secrets of webhooks in a database; the first one seals"
+        (),
+        "keys that encrypt webhook secrets in a database; the first key encrypts, all keys decrypt",
     )
     # what
-    push: bool = setting(False, "offer webhooks, and deliver to them")
-    push_keys: tuple[str, ...] = setting((), "keys that sign deliveries: whsec_… or whsk_…")
+    push: bool = setting(False, "offer webhooks and deliver events to them")
+    push_keys: tuple[str, ...] = setting((), "keys that sign webhook deliveries: whsec_… or whsk_…")
     push_retries: tuple[float, ...] = setting(
         (5, 30, 120, 300, 600, 1800, 7200, 18000, 36000, 50400, 72000, 86400),
-        "the pauses after which a failed delivery is tried again; then it is parked",
+        "the pauses between delivery attempts; after the last attempt the webhook is parked",
     )
-    push_timeout: float = setting(15.0, "how long a webhook may take to answer")
+    push_timeout: float = setting(15.0, "how long to wait for the response of a webhook")
     push_running: int = setting(
-        64, "the most deliveries at once of one owner; twice as many of all"
+        64, "the maximum number of deliveries of one owner at once; of all owners, twice as many"
     )
-    push_per_host: int = setting(8, "the most deliveries at once to one host")
+    push_per_host: int = setting(8, "the maximum number of deliveries to one host at once")
     egress_allow: tuple[str, ...] = setting(
-        (), "hosts and networks that webhooks may reach although they are not public, or not https"
+        (), "private hosts and networks, and plain http hosts, that webhooks may reach"
     )
     duplicates: Literal["off", "authenticated", "always"] = setting(
-        "authenticated", "whose identical messages count as one send without an Idempotency-Key"
+        "authenticated",
+        "merge identical messages without an Idempotency-Key: off, authenticated (from "
+        "authenticated callers) or always",
     )
-    card_age: int = setting(300, "how long a card may be cached")
+    card_age: int = setting(300, "how long clients may cache the card")
     card_keys: tuple[str, ...] = setting(
-        (), "files with the keys that sign the card, PEM or JWK; each of them signs"
+        (), "files with private keys (PEM or JWK) that sign the card; each key adds a signature"
     )
     card_jku: str = setting(
-        "own", "where signatures say that their keys are: own is /.well-known/jwks.json; or a URL"
+        "own", "the key URL in card signatures: own is /.well-known/jwks.json; or any URL"
     )
     auth: tuple[dict[str, Any], ...] = setting(
-        (), "who may call: tables with a `scheme` and its arguments, as security.md has them"
+        (), "the authentication schemes: tables with `scheme` and its arguments; see security.md"
     )
     # limits
     max_connections: int = setting(
-        10_000, "the most open connections; fewer if the limit of open files is lower"
+        10_000, "the maximum number of open connections; lower if the limit of open files is lower"
     )
     max_per_address: int = setting(
-        0, "the most connections of one address, of IPv6 one /64; 0 is half of max_connections"
+        0,
+        "the maximum number of connections from one address (IPv6: one /64); 0 is half of "
+        "max_connections",
     )
-    max_head: int = setting(64 * 1024, "the largest head of a request: its line and its headers")
+    max_head: int = setting(64 * 1024, "the maximum size of the request line and headers")
     grpc_calls: int = setting(
-        1000, "the most calls at once on one gRPC connection; others wait or are UNAVAILABLE"
+        1000,
+        "the maximum number of calls at once on one gRPC connection; more calls wait or "
+        "get UNAVAILABLE",
     )
-    max_body: int = setting(16 * 1024 * 1024, "the largest request body")
-    max_depth: int = setting(100, "the deepest nesting of JSON")
-    max_elements: int = setting(100_000, "the most elements of JSON in one request")
+    max_body: int = setting(16 * 1024 * 1024, "the maximum size of a request body")
+    max_depth: int = setting(100, "the maximum nesting depth of JSON")
+    max_elements: int = setting(100_000, "the maximum number of JSON elements in a request")
     max_in_flight: int = setting(
         256 * 1024 * 1024,
-        "the most bytes of large bodies and answers at once; one address has half of them",
+        "the maximum memory for large bodies and responses in progress; one address gets "
+        "half of it",
     )
-    max_parts: int = setting(1000, "the most parts in a message")
+    max_parts: int = setting(1000, "the maximum number of parts in a message")
     workers: Literal[0, 1] = setting(
-        1, "0 only serves: turns are run by other processes, such as `dragoman worker`"
+        1,
+        "1 serves and runs turns; 0 only serves: other processes, such as `dragoman "
+        "worker`, run the turns",
     )
-    max_running: int = setting(1000, "the most turns that run at once; others wait their turn")
-    max_streams: int = setting(10_000, "the most streams that are open at once")
-    max_tasks: int = setting(50_000, "the most tasks in the memory store; old ones make room")
-    task_age: float = setting(24 * 3600.0, "how long the memory store keeps a task that ended")
-    max_events: int = setting(100_000, "the most events that one turn may write")
-    max_task: int = setting(MAX_TASK, "the most bytes of one task in a database")
-    max_output: int = setting(64 * 1024 * 1024, "the most bytes that one turn may write")
-    stream_buffer: int = setting(64 * 1024, "how much of a log a stream hands over at once")
-    threads: int = setting(32, "the most plain functions that run at once, in threads")
-    max_hops: int = setting(8, "how often a request may have been handed on by other agents")
-    max_file: int = setting(0, "the largest file in a message; 0 is whatever a body may hold")
+    max_running: int = setting(
+        1000, "the maximum number of turns that run at once; more turns wait"
+    )
+    max_streams: int = setting(10_000, "the maximum number of open streams")
+    max_tasks: int = setting(
+        50_000, "the maximum number of tasks in the memory store; the oldest are deleted first"
+    )
+    task_age: float = setting(24 * 3600.0, "how long the memory store keeps a task after it ended")
+    max_events: int = setting(100_000, "the maximum number of events that a turn may write")
+    max_task: int = setting(MAX_TASK, "the maximum size of a task in a database")
+    max_output: int = setting(64 * 1024 * 1024, "the maximum number of bytes that a turn may write")
+    stream_buffer: int = setting(
+        64 * 1024, "the maximum number of bytes that a stream reads from a log at once"
+    )
+    threads: int = setting(
+        32, "the maximum number of plain (not async) handlers that run at once, in threads"
+    )
+    max_hops: int = setting(8, "the maximum number of agents that may have forwarded a request")
+    max_file: int = setting(
+        0, "the maximum size of a file in a message; 0 means that only max_body limits it"
+    )
     file_types: tuple[str, ...] = setting(
         (),
-        "the media types that files may have, also as image/*; empty is any that the agent takes",
+        "the allowed media types of files, also patterns such as image/*; empty allows all "
+        "that the agent accepts",
     )
     # of each caller
-    quota_tasks: int = setting(10_000, "the most open tasks of one identity; 0 is any number")
+    quota_tasks: int = setting(
+        10_000, "the maximum number of unfinished tasks of one identity; 0 means no limit"
+    )
     quota_waiting: int = setting(
-        5_000, "the most tasks of one identity that wait for its answer; 0 is any number"
+        5_000, "the maximum number of tasks of one identity that wait for input; 0 means no limit"
     )
-    quota_streams: int = setting(1_000, "the most open streams of one identity; 0 is any number")
-    rate: float = setting(0.0, "the requests a second that one identity may make; 0 is any number")
+    quota_streams: int = setting(
+        1_000, "the maximum number of open streams of one identity; 0 means no limit"
+    )
+    rate: float = setting(
+        0.0, "the maximum number of requests per second of one identity; 0 means no limit"
+    )
     rate_address: float = setting(
-        0.0, "the same for one address, whoever asks; it counts before anything is verified"
+        0.0,
+        "the maximum number of requests per second from one address, counted before "
+        "authentication; 0 means no limit",
     )
-    rate_burst: int = setting(50, "how many requests may come at once within those rates")
+    rate_burst: int = setting(50, "the maximum number of requests in a burst, for both rates")
     proxies: tuple[str, ...] = setting(
-        (), "networks of the proxies in front, whose X-Forwarded-For is believed"
+        (), "networks of trusted reverse proxies; the server uses their X-Forwarded-For"
     )
     # times
     header_timeout: float = setting(
-        10.0, "how long the head of a request may take to arrive, and a TLS handshake"
+        10.0, "how long the request line and headers, or a TLS handshake, may take to arrive"
     )
     body_timeout: float = setting(30.0, "how long a request body may take to arrive")
-    blocking_timeout: float = setting(300.0, "how long a send waits for its answer")
+    blocking_timeout: float = setting(300.0, "how long a blocking send waits for its response")
     turn_timeout: float = setting(3600.0, "how long a turn may run")
-    cancel_grace: float = setting(5.0, "how long an agent may take to stop when canceled")
-    drain: float = setting(10.0, "how long running turns may go on at shutdown")
+    cancel_grace: float = setting(5.0, "how long an agent may take to stop after a cancel request")
+    drain: float = setting(10.0, "how long running turns may continue at shutdown")
     # below the 5 s that the reference client waits for a byte by default
-    keepalive: float = setting(4.0, "how often an idle stream says that it is alive")
+    keepalive: float = setting(4.0, "how often an idle stream sends a keep-alive")
     stall: float = setting(
-        120.0, "how long a reader may take no byte, and a gRPC connection no call, before it is cut"
+        120.0,
+        "close a stream whose client has read nothing, or an idle gRPC connection, after "
+        "this many seconds",
     )
-    lease: float = setting(30.0, "how long a worker holds a task without renewing")
-    poll: float = setting(1.0, "how often to look at the store when no bell rings")
-    watchdog: float = setting(1.0, "report a handler that blocks the event loop so long; 0 is off")
+    lease: float = setting(30.0, "how long a worker holds a task without renewing its lease")
+    poll: float = setting(1.0, "how often to read the store when no bell rings")
+    watchdog: float = setting(
+        1.0,
+        "report a handler that blocks the event loop for this many seconds; 0 disables the report",
+    )
     # what it tells of itself
     metrics_port: int | None = setting(
-        None, "the port of /metrics, /healthz and /readyz; 0 picks a free one, without it none"
+        None, "the port of /metrics, /healthz and /readyz; 0 picks a free one; unset disables them"
     )
-    metrics_host: str = setting("127.0.0.1", "the address of that port")
-    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "what to log")
-    log_format: Literal["text", "json"] = setting("text", "how to log")
+    metrics_host: str = setting("127.0.0.1", "the address that metrics_port listens on")
+    log_level: Literal["debug", "info", "warning", "error"] = setting(
+        "info", "the lowest level to log: debug, info, warning or error"
+    )
+    log_format: Literal["text", "json"] = setting("text", "the format of log lines: text or json")
     access_log: bool = setting(False, "log every request")
     audit: bool = setting(
         False,
-        "tell dragoman.audit who was refused, named another's task, canceled, set webhooks or saw "
-        "the extended card",
+        "log security events to dragoman.audit: refused callers, requests for the tasks of "
+        "others, cancels, webhook changes, reads of the extended card",
     )
 
     def secrets(self) -> list[str]:
@@ -283,7 +326,7 @@ def load(
     for name in environ:
         known = name[len(PREFIX) :].lower() in (*Settings.__struct_fields__, "config")
         if name.startswith(PREFIX) and not name.startswith(PREFIX + "_") and not known:
-            warn(f"{name}: there is no such setting; `dragoman config` lists them")
+            warn(f"{name}: unknown setting; `dragoman config` lists all settings")
     for name in Settings.__struct_fields__:
         text = environ.get(PREFIX + name.upper())
         if text is not None:
@@ -359,30 +402,30 @@ def _masked(value: Any, secret: bool = False) -> Any:
 def _one(name: str, value: Any, where: str, checks: Checks, *, strict: bool) -> Any:
     kinds = {item.name: item.type for item in msgspec.structs.fields(Settings)}
     if name not in kinds:
-        raise SettingsError(f"{where}: there is no such setting; `dragoman config` lists them")
+        raise SettingsError(f"{where}: unknown setting; `dragoman config` lists all settings")
     if isinstance(value, str) and name in TABLES:
         try:
             value = json.loads(value or "[]")
         except ValueError as error:
-            raise SettingsError(f"{where}: is no JSON: {error}") from None
+            raise SettingsError(f"{where}: is not valid JSON: {error}") from None
     if isinstance(value, str) and typing.get_origin(kinds[name]) is tuple:
         value, strict = [item.strip() for item in value.split(",") if item.strip()], False
     if isinstance(value, Mapping) and name in TABLES:
         toml = where.endswith(f": {name}")
-        way = f"write [[{name}]] with two brackets" if toml else "give a list, also of one"
-        raise SettingsError(f"{where}: is one table, not a list of tables; {way}")
+        way = f"write [[{name}]] with two brackets" if toml else "give a list, even for one table"
+        raise SettingsError(f"{where}: is a table; expected a list of tables; {way}")
     try:
         found = msgspec.convert(value, kinds[name], strict=strict)
     except msgspec.ValidationError as error:
         if typing.get_origin(kinds[name]) is Literal:
             known = ", ".join(map(str, typing.get_args(kinds[name])))
-            raise SettingsError(f"{where}: is one of {known}: {DESCRIPTIONS[name]}") from None
+            raise SettingsError(f"{where}: must be one of {known}: {DESCRIPTIONS[name]}") from None
         raise SettingsError(f"{where}: {error}") from None
     numbers = found if isinstance(found, tuple) else (found,)
     if not all(number >= 0 for number in numbers if isinstance(number, int | float)):
         raise SettingsError(f"{where}: must not be negative")
     if name in POSITIVE and not found:
-        raise SettingsError(f"{where}: must be more than nothing")
+        raise SettingsError(f"{where}: must be greater than 0")
     if name in checks:
         try:
             checks[name](found)

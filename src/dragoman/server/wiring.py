@@ -66,8 +66,8 @@ def gate(auth: Auth, settings: Settings) -> Authenticator:
         for scheme in found.tokens:
             if getattr(scheme, "dpop", False):
                 raise SettingsError(
-                    f"auth: {scheme.name!r} needs the setting url, or hosts: a DPoP proof is for"
-                    " one URL, and a caller can name any host"
+                    f"auth: {scheme.name!r} needs the setting url or hosts: a DPoP proof is "
+                    "valid for one URL, and a caller can name any host"
                 )
     return found
 
@@ -110,17 +110,19 @@ def check_grpc(settings: Settings, agents: int) -> None:
     """ValueError if what is set for gRPC makes no sense."""
     port = settings.grpc_port
     if port is None and any(each.binding == GRPC for each in listed(settings.bindings)):
-        raise ValueError("bindings: GRPC needs grpc_port, the port that it is served at")
+        raise ValueError("bindings: GRPC needs grpc_port")
     if port and port + agents - 1 > 65535:
-        raise ValueError(f"grpc_port: {port + agents - 1} is beyond 65535; each agent has a port")
+        raise ValueError(
+            f"grpc_port: {port + agents - 1} is greater than 65535; each agent needs its own port"
+        )
     if settings.grpc_cert and not settings.grpc_key:
-        raise ValueError("grpc_key: is needed with grpc_cert")
+        raise ValueError("grpc_key: is required with grpc_cert")
     if settings.grpc_key and not settings.grpc_cert:
-        raise ValueError("grpc_key: needs grpc_cert; without it there is no TLS")
+        raise ValueError("grpc_key: needs grpc_cert; without grpc_cert there is no TLS")
     if settings.grpc_ca and not (settings.grpc_cert or settings.cert):
-        raise ValueError("grpc_ca: needs grpc_cert; without it there is no TLS")
+        raise ValueError("grpc_ca: needs grpc_cert; without grpc_cert there is no TLS")
     if port is not None and settings.key_password and not settings.grpc_cert:
-        raise ValueError("grpc_key: is needed; gRPC takes no key with a password")
+        raise ValueError("grpc_key: is required, because gRPC does not support an encrypted key")
 
 
 def ports(settings: Settings, endpoints: Iterable[Endpoint]) -> list[Port]:
@@ -132,7 +134,7 @@ def ports(settings: Settings, endpoints: Iterable[Endpoint]) -> list[Port]:
         from dragoman.bindings.grpc import Port
     except ImportError:
         raise Unavailable(
-            "grpc_port: gRPC is not installed; `pip install 'dragoman[grpc]'` brings it"
+            "grpc_port: gRPC is not installed; run `pip install 'dragoman[grpc]'`"
         ) from None
     return [
         Port(endpoint, settings, first and first + index)
