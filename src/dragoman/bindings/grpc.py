@@ -97,7 +97,7 @@ class Port:
             )
         except RuntimeError:
             files = "grpc_cert, grpc_key" if settings.grpc_cert else "cert, key"
-            what = f"{files}: are no certificate and its key" if credentials else ""
+            what = f"{files}: must be a certificate and its key" if credentials else ""
             raise Unavailable(what or f"grpc_port: cannot listen on {wanted}") from None
         await server.start()
         self.endpoint.grpc = self.number
@@ -416,7 +416,7 @@ async def _read(info: GrpcRequestInfo, bodies: BodyReader) -> bytes:
         if arriving.counted:
             bodies.decoded(arriving)
     if not isinstance(body, bytes):
-        raise InvalidRequest("The call has no message")
+        raise InvalidRequest("The call contains no message")
     return body
 
 
@@ -480,7 +480,7 @@ class GrpcStream:
         except asyncio.CancelledError:
             if not self._cut or self._task is None or self._task.uncancel():
                 raise
-            raise Unavailable("The reader has taken nothing for too long") from None
+            raise Unavailable("The client has read nothing for too long") from None
         finally:
             endpoint.streams.remove(self)
             self.stream.close()

@@ -94,8 +94,7 @@ class Admission:
         host = incoming.headers.get(b"host")
         if not self._hosts.accepts(incoming):
             wrong = Misdirected(
-                "This host is not served here; the server's settings `hosts` and `url` say which"
-                " hosts are"
+                "This server does not accept this host; see its settings `hosts` and `url`"
             )
             self._note("host", incoming, wrong, host=incoming.header(b"host")[:LONGEST])
             raise wrong
@@ -108,8 +107,7 @@ class Admission:
             self._lists(origin) or self._own(incoming) or _public(incoming)
         ):
             foreign = Forbidden(
-                "Pages of this Origin may not call; the server's setting `cors` lists those that"
-                " may, and `url` is its own address"
+                "Pages of this origin may not call this server; see its settings `cors` and `url`"
             )
             self._note("origin", incoming, foreign, origin=incoming.header(b"origin")[:LONGEST])
             raise foreign
