@@ -67,7 +67,7 @@ WAYS = [
     (key("query", "k"), "an API key: --api-key KEY (query k); in Python auth=StaticToken(KEY)"),
     (http("bearer"), "a bearer token: --bearer TOKEN; in Python auth=StaticToken(TOKEN)"),
     (http("Basic"), "a name and a password: --user NAME:PASSWORD; in Python auth=Login("),
-    (OAUTH, "a login by OAuth: --client-id ID, or --bearer TOKEN; in Python auth=OAuth(ID)"),
+    (OAUTH, "an OAuth login: --client-id ID, or --bearer TOKEN; in Python auth=OAuth(ID)"),
     (MUTUAL, "a client certificate: --cert FILE; in Python auth=Certificate(FILE)"),
 ]
 
@@ -127,9 +127,9 @@ async def test_nobody_is_at_the_address_that_a_card_names(agent: Guarded, bindin
                     await client.task("t").get()
             words = str(caught.value)
             assert "onnection refused" in words
-            assert words.count(f"; the card at {agent.url} names this address: ") == 1
+            assert words.count(f"; the card at {agent.url} contains this address; ") == 1
             setting = "grpc_url" if binding == "GRPC" else "url"
-            assert words.endswith(f"in dragoman with the setting `{setting}`")
+            assert words.endswith(f"(in dragoman: the setting `{setting}`")
 
 
 async def test_nobody_is_at_the_address_of_the_card_itself() -> None:
@@ -145,7 +145,7 @@ async def test_http_where_https_was_asked_for() -> None:
         with pytest.raises(Unreachable) as caught:
             async with Client.connect(where, attempts=1):
                 pass
-    assert str(caught.value) == f"{where}: it speaks http there, not https"
+    assert str(caught.value) == f"{where}: the server uses http on this port, not https"
 
 
 async def test_a_certificate_that_nobody_vouches_for(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ async def test_grpc_and_tls(tmp_path: Path, secure: bool) -> None:
                 await client.task("t").get()
     words = str(caught.value).partition(": ")[2]
     assert words.startswith(
-        "its certificate is not trusted: " if secure else "it speaks no TLS there"
+        "its certificate is not trusted: " if secure else "the server does not use TLS on this port"
     )
     assert ("--ca FILE" in words) == secure
 
