@@ -288,9 +288,9 @@ def test_it_needs_an_address_of_its_own(wrap: bool) -> None:
     if wrap:
         flow = ClientCredentialsOAuthFlow(token_url="https://id.example/token", scopes={})
         scheme = OAuth2(verify=scheme, flow=flow)
-    with pytest.raises(SettingsError, match="url, or hosts"):
+    with pytest.raises(SettingsError, match="url or hosts"):
         App(doorman(), auth=scheme)
-    with pytest.raises(SettingsError, match="url, or hosts"):
+    with pytest.raises(SettingsError, match="url or hosts"):
         App(doorman(), auth=[AllOf(scheme, ApiKey(header="X-Key", keys=["k"]))], forwarded=True)
     App(doorman(), auth=scheme, url="https://agent.example")
     App(doorman(), auth=scheme, hosts=["agent.example"])

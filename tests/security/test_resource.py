@@ -273,5 +273,5 @@ async def test_a_key_that_lacks_a_scope_is_told_of_no_tokens() -> None:
     async with serving(App(doorman(), auth=auth, drain=0.0)) as url, httpx.AsyncClient() as http:
         answer = await http.post(f"{url}/message:send", json=booking(), headers={"x-key": "s3cret"})
     assert answer.status_code == 403
-    assert answer.json()["error"]["message"] == "The skill 'booking' needs the scope 'book'"
+    assert answer.json()["error"]["message"] == "The skill 'booking' requires the scope 'book'"
     assert "www-authenticate" not in answer.headers

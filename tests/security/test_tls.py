@@ -323,13 +323,13 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
         ({"cert": file, "key": none}, f"key: {none}: No such file or directory"),
         ({"cert": file, "ca": none}, f"ca: {none}: No such file or directory"),
         ({"cert": str(tmp_path)}, f"cert: {tmp_path}: Is a directory"),
-        ({"cert": junk}, f"cert: {junk}: holds no certificate in PEM form"),
-        ({"cert": file, "key": junk}, f"key: {junk}: holds no key in PEM form"),
-        ({"cert": str(bare)}, f"cert: {bare}: holds no key in PEM form"),
-        ({"cert": file, "ca": junk}, f"ca: {junk}: holds no certificate in PEM form"),
+        ({"cert": junk}, f"cert: {junk}: contains no PEM certificate"),
+        ({"cert": file, "key": junk}, f"key: {junk}: contains no PEM key"),
+        ({"cert": str(bare)}, f"cert: {bare}: contains no PEM key"),
+        ({"cert": file, "ca": junk}, f"ca: {junk}: contains no PEM certificate"),
         ({"cert": file, "key": str(other.file)}, f"key: {other.file}: is not the key of {file}"),
-        ({"cert": file, "key": key}, f"key_password: does not open {key}"),
-        ({"cert": file, "key": key, "key_password": "no"}, f"key_password: does not open {key}"),
+        ({"cert": file, "key": key}, f"key_password: cannot decrypt {key}"),
+        ({"cert": file, "key": key, "key_password": "no"}, f"key_password: cannot decrypt {key}"),
         ({"key": file}, "key: needs cert"),
         ({"ca": file}, "ca: needs cert"),
     ):
@@ -347,5 +347,5 @@ def test_a_password_is_a_secret() -> None:
     assert found.masked()["key_password"] == "***"
     assert found.secrets() == ["opensesame"]
     assert Settings().masked()["key_password"] == ""
-    with pytest.raises(ValueError, match="grpc_key: is needed"):
+    with pytest.raises(ValueError, match="grpc_key: is required"):
         App(Agent("A", description="x"), cert="c", key_password="opensesame", grpc_port=0)
