@@ -20,8 +20,8 @@ def connect(settings: Settings) -> Store:
         path = rest.removeprefix("///")
         if not path or path.startswith((":", "//")) or (rest.startswith("//") and path == rest):
             raise ValueError(
-                f"store: {settings.store!r} names no file; write sqlite:///tasks.db for one in the "
-                "working directory, or sqlite:////var/lib/tasks.db"
+                f"store: {settings.store!r} names no file; use sqlite:///tasks.db for a "
+                "file in the working directory, or sqlite:////var/lib/tasks.db"
             )
         return SqliteStore(
             path,
@@ -39,7 +39,7 @@ def connect(settings: Settings) -> Store:
             if error.name != "asyncpg":
                 raise
             raise ValueError(
-                "store: PostgreSQL needs asyncpg; `pip install 'dragoman[postgres]'` brings it"
+                "store: PostgreSQL needs asyncpg; run `pip install 'dragoman[postgres]'`"
             ) from None
         return PostgresStore(
             settings.store,
@@ -50,5 +50,5 @@ def connect(settings: Settings) -> Store:
             migrate=settings.migrate,
         )
     raise ValueError(
-        f"store: no backend for {scheme!r}; this version has postgresql:, sqlite: and memory:"
+        f"store: unknown scheme {scheme!r}; supported: postgresql:, sqlite: and memory:"
     )

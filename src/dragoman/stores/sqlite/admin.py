@@ -63,7 +63,7 @@ class SqliteAdmin:
 
     def __enter__(self) -> SqliteAdmin:
         if not self.create and not self.path.is_file():
-            raise Missing(f"there is no file {self.path}")
+            raise Missing(f"the file {self.path} does not exist")
         self.db = connect(self.path, "rwc" if self.create else "rw")
         try:
             self._prepare()
@@ -82,9 +82,9 @@ class SqliteAdmin:
                 schema.migrate(prepare(self.db, synchronous="full"))
                 Lock(self.path).mark()
             elif not found:
-                raise Unusable("it is empty; `dragoman serve` makes a store of it")
+                raise Unusable("it is empty; `dragoman serve` creates a store in it")
             elif found < VERSION:
-                raise Unusable(f"its schema is {found}, not {VERSION}; see `dragoman db migrate`")
+                raise Unusable(f"its schema is {found}, not {VERSION}; run `dragoman db migrate`")
         except Unusable as error:
             raise Unusable(f"{self.path}: {error.message}") from None
         if not self.write:
@@ -295,7 +295,9 @@ class SqliteAdmin:
     def migrate(self, *, row_security: bool | None = None) -> tuple[int, int]:
         """See `migrate`."""
         if row_security is not None:
-            raise Unusable("row security is PostgreSQL's; a file has the rights of the file")
+            raise Unusable(
+                "row security exists only in PostgreSQL; use file permissions for SQLite"
+            )
         return migrate(self.path)
 
     def backup(self, target: Path, *, force: bool, progress: Callable[[int, int], None]) -> int:
@@ -387,7 +389,7 @@ def migrate(path: Path) -> tuple[int, int]:
     """Bring the tables of a file up to date; from which version, and to which. Unusable while a
     server has it: tables must not change under one."""
     if not path.is_file():
-        raise Missing(f"there is no file {path}")
+        raise Missing(f"the file {path} does not exist")
     db = connect(path, "rw")
     lock = Lock(path)
     try:
