@@ -173,26 +173,26 @@ def fault(**arguments: Any) -> str:
 
 
 def test_an_unknown_key(elsewhere: Path) -> None:
-    assert fault(arguments={"prot": 1}).startswith("prot: there is no such setting")
-    assert fault(texts={"prot": "1"}).startswith("prot: there is no such setting")
+    assert fault(arguments={"prot": 1}).startswith("prot: unknown setting")
+    assert fault(texts={"prot": "1"}).startswith("prot: unknown setting")
     file = write(elsewhere, "prot = 1")
-    assert fault(file=file).startswith(f"{file}: prot: there is no such setting")
+    assert fault(file=file).startswith(f"{file}: prot: unknown setting")
 
 
 def test_an_unknown_variable(caplog: pytest.LogCaptureFixture) -> None:
     told: list[str] = []
     assert load(environ={"DRAGOMAN_PROT": "1"}, warn=told.append) == Settings()
-    assert told == ["DRAGOMAN_PROT: there is no such setting; `dragoman config` lists them"]
+    assert told == ["DRAGOMAN_PROT: unknown setting; `dragoman config` lists all settings"]
     load(environ={"DRAGOMAN_PROT": "1"})
     assert told == [record.getMessage() for record in caplog.records]
 
 
 def test_one_table_where_several_may_be(elsewhere: Path) -> None:
     file = write(elsewhere, '[auth]\nscheme = "key"', "other.toml")
-    words = "is one table, not a list of tables;"
+    words = "is a table; expected a list of tables;"
     assert fault(file=file) == f"{file}: auth: {words} write [[auth]] with two brackets"
     said = fault(environ={"DRAGOMAN_AUTH": "{}"})
-    assert said == f"DRAGOMAN_AUTH: {words} give a list, also of one"
+    assert said == f"DRAGOMAN_AUTH: {words} give a list, even for one table"
 
 
 def test_the_stores_have_the_same_limit(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_the_stores_have_the_same_limit(tmp_path: Path) -> None:
 
 def test_a_table_in_the_file_is_no_setting(elsewhere: Path) -> None:
     file = write(elsewhere, "[server]\nport = 1")
-    assert fault(file=file).startswith(f"{file}: server: there is no such setting")
+    assert fault(file=file).startswith(f"{file}: server: unknown setting")
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,10 @@ def test_settings_are_frozen() -> None:
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("workers", "workers: is one of 0, 1: 0 only serves"), ("log_level", "is one of debug, info")],
+    [
+        ("workers", "workers: must be one of 0, 1: 1 serves and runs turns"),
+        ("log_level", "must be one of debug, info"),
+    ],
 )
 def test_a_choice_says_what_there_is_to_choose(name: str, words: str) -> None:
     with pytest.raises(SettingsError, match=words):

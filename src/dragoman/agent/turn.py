@@ -86,7 +86,7 @@ class Over:
         if not self._told:
             self._told = True
             name = type(event).__name__
-            logger.warning("handler %s: dropped %s after the end of its turn", self.handler, name)
+            logger.warning("handler %s: dropped %s, because its turn has ended", self.handler, name)
         await asyncio.sleep(0)
 
     async def related(self, ids: Sequence[str]) -> list[Task]:
@@ -293,7 +293,7 @@ class Turn:
     async def emit(self, event: Any) -> None:
         """Say something now; takes whatever a generator may yield."""
         if self._run is None:
-            raise RuntimeError("this turn is not running: there is nobody to emit to")
+            raise RuntimeError("this turn is not running, so it cannot emit events")
         for item in self.events(event):
             await self._run.emit(item)
 
@@ -341,7 +341,7 @@ class Turn:
         if not why and self._used:
             why = "it was used before"
         if why or grant is None:
-            logger.warning("an approval was not taken: %s", why, extra={"task": self.task.id})
+            logger.warning("an approval was refused: %s", why, extra={"task": self.task.id})
             run.audit("grant", why, grant=approval.id)
             return False
         self._used = True
