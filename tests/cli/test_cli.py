@@ -415,7 +415,7 @@ def test_terminated(here: Path) -> None:
         served.until(task, "INPUT_REQUIRED")
         with reading(f"{served.url}/tasks/{task}:subscribe"):
             assert served.end(signal.SIGTERM) in (0, -signal.SIGTERM)
-        assert "draining" in served.text()
+        assert "shutting down" in served.text()
         assert "Traceback" not in served.text()
 
 

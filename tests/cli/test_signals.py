@@ -207,7 +207,7 @@ def test_a_worker_goes_on_and_ends_at_the_second_signal(here: Path, database: st
         served.until(served.send("hi")["id"], "COMPLETED")
         served.until(served.send("wait")["id"], "WORKING")
         worker.process.send_signal(signal.SIGTERM)
-        eventually(lambda: "draining" in worker.text())
+        eventually(lambda: "shutting down" in worker.text())
         worker.end(signal.SIGTERM, within=5)
 
 
@@ -218,7 +218,7 @@ def test_the_second_signal_stops_it_now(here: Path) -> None:
     with serving(here, "booking:agent", "--set", "drain=600") as served:
         served.until(served.send("wait")["id"], "WORKING")
         served.process.send_signal(signal.SIGTERM)
-        eventually(lambda: "draining" in served.text())
+        eventually(lambda: "shutting down" in served.text())
         served.end(signal.SIGTERM, within=5)
 
 
