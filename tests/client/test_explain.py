@@ -66,9 +66,9 @@ WAYS = [
     ),
     (key("query", "k"), "an API key: --api-key KEY (query k); in Python auth=StaticToken(KEY)"),
     (http("bearer"), "a bearer token: --bearer TOKEN; in Python auth=StaticToken(TOKEN)"),
-    (http("Basic"), "a name and a password: --user NAME:PASSWORD; in Python auth=Login("),
+    (http("Basic"), "a name and a password: --user NAME:PASSWORD; in Python auth=BasicAuth("),
     (OAUTH, "an OAuth login: --client-id ID, or --bearer TOKEN; in Python auth=OAuth(ID)"),
-    (MUTUAL, "a client certificate: --cert FILE; in Python auth=Certificate(FILE)"),
+    (MUTUAL, "a client certificate: --cert FILE; in Python auth=ClientCertificate(FILE)"),
 ]
 
 
@@ -78,11 +78,11 @@ async def test_what_an_agent_wants(agent: Guarded, scheme: SecurityScheme, words
     async with Client.connect(agent.url) as client:
         with pytest.raises(Unauthenticated) as caught:
             await client.send("x")
-        assert str(caught.value).startswith(f"The agent wants {words}")
+        assert str(caught.value).startswith(f"The agent requires {words}")
         with pytest.raises(Unauthenticated) as caught:
             async with client.stream("x") as stream:
                 _ = [event async for event in stream]
-        assert str(caught.value).startswith(f"The agent wants {words}")
+        assert str(caught.value).startswith(f"The agent requires {words}")
 
 
 async def test_one_of_several_ways_and_two_together(agent: Guarded) -> None:
@@ -92,7 +92,7 @@ async def test_one_of_several_ways_and_two_together(agent: Guarded) -> None:
         with pytest.raises(Unauthenticated) as caught:
             await client.task("t").get()
     assert str(caught.value) == (
-        "The agent wants an API key: --api-key KEY (header X-Key) and a bearer token: --bearer "
+        "The agent requires an API key: --api-key KEY (header X-Key) and a bearer token: --bearer "
         "TOKEN, or a bearer token: --bearer TOKEN; in Python "
         "auth=[StaticToken(KEY), StaticToken(TOKEN)]"
     )
@@ -106,7 +106,7 @@ async def test_a_credential_that_is_refused(agent: Guarded) -> None:
             await client.task("t").get()
     said, _, more = str(caught.value).partition("; ")
     assert said
-    assert more.startswith("the agent wants an API key: --api-key KEY (header x-key)")
+    assert more.startswith("the agent requires an API key: --api-key KEY (header x-key)")
 
 
 # ---- addresses -----------------------------------------------------------------------------
@@ -129,7 +129,7 @@ async def test_nobody_is_at_the_address_that_a_card_names(agent: Guarded, bindin
             assert "onnection refused" in words
             assert words.count(f"; the card at {agent.url} contains this address; ") == 1
             setting = "grpc_url" if binding == "GRPC" else "url"
-            assert words.endswith(f"(in dragoman: the setting `{setting}`")
+            assert words.endswith(f"(in dragoman: the setting `{setting}`)")
 
 
 async def test_nobody_is_at_the_address_of_the_card_itself() -> None:

@@ -83,5 +83,5 @@ def _option(scheme: SecurityScheme) -> tuple[str, str]:
     if scheme.oauth2_security_scheme or scheme.open_id_connect_security_scheme:
         return "an OAuth login: --client-id ID, or --bearer TOKEN", "OAuth(ID)"
     if scheme.mtls_security_scheme is not None:
-        return "a client certificate: --cert FILE", "Certificate(FILE)"
+        return "a client certificate: --cert FILE", "ClientCertificate(FILE)"
     return "", ""
