@@ -91,8 +91,8 @@ def test_ids_of_clients_of_0_1(here: Path, db: Any) -> None:
         (("ann", "ann"), "the same owner"),
         (("ann", "ann", "--realm", "a", "--to-realm", "a"), "the same owner"),
         (("ann", ""), "every anonymous caller would see"),
-        (("ann", "a\x1fann"), "new: has a control character"),
-        (("ann", "bob", "--to-realm", "a\n"), "--to-realm: has a control character"),
+        (("ann", "a\x1fann"), "new: contains a control character"),
+        (("ann", "bob", "--to-realm", "a\n"), "--to-realm: contains a control character"),
     ],
 )
 def test_what_makes_no_sense(here: Path, db: Any, arguments: tuple[str, ...], told: str) -> None:
