@@ -116,7 +116,9 @@ async def test_each_interface_is_dialled(tmp_path: Path) -> None:
         ("error", f"supportedInterfaces[{place}].url") for place in (1, 2, 3)
     ]
     texts = [item["text"] for item in found]
-    assert texts[0].startswith(f"does not answer: http://{nobody}: Connection refused; start what")
+    assert texts[0].startswith(
+        f"does not answer: http://{nobody}: Connection refused; start the server"
+    )
     assert texts[1].startswith("answers, but not as HTTP+JSON 1.0 does: ")
     assert texts[2].startswith(f"does not answer: grpcs://{nobody}: ")
 

@@ -493,10 +493,10 @@ def test_reload_with_an_open_stream(here: Path) -> None:
     [
         ("nothing:agent", ["nothing:agent", "no module 'nothing'"]),
         ("booking.deep:agent", ["no module 'booking.deep'"]),
-        ("booking:missing", ["no 'missing'", "it has: agent, second, broken, empty"]),
+        ("booking:missing", ["no 'missing'", "it contains: agent, second, broken, empty"]),
         ("booking:agent.missing", ["no 'missing'"]),
         ("booking:number", ["expected an Agent or an App, got int"]),
-        ("booking:Agent", ["its type is type"]),
+        ("booking:Agent", ["got type"]),
         ("booking:empty", ["Empty", "no handler", "@agent.skill"]),
         ("booking", ["module:agent"]),
         (":agent", ["module:agent"]),
@@ -555,7 +555,7 @@ def test_a_port_that_is_taken(here: Path) -> None:
         (["--set", "colour=blue"], "colour"),
         (["--config", "missing.toml"], "missing.toml"),
         (["--cert", "missing.pem"], "cert: missing.pem: No such file"),
-        (["--cert", "booking.py"], "cert: booking.py: holds no certificate"),
+        (["--cert", "booking.py"], "cert: booking.py: contains no PEM certificate"),
         (["--key", "booking.py"], "key: needs cert"),
     ],
 )

@@ -168,7 +168,10 @@ def test_a_renewed_certificate_is_shown(here: Path, monkeypatch: pytest.MonkeyPa
         told(
             served, "SIGHUP: the new certificate of gRPC cannot be used, the old one stays in use: "
         )
-        assert f"the old certificate stays in use: cert: {used}" in served.text()
+        assert (
+            f"the new certificate cannot be used, the old one stays in use: cert: {used}"
+            in served.text()
+        )
         used.unlink()
         told(
             served, "SIGHUP: the new certificate of gRPC cannot be used, the old one stays in use: "
