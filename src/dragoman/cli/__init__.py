@@ -15,8 +15,10 @@ from dragoman._version import __version__
 from dragoman.server import settings
 
 DEFAULTS = {"store": stores.LOCAL}
-"""What the command does otherwise than `App`: it keeps what it is told, in a file that is named
-after the agents."""
+"""The defaults that differ from those of `App`: tasks are stored in a file named after the
+agents."""
+MORE = "Use --set NAME=VALUE for every other setting; `dragoman config` lists them all."
+DEFAULTS_SHOWN = {"store": "a SQLite file named after the agents"}
 WORK = ("store", "bell", "log_level", "log_format")
 """The settings that are options of `worker`, which does not listen."""
 SERVE = (
@@ -148,7 +150,8 @@ def _parser() -> argparse.ArgumentParser:
         help="print all settings and where they come from",
         description="Print all settings, each with its value, its source (default, file, variable "
         "or command line) and its meaning, as a TOML file. Wrong settings are reported all at "
-        "once.",
+        "once. Secrets are masked.",
+        **examples("config", "config --config production.toml --json"),
     )
     config.add_argument("--json", action="store_true", help="print JSON: value and source of each")
     _add_settings(config)
@@ -180,7 +183,7 @@ def _add_settings(parser: argparse.ArgumentParser, names: Sequence[str] = SERVE)
         parser.add_argument(
             f"--{name.replace('_', '-')}",
             type=int if name.endswith("port") else str,
-            help=settings.DESCRIPTIONS[name],
+            help=_described(name),
         )
     if names is SERVE:
         for name in SERVE_FLAGS:

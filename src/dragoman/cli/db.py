@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from dragoman.cli import DEFAULTS, UsageError, warn
+from dragoman.cli import DEFAULTS, UsageError, examples, warn
 from dragoman.cli.text_table import duration, moment
 from dragoman.server import settings
 
@@ -75,9 +75,19 @@ def add(commands: Any) -> None:
     )
     one.add_argument("--json", action="store_true", help="print JSON, one line for each entry")
 
-    one = _command(inner, "prune", "forget tasks that ended long ago", "--older 30d")
+    one = _command(
+        inner,
+        "prune",
+        "delete tasks that ended long ago",
+        "--older 30d --dry-run",
+        "--older 12h --state failed",
+    )
     one.add_argument(
-        "--older", type=duration, required=True, metavar="DURATION", help="30d, 12h, 90m"
+        "--older",
+        type=duration,
+        required=True,
+        metavar="DURATION",
+        help="delete tasks that ended longer ago than this: 30d, 12h or 90m",
     )
     one.add_argument(
         "--state",

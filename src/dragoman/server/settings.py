@@ -118,15 +118,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     grpc_port: int | None = setting(
         None, "port of gRPC; 0 picks a free one; without it, gRPC is not served"
     )
-    grpc_port: int | None = setting(None, "the gRPC port; 0 picks a free one; unset disables gRPC")
     grpc_url: str = setting(
         "",
         "gRPC address on the card if `bindings` lists GRPC, host:port or a URL; by default the "
         "host of `url`",
     )
-    grpc_cert: str = setting("", "the gRPC server certificate, a PEM file; empty uses `cert`")
-    grpc_key: str = setting("", "the private key of `grpc_cert`; empty uses `key` with `cert`")
-    grpc_ca: str = setting("", "CA bundle (PEM) for certificates of gRPC clients; empty uses `ca`")
     bindings: tuple[str, ...] = setting(
         ("JSONRPC", "HTTP+JSON"),
         "bindings that the card lists, in this order: JSONRPC, HTTP+JSON, GRPC (needs "
@@ -498,8 +494,8 @@ def _one(name: str, value: Any, where: str, checks: Checks, *, strict: bool) -> 
         value, strict = [item.strip() for item in value.split(",") if item.strip()], False
     if isinstance(value, Mapping) and name in TABLES:
         toml = where.endswith(f": {name}")
-        way = f"write [[{name}]] with two brackets" if toml else "give a list, even for one table"
-        raise SettingsError(f"{where}: is a table; expected a list of tables; {way}")
+        way = f"write [[{name}]] with two brackets" if toml else "give a list, also of one"
+        raise SettingsError(f"{where}: is one table, not a list of tables; {way}")
     try:
         value = _without_units(value, DECLARED[name], strict=strict)
     except ValueError as error:
