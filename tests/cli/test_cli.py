@@ -289,7 +289,7 @@ def test_serve(here: Path) -> None:
         log = served.text()
         assert f"Echo at {served.url}/" in log
         assert f"{served.url}/.well-known/agent-card.json" in log
-        assert "tasks are kept in echo.db" in log
+        assert "tasks are stored in echo.db" in log
         assert "anonymous" in log
         card = httpx.get(f"{served.url}/.well-known/agent-card.json").json()
         assert card["supportedInterfaces"][0]["url"] == f"{served.url}/"
@@ -384,7 +384,7 @@ def test_a_handler_that_stops_when_asked_is_not_said_to_go_on(here: Path) -> Non
         task = served.send("wait")["id"]
         served.until(task, "WORKING")
         assert served.end() == 0
-        assert "goes on" not in served.text()
+        assert "continues" not in served.text()
         assert "WARNING" not in served.text()
 
 
@@ -420,7 +420,7 @@ def test_terminated(here: Path) -> None:
         served.until(task, "INPUT_REQUIRED")
         with reading(f"{served.url}/tasks/{task}:subscribe"):
             assert served.end(signal.SIGTERM) in (0, -signal.SIGTERM)
-        assert "draining" in served.text()
+        assert "shutting down" in served.text()
         assert "Traceback" not in served.text()
 
 
@@ -473,7 +473,7 @@ def test_reload(here: Path) -> None:
         assert version(served) == "1.0.0"
         edit(here, AGENTS.replace("1.0.0", "2.0.0"), lambda: version(served) == "2.0.0")
         served.until(served.send("hello")["id"], "COMPLETED")
-        assert served.text().count("Ctrl-C stops") >= 2  # each start says where
+        assert served.text().count("press Ctrl-C to stop") >= 2  # each start says where
         assert " /message" not in served.text()  # no access log unasked
         edit(here, "a mistake(", lambda: "SyntaxError" in served.text())
         edit(here, AGENTS.replace("1.0.0", "3.0.0"), lambda: version(served) == "3.0.0")
@@ -498,10 +498,10 @@ def test_reload_with_an_open_stream(here: Path) -> None:
     [
         ("nothing:agent", ["nothing:agent", "no module 'nothing'"]),
         ("booking.deep:agent", ["no module 'booking.deep'"]),
-        ("booking:missing", ["no 'missing'", "it has: agent, second, broken, empty"]),
+        ("booking:missing", ["no 'missing'", "it contains: agent, second, broken, empty"]),
         ("booking:agent.missing", ["no 'missing'"]),
-        ("booking:number", ["its type is int; give an Agent or an App"]),
-        ("booking:Agent", ["its type is type"]),
+        ("booking:number", ["expected an Agent or an App, got int"]),
+        ("booking:Agent", ["got type"]),
         ("booking:empty", ["Empty", "no handler", "@agent.skill"]),
         ("booking", ["module:agent"]),
         (":agent", ["module:agent"]),
@@ -560,7 +560,7 @@ def test_a_port_that_is_taken(here: Path) -> None:
         (["--set", "colour=blue"], "colour"),
         (["--config", "missing.toml"], "missing.toml"),
         (["--cert", "missing.pem"], "cert: missing.pem: No such file"),
-        (["--cert", "booking.py"], "cert: booking.py: holds no certificate"),
+        (["--cert", "booking.py"], "cert: booking.py: contains no PEM certificate"),
         (["--key", "booking.py"], "key: needs cert"),
     ],
 )
@@ -669,7 +669,7 @@ def test_all_wrong_settings_are_reported(here: Path) -> None:
 def test_tables_in_one_pair_of_brackets(here: Path) -> None:
     (here / "dragoman.toml").write_text('[auth]\nscheme = "key"\n')
     said = refused(run(here, "config"))
-    assert "auth: is one table, not a list of tables; write [[auth]] with two brackets" in said
+    assert "auth: is a table; expected a list of tables; write [[auth]] with two brackets" in said
 
 
 def test_a_setting_that_is_not_known(here: Path) -> None:

@@ -31,9 +31,9 @@ def test_to_another_realm(here: Path, db: Any) -> None:
         line("bob", owner="bob"),
     )
     ask = ("rename-owner", "ann", "ann", "--to-realm", "keys")
-    told = "1 receipt dropped: the new owner has sent the same before\n"
+    told = "1 receipt deleted: the new owner sent the same message before\n"
     dry = db(*ask, "--dry-run")
-    assert (dry.status, dry.out) == (0, f"3 tasks would be renamed, 1 receipt\n{told}")
+    assert (dry.status, dry.out) == (0, f"3 tasks would be moved, 1 receipt\n{told}")
     assert set(ids(db("list", "--json", "--owner", "ann"))) == {"a", "b", "c"}
     done = db(*ask)
     assert (done.status, done.out) == (0, f"3 tasks renamed, 1 receipt\n{told}")
@@ -79,7 +79,10 @@ def test_some_of_them_and_back(here: Path, db: Any) -> None:
 def test_ids_of_clients_of_0_1(here: Path, db: Any) -> None:
     seed(here, line("v0.1-00ff-trip", owner="ann"))
     done = db("rename-owner", "ann", "bob")
-    assert "1 task with an id of a client of 0.1, which no longer finds it" in done.out
+    assert (
+        "1 task with an id that an A2A 0.1 client chose; that client cannot find it any more"
+        in done.out
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,8 +91,8 @@ def test_ids_of_clients_of_0_1(here: Path, db: Any) -> None:
         (("ann", "ann"), "the same owner"),
         (("ann", "ann", "--realm", "a", "--to-realm", "a"), "the same owner"),
         (("ann", ""), "every anonymous caller would see"),
-        (("ann", "a\x1fann"), "new: has a control character"),
-        (("ann", "bob", "--to-realm", "a\n"), "--to-realm: has a control character"),
+        (("ann", "a\x1fann"), "new: contains a control character"),
+        (("ann", "bob", "--to-realm", "a\n"), "--to-realm: contains a control character"),
     ],
 )
 def test_what_makes_no_sense(here: Path, db: Any, arguments: tuple[str, ...], told: str) -> None:

@@ -66,7 +66,7 @@ async def test_webhooks_of_a_task(url: str) -> None:
     status, out, err = await run("push", "add", url, asked.task.id, *hook)
     assert (status, out) == (0, "h  http://127.0.0.1:1/x  token, Bearer\n"), err
     _, out, _ = await run("push", "list", url, asked.task.id)
-    assert "proves itself by" in out
+    assert "authentication" in out
     assert "secret" not in out
     _, out, _ = await run("push", "get", url, asked.task.id, "h", "--json")
     assert json.loads(out)["url"] == "http://127.0.0.1:1/x"

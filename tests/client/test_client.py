@@ -283,7 +283,7 @@ class Failing(ASGITransport):
         response = await super().send(request)
         if request.method == "POST" and self.after:
             self.after -= 1
-            raise Unreachable("the answer was lost")
+            raise Unreachable("the response was lost")
         return response
 
 

@@ -1,4 +1,4 @@
-"""What is told when the time is over: the last error, and the task that goes on."""
+"""What is told when the time is over: the last error, and the task that continues."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_an_error_that_is_over_is_not_told() -> None:
         with pytest.raises(DeadlineExceeded) as caught:
             await client.send("x")
     assert asked[:3] == ["SendMessage", "SendMessage", "GetTask"]
-    assert str(caught.value) == "http://agent: no answer within 0.5 s; task t goes on"
+    assert str(caught.value) == "http://agent: no answer within 0.5 s; task t continues"
     assert caught.value.task == "t"
 
 
@@ -121,7 +121,7 @@ async def test_the_task_goes_on_and_is_named(app: App, way: str) -> None:
         client._deadline = None
         error = caught.value
         assert error.task in (known, error.task) and error.task
-        assert str(error) == f"http://inside: no answer within 0.5 s; task {error.task} goes on"
+        assert str(error) == f"http://inside: no answer within 0.5 s; task {error.task} continues"
         assert (await client.task(error.task).get()).status.state is TaskState.WORKING
         app.agents["parrot"].gate.set()  # type: ignore[attr-defined]
         assert (await client.task(error.task).wait()).status.state is TaskState.COMPLETED
@@ -161,7 +161,7 @@ async def test_a_stream_of_a_stranger_is_named_too() -> None:
             async with client.stream("x") as stream:
                 _ = [told async for told in stream]
     assert caught.value.task == "t"
-    assert "the last error: The store is not available; task t goes on" in str(caught.value)
+    assert "the last error: The store is not available; task t continues" in str(caught.value)
 
 
 async def test_over_sockets() -> None:

@@ -272,7 +272,7 @@ def test_files_are_saved_under_safe_names(tmp_path: Path) -> None:
     assert [path.read_bytes().decode() for path in paths] == names
     assert sorted(folder.iterdir()) == sorted(paths)
     assert [path.name for path in tmp_path.iterdir()] == ["deep"]
-    assert Result(message=said("no file")).save(str(tmp_path / "none")) == []
+    assert Result(message=said("not a file")).save(str(tmp_path / "none")) == []
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:

@@ -217,7 +217,7 @@ def test_whoever_would_wait_for_himself_is_told() -> None:
     @agent.handler
     async def wait(turn: Turn) -> str:
         """Wait for the loop that this runs on."""
-        with pytest.raises(RuntimeError, match="await it"):
+        with pytest.raises(RuntimeError, match="await the async method"):
             sync.Client.connect(card(), transport=Dead()).__enter__()
         return "told"
 

@@ -189,21 +189,21 @@ async def test_another_request_is_an_assertion_error(binding: str, tmp_path: Pat
     _ = [item async for item in client.list(page=5)]
 
     client = await replayed()
-    with pytest.raises(AssertionError, match="now comes"):  # another operation
+    with pytest.raises(AssertionError, match="the client sends"):  # another operation
         await client.task("t").get()
     client = await replayed()
     with pytest.raises(AssertionError, match="goodbye"):  # other words
         await client.send("goodbye", metadata={"a": 1})
     client = await replayed()
-    with pytest.raises(AssertionError, match="now comes"):  # other metadata
+    with pytest.raises(AssertionError, match="the client sends"):  # other metadata
         await client.send("hello", metadata={"a": 2})
     client = await replayed()
-    with pytest.raises(AssertionError, match="now comes"):
+    with pytest.raises(AssertionError, match="the client sends"):
         async with client.stream("hello", metadata={"a": 1}) as stream:
             _ = [event async for event in stream]
     client = await replayed()
     await client.send("hello", metadata={"a": 1})
-    with pytest.raises(AssertionError, match="now comes"):  # another query
+    with pytest.raises(AssertionError, match="the client sends"):  # another query
         _ = [item async for item in client.list(page=6)]
 
 
@@ -422,8 +422,8 @@ async def test_what_is_dropped_was_lost_on_the_way_there_or_back() -> None:
     inner = Noting()
     transport = FaultyTransport(inner, drop=1.0)
     found = [await outcome(transport) for _ in range(100)]
-    assert set(found) == {"the request was lost", "the answer was lost"}
-    assert len(inner.arrived) == found.count("the answer was lost")
+    assert set(found) == {"the request was lost", "the response was lost"}
+    assert len(inner.arrived) == found.count("the response was lost")
     assert transport.done["drop"] == 100
 
 
@@ -436,7 +436,7 @@ async def test_what_is_duplicated_arrives_twice_and_is_answered_once() -> None:
 
 async def test_what_is_cut_breaks_off_somewhere() -> None:
     transport = FaultyTransport(Noting(2000), cut=1.0)
-    assert {await outcome(transport) for _ in range(20)} == {"the answer broke off"}
+    assert {await outcome(transport) for _ in range(20)} == {"the response ended early"}
     assert transport.done["cut"] == 20
     transport = FaultyTransport(Noting(0), cut=1.0)
     assert await outcome(transport) == "0"

@@ -263,10 +263,13 @@ def broken(_: bytes) -> bytes:
             lambda: [CardKey.remote(broken, alg="ES256", public=KEYS["ES256"].jwk())],
             "service is down",
         ),
-        (lambda: [Kms().remote(public=CardKey.generate("ES256").jwk())], "does not fit its public"),
-        (lambda: [Kms().remote(public=None, kid="k")], "nobody could find the key 'k'.*public="),
+        (
+            lambda: [Kms().remote(public=CardKey.generate("ES256").jwk())],
+            "does not match its public",
+        ),
+        (lambda: [Kms().remote(public=None, kid="k")], "clients cannot find the key 'k'.*public="),
         (lambda: [KEYS["ES256"], KEYS["ES256"]], "two keys have the kid"),
-        (lambda: [CardKey.load(KEYS["ES256"].jwk())], "it verifies, but does not sign"),
+        (lambda: [CardKey.load(KEYS["ES256"].jwk())], "it can verify, but not sign"),
     ],
 )
 async def test_it_does_not_start(keys: Callable[[], list[CardKey]], why: str) -> None:
@@ -313,5 +316,5 @@ async def test_a_file_that_is_not_there(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_what_is_no_key() -> None:
-    with pytest.raises(TypeError, match="sign takes keys"):
+    with pytest.raises(TypeError, match="sign expects keys"):
         App(agent(), sign=["key.pem"])  # type: ignore[list-item]

@@ -448,7 +448,7 @@ async def test_one_that_hangs_and_swallows_its_cancellation(
             task = await found.send()
         assert state(task) == "failed"
         assert words(task) == "The agent did not finish within 0.1 seconds"
-        assert logged(log, "stubborn", "goes on")
+        assert logged(log, "stubborn", "continues")
         assert found.app.stuck == ["stubborn"]
         await found.alive()
         gate.release()
@@ -853,7 +853,7 @@ async def test_one_that_swallows_a_cancel(gate: Gate, log: pytest.LogCaptureFixt
             while not found.app.stuck:
                 await asyncio.sleep(0.005)
         assert found.app.stuck == ["stubborn"]
-        assert logged(log, "handler stubborn", "goes on")
+        assert logged(log, "handler stubborn", "continues")
         gate.release()
         await found.calm()
         assert await found.get(task) == canceled

@@ -377,7 +377,7 @@ async def test_a_handler_does_not_begin_after_a_long_sleep(
     head = await world.head(task)
     assert (head.holder, head.unread, head.attempt) == ("", True, 0)
     assert not worker.runs
-    assert "a claim ran out before its turn began" in log.text
+    assert "a claim expired before its turn started" in log.text
     await world.run(worker)
     assert seen == [1]
     assert (await world.task(task)).status.state is TaskState.COMPLETED

@@ -47,7 +47,7 @@ async def test_a_circle_is_ended() -> None:
         one.next, two.next = there, here
         async with asyncio.timeout(20), Client.connect(here) as client:
             result = await client.send("round and round")
-    assert "come back to an agent that waits for it" in result.text
+    assert "came back to an agent that waits for its result" in result.text
     assert (one.turns, two.turns) == (1, 1)
     assert two.refused[0].metadata["lineage"] == "One > Two > One"
 
@@ -57,7 +57,7 @@ async def test_an_agent_that_calls_itself() -> None:
     async with serving(one.app) as here:
         one.next = here
         async with asyncio.timeout(20), Client.connect(here) as client:
-            assert "come back" in (await client.send("go")).text
+            assert "came back" in (await client.send("go")).text
     assert one.turns == 1
 
 

@@ -95,9 +95,9 @@ async def test_an_address_that_guesses_keys(kind: type[Binding]) -> None:
             for n in range(4)
         ]
         assert "card's security schemes" in found[2].message
-        assert "requests a second" in found[3].message  # it is not even looked at
+        assert "requests per second" in found[3].message  # it is not even looked at
         late = await asked(house.client(kind, "a-key"), "GetTask", {"id": UNKNOWN})
-        assert "requests a second" in late.message
+        assert "requests per second" in late.message
 
 
 async def test_who_is_anonymous_is_counted_by_address() -> None:
@@ -225,7 +225,7 @@ async def test_a_count_that_takes_its_time_is_made_once() -> None:
     await asyncio.sleep(0)
     gate.set()
     found = Counter(await asyncio.gather(*taking))
-    full = "7 of your tasks are open; wait until some have ended"
+    full = "7 of your tasks are unfinished; wait until some of them end"
     assert found[""] <= 3  # more may not have landed yet
     assert found[full] == 8 - found[""]
     assert counts <= 8

@@ -300,5 +300,5 @@ async def test_a_file_is_refused_as_well() -> None:
     with pytest.raises(SettingsError, match=r"^auth: 'key', 'login' each say .*realm="):
         load({"auth": [key, login]}, environ={}, checks=CHECKS)
     load({"auth": [{**key, "realm": "k"}, {**login, "realm": ""}]}, environ={}, checks=CHECKS)
-    with pytest.raises(SettingsError, match="auth: ApiKey: realm has a control character"):
+    with pytest.raises(SettingsError, match="auth: ApiKey: realm contains a control character"):
         load({"auth": [{**key, "realm": "a\nb"}]}, environ={}, checks=CHECKS)

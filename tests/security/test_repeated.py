@@ -54,7 +54,7 @@ async def test_over_http(how: Any, name: str, first: str, second: str) -> None:
                 answer = await connection.answer()
                 assert answer is not None
                 assert answer.status == 400, target
-                assert f"{name.lower()}: the header is repeated" in answer.body.decode()
+                assert f"{name.lower()}: the header appears more than once" in answer.body.decode()
 
 
 async def test_what_may_stand_twice() -> None:
@@ -97,6 +97,6 @@ async def test_over_grpc(name: str, first: str, second: str) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as failed:
             await stub.SendMessage(send, metadata=((key, first), (key, second)))
         assert failed.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert f"{key}: the header is repeated" in failed.value.details()
+        assert f"{key}: the header appears more than once" in failed.value.details()
         more = (("x-forwarded-for", "a"), ("x-forwarded-for", "b"))
         assert await stub.SendMessage(send, metadata=(("authorization", "Bearer one"), *more))

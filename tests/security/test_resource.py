@@ -278,5 +278,5 @@ async def test_a_key_that_lacks_a_scope_is_told_of_no_tokens() -> None:
     ):
         answer = await http.post(f"{url}/message:send", json=booking(), headers={"x-key": "s3cret"})
     assert answer.status_code == 403
-    assert answer.json()["error"]["message"] == "The skill 'booking' needs the scope 'book'"
+    assert answer.json()["error"]["message"] == "The skill 'booking' requires the scope 'book'"
     assert "www-authenticate" not in answer.headers

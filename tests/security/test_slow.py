@@ -449,7 +449,7 @@ async def test_one_address_cannot_hold_all_connections(caplog: pytest.LogCapture
             assert await status(server.url, "127.0.0.2") == 200
         await empty(server)
         assert await status(server.url) == 200
-    told = [r.getMessage() for r in caplog.records if "are refused" in r.getMessage()]
+    told = [r.getMessage() for r in caplog.records if "refusing new connections" in r.getMessage()]
     assert len(told) == 1, "not one for each"
     assert "max_per_address = 3" in told[0]
 

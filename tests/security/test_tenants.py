@@ -57,7 +57,7 @@ async def test_a_credential_that_says_no_tenant_names_none(kind: type[Binding]) 
                     told.add(refused.message)
                 # neither is it told which tenants there are
                 (words,) = told
-                assert "may not name this tenant" in words
+                assert "may not use this tenant" in words
             assert isinstance(await asked(other, "GetTask", {"id": task}), Failed)
         assert (await hers.call("ListTasks"))["totalSize"] == 1
 
@@ -156,5 +156,5 @@ async def test_it_is_told_to_our_client() -> None:
         first = client.card.supported_interfaces[0]
         wrong = replace(client.card, supported_interfaces=(replace(first, tenant="acme"),))
         async with Client.connect(wrong) as other:
-            with pytest.raises(Forbidden, match="show a credential of the tenant"):
+            with pytest.raises(Forbidden, match="send a credential of the tenant"):
                 await other.send("hi")

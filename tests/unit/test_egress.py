@@ -207,7 +207,7 @@ async def test_public_addresses_pass_and_so_does_a_name_that_has_none_yet() -> N
         await egress.check("https://a.example.com/")
         await egress.close()
     async with Egress(resolve=hangs, timeout=0.1) as egress:
-        with pytest.raises(Late, match=r"the host's name was not looked up within 0\.1 s"):
+        with pytest.raises(Late, match=r"the name of the host was not resolved within 0\.1 s"):
             await egress.check("https://a.example.com/")
 
 

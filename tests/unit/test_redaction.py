@@ -92,9 +92,9 @@ def test_what_looks_like_a_secret(text: str, secret: str) -> None:
         "webhook 7: entry after 3 not delivered (answered 500); again in 5 s",
         "HTTP Basic authentication is required, and a Bearer token.",
         "token: cannot be sent in a header",
-        "push_keys: a whpk_ key is for receivers; give the whsk_ key of the pair",
+        "push_keys: a whpk_ key is for receivers; use the whsk_ key of the pair",
         "listening on http://127.0.0.1:8000, card at http://me@a.example:80/x",
-        "Idempotency-Key: was used before, with another request",
+        "Idempotency-Key: was used before with a different request",
     ],
 )
 def test_other_words_stay(text: str) -> None:
@@ -166,7 +166,7 @@ def test_a_log_call_never_breaks(log: io.StringIO, capsys: pytest.CaptureFixture
     logger.error("fine", extra={"odd": Broken()})
     logger.error(Broken())
     assert CANARY not in log.getvalue() + "".join(capsys.readouterr())
-    assert log.getvalue().count("could not be shown") == 8
+    assert log.getvalue().count("cannot format a log record") == 8
 
 
 def test_it_is_cheap() -> None:

@@ -189,7 +189,7 @@ async def test_what_is_remembered_is_bounded_by_what_it_weighs(tmp_path: Path) -
 async def test_opening_twice_is_refused_and_hurts_nobody(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "a.db")
     await store.open()
-    with pytest.raises(Unusable, match="open already"):
+    with pytest.raises(Unusable, match="already open"):
         await store.open()
     await accept(store)
     await store.close()
@@ -197,7 +197,7 @@ async def test_opening_twice_is_refused_and_hurts_nobody(tmp_path: Path) -> None
 
 async def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "none" / "a.db")
-    with pytest.raises(Unusable, match="there is no directory"):
+    with pytest.raises(Unusable, match="does not exist"):
         await store.open()
     assert not (tmp_path / "none").exists()
 

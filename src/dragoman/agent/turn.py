@@ -86,7 +86,7 @@ class Over:
         if not self._told:
             self._told = True
             name = type(event).__name__
-            logger.warning("handler %s: dropped %s after the end of its turn", self.handler, name)
+            logger.warning("handler %s: dropped %s, because its turn has ended", self.handler, name)
         await asyncio.sleep(0)
 
     async def related(self, ids: Sequence[str]) -> list[Task]:
@@ -341,7 +341,7 @@ class Turn:
         if not why and self._used:
             why = "it was used before"
         if why or grant is None:
-            logger.warning("an approval was not taken: %s", why, extra={"task": self.task.id})
+            logger.warning("an approval was refused: %s", why, extra={"task": self.task.id})
             run.audit("grant", why, grant=approval.id)
             return False
         self._used = True

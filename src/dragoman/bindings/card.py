@@ -151,7 +151,7 @@ async def extended(endpoint: Endpoint, incoming: HTTPRequest) -> None:
 
 def _only_read(incoming: HTTPRequest) -> None:
     if incoming.method not in ("GET", "HEAD"):
-        raise MethodNotAllowed("The card takes GET", headers={"allow": "GET, HEAD"})
+        raise MethodNotAllowed("The card requires GET or HEAD", headers={"allow": "GET, HEAD"})
 
 
 def _version(incoming: HTTPRequest) -> str:

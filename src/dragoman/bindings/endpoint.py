@@ -182,9 +182,9 @@ class Endpoint:
         caller = await found if inspect.isawaitable(found) else found
         for name in ("identity", "realm", "tenant"):
             if why := fault(getattr(caller, name)):
-                raise Unauthenticated(f"The caller's {name} {why}")
+                raise Unauthenticated(f"The {name} of the caller {why}")
         if why := long(caller.tenant):
-            raise Unauthenticated(f"The caller's tenant {why}")
+            raise Unauthenticated(f"The tenant of the caller {why}")
         # It is stored with the message: what cannot be read back must not get there.
         return msgspec.json.decode(msgspec.json.encode(caller), type=Caller)
 

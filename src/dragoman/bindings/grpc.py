@@ -407,7 +407,7 @@ async def _read(info: GrpcRequestInfo, bodies: BodyReader) -> bytes:
         if arriving.counted:
             bodies.decoded(arriving)
     if not isinstance(body, bytes):
-        raise InvalidRequest("The call has no message")
+        raise InvalidRequest("The call contains no message")
     return body
 
 
@@ -471,7 +471,7 @@ class GrpcStream:
         except asyncio.CancelledError:
             if not self._cut or self._task is None or self._task.uncancel():
                 raise
-            raise Unavailable("The reader has taken nothing for too long") from None
+            raise Unavailable("The client has read nothing for too long") from None
         finally:
             endpoint.streams.remove(self)
             self.stream.close()

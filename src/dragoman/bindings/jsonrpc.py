@@ -179,7 +179,7 @@ def _open(body: bytes, asked: Asked) -> Envelope:
     if isinstance(document, list):
         raise InvalidRequest("Batch requests are not supported; send one request at a time")
     if not isinstance(document, dict):
-        raise InvalidRequest("A request is a JSON object")
+        raise InvalidRequest("A request must be a JSON object")
     if document.get("jsonrpc") != "2.0":
         raise InvalidRequest('jsonrpc: must be "2.0"', violations=[("jsonrpc", 'must be "2.0"')])
     if not isinstance(document.get("method"), str):
@@ -203,7 +203,7 @@ def _too_long() -> InvalidRequest:
 def _method(name: str, incoming: HTTPRequest, asked: Asked) -> Method:
     method = METHODS.get(name)
     if method is None:
-        raise MethodNotFound(f"There is no method {name[:64]!r}")
+        raise MethodNotFound(f"Unknown method {name[:64]!r}")
     if method.versions[0] != "1.0" and dialects.older(incoming.version()):
         asked.dialect, asked.streams = v0_3, method.operation.streams
     return method

@@ -108,8 +108,7 @@ class Admission:
             self._lists(origin) or self._own(incoming) or _public(incoming)
         ):
             foreign = Forbidden(
-                "Pages of this Origin may not call; the server's setting `cors` lists those that"
-                " may, and `url` is its own address"
+                "Pages of this origin may not call this server; see its settings `cors` and `url`"
             )
             self._note("origin", incoming, foreign, origin=incoming.header(b"origin")[:LONGEST])
             raise foreign

@@ -15,10 +15,12 @@ from dragoman._version import __version__
 from dragoman.server import settings
 
 DEFAULTS = {"store": stores.LOCAL}
-"""What the command does otherwise than `App`: it keeps what it is told, in a file that is named
-after the agents."""
+"""The defaults that differ from those of `App`: tasks are stored in a file named after the
+agents."""
+MORE = "Use --set NAME=VALUE for every other setting; `dragoman config` lists them all."
+DEFAULTS_SHOWN = {"store": "a SQLite file named after the agents"}
 WORK = ("store", "bell", "log_level", "log_format")
-"""The settings that are options of `worker`: it listens nowhere."""
+"""The settings that are options of `worker`, which does not listen."""
 SERVE = (
     *("host", "port", "grpc_port", "url", "cert", "key", "ca", "store", "bell"),
     *("log_level", "log_format"),
@@ -58,6 +60,15 @@ class UsageError(Exception):
     """The command cannot do what it was asked, and says why."""
 
 
+def examples(*lines: str, more: str = "") -> dict[str, Any]:
+    """The arguments of a parser whose help ends with these examples, and with `more` before."""
+    shown = "\n".join(f"  dragoman {line}" for line in lines)
+    return {
+        "epilog": (f"{more}\n\n" if more else "") + f"Examples:\n{shown}",
+        "formatter_class": argparse.RawDescriptionHelpFormatter,
+    }
+
+
 class Parser(argparse.ArgumentParser):
     """One whose first word may be a command of its own, although it takes an argument there."""
 
@@ -72,27 +83,33 @@ class Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="dragoman", description="Serve agents over A2A, call them, and look at how."
-    )
+    parser = Parser(prog="dragoman", description="Run, call and inspect A2A agents.")
     parser.add_argument("--version", action="version", version=f"dragoman {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
 
     serve = commands.add_parser(
         "serve",
-        help="serve agents",
-        description="Serve one agent at /, or several, each under its key; or the agents of an "
-        "App, with what it was given in code.",
-        epilog="Every setting of `dragoman config` can be given with --set name=value.",
+        help="serve agents over A2A",
+        description="Serve one agent at /, several agents at /<key>, or an App.",
+        **examples(
+            "serve booking:agent",
+            "serve booking:agent --host 0.0.0.0 --cert server.pem --push",
+            "serve booking:agent weather:agent --store postgresql://db/tasks --set rate=20",
+            more=MORE,
+        ),
     )
     serve.add_argument(
-        "agents", nargs="+", metavar="module:agent", help="what to serve: agents, or one App"
+        "agents",
+        nargs="+",
+        metavar="module:agent",
+        help="an Agent or an App to import, such as booking:agent; several agents are allowed, "
+        "but only one App",
     )
     serve.add_argument(
         "--push", action="store_true", default=None, help=settings.DESCRIPTIONS["push"]
     )
     serve.add_argument(
-        "--reload", action="store_true", help="start again when a file changes; for development"
+        "--reload", action="store_true", help="restart when a Python file changes; for development"
     )
     serve.add_argument("--workers", nargs="?", const="", help=argparse.SUPPRESS)  # of uvicorn
     _add_settings(serve)
@@ -100,16 +117,26 @@ def _parser() -> argparse.ArgumentParser:
 
     worker = commands.add_parser(
         "worker",
-        help="run the turns of agents that are served elsewhere",
-        description="Run the turns of agents whose tasks are in a database that is shared with "
-        "those who serve them.",
-        epilog="Every setting of `dragoman config` can be given with --set name=value.",
+        help="run turns for agents that another process serves",
+        description="Run turns for agents whose tasks are in a shared PostgreSQL database.",
+        **examples(
+            "worker booking:agent --store postgresql://db/tasks",
+            "worker booking:agent --store postgresql://db/tasks --concurrency 50",
+            more=MORE,
+        ),
     )
     worker.add_argument(
-        "agents", nargs="+", metavar="module:agent", help="whose turns to run: agents, or one App"
+        "agents",
+        nargs="+",
+        metavar="module:agent",
+        help="an Agent or an App to import, such as booking:agent; several agents are allowed, "
+        "but only one App",
     )
     worker.add_argument(
-        "--concurrency", type=int, metavar="N", help="how many turns run at once at most"
+        "--concurrency",
+        type=int,
+        metavar="N",
+        help="the maximum number of turns that run at once (default: the setting max_running)",
     )
     worker.add_argument(
         "--push", action="store_true", default=None, help=settings.DESCRIPTIONS["push"]
@@ -123,7 +150,8 @@ def _parser() -> argparse.ArgumentParser:
         help="print all settings and where they come from",
         description="Print all settings, each with its value, its source (default, file, variable "
         "or command line) and its meaning, as a TOML file. Wrong settings are reported all at "
-        "once.",
+        "once. Secrets are masked.",
+        **examples("config", "config --config production.toml --json"),
     )
     config.add_argument("--json", action="store_true", help="print JSON: value and source of each")
     _add_settings(config)
@@ -131,10 +159,11 @@ def _parser() -> argparse.ArgumentParser:
 
     demo = commands.add_parser(
         "demo",
-        help="see three agents at work",
+        help="run a demonstration with three agents",
         description="Start three agents on this machine, plan a trip with them, and kill one.",
+        **examples("demo", "demo --once"),
     )
-    demo.add_argument("--once", action="store_true", help="end after one round")
+    demo.add_argument("--once", action="store_true", help="stop after one round")
     demo.set_defaults(run=_demo)
 
     from dragoman.cli import agent_commands, completion, db, webhook_commands
@@ -145,12 +174,16 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_settings(parser: argparse.ArgumentParser, names: Sequence[str] = SERVE) -> None:
-    parser.add_argument("--config", metavar="FILE", help="a TOML file; default dragoman.toml")
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="read settings from this TOML file (default: dragoman.toml, if it exists)",
+    )
     for name in names:
         parser.add_argument(
             f"--{name.replace('_', '-')}",
             type=int if name.endswith("port") else str,
-            help=settings.DESCRIPTIONS[name],
+            help=_described(name),
         )
     if names is SERVE:
         for name in SERVE_FLAGS:
@@ -161,8 +194,20 @@ def _add_settings(parser: argparse.ArgumentParser, names: Sequence[str] = SERVE)
                 help=settings.DESCRIPTIONS[name],
             )
     parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="any other setting"
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="set any other setting; can be repeated",
     )
+
+
+def _described(name: str) -> str:
+    """The help of a setting: what it does, and its default."""
+    default: Any = DEFAULTS_SHOWN.get(name, getattr(settings.Settings(), name))
+    if default in ("", None):
+        return settings.DESCRIPTIONS[name]
+    return f"{settings.DESCRIPTIONS[name]} (default: {default})"
 
 
 class Options(Struct, frozen=True):

@@ -62,9 +62,10 @@ complete -c dragoman -f -a '(__dragoman)'
 """,
 }
 INSTALL = """\
-for bash, in ~/.bashrc:                     eval "$(dragoman completion bash)"
-for zsh, in ~/.zshrc:                       eval "$(dragoman completion zsh)"
-for fish, in ~/.config/fish/config.fish:    dragoman completion fish | source
+Examples:
+  in ~/.bashrc:                     eval "$(dragoman completion bash)"
+  in ~/.zshrc:                      eval "$(dragoman completion zsh)"
+  in ~/.config/fish/config.fish:    dragoman completion fish | source
 """
 
 FILES = {
@@ -82,12 +83,12 @@ def add(commands: Any) -> None:
     """Add `completion` to the commands."""
     parser: ArgumentParser = commands.add_parser(
         "completion",
-        help="print what makes a shell complete this command",
-        description="Print what makes a shell complete this command.",
+        help="print a shell completion script",
+        description="Print a script that makes a shell complete the dragoman command.",
         epilog=INSTALL,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("shell", choices=list(SCRIPTS), help="the shell")
+    parser.add_argument("shell", choices=list(SCRIPTS), help="the shell: bash, zsh or fish")
     parser.set_defaults(run=_print)
 
 

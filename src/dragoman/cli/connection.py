@@ -116,7 +116,7 @@ class Protocol(UvicornProtocol):  # type: ignore[misc,valid-type]
             peer = transport.get_extra_info("peername")
             who = client_network(peer[0]) if isinstance(peer, tuple) else ""
             if not self.book.enter(who):
-                transport.write(refusal(503, "There are too many connections"))
+                transport.write(refusal(503, "Too many open connections"))
                 transport.close()
                 return
             self.who = who
@@ -348,7 +348,7 @@ HTTP = Counted if hasattr(UvicornProtocol, "on_body") else Protocol
 """What is spoken, by the parser that is installed; h11 limits what it holds by itself."""
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
-TOO_LARGE = "The head of the request is too large"
+TOO_LARGE = "The request line and headers are too large"
 
 
 def refusal(status: int, text: str) -> bytes:

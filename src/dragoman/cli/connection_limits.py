@@ -51,7 +51,7 @@ class ConnectionLimits:
             return
         self._told = now
         logger.warning(
-            "connections are refused: %d are open, %d of them from %s; the limits are "
+            "refusing new connections: %d are open, %d of them from %s; the limits are "
             "max_connections = %d and max_per_address = %d",
             *(self.count, held, who or "nowhere", self.most, self.each),
         )

@@ -104,7 +104,7 @@ def _uvicorn() -> Any:
         import uvicorn
     except ImportError:
         raise UsageError(
-            "serve needs a server that is not installed; `pip install 'dragoman[serve]'` brings it"
+            "serve needs uvicorn, which is not installed; run `pip install 'dragoman[serve]'`"
         ) from None
     return uvicorn
 
@@ -177,7 +177,9 @@ def compose(
         url = stores.local_url(agent.key for agent in agents)
         settings = replace(settings, store=url)
     if settings.port and settings.grpc_port == settings.port:
-        raise UsageError(f"grpc_port: {settings.port} is the port of HTTP; gRPC has its own")
+        raise UsageError(
+            f"grpc_port: HTTP already uses port {settings.port}; choose another port for gRPC"
+        )
     try:
         app = apps[0] if apps else App(*agents, settings=settings, **objects)
         if apps:
@@ -212,25 +214,25 @@ def load(name: str) -> Agent | App:
             found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name and (module == error.name or module.startswith(f"{error.name}.")):
-            hint = "; leave out the .py" if module.endswith(".py") else ""
+            hint = "; omit the .py" if module.endswith(".py") else ""
             raise UsageError(f"{name}: there is no module {error.name!r} here{hint}") from None
         if "pip install" in str(error):  # it says what to do
             raise
         if module.endswith(".py"):
             right = f"{module.removesuffix('.py')}:{attribute}"
-            raise UsageError(f"{name}: leave out the .py: {right}") from None
+            raise UsageError(f"{name}: omit the .py: {right}") from None
         raise UsageError(failure(name, error)) from None
     except Exception as error:  # noqa: BLE001 - a module may raise anything
         raise UsageError(failure(name, error)) from None
     for part in attribute.split("."):
         if not hasattr(found, part):
             known = [key for key, value in vars(found).items() if isinstance(value, Agent | App)]
-            hint = f"; it has: {', '.join(known)}" if known else ""
+            hint = f"; it contains: {', '.join(known)}" if known else ""
             raise UsageError(f"{name}: {module!r} has no {part!r}{hint}")
         found = getattr(found, part)
     if not isinstance(found, Agent | App):
         kind = type(found).__name__
-        raise UsageError(f"{name}: its type is {kind}; give an Agent or an App")
+        raise UsageError(f"{name}: expected an Agent or an App, got {kind}")
     return found
 
 

@@ -47,7 +47,9 @@ class Server(uvicorn.Server):
         try:
             secured = tls.context(settings)
         except SettingsError as error:
-            logger.error("SIGHUP: the old certificate stays in use: %s", error)
+            logger.error(
+                "SIGHUP: the new certificate cannot be used, the old one stays in use: %s", error
+            )
         else:
             for server in self.servers:
                 if isinstance(server, tls.TLSAcceptor) and secured is not None:
@@ -57,7 +59,11 @@ class Server(uvicorn.Server):
             try:
                 port.reload()
             except (A2AError, ValueError) as error:
-                logger.error("SIGHUP: the old certificate of gRPC stays in use: %s", error)
+                logger.error(
+                    "SIGHUP: the new certificate of gRPC cannot be used, the old one stays in "
+                    "use: %s",
+                    error,
+                )
             else:
                 logger.info("SIGHUP: reloaded the certificate %s of gRPC", settings.cert)
 
@@ -92,9 +98,7 @@ class Server(uvicorn.Server):
         if sockets:
             announce(app, sockets[0].getsockname()[1])
             if self.book.most < settings.max_connections:
-                logger.info(
-                    "open files are limited: there is room for %d connections", self.book.most
-                )
+                logger.info("the limit of open files allows only %d connections", self.book.most)
 
     def _protocol(self, who: str = "") -> Protocol:
         app: App = self.config.loaded_app
@@ -144,7 +148,10 @@ class Server(uvicorn.Server):
         if self.force_exit:
             leave("at once")
         if app.stuck:
-            leave(f"without handler {', '.join(app.stuck)}, which ignores its cancellation")
+            leave(
+                f"without waiting for handler {', '.join(app.stuck)}, which ignores its "
+                "cancellation"
+            )
 
     async def _last(self, sockets: Sequence[socket.socket]) -> None:
         """Let nobody else in; who has come in by now may still say what they came for."""
@@ -196,11 +203,11 @@ def announce(app: App, port: int) -> None:
         warn(app, base)
     if settings.push:
         logger.info(
-            "webhooks are delivered, %s; their secrets are %s",
+            "webhooks are enabled; deliveries are %s, their stored secrets are %s",
             "signed" if settings.push_keys else "not signed",
-            "sealed" if settings.seal_keys else "not sealed",
+            "sealed" if settings.seal_keys else "not encrypted",
         )
-    logger.info("Ctrl-C stops")
+    logger.info("press Ctrl-C to stop")
 
 
 def warn(app: App, base: str) -> None:
@@ -209,10 +216,11 @@ def warn(app: App, base: str) -> None:
     if app.unguarded:
         more = ", and make it call webhooks" if settings.push else ""
         logger.warning(
-            "NO AUTHENTICATION: anybody who reaches %s can run these agents, read every task and "
-            "its files, cancel it%s. Say who may call with [[auth]] in dragoman.toml, or with "
-            "App(agent, auth=...), which `dragoman serve module:app` serves; or listen on "
-            "127.0.0.1; or, if it is meant, say that by the scheme anonymous",
+            "NO AUTHENTICATION: anyone who can connect to %s can run these agents, read "
+            "every task and its files, cancel it%s. Configure callers with [[auth]] in "
+            "dragoman.toml, or with App(agent, auth=...), which `dragoman serve "
+            'module:app` serves; or listen on 127.0.0.1; or set scheme = "anonymous" to '
+            "confirm that this is intended",
             *(base, more),
         )
         return
@@ -220,7 +228,8 @@ def warn(app: App, base: str) -> None:
         return  # there is no secret to be read
     if not settings.cert and not settings.url.startswith("https:"):
         logger.warning(
-            "NO TLS: credentials go to %s in the clear; anybody on the way can read and use them. "
-            "Set cert and key; or, if a proxy in front of it speaks https, url",
+            "NO TLS: clients send credentials to %s unencrypted; anyone on the network "
+            "path can read and use them. Set cert and key; or, if a proxy terminates "
+            "https, set url",
             base,
         )

@@ -34,7 +34,7 @@ async def _work(app: App) -> int:
 
     def heard(sign: int) -> None:
         if signs:
-            leave("at once")
+            leave("immediately")
         signs.append(sign)
         ending.set()
 
@@ -48,14 +48,14 @@ async def _work(app: App) -> int:
         return 1
     settings = app.settings
     for agent in app.agents.values():
-        logger.info("working for %s, up to %d turns at once", agent.name, settings.max_running)
-    logger.info("Ctrl-C stops")
+        logger.info("running turns for %s, up to %d at once", agent.name, settings.max_running)
+    logger.info("press Ctrl-C to stop")
     await ending.wait()
     logger.info(
         "draining: running turns have %g s; Ctrl-C again to stop now", settings.drain_timeout
     )
     await app.stop()
     if app.stuck:
-        leave(f"without handler {', '.join(app.stuck)}, which ignores its cancellation")
+        leave(f"without waiting for handler {', '.join(app.stuck)}, which ignores its cancellation")
     logger.info("stopped")
     return 0

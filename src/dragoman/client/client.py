@@ -156,7 +156,7 @@ class Client:
                 raise TypeError(f"a client has no option {name!r}")
         for name in ("trust", "allow", "extensions", "bindings"):
             if isinstance(options.get(name), str):
-                raise TypeError(f"{name} is a list of strings, not one")
+                raise TypeError(f"{name}: expected a list of strings, not a string")
         self._target = target
         self._guard = Guard(
             transport,
@@ -368,7 +368,9 @@ class Client:
                 if wait and not found.status.state.settled:  # not every agent waits, nor for ever
                     found = await self.task(found.id).wait()
             elif answer.message is None:
-                raise InvalidAgentResponse("SendMessage answered with neither a task nor a message")
+                raise InvalidAgentResponse(
+                    "the response of SendMessage is neither a task nor a message"
+                )
         return Result(found, answer.message)
 
     def stream(

@@ -60,7 +60,7 @@ class Progress:
         if self.error is not None:
             words += f"; the last error: {self.error}"
         if self.task:
-            words += f"; task {self.task} goes on"
+            words += f"; task {self.task} continues"
         return DeadlineExceeded(words, task=self.task or about, last=self.error)
 
 

@@ -352,7 +352,9 @@ class Stream:
     async def _get(self, id: str) -> Task:
         task = await self._client.task(id).get()
         if task.id != id:
-            raise InvalidAgentResponse(f"the agent was asked for task {id} and told {task.id}")
+            raise InvalidAgentResponse(
+                f"the client asked for task {id}, but the agent sent task {task.id}"
+            )
         return task
 
     # -- inside
@@ -422,8 +424,8 @@ class Stream:
         self._ending = event if ended else None  # type: ignore[assignment]
         if self._strays == 1:  # an agent that does so may do so often
             logger.warning(
-                "the agent sent an event of another task on the stream of task %s; "
-                "such events are skipped",
+                "the agent sent an event of another task on the stream of task %s; the "
+                "client skips such events",
                 self._id,
             )
         return True
@@ -480,7 +482,7 @@ class Stream:
         """Weigh the task. To do so at each event would cost more than to take it."""
         most, size = self._client._limits.task, self._folding.weigh()
         if size > most:
-            words = f"the stream's task takes more than {most} bytes"
+            words = f"the task of the stream is larger than {most} bytes"
             raise TooLarge.of(words, "task", most, ", or stream with keep=False")
         self._weigh_at = self._meter.bytes + max((most - size) // EXPANSION, 4096)
 
@@ -572,7 +574,7 @@ class Stream:
 def _event(item: StreamResponse) -> Event:
     found = item.artifact_update or item.status_update or item.task or item.message
     if found is None:
-        raise InvalidAgentResponse("an event has neither a task, a message nor an update")
+        raise InvalidAgentResponse("an event contains neither a task, a message nor an update")
     return found
 
 

@@ -189,7 +189,7 @@ class Rule(Struct, frozen=True):
         try:
             host, port = _split(text[2:] if wild else text)
             if wild and not isinstance(host, str):
-                raise EgressRefused("a wildcard stands before a name")
+                raise EgressRefused("a wildcard must be followed by a name")
         except EgressRefused as error:
             raise ValueError(f"{entry!r} cannot be allowed: {error}") from None
         if isinstance(host, str):
@@ -247,8 +247,8 @@ class Lookup:
                 return await asyncio.shield(self._asked[key])
         except TimeoutError:
             if begun:
-                raise Late(f"the host's name was not looked up within {deadline:g} s") from None
-            raise Busy("too many names of one owner are being looked up") from None
+                raise Late(f"the name of the host was not resolved within {deadline:g} s") from None
+            raise Busy("too many DNS look-ups of one owner are in progress") from None
 
     def _begin(self, key: tuple[Hashable, str]) -> None:
         asked: asyncio.Future[Sequence[str]]
@@ -318,7 +318,7 @@ class Egress:
     def open(self) -> None:
         """Load the HTTP transport, which the first request does otherwise. Needs a running loop."""
         if self._closed:
-            raise EgressUnreachable("the way out is closed")
+            raise EgressUnreachable("the HTTP client is closed")
         if self._sessions is None:
             self._sessions = (self._session(keep=False), self._session(keep=True))
 
@@ -407,7 +407,7 @@ class Egress:
                 ) as response,
             ):
                 if response.status != 200:
-                    raise EgressUnreachable(f"the answer is HTTP {response.status}")
+                    raise EgressUnreachable(f"the response is HTTP {response.status}")
                 async for chunk in response.content.iter_any():
                     yield chunk
         except TimeoutError:
@@ -498,8 +498,8 @@ class Egress:
             import aiohttp
         except ImportError:
             raise ModuleNotFoundError(
-                "webhooks need an HTTP client that is not installed; "
-                "`pip install 'dragoman[push]'` brings it",
+                "webhooks need an HTTP client that is not installed; run `pip install "
+                "'dragoman[push]'`",
                 name="aiohttp",
             ) from None
         connector = aiohttp.TCPConnector(
@@ -646,6 +646,6 @@ def _reason(error: Exception) -> str:
             number = error.os_error.errno  # its own text names the address
             return f"no connection: {os.strerror(number).lower()}" if number else "no connection"
         case aiohttp.ClientResponseError() | aiohttp.ClientPayloadError():
-            return "the answer is broken"
+            return "the response is not valid HTTP"
         case _:
-            return "the connection broke"
+            return "the connection was lost"

@@ -45,7 +45,7 @@ class Rate:
             self._buckets.popitem(last=False)
         if late:
             raise LimitExceeded(
-                f"More than {self.rate:g} requests a second",
+                f"More than {self.rate:g} requests per second",
                 retry_after=math.ceil((1 - left) / self.rate),
             )
 
@@ -125,9 +125,11 @@ class Quota:
         open = sum(number for state, number in found.items() if not state.terminal)
         waiting = sum(number for state, number in found.items() if state.interrupted)
         if waiting >= self._waiting:
-            share.reason = f"{waiting} of your tasks wait for an answer; answer or cancel some"
+            share.reason = (
+                f"{waiting} of your tasks wait for your input; answer or cancel some of them"
+            )
         else:
-            share.reason = f"{open} of your tasks are open; wait until some have ended"
+            share.reason = f"{open} of your tasks are unfinished; wait until some of them end"
         room = min(self._tasks - open, self._waiting - waiting) - (share.landing - 1)
         share.room = int(min(room, sys.maxsize))
         share.until = time.monotonic() + GOOD

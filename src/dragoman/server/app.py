@@ -76,25 +76,27 @@ class App:
         arguments: dict[str, Any] = {**options}
         if auth is not None and identify is not None:
             raise TypeError(
-                "App: give either auth, which is on the card, or identify, which is not"
+                "App: give either auth, which appears on the card, or identify, which does not"
             )
         self._keys = tuple(sign)
         for key in self._keys:
             if not isinstance(key, CardKey):
                 raise TypeError(
-                    f"App: sign takes keys (CardKey.load, CardKey.remote), not {key!r:.40}"
+                    f"App: sign expects keys (CardKey.load, CardKey.remote), not {key!r:.40}"
                 )
         if not agents:
-            raise AgentError("App: no agent to serve")
+            raise AgentError("App: needs at least one agent")
         if isinstance(store, str):
             arguments["store"], store = store, None
         if isinstance(bell, str):
             arguments["bell"], bell = bell, None
         if settings is not None and arguments:
-            raise TypeError("App: give either settings or single ones, not both")
+            raise TypeError(
+                "App: give either settings or individual settings as keywords, not both"
+            )
         self.agents = {agent.key: agent for agent in agents}
         if len(self.agents) < len(agents):
-            raise AgentError("App: two agents have the same key; give one Agent(key=…)")
+            raise AgentError("App: two agents have the same key; set Agent(key=…) for one of them")
         self._store, self._bell = store, bell
         self._auth, self._identify, self._policy, self._scan = auth, identify, policy, scan
         self.arguments: dict[str, Any] = asdict(settings) if settings is not None else arguments
@@ -124,10 +126,12 @@ class App:
         """Take these settings in place of those that it was made with. What was given to it as an
         object stays; ValueError if a setting would replace that, RuntimeError once it runs."""
         if self._runner is not None:
-            raise RuntimeError("App: it has started; its settings cannot be changed any more")
+            raise RuntimeError("App: cannot change settings after the start")
         for name, given in (("store", self._store), ("bell", self._bell)):
             if given is not None and getattr(settings, name) != getattr(self.settings, name):
-                raise ValueError(f"{name}: the App has one that was given in code")
+                raise ValueError(
+                    f"{name}: cannot be changed here, because the App received it in code"
+                )
         self._compose(settings)
 
     def _compose(self, settings: Settings) -> None:
@@ -211,7 +215,7 @@ class App:
                         logger.error("the application cannot start: %s", why)
                     else:
                         logger.exception("the application cannot start")
-                    error = Unavailable("The agent is not started", headers={"retry-after": "5"})
+                    error = Unavailable("The agent has not started", headers={"retry-after": "5"})
                     if incoming.path == "/":
                         return await jsonrpc.fail(incoming, error)
                     return await http.fail(incoming, error)
@@ -243,7 +247,7 @@ class App:
             if incoming.method == "POST":
                 return await jsonrpc.serve(endpoint, incoming)
             error = MethodNotAllowed(
-                "JSON-RPC takes POST; the card is at /.well-known/agent-card.json",
+                "JSON-RPC requires POST; the card is at /.well-known/agent-card.json",
                 headers={"allow": "POST"},
             )
             return await http.fail(incoming, error)
@@ -280,7 +284,7 @@ class App:
         if path == "/" and incoming.method in ("GET", "HEAD"):
             return await incoming.respond(200, v1_0.encode({"agents": found}))
         urls = ", ".join(e.url(incoming) for e in self.endpoints.values())
-        error = MethodNotFound(f"There is nothing at {path[:128]!r}; the agents are at {urls}")
+        error = MethodNotFound(f"Nothing is served at {path[:128]!r}; the agents are at {urls}")
         return await http.fail(incoming, error)
 
     async def _health(self, incoming: HTTPRequest, path: str) -> None:
@@ -448,7 +452,7 @@ class App:
         if self.unguarded or any(gate is not None and gate.open for gate in gates):
             why = "no auth is set" if self.unguarded else "Anonymous() is set"
             more = ", and the secrets of every webhook" if self.settings.push else ""
-            logger.info("callers are anonymous (%s): each of them sees every task%s", why, more)
+            logger.info("callers are anonymous (%s): each caller sees every task%s", why, more)
 
     async def _sign(self) -> None:
         """Have the cards signed, or do not start."""
@@ -459,7 +463,7 @@ class App:
             except SettingsError:
                 raise
             except ValueError as error:
-                hint = "; give it one: @agent.skill(…)" if "skills: " in str(error) else ""
+                hint = "; give the agent one: @agent.skill(…)" if "skills: " in str(error) else ""
                 raise SettingsError(f"card_keys: agent {name!r}: {error}{hint}") from None
         if self.settings.url or self.settings.trusted_hosts:
             return

@@ -273,8 +273,8 @@ class Run:
                 self._bytes += len(wire)
                 if self._events > self._max_events or self._bytes > self._max_output:
                     raise IllegalEvent(
-                        f"the turn wrote more than {self._max_events} events "
-                        f"or {self._max_output} bytes"
+                        f"the turn wrote more than {self._max_events} events or "
+                        f"{self._max_output} bytes"
                     )
             self._check(event)
         except (IllegalEvent, TypeError, ValueError, RecursionError) as error:
@@ -290,14 +290,14 @@ class Run:
         if not self.lost and name not in self._dropped:  # a flood of them is told once
             self._dropped = (*self._dropped, name)
             logger.warning(
-                "handler %s: dropped %s after the end of the task", self.handler.name, name
+                "handler %s: dropped %s, because the task has ended", self.handler.name, name
             )
 
     def _check(self, event: Event) -> None:
         """Keep the local picture of the task, and refuse what cannot follow it."""
         if type(event) is TaskArtifactUpdateEvent:
             if event.task_id != self._id:
-                raise IllegalEvent("the event is of another task")
+                raise IllegalEvent("the event belongs to another task")
             key = event.artifact.artifact_id
             if not event.append:
                 self._artifacts.add(key)
@@ -307,7 +307,7 @@ class Run:
                 self.paused = False  # it has gone on, so its end is completion
         elif type(event) is TaskStatusUpdateEvent:
             if event.task_id != self._id:
-                raise IllegalEvent("the event is of another task")
+                raise IllegalEvent("the event belongs to another task")
             self.state = state = advance(self.state, event)
             self.ended = state.terminal
             self.paused = state.interrupted
@@ -363,7 +363,7 @@ class Run:
             # The store may come back; until then the handler waits with what it has said.
             self._flying = True
             self._pause = min(2 * self._pause or FIRST_PAUSE, LONGEST_PAUSE)
-            logger.warning("append failed, again in %g s: %s", self._pause, error)
+            logger.warning("append failed; retrying in %g s: %s", self._pause, error)
             self.worker.loop.call_later(self._pause, self._reship, entries, release)
         else:
             self._refused(error, release)
@@ -518,7 +518,7 @@ class Run:
             return f"The agent did not finish within {seconds:g} seconds"
         if reason == "store":
             return "The result could not be stored"
-        return "The server was shut down before the agent had finished"
+        return "The server was shut down before the agent finished"
 
     def _invalid(self, error: InvalidAgentResponse) -> None:
         logger.error("handler %s: invalid agent response: %s", self.handler.name, error)

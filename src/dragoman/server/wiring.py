@@ -124,7 +124,7 @@ def check_grpc(settings: Settings, agents: int) -> None:
     """ValueError if what is set for gRPC makes no sense."""
     port = settings.grpc_port
     if port is None and any(each.binding == GRPC for each in listed(settings.bindings)):
-        raise ValueError("bindings: GRPC needs grpc_port, the port that it is served at")
+        raise ValueError("bindings: GRPC needs grpc_port")
     if port and port + agents - 1 > 65535:
         raise ValueError(f"grpc_port: {port + agents - 1} is beyond 65535; each agent has a port")
     if port is None:
@@ -154,7 +154,7 @@ def ports(settings: Settings, endpoints: Iterable[Endpoint]) -> list[Port]:
         from dragoman.bindings.grpc import Port
     except ImportError:
         raise Unavailable(
-            "grpc_port: gRPC is not installed; `pip install 'dragoman[grpc]'` brings it"
+            "grpc_port: gRPC is not installed; run `pip install 'dragoman[grpc]'`"
         ) from None
     return [
         Port(endpoint, settings, first and first + index)

@@ -545,7 +545,7 @@ class MemoryStore:
         for log in self._waiting.values():
             self._forget(log)
             return
-        raise LimitExceeded(f"The store is full: {self.max_tasks} tasks are under way")
+        raise LimitExceeded(f"The store is full: {self.max_tasks} tasks are unfinished")
 
     def _forget(self, log: Log) -> None:
         del self._logs[log.id]

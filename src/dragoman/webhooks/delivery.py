@@ -139,10 +139,10 @@ class Courier:
                         more = await self._look(group)
                     except Unavailable as error:
                         more = False
-                        logger.error("webhooks could not be looked after: %s", error)
+                        logger.error("processing of webhooks failed; retrying: %s", error)
                     except Exception:
                         more = False
-                        logger.exception("webhooks could not be looked after")
+                        logger.exception("processing of webhooks failed; retrying")
                     if not more:
                         await listener.wait(min(self.settings.poll, 4.0))
 
@@ -366,7 +366,7 @@ class Courier:
             line.webhook.config.id,
             cursor,
             failure.reason,
-            "parked" if parked else f"again in {wait:.0f} s",
+            "parked" if parked else f"retrying in {wait:.0f} s",
             extra={"task": line.task},
         )
         await self.store.dispatched(line, cursor, wait=wait, failed=failure.reason, parked=parked)
@@ -401,10 +401,14 @@ def _recording(line: WebhookCursor) -> Iterator[None]:
     try:
         yield
     except Unavailable as error:
-        logger.error("webhook %s: nothing was recorded: %s", line.webhook.config.id, error)
+        logger.error(
+            "webhook %s: cannot store the outcome of a delivery: %s", line.webhook.config.id, error
+        )
     except Exception:
         logger.exception(
-            "webhook %s: nothing was recorded", line.webhook.config.id, extra={"task": line.task}
+            "webhook %s: cannot store the outcome of a delivery",
+            line.webhook.config.id,
+            extra={"task": line.task},
         )
 
 
@@ -418,7 +422,7 @@ def keys(settings: Settings) -> list[signature.SigningKey]:
             raise ValueError(f"push_keys: {error}") from None
         if key.prefix == signature.PUBLIC:
             raise ValueError(
-                "push_keys: a whpk_ key is for receivers; give the whsk_ key of the pair"
+                "push_keys: a whpk_ key is for receivers; use the whsk_ key of the pair"
             )
         found.append(key)
     return found

@@ -176,8 +176,8 @@ class PostgresStore:
     async def _check(self, db: Any) -> None:
         if await db.fetchval("SHOW synchronous_commit") == "off":
             raise Unusable(
-                "store: synchronous_commit is off, so that what was accepted could be lost; set it "
-                "to on, for this role or database"
+                "store: synchronous_commit is off, so accepted messages could be lost; set "
+                "it to on, for this role or database"
             )
         if await db.fetchval("SHOW fsync") == "off":
             logger.warning("PostgreSQL runs with fsync = off: a power loss can lose everything")
@@ -274,7 +274,7 @@ class PostgresStore:
         try:
             await self._view.keep(folded)
         except Unavailable as error:  # it only makes the next one slower
-            logger.warning("no snapshot could be kept: %s", error)
+            logger.warning("cannot store a snapshot: %s", error)
 
     async def read(self, scope: Scope, task: str, after: int, limit: int) -> Sequence[Entry] | None:
         """See `Store.read`. Entries that were written here are what they are everywhere; if there
@@ -461,7 +461,7 @@ class PostgresStore:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this task's alone
             if not isinstance(error, Unreadable):
                 error = Unreadable("log", head.id, error)
-            self._damage.found(error, "the task is failed")
+            self._damage.found(error, "the task has failed")
             await self.revoke(head, head.ending(TaskState.FAILED, UNREADABLE), begun=False)
             return None
 

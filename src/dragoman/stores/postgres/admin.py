@@ -134,8 +134,10 @@ class PostgresAdmin:
     async def _prepare(self) -> None:
         found = await schema.version(self._db)
         if found < VERSION and not (self.create and not found):
-            which = f"its schema is {found}, not {VERSION}" if found else "it has no tables of ours"
-            raise Unusable(f"{self.name}: {which}; see `dragoman db migrate`")
+            which = (
+                f"its schema is {found}, not {VERSION}" if found else "it has no dragoman tables"
+            )
+            raise Unusable(f"{self.name}: {which}; run `dragoman db migrate`")
         await schema.usable(self._db, migrating=self.create)
         if not self.write:
             await self._db.execute("SET default_transaction_read_only = on")
@@ -151,8 +153,8 @@ class PostgresAdmin:
             raise Unavailable(f"{self.name}: {words}") from None
         except asyncpg.InsufficientPrivilegeError as error:
             raise Unavailable(
-                f"{self.name}: this role may not do that ({error}); use the role that owns the "
-                "tables, or one that was granted the rights in docs/operations.md"
+                f"{self.name}: this role lacks the permission ({error}); use the role that "
+                "owns the tables, or grant the rights in docs/operations.md"
             ) from None
         except Exception as error:
             if not (gone(error) or isinstance(error, asyncpg.PostgresError | ValueError)):
@@ -386,7 +388,7 @@ class PostgresAdmin:
     def backup(self, target: Path, *, force: bool, progress: Callable[[int, int], None]) -> int:
         """Not here: PostgreSQL has its own ways."""
         raise Unusable(
-            f"{self.name}: backup copies a file; PostgreSQL is copied by pg_dump or pg_basebackup"
+            f"{self.name}: backup copies a file; use pg_dump or pg_basebackup for PostgreSQL"
         )
 
     def migrate(self, *, row_security: bool | None = None) -> tuple[int, int]:

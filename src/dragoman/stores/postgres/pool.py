@@ -77,7 +77,7 @@ class Pool:
             if not (gone(error) or isinstance(error, asyncpg.PostgresError | ValueError)):
                 raise
             raise Unavailable(
-                f"store: PostgreSQL cannot be reached: {error or type(error).__name__}"
+                f"store: cannot connect to PostgreSQL: {error or type(error).__name__}"
             ) from error
 
     async def close(self) -> None:

@@ -125,9 +125,9 @@ class PostgresHead(StoredHead):
         row.scope = Scope(agent, tenant, owner)
         row.state = STATES.get(state)
         if row.state is None:
-            raise ValueError(f"there is no state {state}")
+            raise ValueError(f"unknown state {state}")
         if max(row.last, row.version, row.epoch, row.attempt) >= MOST:
-            raise ValueError("a number is too large to be counted on")
+            raise ValueError("a number is too large to be stored")
         row.inbox = tuple(map(int, inbox.split(","))) if inbox else ()
         row.canceled = None if canceled is None else decode_canceled(canceled)
         row.told = row.state if row.born else None

@@ -123,7 +123,7 @@ class SqliteStore:
     async def open(self) -> None:
         """Take the file, bring its tables up to date, and let go what a dead server held."""
         if self._open:
-            raise Unusable(f"{self.path}: the store is open already")
+            raise Unusable(f"{self.path}: the store is already open")
         self._loop = asyncio.get_running_loop()
         self._recent = LogCache()
         self._keys: dict[str, tuple[int, Scope]] = {}
@@ -148,7 +148,7 @@ class SqliteStore:
 
     def _prepare(self) -> Transaction:
         if not self.path.parent.is_dir():  # more likely a mistake than a wish
-            raise Unusable(f"{self.path}: there is no directory {self.path.parent}")
+            raise Unusable(f"{self.path}: the directory {self.path.parent} does not exist")
         self._lock.take()
         # There are secrets of others in it; what SQLite puts beside it gets the same mode.
         os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
@@ -388,7 +388,7 @@ class SqliteStore:
                 try:
                     await self.revoke(claim.head, event, begun=False)
                 except Unavailable as worse:  # its lease runs out
-                    logger.error("a claim could not be given back: %s", worse)
+                    logger.error("cannot release a claim: %s", worse)
         claims.set_result(whole)
 
     async def _folded_task(self, claim: Claim) -> Task:
@@ -670,7 +670,7 @@ def _take(
                 try:
                     received = transaction.received(row, row.inbox[0])
                 except Unreadable as error:  # it must not hold up the others
-                    transaction.damage.found(error, "the task is failed")
+                    transaction.damage.found(error, "the task has failed")
                     row.revoke(row.epoch, row.head().ending(TaskState.FAILED, UNREADABLE))
                 else:
                     row.take(worker, until)

@@ -87,9 +87,9 @@ class SqliteAdmin:
                 schema.migrate(prepare(self.db, synchronous="full"))
                 Lock(self.path).mark()
             elif not found:
-                raise Unusable("it is empty; `dragoman serve` makes a store of it")
+                raise Unusable("it is empty; `dragoman serve` creates a store in it")
             elif found < VERSION:
-                raise Unusable(f"its schema is {found}, not {VERSION}; see `dragoman db migrate`")
+                raise Unusable(f"its schema is {found}, not {VERSION}; run `dragoman db migrate`")
         except Unusable as error:
             raise Unusable(f"{self.path}: {error.message}") from None
         if not self.write:
@@ -404,7 +404,7 @@ def migrate(path: Path) -> tuple[int, int]:
     """Bring the tables of a file up to date; from which version, and to which. Unusable while a
     server has it: tables must not change under one."""
     if not path.is_file():
-        raise Missing(f"there is no file {path}")
+        raise Missing(f"the file {path} does not exist")
     db = connect(path, "rw")
     lock = Lock(path)
     try:

@@ -66,7 +66,7 @@ class SqliteHead(StoredHead):
         row.scope = Scope(agent, tenant, owner)
         row.state = STATES.get(state)
         if row.state is None:
-            raise ValueError(f"there is no state {state}")
+            raise ValueError(f"unknown state {state}")
         row.born, row.replied, row.hooked = bool(born), bool(replied), bool(hooked)
         row.inbox = tuple(map(int, inbox.split(","))) if inbox else ()
         row.canceled = None if canceled is None else decode_canceled(canceled)
