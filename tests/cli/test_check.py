@@ -119,7 +119,7 @@ async def test_each_interface_is_dialled(tmp_path: Path) -> None:
     assert texts[0].startswith(
         f"does not answer: http://{nobody}: Connection refused; start the server"
     )
-    assert texts[1].startswith("answers, but not as HTTP+JSON 1.0 does: ")
+    assert texts[1].startswith("answers, but not as HTTP+JSON 1.0 requires: ")
     assert texts[2].startswith(f"does not answer: grpcs://{nobody}: ")
 
 

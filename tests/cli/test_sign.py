@@ -49,7 +49,7 @@ async def test_sign_and_verify_a_file(folder: Path) -> None:
     assert await run("card", "verify", card, "--jwks", str(folder / "jwks.json")) == good
     status, out, err = await run("card", "verify", card, "--key", str(folder / "other.pem"))
     assert (status, out) == (1, "")
-    assert "not by the key 'one', or the card was changed" in err
+    assert "the key 'one' did not make it, or the card was changed" in err
     assert (await run("card", card))[0] == 0  # which is shown as ever
 
 

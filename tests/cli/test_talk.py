@@ -233,7 +233,7 @@ async def test_the_task_is_told_when_the_time_is_over() -> None:
 
     async with serving(App(slow, drain_timeout=0.0)) as url:
         status, _, err = await run("send", url, "hi", "--timeout", "1.5")
-        found = re.search(r"no answer within 1\.5 s; task (\S+) goes on", err)
+        found = re.search(r"no answer within 1\.5 s; task (\S+) continues", err)
         assert (status, bool(found)) == (3, True), err
         gate.set()
         status, out, _ = await run("task", "watch", url, found[1] if found else "")

@@ -197,10 +197,10 @@ async def test_no_signature(world: World) -> None:
 
 
 async def test_the_name_of_another_key(world: World) -> None:
-    await world.refused(signed(world.card(), kid="other"), "not by the key 'other'")
-    await world.refused(signed(world.card(), OTHER), "not by the key 'k'")
+    await world.refused(signed(world.card(), kid="other"), "the key 'other' did not make it")
+    await world.refused(signed(world.card(), OTHER), "the key 'k' did not make it")
     evil = CardKey.generate("ES256")
-    await world.refused(signed(world.card(), evil), "not by the key 'k'")
+    await world.refused(signed(world.card(), evil), "the key 'k' did not make it")
     await world.refused(signed(world.card(), evil, kid="mine"), "'mine' is not trusted")
 
 
