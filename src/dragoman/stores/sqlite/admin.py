@@ -44,7 +44,7 @@ from dragoman.stores.sqlite.queries import Queries
 from dragoman.stores.sqlite.schema import APPLICATION, VERSION, Unusable
 from dragoman.stores.sqlite.transaction import OLD, Old, SqliteHead, Transaction, named
 from dragoman.stores.store import Unreadable
-from dragoman.stores.task_head import StoredHead
+from dragoman.stores.stored_head import StoredHead
 
 PAGES = 1024
 """How many pages a backup copies at once."""
