@@ -24,10 +24,11 @@ from dragoman.stores.cache import LogCache
 from dragoman.stores.codec import body, entry, secrets, webhook_of
 from dragoman.stores.damage import ASIDE, DECODING, PAUSE, Damage
 from dragoman.stores.delivery_turns import DeliveryTurns
+from dragoman.stores.folding import Folded
 from dragoman.stores.postgres import deliveries
 from dragoman.stores.postgres.pool import Pool, place
 from dragoman.stores.postgres.prune import MOST, SHARDS, START, merge, old
-from dragoman.stores.postgres.queries import Folded, Queries
+from dragoman.stores.postgres.queries import Queries
 from dragoman.stores.postgres.queue import CLAIM, Others
 from dragoman.stores.postgres.schema import Unusable, usable
 from dragoman.stores.postgres.transaction import MORE, NAMES, NOW, PostgresHead, Transaction

@@ -31,11 +31,12 @@ from dragoman.stores.cache import LogCache
 from dragoman.stores.codec import keep, secrets
 from dragoman.stores.damage import Damage
 from dragoman.stores.delivery_turns import DeliveryTurns, Lane
+from dragoman.stores.folding import Folded
 from dragoman.stores.sealed_webhooks import unsealed
 from dragoman.stores.sqlite import deliveries
 from dragoman.stores.sqlite.driver import STANDARD, Driver, prepare, unavailable
 from dragoman.stores.sqlite.lock import Lock
-from dragoman.stores.sqlite.queries import Folded, Queries
+from dragoman.stores.sqlite.queries import Queries
 from dragoman.stores.sqlite.schema import Unusable, identity, migrate, version
 from dragoman.stores.sqlite.transaction import SqliteHead, Transaction
 from dragoman.stores.sqlite.writer import Writer
@@ -210,10 +211,10 @@ class SqliteStore:
         folded = self._now(lambda view: view.small(task, scope))
         if isinstance(folded, SqliteHead):
             folded = await self._read(lambda view: view.load(task, scope))
-        if not isinstance(folded, Folded) or not folded.row.born:
+        if not isinstance(folded, Folded) or not folded.head.born:
             return None
         self._keep(folded)
-        return Record(folded.task, folded.row.head())
+        return folded
 
     async def read(self, scope: Scope, task: str, after: int, limit: int) -> Sequence[Entry] | None:
         """See `Store.read`."""
@@ -589,17 +590,17 @@ class SqliteStore:
         """Keep what was folded, when that has become worth it."""
         if not folded.grown:
             return
-        row, task = folded.row, folded.task
+        key, number = folded.key, folded.head.last
 
         def work(transaction: Transaction) -> None:
-            if transaction.row(row.id) is not None:
+            if transaction.row(folded.head.id) is not None:
                 if folded.broken:
-                    transaction.db.execute("DELETE FROM snapshot WHERE task = ?", (row.key,))
+                    transaction.db.execute("DELETE FROM snapshot WHERE task = ?", (key,))
                 transaction.db.execute(
                     "INSERT OR REPLACE INTO snapshot (task, number, body) "
-                    "SELECT ?, ?, ? WHERE NOT EXISTS (SELECT 1 FROM snapshot WHERE task = ? "
-                    "AND number >= ?)",
-                    (row.key, row.last, keep(task), row.key, row.last),
+                    "SELECT ?1, ?2, ?3 WHERE NOT EXISTS (SELECT 1 FROM snapshot WHERE task = ?1 "
+                    "AND number >= ?2)",
+                    (key, number, keep(folded.task)),
                 )
 
         self._writer.submit(work).add_done_callback(lambda future: future.exception())
