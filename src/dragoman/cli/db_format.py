@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from dragoman.cli.text_table import count, host, plain, size, table, when, word
 from dragoman.model.caller import unqualified
-from dragoman.model.events import CancelRequested, Entry, Received, Reply
+from dragoman.model.events import CancelRequested, Entry, Private, Received, Reply
 from dragoman.model.types import (
     Artifact,
     Message,
@@ -91,6 +91,7 @@ _KINDS: dict[type, str] = {
     TaskArtifactUpdateEvent: "artifact",
     Reply: "reply",
     CancelRequested: "cancel",
+    Private: "private",
 }
 
 
@@ -175,6 +176,9 @@ def _summary(entry: Entry) -> tuple[str, str, str]:
         return event.at, "received", _parts(event.message.parts)
     if isinstance(event, CancelRequested):
         return event.at, "cancel", "requested"
+    if isinstance(event, Private):
+        number = f" ({event.count + 1})" if event.count else ""
+        return event.at, event.kind, f"{event.name}{number}"
     if isinstance(event, Reply):
         return "", "reply", _parts(event.message.parts)
     if isinstance(event, TaskArtifactUpdateEvent):

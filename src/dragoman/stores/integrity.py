@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from dragoman.model.events import CancelRequested, Entry, Received, Reply
+from dragoman.model.events import CancelRequested, Entry, Private, Received, Reply
 from dragoman.model.lifecycle import IllegalEvent, fold
 from dragoman.model.types import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from dragoman.security.encryption import PLAIN, SEALED
@@ -196,7 +196,12 @@ def _head(row: StoredHead, found: Sequence[Entry]) -> Iterator[str]:
         ("version", row.version < row.last),
         ("epoch", row.epoch < bool(row.holder)),
         ("attempt", row.attempt < held),
-        ("holder", held and list(row.inbox[:1]) != [row.turn]),
+        ("holder", held and list(row.inbox[:1]) != [row.turn] and not (row.began or row.due)),
+        ("private", row.private != sum(type(item.event) is Private for item in found)),
+        ("began", row.began not in (0, *messages) or bool(row.began) != bool(row.waits)),
+        ("waits", row.waits not in (0, TIME, MESSAGE)),
+        ("due", row.due != WOKEN and not _time(row.due)),
+        ("deadline", not _time(row.deadline)),
         ("lease", not _time(row.lease) or (row.lease > 0) != bool(row.holder)),
         ("cancel_at", not _time(row.cancel_at) or (row.cancel_at > 0) != canceling),
         ("canceled", not _cancels(row, canceling)),

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from dragoman.model.caller import Scope
 from dragoman.model.errors import A2AError, LimitExceeded, TaskNotFound
-from dragoman.model.events import CancelRequested, Entry, Received
+from dragoman.model.events import CancelRequested, Entry, Private, Received
 from dragoman.model.lifecycle import IllegalEvent
 from dragoman.model.types import TaskState, TaskStatusUpdateEvent
 from dragoman.server.settings import Settings
@@ -37,6 +37,7 @@ from dragoman.stores.store import (
     Head,
     Page,
     Party,
+    Pause,
     Query,
     Receipt,
     Record,
@@ -76,6 +77,8 @@ class MemoryStore:
         self._waiting: dict[str, Log] = {}  # in order of their question
         self._pushing: dict[Scope, dict[str, Log]] = {}  # with lines that may be due
         self._resting: list[tuple[float, str]] = []  # and when others will be
+        self._due: list[tuple[float, str]] = []  # when suspended ones go on
+        self._timed: dict[str, Log] = {}  # without a worker, but with a deadline or a cancel
         self._receipts: dict[tuple[Scope, str], tuple[bytes, str, int]] = {}
 
     async def open(self) -> None:
@@ -148,9 +151,11 @@ class MemoryStore:
         canceled: TaskStatusUpdateEvent,
         grace: float,
         receipt: Receipt | None = None,
+        *,
+        undo: bool = False,
     ) -> Head:
         """See `Store.cancel`."""
-        return changes.cancel(self, scope, task, request, canceled, grace, receipt)
+        return changes.cancel(self, scope, task, request, canceled, grace, receipt, undo)
 
     async def put_webhook(self, scope: Scope, webhook: Webhook) -> None:
         """See `Store.put_webhook`."""
@@ -193,7 +198,7 @@ class MemoryStore:
                 if log is None:
                     continue
                 log.queued = False
-                if log.holder or not log.inbox or self._logs.get(log.id) is not log:
+                if not log.ready or self._logs.get(log.id) is not log:
                     continue
                 number = log.take(worker, time.monotonic() + lease)
                 claims.append(log.claim(log.task(), log.received(number)))
@@ -201,13 +206,23 @@ class MemoryStore:
         future.set_result(claims)
         return future
 
+    async def private(self, scope: Scope, task: str) -> Sequence[Entry]:
+        """See `Store.private`."""
+        log = self._find(scope, task)
+        return [entry for entry in log.entries if type(entry.event) is Private] if log else []
+
     def append(
-        self, claim: Claim, entries: Sequence[Entry], *, release: bool = False
+        self,
+        claim: Claim,
+        entries: Sequence[Entry],
+        *,
+        release: bool = False,
+        pause: Pause | None = None,
     ) -> asyncio.Future[bool]:
         """See `Store.append`. Here it has landed when the call returns."""
         future: asyncio.Future[bool] = self._future()
         try:
-            future.set_result(changes.append(self, claim, entries, release))
+            future.set_result(changes.append(self, claim, entries, release, pause))
         except (Stale, IllegalEvent) as error:
             future.set_exception(error)
         return future
@@ -235,10 +250,11 @@ class MemoryStore:
     async def expired(self, agents: Collection[str], limit: int) -> Sequence[Head]:
         """See `Store.expired`."""
         now = time.monotonic()
+        wall = time.time()
         found = (
             replace(log.head(), lease=log.lease)
-            for log in list(self._held.values())
-            if log.scope.agent in agents and (log.lease < now or 0 < log.cancel_at < now)
+            for log in (*self._held.values(), *self._timed.values())
+            if log.scope.agent in agents and log.expired(now, wall)
         )
         return [head for head, _ in zip(found, range(limit), strict=False)]
 
@@ -249,9 +265,24 @@ class MemoryStore:
         *,
         expired: bool = False,
         begun: bool = True,
+        delay: float = 0.0,
     ) -> Head | None:
         """See `Store.revoke`."""
-        return changes.revoke(self, head, event, expired=expired, begun=begun)
+        return changes.revoke(self, head, event, expired=expired, begun=begun, delay=delay)
+
+    async def wake(self, agents: Collection[str], limit: int) -> Collection[str]:
+        """See `Store.wake`."""
+        now = time.time()
+        tasks: list[str] = []
+        others: list[str] = []
+        while self._due and self._due[0][0] <= now and len(tasks) < limit:
+            due, task = heappop(self._due)
+            log = self._logs.get(task)
+            if log is not None and log.due == due:
+                (tasks if log.scope.agent in agents else others).append(task)
+        for task in others:
+            heappush(self._due, (self._logs[task].due, task))
+        return changes.wake(self, tasks)
 
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:
         """See `Store.moved`."""
@@ -272,7 +303,7 @@ class MemoryStore:
             if scope.agent == agent:
                 tasks.update(index.tally())
         queue = [log for log in self._queues.get(agent, ()) if self._waits(log)]
-        first = min((log.received(log.inbox[0]) for log in queue), key=_at, default=None)
+        first = min((log.received(log.next_turn) for log in queue), key=_at, default=None)
         lines = [
             line.parked
             for log in self._logs.values()
@@ -417,6 +448,11 @@ class MemoryStore:
         """Leases count by the machine's monotonic clock."""
         return time.monotonic()
 
+    @property
+    def wall(self) -> float:
+        """The Unix time."""
+        return time.time()
+
     def row(self, task: str) -> Log | None:
         """The log of this id."""
         return self._logs.get(task)
@@ -457,13 +493,19 @@ class MemoryStore:
             self._add_to_index(row)
         if row.lines:
             self._push(row)
+        if row.due > 0:
+            heappush(self._due, (row.due, row.id))
+        if not row.ended and not row.holder and (row.deadline or row.cancel_at):
+            self._timed[row.id] = row
+        elif self._timed:
+            self._timed.pop(row.id, None)
         if row.holder:
             return
         self._held.pop(row.id, None)
         if row.replied or row.state.terminal:
             self._waiting.pop(row.id, None)
             self._ended.setdefault(row.id, time.monotonic())
-        elif row.inbox:
+        elif row.ready:
             self._waiting.pop(row.id, None)
             self._offer(row)
         elif row.state.interrupted:
@@ -541,6 +583,7 @@ class MemoryStore:
         self._waiting.pop(log.id, None)
         self._unpush(log)
         self._held.pop(log.id, None)
+        self._timed.pop(log.id, None)
         if log.index is not None:
             log.index.remove(log)
             if not log.index.live:

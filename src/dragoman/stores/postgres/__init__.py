@@ -47,6 +47,7 @@ from dragoman.stores.store import (
     Head,
     Page,
     Party,
+    Pause,
     Query,
     Receipt,
     Record,
@@ -71,6 +72,8 @@ SWEEP = 600.0
 """How often to look again at what was too old already, but could not be forgotten yet."""
 DRAINED = 1.5
 """For so long a queue that was found empty is believed to be; longer than between two polls."""
+WOKEN_AT_ONCE = 100
+"""How many tasks whose time has come are made ready in one statement."""
 CLOSE = 5.0
 """How long what was begun may take to be finished at the end."""
 RECEIPTS = 24 * 3600.0
@@ -289,6 +292,8 @@ class PostgresStore:
         canceled: TaskStatusUpdateEvent,
         grace: float,
         receipt: Receipt | None = None,
+        *,
+        undo: bool = False,
     ) -> Head:
         """See `Store.cancel`."""
 
@@ -300,6 +305,7 @@ class PostgresStore:
             canceled=canceled,
             grace=grace,
             receipt=receipt,
+            undo=undo,
         )
         known = None if receipt is None else (scope, receipt.key)
         return await self._writer.submit(work, task, receipt=known, owner=scope)
@@ -448,13 +454,22 @@ class PostgresStore:
         await self._link.fetch(SET_ASIDE.format(which), task, ASIDE, PAUSE)
         self._damage.found(error, "the task is set aside")
 
+    async def private(self, scope: Scope, task: str) -> Sequence[Entry]:
+        """See `Store.private`."""
+        return await self._view.private(scope, task)
+
     def append(
-        self, claim: Claim, entries: Sequence[Entry], *, release: bool = False
+        self,
+        claim: Claim,
+        entries: Sequence[Entry],
+        *,
+        release: bool = False,
+        pause: Pause | None = None,
     ) -> asyncio.Future[bool]:
         """See `Store.append`."""
 
         def work(transaction: Transaction) -> bool:
-            return changes.append(transaction, claim, entries, release)
+            return changes.append(transaction, claim, entries, release, pause)
 
         if entries and entries[0].number:
             # it was tried before, and nobody knows whether it was written
@@ -510,15 +525,28 @@ class PostgresStore:
         *,
         expired: bool = False,
         begun: bool = True,
+        delay: float = 0.0,
     ) -> Head | None:
         """See `Store.revoke`."""
 
-        work = partial(changes.revoke, head=head, event=event, expired=expired, begun=begun)
+        work = partial(
+            changes.revoke, head=head, event=event, expired=expired, begun=begun, delay=delay
+        )
         try:
             return await self._writer.submit(work, head.id, fresh=True)
         except Unreadable as error:
             await self._set_aside(head.id, error)
             return None
+
+    async def wake(self, agents: Collection[str], limit: int) -> Collection[str]:
+        """See `Store.wake`."""
+        found: set[str] = set()
+        tasks = await self._view.due_tasks(agents, limit)
+        for start in range(0, len(tasks), WOKEN_AT_ONCE):
+            some = tasks[start : start + WOKEN_AT_ONCE]
+            work = partial(changes.wake, tasks=some)
+            found |= await self._writer.submit(work, *some, fresh=True)
+        return found
 
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:
         """See `Store.moved`."""

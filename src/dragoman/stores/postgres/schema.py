@@ -136,7 +136,18 @@ UPDATE line SET lane = {LANE.format("task")} FROM task WHERE task.key = line.tas
 CREATE INDEX line_lane ON line (agent, lane, due) WHERE behind AND NOT parked;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _WAITING, _LANES)
+# For handlers that are suspended, and tasks that are to be canceled without a worker.
+_SUSPENDED = """
+ALTER TABLE task ADD COLUMN due DOUBLE PRECISION;
+ALTER TABLE task ADD COLUMN deadline DOUBLE PRECISION;
+ALTER TABLE task ADD COLUMN plan TEXT;
+CREATE INDEX task_due ON task (due) WHERE due > 0;
+CREATE INDEX task_deadline ON task (deadline) WHERE deadline > 0;
+CREATE INDEX task_undoing ON task (cancel_at)
+  WHERE cancel_at > 0 AND holder = '' AND ended IS NULL;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _WAITING, _LANES, _SUSPENDED)
 """Each leads from the version that is its index to the next one."""
 
 VERSION = len(MIGRATIONS)

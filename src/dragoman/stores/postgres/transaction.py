@@ -137,6 +137,11 @@ class Transaction:
         self.left = -math.inf
         """When something was last left for whoever claims it (monotonic)."""
 
+    @property
+    def wall(self) -> float:
+        """The Unix time: leases count by the same clock."""
+        return self.now
+
     # -- reading
 
     async def fetch(

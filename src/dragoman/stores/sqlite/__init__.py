@@ -52,6 +52,7 @@ from dragoman.stores.store import (
     Head,
     Page,
     Party,
+    Pause,
     Query,
     Receipt,
     Record,
@@ -252,6 +253,8 @@ class SqliteStore:
         canceled: TaskStatusUpdateEvent,
         grace: float,
         receipt: Receipt | None = None,
+        *,
+        undo: bool = False,
     ) -> Head:
         """See `Store.cancel`."""
 
@@ -263,6 +266,7 @@ class SqliteStore:
             canceled=canceled,
             grace=grace,
             receipt=receipt,
+            undo=undo,
         )
         return await self._writer.submit(work)
 
@@ -376,13 +380,22 @@ class SqliteStore:
         self._keep(folded)
         return folded.task
 
+    async def private(self, scope: Scope, task: str) -> Sequence[Entry]:
+        """See `Store.private`."""
+        return await self._read(lambda view: view.private(task, scope))
+
     def append(
-        self, claim: Claim, entries: Sequence[Entry], *, release: bool = False
+        self,
+        claim: Claim,
+        entries: Sequence[Entry],
+        *,
+        release: bool = False,
+        pause: Pause | None = None,
     ) -> asyncio.Future[bool]:
         """See `Store.append`."""
 
         return self._writer.submit(
-            lambda transaction: changes.append(transaction, claim, entries, release)
+            lambda transaction: changes.append(transaction, claim, entries, release, pause)
         )
 
     async def renew(self, claims: Collection[Claim], lease: float) -> Renewal:
@@ -434,15 +447,23 @@ class SqliteStore:
         *,
         expired: bool = False,
         begun: bool = True,
+        delay: float = 0.0,
     ) -> Head | None:
         """See `Store.revoke`."""
 
-        work = partial(changes.revoke, head=head, event=event, expired=expired, begun=begun)
+        work = partial(
+            changes.revoke, head=head, event=event, expired=expired, begun=begun, delay=delay
+        )
         try:
             return await self._writer.submit(work)
         except Unreadable as error:
             await self._set_aside([(head.id, error)])
             return None
+
+    async def wake(self, agents: Collection[str], limit: int) -> Collection[str]:
+        """See `Store.wake`."""
+        tasks = await self._read(lambda view: view.due_tasks(agents, limit))
+        return await self._writer.submit(partial(changes.wake, tasks=tasks)) if tasks else ()
 
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:
         """See `Store.moved`."""
@@ -626,7 +647,7 @@ def _take(
             if place < len(queue) and len(taken) < limit:
                 row = queue[place]
                 try:
-                    received = transaction.received(row, row.inbox[0])
+                    received = transaction.received(row, row.next_turn)
                 except Unreadable as error:  # it must not hold up the others
                     transaction.damage.found(error, "the task has failed")
                     row.revoke(row.epoch, row.head().ending(TaskState.FAILED, UNREADABLE))

@@ -12,11 +12,12 @@ from dragoman.model.caller import Scope
 from dragoman.model.events import Entry, Received
 from dragoman.model.lifecycle import fold
 from dragoman.model.types import Task, TaskState
-from dragoman.stores.codec import Outdated, snapshot, webhook_of
+from dragoman.stores.codec import PRIVATE, Outdated, private, snapshot, webhook_of
 from dragoman.stores.damage import ASIDE, DECODING, Damage
 from dragoman.stores.folding import FIRST, SMALL, Folded, counts, heads
 from dragoman.stores.sqlite.deliveries import LINE, shown
 from dragoman.stores.sqlite.driver import Connection, fetch
+from dragoman.stores.sqlite.schema import BITS
 from dragoman.stores.sqlite.transaction import FOUND, MINE, SqliteHead, entries, events
 from dragoman.stores.store import (
     PAGE_BYTES,
@@ -268,10 +269,41 @@ class Queries:
         """Rows whose lease, or grace, has run out; and those of them that cannot be read."""
         now = time.monotonic()
         return self._heads(
-            "task.lease > 0 AND (task.lease < ? OR task.cancel_at BETWEEN 1e-9 AND ? "
-            "AND task.holder <> ?) AND task.agent IN (SELECT value FROM json_each(?)) LIMIT ?",
-            (now, now, ASIDE, json.dumps(list(agents)), limit),
+            "task.agent IN (SELECT value FROM json_each(?1)) AND task.key IN ("
+            "SELECT key FROM task WHERE lease > 0 AND (lease < ?2 OR "
+            "cancel_at BETWEEN 1e-9 AND ?2 AND holder <> ?3) "
+            "UNION ALL SELECT key FROM task WHERE cancel_at > 0 AND cancel_at < ?2 "
+            "AND holder = '' AND ended IS NULL "
+            "UNION ALL SELECT key FROM task WHERE deadline > 0 AND deadline < ?4 AND holder = ''"
+            ") LIMIT ?5",
+            (json.dumps(list(agents)), now, ASIDE, time.time(), limit),
         )
+
+    def due_tasks(self, agents: Collection[str], limit: int) -> list[str]:
+        """The tasks whose time has come."""
+        found = fetch(
+            self.db,
+            "SELECT id FROM task WHERE due > 0 AND due <= ? AND holder = '' "
+            "AND agent IN (SELECT value FROM json_each(?)) ORDER BY due LIMIT ?",
+            (time.time(), json.dumps(list(agents)), limit),
+        )
+        return [id for (id,) in found if isinstance(id, str)]
+
+    def private(self, task: str, scope: Scope) -> list[Entry]:
+        """The private entries of a log; Unreadable, UnknownEntry."""
+        if (row := self.row(task, scope)) is None:
+            return []
+        base = row.key << BITS
+        found = fetch(
+            self.db,
+            f"SELECT place, turn, kind, body FROM entry WHERE place > ? AND place < ? "
+            f"AND kind >= {PRIVATE} ORDER BY place",
+            (base, base + (1 << BITS)),
+        )
+        try:
+            return [private(place - base, *rest) for place, *rest in found]
+        except DECODING as error:
+            raise self._unreadable("log", task, error) from None
 
     def held(self, worker: str) -> Sequence[Head]:
         """Rows that a worker has claimed, as far as they can be read."""

@@ -131,7 +131,19 @@ UPDATE line SET lane = coalesce((SELECT scope FROM task WHERE key = line.task), 
 CREATE INDEX line_lane ON line (agent, lane, due) WHERE behind = 1 AND parked = 0;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _ABOUT, _WAITING, _LANES)
+# For handlers that are suspended, and tasks that are to be canceled without a worker.
+_SUSPENDED = """
+ALTER TABLE task ADD COLUMN due REAL;
+ALTER TABLE task ADD COLUMN deadline REAL;
+ALTER TABLE task ADD COLUMN plan TEXT;
+
+CREATE INDEX task_due ON task (due) WHERE due > 0;
+CREATE INDEX task_deadline ON task (deadline) WHERE deadline > 0;
+CREATE INDEX task_canceling ON task (cancel_at)
+  WHERE cancel_at > 0 AND holder = '' AND ended IS NULL;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _ABOUT, _WAITING, _LANES, _SUSPENDED)
 """Each leads from the version that is its index to the next one."""
 
 VERSION = len(MIGRATIONS)

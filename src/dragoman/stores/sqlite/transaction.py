@@ -10,7 +10,7 @@ from dragoman.model.caller import Scope, long
 from dragoman.model.errors import LimitExceeded, TaskNotFound
 from dragoman.model.events import Entry, Event, Received
 from dragoman.stores.cache import Commit
-from dragoman.stores.codec import ARTIFACT, body, encode, entry
+from dragoman.stores.codec import ARTIFACT, PRIVATE, body, encode, entry
 from dragoman.stores.damage import ASIDE, DECODING, PAUSE, Damage
 from dragoman.stores.export_format import veiled
 from dragoman.stores.ranks import RANKED, Ranks, Waiting, fair, owners
@@ -58,8 +58,8 @@ def entries(db: Connection, key: int, after: int, limit: int) -> list[Entry]:
     found = []
     size = 0
     for place, turn, kind, data in db.execute(
-        "SELECT place, turn, kind, body FROM entry WHERE place > ? AND place < ? "
-        "ORDER BY place LIMIT ?",
+        f"SELECT place, turn, kind, CASE WHEN kind < {PRIVATE} THEN body ELSE x'' END FROM entry "
+        "WHERE place > ? AND place < ? ORDER BY place LIMIT ?",
         (base + after, base + (1 << BITS), limit),
     ):
         found.append(entry(place - base, turn, kind, data))
@@ -76,7 +76,7 @@ def events(
     base = key << BITS
     for turn, kind, data in db.execute(
         "SELECT turn, kind, body FROM entry WHERE place > ? AND place < ? AND kind <> ? "
-        "ORDER BY place",
+        f"AND kind < {PRIVATE} ORDER BY place",
         (base + after, base + (1 << BITS), 0 if artifacts else ARTIFACT),
     ):
         yield len(data), entry(0, turn, kind, data).event  # type: ignore[misc]
@@ -201,6 +201,11 @@ class Transaction:
     def now(self) -> float:
         """Leases count by the machine's monotonic clock."""
         return time.monotonic()
+
+    @property
+    def wall(self) -> float:
+        """The Unix time."""
+        return time.time()
 
     def row(self, task: str) -> SqliteHead | None:
         """The row of this id; Unreadable."""
