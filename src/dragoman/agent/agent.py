@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.agent.handler import Handler
+from dragoman.agent.handler import MONTH, Handler
 from dragoman.agent.turn import Turn as Turn
 from dragoman.model.caller import Caller, fault, long
 from dragoman.model.errors import ContentTypeNotSupported, Forbidden, InvalidParams
@@ -131,6 +131,9 @@ class Agent:
         output_modes: Iterable[str] = (),
         scopes: Iterable[str] = (),
         reply: bool | None = None,
+        durable: bool = False,
+        timeout: float = MONTH,
+        version: str = "",
     ) -> Callable[[F], F]: ...
     def skill(
         self,
@@ -145,14 +148,20 @@ class Agent:
         output_modes: Iterable[str] = (),
         scopes: Iterable[str] = (),
         reply: bool | None = None,
+        durable: bool = False,
+        timeout: float = MONTH,
+        version: str = "",
     ) -> Any:
         """Register a handler as a skill. Id, name and description come from the function unless
-        they are given. A caller needs all of the `scopes`."""
+        they are given. A caller needs all of the `scopes`. A `durable` handler goes on where it
+        was after a crash, a sleep or a question, for at most `timeout` seconds in all."""
 
         def register(target: F) -> F:
             if isinstance(target, str):
                 raise AgentError(f"@agent.skill({target!r}): did you mean tags=[{target!r}]?")
-            handler = Handler(target, reply=reply)
+            handler = Handler(
+                target, reply=reply, durable=durable, timeout=timeout, version=version
+            )
             key = id or handler.name
             if key in self.skills:
                 raise AgentError(f"{self.name}: two skills have the id {key!r}")
@@ -174,14 +183,31 @@ class Agent:
     @overload
     def handler(self, target: F, /) -> F: ...
     @overload
-    def handler(self, *, reply: bool | None = None) -> Callable[[F], F]: ...
-    def handler(self, target: Any = None, *, reply: bool | None = None) -> Any:
+    def handler(
+        self,
+        *,
+        reply: bool | None = None,
+        durable: bool = False,
+        timeout: float = MONTH,
+        version: str = "",
+    ) -> Callable[[F], F]: ...
+    def handler(
+        self,
+        target: Any = None,
+        *,
+        reply: bool | None = None,
+        durable: bool = False,
+        timeout: float = MONTH,
+        version: str = "",
+    ) -> Any:
         """Register the default handler, which gets the messages that name no skill."""
 
         def register(target: F) -> F:
             if self.default is not None:
                 raise AgentError(f"{self.name}: has two default handlers")
-            self.default = Handler(target, reply=reply)
+            self.default = Handler(
+                target, reply=reply, durable=durable, timeout=timeout, version=version
+            )
             return target
 
         return register if target is None else register(target)

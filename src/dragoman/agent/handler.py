@@ -19,6 +19,7 @@ from dragoman.dialects.protojson import explain
 from dragoman.model.errors import InvalidParams
 from dragoman.model.types import Artifact, Message, Part, TaskArtifactUpdateEvent
 
+MONTH = 30 * 24 * 3600.0
 BATCH = 64
 SMALL = 64 * 1024
 """A smaller value is encoded at once, without a slot."""
@@ -47,7 +48,15 @@ class Sink(Protocol):
 class Handler:
     """A function of any kind, or an object with `run` and optionally `cancel`."""
 
-    def __init__(self, target: Any, *, reply: bool | None = None) -> None:
+    def __init__(
+        self,
+        target: Any,
+        *,
+        reply: bool | None = None,
+        durable: bool = False,
+        timeout: float = MONTH,
+        version: str = "",
+    ) -> None:
         if inspect.isclass(target):
             target = target()
         self.name = getattr(target, "__name__", type(target).__name__)
@@ -69,6 +78,18 @@ class Handler:
         hints = _hints(self.run)
         self.reply = hints.get("return") is Message if reply is None else reply
         """Whether it may reply without a task."""
+        self.durable = durable
+        """Whether it goes on where it was after a crash, a sleep or a question."""
+        self.timeout = timeout
+        """How many seconds a durable one has in all."""
+        self.version = version
+        if durable and not (self._streams or self._awaits):
+            raise TypeError(
+                f"{self.name}: a durable handler must be an `async def`; a blocking function can "
+                "be called in a step"
+            )
+        if durable and self.reply:
+            raise TypeError(f"{self.name}: a durable handler always has a task; leave out reply")
         self.followed = FIRST_TURNS
         """For how many more turns to record where its events were made."""
 

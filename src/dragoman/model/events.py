@@ -64,6 +64,8 @@ class Private(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="privat
     value: Raw = Raw(b"null")
     """JSON; with `sealed`, its encrypted text as a JSON string."""
     sealed: bool = False
+    ordered: bool = False
+    """The handler's own task wrote it, so a replay writes it in the same order."""
     at: str = ""
 
 

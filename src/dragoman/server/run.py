@@ -15,9 +15,11 @@ from functools import partial
 from typing import Any, Protocol
 
 import msgspec
+from msgspec import Raw
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
+from dragoman.agent.durable import CodeChanged, Journal, Suspended
 from dragoman.agent.handler import large
 from dragoman.agent.threads import Threads
 from dragoman.agent.turn import Over, Turn
@@ -27,10 +29,11 @@ from dragoman.bells.bell import Bell
 from dragoman.dialects import v1_0
 from dragoman.model import clock
 from dragoman.model.errors import A2AError, InvalidAgentResponse, Unavailable
-from dragoman.model.events import Entry, Event, Reply
+from dragoman.model.events import Entry, Event, Private, Received, Reply
 from dragoman.model.lifecycle import IllegalEvent, advance
 from dragoman.model.lineage import origin
 from dragoman.model.types import (
+    Artifact,
     StreamResponse,
     Task,
     TaskArtifactUpdateEvent,
@@ -38,8 +41,19 @@ from dragoman.model.types import (
     TaskStatusUpdateEvent,
 )
 from dragoman.server.pace import Pace
+from dragoman.server.resume import SAVED, received, resumed
 from dragoman.server.settings import Settings
-from dragoman.stores.store import LARGE, Claim, Query, Stale, Store
+from dragoman.stores.store import (
+    LARGE,
+    MESSAGE,
+    TIME,
+    Claim,
+    Pause,
+    Query,
+    Stale,
+    Store,
+    UnknownEntry,
+)
 from dragoman.telemetry.logs import CORRELATION, TASK, audit, logger
 
 BATCH = 128
@@ -86,11 +100,21 @@ class Working(Protocol):
     def let_go(self, run: Run) -> None:
         """Give up the run because its claim expired before the handler started."""
 
+    def postpone(self, run: Run, why: BaseException) -> None:
+        """Give up the run because this process cannot do it; it is tried again later."""
+
     def abandon(self, run: Run) -> None:
         """Give up the run because it can write nothing any more."""
 
     def left(self, run: Run) -> None:
         """The run has ended."""
+
+
+def _suspends(error: BaseException) -> bool:
+    """Whether this is how a handler is suspended, also out of a task group of its own."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(Suspended) is not None
+    return isinstance(error, Suspended)
 
 
 class NotHeld(Exception):
@@ -132,6 +156,13 @@ class Run:
     _dropped: tuple[str, ...] = ()
     _events = 0
     _bytes = 0
+    journal: Journal | None = None
+    """What a durable handler has done so far."""
+    pausing: Pause | None = None
+    """How the handler is suspended when its claim is released."""
+    _grown: tuple[Artifact, ...] = ()
+    """Artifacts that an attempt before this one has added to since the handler's last finished
+    operation, as they were then."""
     _held = 0
     """The bytes of pending events."""
 
@@ -145,14 +176,7 @@ class Run:
         self.state: TaskState = head.state
         self.born = head.born
         self.deadline = time.monotonic() + worker.settings.turn_timeout
-        self.turn = Turn(
-            claim.task,
-            claim.received,
-            number=claim.turn,
-            attempt=claim.attempt,
-            state=worker.states.get(head.scope.agent),
-            run=self,
-        )
+        self._begin_turn(claim.received, claim.turn)
         if self.handler.followed or worker.raised is not None:
             self.handler.followed = max(self.handler.followed - 1, 0)
             self.turn._made = {}
@@ -161,6 +185,17 @@ class Run:
         self._max_output = worker.settings.max_output
         self._artifacts = {artifact.artifact_id for artifact in claim.task.artifacts}
         self._pending: list[Entry] = []
+
+    def _begin_turn(self, received: Received, number: int) -> None:
+        claim = self.claim
+        self.turn = Turn(
+            claim.task,
+            received,
+            number=number,
+            attempt=claim.attempt,
+            state=self.worker.states.get(claim.head.scope.agent),
+            run=self,
+        )
 
     @property
     def origin(self) -> str:
@@ -226,9 +261,92 @@ class Run:
         """Append an event and wait until it is durable; False if that is not possible."""
         if self.closing or self.ended or self.lost:
             return False
-        self._say(event)
+        self._say(event, ours=True)
         await self.relieve()
         return not self.lost
+
+    # -- what a durable handler writes for itself
+
+    def record(self, event: Private) -> None:
+        """Append a private entry, in order with all events."""
+        if self.ended or self.lost:
+            self._drop(event)
+            return
+        if self._grown:
+            self._rewrite()
+        self._pending.append(Entry(0, event, self.claim.turn, b""))
+        self._held += len(event.value)
+        if not self._scheduled:
+            self._scheduled = True
+            self.worker.loop.call_soon(self._flush)
+
+    async def settled(self) -> None:
+        """Wait until everything is durable; raise if the run can write nothing any more."""
+        await self.relieve()
+        if self.lost:
+            raise asyncio.CancelledError("the claim is lost")
+        if self.ended:
+            raise RuntimeError("the task has ended: no step can be logged any more")
+
+    async def save(self, value: bytes) -> None:
+        """Keep the task's private value, and wait until it is durable."""
+        self.record(Private(kind=SAVED, value=Raw(value), at=clock.now()))
+        await self.settled()
+
+    async def in_thread(self, call: Callable[[], Any]) -> Any:
+        """Run a blocking call."""
+        return await self.worker.threads.run(call)
+
+    async def received(self, number: int) -> Received:
+        """Return the message of this number."""
+        return await received(self.worker.store, self.claim, number)
+
+    async def _resume(self) -> None:
+        """Go on where the handler was."""
+        claim = self.claim
+        found = await resumed(self.worker.store, claim)
+        if found.began != claim.turn:
+            self.handler = self.agent.handler_of(found.first.skill)
+            self._begin_turn(found.first, found.began)
+        turn, handler = self.turn, self.handler
+        turn._saved = found.saved
+        if claim.head.canceling:
+            self.reason, turn.canceled = "cancel", True
+        if not handler.durable:
+            return
+        self._grown = found.grown
+        self.journal = turn._journal = Journal(
+            self,
+            found.entries,
+            turn._key,
+            task=self.task,
+            incoming=None if found.incoming is None else (claim.turn, found.incoming),
+            woken=claim.head.woken,
+            canceling=claim.head.canceling and handler.cancel is None,
+            repeated=found.repeated,
+        )
+        turn._version = self.journal.declare(handler.version)
+
+    def _rewrite(self) -> None:
+        """Take back what an attempt before this one added to artifacts."""
+        grown, self._grown = self._grown, ()
+        for artifact in grown:
+            event = TaskArtifactUpdateEvent(
+                task_id=self._id, context_id=self.claim.head.context, artifact=artifact
+            )
+            self._say(event, ours=True)
+
+    def _suspend(self, suspended: Suspended) -> None:
+        """Have the claim released until the handler goes on."""
+        handler, turn = self.handler, self.turn
+        self.pausing = Pause(
+            waits=MESSAGE if suspended.message else TIME,
+            began=turn._number,
+            seconds=suspended.seconds,
+            timeout=handler.timeout,
+        )
+        if not suspended.message and self.state is not WORKING:
+            self._say(turn._status(WORKING, None, None), ours=True)
 
     def audit(self, event: str, result: str, **about: str) -> None:
         """Write to the audit log, if there is one."""
@@ -261,6 +379,11 @@ class Run:
         if self.ended or self.lost:
             self._drop(event)
             return
+        if self.journal is not None and not ours:
+            if self.journal.skip(event):
+                return
+            if self._grown:
+                self._rewrite()
         if type(event) is Reply and (self.born or not self.handler.reply):
             event = self.turn._status(TaskState.COMPLETED, event.message, None)
         elif type(event) is TaskStatusUpdateEvent and len(event.status.timestamp or "") != 24:
@@ -335,7 +458,11 @@ class Run:
         self._flying = True
         # A local variable: one more attribute would end the key sharing of instances.
         began = 0.0 if self.worker.timed is None else time.perf_counter()
-        self._flight = self.worker.store.append(self.claim, entries, release=release)
+        store = self.worker.store
+        if release and self.pausing is not None:
+            self._flight = store.append(self.claim, entries, release=True, pause=self.pausing)
+        else:
+            self._flight = store.append(self.claim, entries, release=release)
         if self._flight.done():
             self._landed(self._flight, entries, release, began)
         else:
@@ -432,8 +559,16 @@ class Run:
         TASK.set(self.claim.head.id)
         try:
             try:
-                await self.handler.perform(self.turn, self, self.worker.threads)
-                if self.turn._made_count > self.turn._handed_count:
+                head = self.claim.head
+                if self.handler.durable or head.private or head.began or head.canceling:
+                    await self._resume()
+                if self.reason == "cancel" and self.journal is None:
+                    await self.handler.stop(self.turn, self, self.worker.threads)
+                else:
+                    await self.handler.perform(self.turn, self, self.worker.threads)
+                if self.journal is not None:
+                    self.journal.end()
+                if self.turn._made_count > self.turn._handed_count and self.journal is None:
                     self._unyielded()
             except asyncio.CancelledError as error:
                 if not self.reason and not self.lost:
@@ -444,11 +579,18 @@ class Run:
                 self.worker.let_go(self)
             except UserError as error:
                 self._user_error(error)
+            except (CodeChanged, UnknownEntry) as error:
+                self._pending.clear()
+                self.lost = True
+                self.worker.postpone(self, error)
             except BaseException as error:  # an agent must not end the server
                 if interrupted(error):
                     raise
-                self._failed(error)
+                if not _suspends(error):
+                    self._failed(error)
             self.closing = True
+            if self.journal is not None and self.journal.suspended and not self.reason:
+                self._suspend(self.journal.suspended)
             if self._stopper is not None and not self.lost:
                 await asyncio.wait([self._stopper])
             if self.lost:
@@ -458,7 +600,8 @@ class Run:
                 await self._landing()
                 await self.worker.hand_back(self)
             else:
-                self._end()
+                if self.pausing is None:
+                    self._end()
                 await self._release()
         finally:
             self.worker.left(self)

@@ -223,10 +223,14 @@ class Service:
         grace = self.settings.cancel_grace
         receipt = self._cancel_receipt(request, call, scope)
         try:
-            head = await self.store.cancel(scope, head.id, asked, canceled, grace, receipt)
+            handler = self.agent.handler_of(head.skill)
+            undo = handler.durable or handler.cancel is not None or head.began > 0
+            head = await self.store.cancel(
+                scope, head.id, asked, canceled, grace, receipt, undo=undo
+            )
         except Conflict:
             raise InvalidParams.at("Idempotency-Key", USED) from None
-        self.bell.ring(head.holder)
+        self.bell.ring(head.holder or f"work:{head.scope.agent}")
         with self.reader.closing.canceling():
             head = await self._canceled(scope, head, canceled)
             self.bell.ring(head.id)
