@@ -2,8 +2,9 @@
 
 JSON-RPC runs with all of them, the other bindings and the older dialects with the usual bell only:
 what is behind them is the same. `make soak` runs HTTP+JSON with all of them, too.
-`@pytest.mark.needs("list")` leaves out those that cannot say it; 0.1 can say so little that tests
-ask for it, with `@pytest.mark.first`.
+`@pytest.mark.storeless` marks tests that are not about the store or the bell: they run with the
+usual ones, and with all of them in `make soak`. `@pytest.mark.needs("list")` leaves out bindings
+that cannot say it; 0.1 can say so little that tests ask for it, with `@pytest.mark.first`.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ KINDS: tuple[type[Binding], ...] = (*OLDEST, Grpc, JsonRpc03, Http03, Grpc03, Js
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(*features): leaves out bindings that lack them")
     config.addinivalue_line("markers", "first: also for 0.1")
+    config.addinivalue_line("markers", "storeless: is not about the store or the bell")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -62,10 +64,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _apt(item: pytest.Item) -> bool:
     """Whether the test's binding can say what the test is about."""
     params = getattr(item, "callspec", None) and item.callspec.params  # type: ignore[attr-defined]
+    usual = (params or {}).get("start", "bell") == "bell"
+    if not usual and not SOAK and item.get_closest_marker("storeless") is not None:
+        return False
     kind = params and params.get("kind")
     if kind not in KINDS:
         return True
-    if kind not in WITH_ALL and params.get("start", "bell") != "bell":
+    if kind not in WITH_ALL and not usual:
         return False
     if kind is JsonRpc01 and item.get_closest_marker("first") is None:
         return False

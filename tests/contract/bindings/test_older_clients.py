@@ -142,6 +142,7 @@ async def test_a_task_has_no_more_webhooks_by_sends_than_otherwise(
     assert answers == ["taken", "taken", "taken", "A task can have at most 2 webhooks"]
 
 
+@pytest.mark.storeless
 async def test_files_of_clients_on_node_are_bare(start: Start) -> None:
     agent = Agent("Files", description="Sends files back.", version="1")
 
@@ -178,6 +179,7 @@ async def test_files_of_clients_on_node_are_bare(start: Start) -> None:
     assert sent.artifacts[0].parts[0].file.file_with_bytes == content
 
 
+@pytest.mark.storeless
 @pytest.mark.parametrize(
     ("path", "request_", "name"),
     [

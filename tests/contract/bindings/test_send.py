@@ -143,6 +143,7 @@ def json_only(message: dict[str, Any], field: str) -> Any:
     return pytest.param(message, field, marks=pytest.mark.needs("json"))
 
 
+@pytest.mark.storeless
 @pytest.mark.clause("errors.field-violations", "errors.validate-first", "fields.required")
 @pytest.mark.parametrize(
     ("message", "field"),
@@ -196,6 +197,7 @@ async def test_parts_of_every_kind_go_there_and_back(client: Binding) -> None:
     assert task["history"][0]["metadata"] == message["metadata"]
 
 
+@pytest.mark.storeless
 @pytest.mark.needs("media-type")
 @pytest.mark.clause("send.content-type", "card.skill-modes")
 async def test_media_types_are_checked_against_agent_and_skill(client: Binding) -> None:
@@ -278,6 +280,7 @@ async def test_history_length(client: Binding, length: int | None, expected: int
             assert history[0]["role"] == "ROLE_AGENT"
 
 
+@pytest.mark.storeless
 async def test_negative_history_length(client: Binding) -> None:
     with pytest.raises(Failed) as failed:
         await client.call("SendMessage", message=user("x"), configuration={"historyLength": -1})
@@ -296,6 +299,7 @@ async def test_the_blocking_limit_answers_with_the_task_as_it_is(
     await ended(client, task["id"])
 
 
+@pytest.mark.storeless
 @pytest.mark.clause("limits.sizes")
 @pytest.mark.first
 async def test_the_number_of_parts_is_limited(start: Start, kind: type[Binding]) -> None:
@@ -320,6 +324,7 @@ async def test_the_same_key_is_the_same_send(server: RunningApp, kind: type[Bind
     assert failed.value.fields == ["Idempotency-Key"]
 
 
+@pytest.mark.storeless
 async def test_a_key_that_is_too_long_is_refused(server: RunningApp, kind: type[Binding]) -> None:
     client = server.client(kind, Idempotency_Key="k" * 257)
     with pytest.raises(Failed) as failed:

@@ -239,6 +239,7 @@ async def test_refusals_are_ordinary_answers(client: Binding) -> None:
         assert events == (client.name == "jsonrpc-0.3")  # which takes nothing else there
 
 
+@pytest.mark.storeless
 @pytest.mark.clause("capability.streaming")
 async def test_without_the_capability(start: Start, kind: type[Binding]) -> None:
     server = await start(streaming=False)

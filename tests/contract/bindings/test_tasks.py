@@ -21,6 +21,7 @@ async def test_unknown_tasks(client: Binding, name: str) -> None:
     assert failed.value.reason == "TASK_NOT_FOUND"
 
 
+@pytest.mark.storeless
 async def test_negative_history(client: Binding) -> None:
     names = ["GetTask", "ListTasks"] if client.can("list") else ["GetTask"]
     for name in names:
@@ -85,6 +86,7 @@ async def test_tenants_are_apart(server: RunningApp, kind: type[Binding]) -> Non
     assert failed.value.status == 403
 
 
+@pytest.mark.storeless
 @pytest.mark.clause("auth.reject", "auth.challenge")
 async def test_a_caller_that_cannot_be_identified(server: RunningApp, kind: type[Binding]) -> None:
     client = server.client(kind, X_User="nobody")
@@ -159,6 +161,7 @@ def json_only(query: dict[str, Any], field: str) -> Any:
     return pytest.param(query, field, marks=pytest.mark.needs("json-query"))
 
 
+@pytest.mark.storeless
 @pytest.mark.needs("list")
 @pytest.mark.clause("list.page-size", "list.invalid-params")
 @pytest.mark.parametrize(
@@ -283,6 +286,7 @@ async def test_push_configs(client: Binding) -> None:
     assert [c["url"] for c in listed["configs"]] == ["https://example.com/3"]
 
 
+@pytest.mark.storeless
 @pytest.mark.clause("capability.push", "capability.push-in-send")
 async def test_without_push(start: Start, kind: type[Binding]) -> None:
     server = await start(push=False)
@@ -305,6 +309,7 @@ async def test_without_push(start: Start, kind: type[Binding]) -> None:
         assert failed.value.reason == "PUSH_NOTIFICATION_NOT_SUPPORTED"
 
 
+@pytest.mark.storeless
 @pytest.mark.clause(
     "capability.extended-card", "capability.extended-card-missing", "extended.authenticated"
 )
@@ -331,6 +336,7 @@ async def test_the_extended_card(start: Start, kind: type[Binding]) -> None:
     assert card["capabilities"]["extendedAgentCard"] is True
 
 
+@pytest.mark.storeless
 @pytest.mark.needs("1.0")
 @pytest.mark.clause("capability.required-extension", "extensions.unknown-ignored", "http.headers")
 async def test_extensions(start: Start, kind: type[Binding]) -> None:
@@ -350,6 +356,7 @@ async def test_extensions(start: Start, kind: type[Binding]) -> None:
     assert older.last.headers["a2a-extensions"] == REQUIRED
 
 
+@pytest.mark.storeless
 @pytest.mark.needs("1.0")
 @pytest.mark.clause("version.requested", "version.unsupported", "version.patch-ignored")
 async def test_versions(server: RunningApp, kind: type[Binding]) -> None:
@@ -362,6 +369,7 @@ async def test_versions(server: RunningApp, kind: type[Binding]) -> None:
         assert failed.value.metadata == {"supported": "1.0, 0.3, 0.2, 0.1"}
 
 
+@pytest.mark.storeless  # it has one of its own
 async def test_a_full_store_refuses_and_loses_nothing(start: Start, kind: type[Binding]) -> None:
     server = await start(max_tasks=2, store="memory:")
     client = server.client(kind)
