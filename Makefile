@@ -13,7 +13,7 @@ STAMP := $(VENV)/.stamp
 BENCH_STAMP := $(VENV)/.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fast docs interop soak fuzz check format proto bench wheel clean
+.PHONY: help demo test fast docs interop soak fuzz peers check format proto bench wheel clean
 
 help:
 	@echo "make demo    three agents plan a trip, and one is killed (ONCE=1 ends after one round)"
@@ -23,6 +23,7 @@ help:
 	@echo "make interop every foreign client and server, in full; writes docs/interop.md"
 	@echo "make soak    crash it, cut its network and attack it for an hour (SCALE=0.1 for less)"
 	@echo "make fuzz    send it whatever it should not be sent (SECONDS=600; FUZZ_SEED=… again)"
+	@echo "make peers   install the foreign clients and servers that the tests call, in .peers"
 	@echo "make check   format, lint, types, import rules, the table of clauses"
 	@echo "make format  put the format right"
 	@echo "make proto   compile the .proto files anew"
@@ -33,7 +34,8 @@ help:
 demo: $(STAMP)
 	@$(BIN)/dragoman demo $(if $(ONCE),--once)
 
-test: check
+test: $(STAMP)
+	@$(MAKE) --no-print-directory -j2 check peers
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -rs --durations=30
 
 fast: $(STAMP)
@@ -51,6 +53,9 @@ soak: $(STAMP)
 
 fuzz: $(STAMP)
 	FUZZ_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest tests/security/fuzz -x -s
+
+peers: $(STAMP)
+	@$(BIN)/python -c 'from tests.interop.peers import environments; environments.install()'
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
