@@ -1149,7 +1149,7 @@ STEPS = st.lists(
 @settings(
     max_examples=examples(25),
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(steps=STEPS, picks=st.randoms(use_true_random=False), size=st.integers(1, 5))
 async def test_listing_is_what_a_plain_search_finds(
@@ -1209,7 +1209,7 @@ DEEDS = st.lists(
 @settings(
     max_examples=examples(40),
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(deeds=DEEDS)
 async def test_whatever_happens_the_log_is_whole(make: Make, deeds: list[Any]) -> None:
