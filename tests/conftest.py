@@ -10,8 +10,19 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from hypothesis import HealthCheck, settings
 
+from tests.harness.scale import examples
 from tests.harness.services import Missing, Nats, Postgres, Redis, Server
+
+# A machine may be slow, and that is no fault of a property.
+settings.register_profile(
+    "tests",
+    deadline=None,
+    max_examples=examples(100),
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("tests")
 
 Kind = TypeVar("Kind", bound=Server)
 

@@ -13,8 +13,8 @@ import pytest
 
 from dragoman import App
 from dragoman.cli import Options, UsageError, serve, worker
-from tests.cli.test_cli import AGENTS, refused, run, serving
 from tests.cli.test_signals import working
+from tests.harness.command import AGENTS, refused, run, server_process
 from tests.harness.stores import database
 
 CODE = (
@@ -63,7 +63,7 @@ def options(*texts: str, **given: Any) -> Options:
 def test_it_has_the_server_of_the_command(here: Path) -> None:
     """`identify` and `policy` are in force, what the command line says comes before what the code
     says, and tasks are kept in a file."""
-    with serving(here, "hosted:app", "--log-level", "info") as served:
+    with server_process(here, "hosted:app", "--log-level", "info") as served:
         message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hello"}]}
         ann, boss = {"x-user": "ann"}, {"x-user": "boss"}
         with httpx.Client(base_url=served.url) as http:
@@ -149,7 +149,7 @@ def test_a_worker_takes_it_too(here: Path) -> None:
     flags = ("--log-level", "info")
     with (
         working(here, store, *flags, name=name),
-        serving(here, name, "--store", store, "--serve-only", *flags) as served,
+        server_process(here, name, "--store", store, "--serve-only", *flags) as served,
     ):
         message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hello"}]}
         body, ann = {"message": message}, {"x-user": "ann"}
@@ -159,7 +159,7 @@ def test_a_worker_takes_it_too(here: Path) -> None:
 
 
 def test_the_process_that_a_reload_starts_has_it(here: Path) -> None:
-    with serving(here, "hosted:app", "--reload", "--log-level", "info") as served:
+    with server_process(here, "hosted:app", "--reload", "--log-level", "info") as served:
         headers = {"x-user": "ann"}
         assert httpx.get(f"{served.url}/tasks", headers=headers).status_code == 200
         assert httpx.get(f"{served.url}/tasks").status_code == 401

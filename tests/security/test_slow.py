@@ -20,8 +20,7 @@ import uvloop
 from dragoman import Agent, App, Turn
 from dragoman.cli.connection_limits import RESERVE, ConnectionLimits
 from dragoman.server.settings import Settings
-from tests.cli.test_cli import AGENTS
-from tests.cli.test_cli import serving as process
+from tests.harness.command import AGENTS, server_process
 from tests.harness.raw_http import Answer, Connection, connect
 from tests.harness.raw_server import Certificate
 from tests.harness.server import Served, served
@@ -386,7 +385,7 @@ async def test_a_process_lets_go_of_them(
     monkeypatch.setenv("SSL_CERT_FILE", file)
     limits = ("--set", "header_timeout=6", "--set", "body_timeout=6", "--set", "stall=4")
     more = ("--cert", file) if secured else ()
-    with process(tmp_path, "booking:agent", *limits, *more) as running:
+    with server_process(tmp_path, "booking:agent", *limits, *more) as running:
         files = Path(f"/proc/{running.process.pid}/fd")
         plain = running.url.replace("https", "http")
 

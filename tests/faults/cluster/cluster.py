@@ -85,8 +85,8 @@ NATS_RESET = "coro=<Client._read_loop() done"
 """What nats-py leaves behind when its server is killed: it closes a connection that was reset."""
 
 
-class House:
-    """All of them. The bell is `nats:`, `redis:`, or the default one."""
+class Cluster:
+    """Replicas, workers and their database. The bell is `nats:`, `redis:`, or the default one."""
 
     def __init__(
         self,

@@ -370,7 +370,7 @@ def _refusing(reading: Any, allowed: Any) -> None:
 # ---- the whole -----------------------------------------------------------------------------
 
 
-class House:
+class FuzzTargets:
     """Everything that is attacked."""
 
     def __init__(self, targets: list[Target], listener: Listener) -> None:
@@ -399,7 +399,7 @@ class House:
 
 
 @asynccontextmanager
-async def housed(folder: Path) -> AsyncIterator[House]:
+async def fuzz_targets(folder: Path) -> AsyncIterator[FuzzTargets]:
     """The applications, up and running."""
     shared: dict[str, Any] = {
         "push": True,
@@ -444,7 +444,7 @@ async def housed(folder: Path) -> AsyncIterator[House]:
                 stack.push_async_callback(channel.close)
                 target.channel = channel
                 await target.prepare()
-            yield House(targets, listener)
+            yield FuzzTargets(targets, listener)
             for target in targets:
                 await target.settled()
     finally:

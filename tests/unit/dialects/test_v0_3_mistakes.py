@@ -18,6 +18,7 @@ from dragoman.model.caller import Scope
 from dragoman.model.errors import A2AError, InvalidParams
 from dragoman.model.types import WireStruct
 from tests.harness import wire_values as wire
+from tests.harness.scale import examples
 
 
 def said(**fields: Any) -> dict[str, Any]:
@@ -206,7 +207,7 @@ FIRST = (
 """What 0.1 can be asked."""
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(ANYTHING)
 def test_whatever_comes_is_read_or_refused(document: Any) -> None:
     body = json.dumps(document).encode()
@@ -225,7 +226,7 @@ def test_whatever_comes_is_read_or_refused(document: Any) -> None:
     attempt(lambda _, body: v0_1.alias(body), None, body)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=40))
 def test_whatever_bytes_come_are_read_or_refused(body: bytes) -> None:
     for kind in proto.ASKED:

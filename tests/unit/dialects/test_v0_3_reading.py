@@ -17,6 +17,7 @@ from dragoman.dialects.protobuf.wire import BARE, OLDER
 from dragoman.dialects.v0_3 import card, card_proto, proto, rpc
 from dragoman.model import types
 from dragoman.model.types import Part, Role, TaskState
+from tests.harness.scale import examples
 from tests.unit.dialects.card_values import OLDER as OLDER_CARDS
 
 RAW = b"\x00\xff\xfe"
@@ -337,7 +338,7 @@ def test_a_list_of_webhooks_is_bare() -> None:
     assert rpc.encode(types.ListTaskPushNotificationConfigsResponse()) == b"[]"
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(OLDER_CARDS)
 def test_the_forms_of_a_card_are_known_apart(found: types.AgentCard) -> None:
     assert not card_proto.meant(json.loads(msgspec.json.encode(card.old(found))))
