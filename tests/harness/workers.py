@@ -107,13 +107,13 @@ class WorkerHarness:
         for _ in range(1 + LOOKS_IN_TIME):
             await self.maintenance.reap()
 
-    async def ask_to_cancel(self, task: str, grace: float = 30.0) -> None:
+    async def ask_to_cancel(self, task: str, grace: float = 30.0, *, undo: bool = False) -> None:
         """Log the wish that the task end."""
         head = await self.head(task)
         status = TaskStatus(state=TaskState.CANCELED, timestamp=AT)
         canceled = TaskStatusUpdateEvent(task_id=task, context_id=head.context, status=status)
         asked = CancelRequested(caller=Caller(), at=AT)
-        await self.store.cancel(self.scope, task, asked, canceled, grace)
+        await self.store.cancel(self.scope, task, asked, canceled, grace, undo=undo)
 
     @asynccontextmanager
     async def working(self, *, keeping: bool = False) -> AsyncIterator[Worker]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from dragoman.model.events import Entry, Private, Received
-from dragoman.model.types import Artifact, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from dragoman.model.types import Artifact, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from dragoman.server.reader import BATCH, History
 from dragoman.stores.store import Claim, Store
 
@@ -24,6 +24,8 @@ class Resumed(Struct, frozen=True):
     """That message."""
     entries: tuple[Private, ...] = ()
     """What the handler has written for itself."""
+    task: Task | None = None
+    """The task as it is in the log; that of the claim may be as it began."""
     saved: bytes | None = None
     incoming: Received | None = None
     """The message that it has not read yet."""
@@ -53,12 +55,14 @@ async def resumed(store: Store, claim: Claim) -> Resumed:
             own.append(entry)
             if event.kind in ("answered", "heard") and (number := bytes(event.value)) != b"null":
                 read.add(int(number))
+    record = await store.load(head.scope, head.id)
     last = own[-1].number if own else began
     grown, repeated = await _since(store, claim, last)
     return Resumed(
         began,
         first,
         entries=tuple(entry.event for entry in own),  # type: ignore[misc]
+        task=record.task if record else None,
         saved=saved,
         incoming=None if head.turn in read else claim.received,
         grown=grown,

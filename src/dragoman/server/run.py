@@ -310,6 +310,9 @@ class Run:
             self._begin_turn(found.first, found.began)
         turn, handler = self.turn, self.handler
         turn._saved = found.saved
+        if found.task is not None:
+            turn.task = found.task
+            self._artifacts.update(artifact.artifact_id for artifact in found.task.artifacts)
         if claim.head.canceling:
             self.reason, turn.canceled = "cancel", True
         if not handler.durable:
