@@ -140,7 +140,7 @@ def test_import_mends_a_log_with_a_gap(here: Path, db: Any) -> None:
         file.execute("DELETE FROM entry WHERE turn = 1")
     write(here / "x.jsonl", whole)
     done = db("import", "x.jsonl")
-    assert done.status == 1 and "task a is there already" in done.err
+    assert done.status == 1 and "task a exists and differs" in done.err
     assert db("import", "x.jsonl", "--replace").status == 0
     sound(here)
 
@@ -179,7 +179,7 @@ def test_import_does_not_replace_what_is_in_work(here: Path, db: Any) -> None:
     execute(here, f"UPDATE task SET lease = {now + 30}")
     write(here / "x.jsonl", line("a"))
     done = db("import", "x.jsonl", "--replace")
-    assert done.status == 1 and "task a is in work" in done.err
+    assert done.status == 1 and "task a is being processed" in done.err
     assert db("show", "a", "--json").json()["head"]["state"] == "working"
     execute(here, "UPDATE task SET lease = 1e-9")
     assert db("import", "x.jsonl", "--replace").status == 0
@@ -229,7 +229,7 @@ STATUS = line("t")["entries"][1]
         (changed(id=""), "id"),
         (changed(id="u"), "its log belongs to another task"),
         (changed(context="d"), "its log belongs to another task"),
-        (changed(state="TASK_STATE_FAILED"), "its log ends completed"),
+        (changed(state="TASK_STATE_FAILED"), "its log ends with completed"),
         (changed(state="WORKING"), "state"),
         (changed(entries=[]), "a log must start with a message"),
         (changed(entries=[STATUS]), "a log must start with a message"),

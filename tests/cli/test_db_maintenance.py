@@ -316,7 +316,7 @@ def test_check(here: Path, db: Any) -> None:
         ("DELETE FROM entry WHERE place = (1 << 24) + 1", "task t: entry 1 is missing"),
         ("DELETE FROM entry WHERE place = (1 << 24) + 2", "task t: its log has 1 entries"),
         ("UPDATE entry SET body = 'x' WHERE turn = 1", "task t: entry 2 cannot be read"),
-        ("UPDATE task SET state = 4 WHERE id = 't'", "its log ends completed"),
+        ("UPDATE task SET state = 4 WHERE id = 't'", "its log ends with completed"),
         ("UPDATE task SET state = 99 WHERE id = 't'", "task t: its head cannot be read"),
         ("UPDATE task SET size = 5 WHERE id = 't'", "bytes"),
         ("UPDATE task SET scope = 77 WHERE id = 't'", "task t: it has no scope"),
@@ -329,7 +329,7 @@ def test_check(here: Path, db: Any) -> None:
         ("UPDATE receipt SET task = 9", "receipt 'key' has no task"),
         ("UPDATE receipt SET number = 9", "task t: a receipt is for entry 9"),
         ("UPDATE line SET task = 9", "webhook w has no task"),
-        ("UPDATE line SET behind = 0", "task t: webhook w"),
+        ("UPDATE line SET behind = 0", "task t: the cursor of webhook w"),
         ("DROP TABLE receipt", "the rest of the file cannot be read"),
     ],
 )

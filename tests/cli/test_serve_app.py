@@ -78,7 +78,7 @@ def test_it_has_the_server_of_the_command(here: Path) -> None:
             )
             # what only our own server sees to
             assert http.get("/tasks", headers=ann | {"x-long": "x" * 70_000}).status_code == 431
-        assert "Ctrl-C stops" in served.text()
+        assert "press Ctrl-C to stop" in served.text()
         assert served.end() == 0
     assert (here / "echo.db").exists()
 
@@ -123,14 +123,14 @@ async def test_its_settings_stay_once_it_has_started(here: Path) -> None:
     "names", [["hosted:app", "hosted:second"], ["hosted:app", "hosted:stored"]]
 )
 def test_an_app_is_served_alone(here: Path, names: list[str]) -> None:
-    with pytest.raises(UsageError, match="give agents or one App"):
+    with pytest.raises(UsageError, match="give agents, or one App"):
         serve.build(names, options())
 
 
 def test_a_setting_that_does_not_fit_is_told_in_a_line(here: Path) -> None:
     said = refused(run(here, "serve", "hosted:app", "--set", "bindings=GRPC"))
     assert "bindings: GRPC needs grpc_port" in said
-    assert "no 'missing'; it has: agent, second, broken, empty, app, stored" in refused(
+    assert "no 'missing'; it contains: agent, second, broken, empty, app, stored" in refused(
         run(here, "serve", "hosted:missing")
     )
 

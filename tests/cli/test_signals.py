@@ -210,7 +210,7 @@ def test_a_worker_goes_on_and_ends_at_the_second_signal(here: Path, database: st
         served.until(served.send("hi")["id"], "COMPLETED")
         served.until(served.send("wait")["id"], "WORKING")
         worker.process.send_signal(signal.SIGTERM)
-        eventually(lambda: "shutting down" in worker.text())
+        eventually(lambda: "draining" in worker.text())
         worker.end(signal.SIGTERM, within=5)
 
 
@@ -221,7 +221,7 @@ def test_the_second_signal_stops_it_now(here: Path) -> None:
     with server_process(here, "booking:agent", "--set", "drain_timeout=600") as served:
         served.until(served.send("wait")["id"], "WORKING")
         served.process.send_signal(signal.SIGTERM)
-        eventually(lambda: "shutting down" in served.text())
+        eventually(lambda: "draining" in served.text())
         served.end(signal.SIGTERM, within=5)
 
 

@@ -67,8 +67,8 @@ WAYS = [
     (key("query", "k"), "an API key: --api-key KEY (query k); in Python auth=StaticToken(KEY)"),
     (http("bearer"), "a bearer token: --bearer TOKEN; in Python auth=StaticToken(TOKEN)"),
     (http("Basic"), "a name and a password: --user NAME:PASSWORD; in Python auth=BasicAuth("),
-    (OAUTH, "a login by OAuth: --client-id ID, or --bearer TOKEN; in Python auth=OAuth(ID)"),
-    (MUTUAL, "a client certificate: --cert FILE; in Python auth=Certificate(FILE)"),
+    (OAUTH, "an OAuth login: --client-id ID, or --bearer TOKEN; in Python auth=OAuth(ID)"),
+    (MUTUAL, "a client certificate: --cert FILE; in Python auth=ClientCertificate(FILE)"),
 ]
 
 

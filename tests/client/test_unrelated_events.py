@@ -87,7 +87,9 @@ async def test_a_message_may_be_answered_with_another_task() -> None:
 async def test_a_task_that_is_looked_at_is_the_one_that_was_asked_for() -> None:
     transport = Script(lambda _: Answer(result(task("COMPLETED", id="u"))))
     async with Client.connect(card(streaming=False), transport=transport, attempts=1) as client:
-        with pytest.raises(InvalidAgentResponse, match="asked for task t and told u"):
+        with pytest.raises(
+            InvalidAgentResponse, match="asked for task t, but the agent sent task u"
+        ):
             async for _ in client.task("t").subscribe():
                 pass
 

@@ -299,7 +299,7 @@ async def test_a_renewal_that_is_not_answered_is_tried_again(
         await harness.until(lambda: store.renewed > 10)
         gate.release()
         assert (await harness.ended(task)).status.state is TaskState.COMPLETED
-    assert "has not answered within 0.05 s" in log.text
+    assert "did not answer within 0.05 s" in log.text
 
 
 # ---- processes that were stopped -----------------------------------------------------------

@@ -212,7 +212,7 @@ def test_faults_are_named_by_where_they_stand(elsewhere: Path) -> None:
         load(environ={"DRAGOMAN_AUTH": "bearer"}, checks=CHECKS)
     with pytest.raises(SettingsError, match=r"^DRAGOMAN_AUTH\[0\]\.scheme: must be"):
         load(environ={"DRAGOMAN_AUTH": '[{"scheme": 1}]'}, checks=CHECKS)
-    with pytest.raises(SettingsError, match=r"^DRAGOMAN_AUTH: is a table"):
+    with pytest.raises(SettingsError, match=r"^DRAGOMAN_AUTH: is one table"):
         load(environ={"DRAGOMAN_AUTH": "{}"}, checks=CHECKS)
 
 

@@ -79,7 +79,7 @@ async def test_too_long_a_way_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
             hop.next = url
         async with asyncio.timeout(20), Client.connect(urls[0]) as client:
             result = await client.send("on and on")
-        assert "handed on more than 2 times" in result.text
+        assert "forwarded more than 2 times" in result.text
         assert [hop.turns for hop in hops] == [1, 1, 1, 0, 0]
     finally:
         for server in servers:

@@ -302,7 +302,7 @@ async def test_every_scheme_takes_a_realm() -> None:
 async def test_a_file_is_refused_as_well() -> None:
     key = {"scheme": "key", "header": "X-Key", "keys": {"ann": "k"}}
     login = {"scheme": "basic", "users": {"ann": "pw"}}
-    with pytest.raises(SettingsError, match=r"^auth: 'key', 'login' each say .*realm="):
+    with pytest.raises(SettingsError, match=r"^auth: 'key', 'login' each identify callers.*realm="):
         load({"auth": [key, login]}, environ={}, checks=CHECKS)
     load({"auth": [{**key, "realm": "k"}, {**login, "realm": ""}]}, environ={}, checks=CHECKS)
     with pytest.raises(SettingsError, match="auth: ApiKey: realm contains a control character"):

@@ -301,7 +301,9 @@ async def test_an_agent_without_skills_is_not_signed() -> None:
 
 
 async def test_what_is_no_address_of_keys() -> None:
-    with pytest.raises(SettingsError, match=r"^card_jku: .keys\.example. is neither"):
+    with pytest.raises(
+        SettingsError, match=r"^card_jku: must be own or a URL, not .keys\.example."
+    ):
         await App(agent(), sign=[KEYS["ES256"]], card_jku="keys.example").start()
 
 

@@ -154,5 +154,5 @@ async def test_later_turns_are_counted_and_followed_again_when_one_is_forgotten(
         await harness.run()
         (record,) = caplog.records
         assert record.getMessage().startswith(f"handler in_a_generator: {told}")
-        assert "not yielded, so it was dropped" in record.getMessage()
+        assert "not yielded, and so dropped" in record.getMessage()
         caplog.clear()

@@ -241,10 +241,10 @@ def fault(**arguments: Any) -> str:
 
 
 def test_an_unknown_key(elsewhere: Path) -> None:
-    assert fault(arguments={"prot": 1}).startswith("prot: unknown setting")
-    assert fault(texts={"prot": "1"}).startswith("prot: unknown setting")
+    assert fault(arguments={"prot": 1}).startswith("prot: there is no such setting")
+    assert fault(texts={"prot": "1"}).startswith("prot: there is no such setting")
     file = write(elsewhere, "prot = 1")
-    assert fault(file=file).startswith(f"{file}: prot: unknown setting")
+    assert fault(file=file).startswith(f"{file}: prot: there is no such setting")
 
 
 def test_an_unknown_variable(caplog: pytest.LogCaptureFixture) -> None:
@@ -295,7 +295,7 @@ def test_the_source_of_each_value(elsewhere: Path) -> None:
 
 def test_one_table_where_several_may_be(elsewhere: Path) -> None:
     file = write(elsewhere, '[auth]\nscheme = "key"', "other.toml")
-    words = "is a table; expected a list of tables;"
+    words = "is one table, not a list of tables;"
     assert fault(file=file) == f"{file}: auth: {words} write [[auth]] with two brackets"
     said = fault(environ={"DRAGOMAN_AUTH": "{}"})
     assert said == f"DRAGOMAN_AUTH: {words} give a list, even for one table"
@@ -325,7 +325,7 @@ def test_each_store_has_its_own_default_of_retention(
 
 def test_a_table_in_the_file_is_no_setting(elsewhere: Path) -> None:
     file = write(elsewhere, "[server]\nport = 1")
-    assert fault(file=file).startswith(f"{file}: server: unknown setting")
+    assert fault(file=file).startswith(f"{file}: server: there is no such setting")
 
 
 @pytest.mark.parametrize(
