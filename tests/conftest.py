@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
+from dragoman import Settings
 from tests.services import Missing, Nats, Postgres, Redis, Server
 
 Kind = TypeVar("Kind", bound=Server)
@@ -101,3 +102,15 @@ def shared(make: Callable[[], Kind]) -> Iterator[Kind]:
         except Missing as missing:
             pytest.skip(str(missing))
         yield server
+
+
+@pytest.fixture
+def constants(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets for one test what `Settings` has besides its settings: `constants(keepalive=0.05)`."""
+
+    def change(**values: Any) -> None:
+        for name, value in values.items():
+            assert name not in Settings.__struct_fields__, f"{name} is a setting"
+            monkeypatch.setattr(Settings, name, value)
+
+    return change

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -301,8 +301,9 @@ async def test_an_error_before_the_first_event(hall: World) -> None:
         assert (failed.value.reason, failed.value.status) == ("TASK_NOT_FOUND", 404)
 
 
-async def test_signs_of_life_are_no_events(hall: World) -> None:
-    async with assembly(keepalive=0.03) as world:
+async def test_signs_of_life_are_no_events(hall: World, constants: Callable[..., None]) -> None:
+    constants(keepalive=0.03)
+    async with assembly() as world:
         task = (await world.client(JsonRpc).call("SendMessage", message=user("ask")))["task"]["id"]
         resubscribe = {"jsonrpc": "2.0", "id": 1, "method": "tasks/resubscribe"}
         resubscribe["params"] = {"id": task}

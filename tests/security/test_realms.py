@@ -7,7 +7,7 @@ import itertools
 import json
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -184,8 +184,9 @@ async def test_a_policy_is_told_both() -> None:
     }
 
 
-async def test_streams_and_rates_are_counted_apart(caplog: pytest.LogCaptureFixture) -> None:
-    async with housed(teller(), auth=schemes(), quota_streams=1, rate=0.01, rate_burst=6) as house:
+async def test_streams_and_rates_are_counted_apart(constants: Callable[..., None]) -> None:
+    constants(rate_burst=6)
+    async with housed(teller(), auth=schemes(), quota_tasks=10, rate=0.01) as house:
         for realm in ANNS:
             client = house.client(JsonRpc, "", **ANNS[realm])
             task = (await client.call("SendMessage", message=message("ask")))["task"]["id"]

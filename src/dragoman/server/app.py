@@ -410,8 +410,7 @@ class App:
                                 names={key: agent.name for key, agent in self.agents.items()},
                             ).run()
                         )
-                    if self.settings.watchdog:
-                        jobs.append(Watchdog(self.settings.watchdog, blamed).run())
+                    jobs.append(Watchdog(self.settings.watchdog, blamed).run())
                     if worker is not None:
                         group.create_task(worker.run())  # it ends by being drained
                     tasks = [group.create_task(job) for job in jobs]

@@ -98,7 +98,7 @@ class Service:
         self.timed: Callable[[float], None] | None = None
         """Is told how long it took until a message was in the store, if anybody wants to know."""
         self._policy = policy
-        self._files = Files(settings.file_types, settings.max_file, scan)
+        self._files = Files(settings.file_types, scan)
         self._quota = Quota(settings.quota_tasks, settings.quota_waiting, store.tally)
         self._anybody = Scope(agent.key)
         self._work = f"work:{agent.key}"

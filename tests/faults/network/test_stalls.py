@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -18,9 +18,10 @@ PATIENCE = 1.5
 
 
 @pytest.fixture
-async def home() -> AsyncIterator[House]:
+async def home(constants: Callable[..., None]) -> AsyncIterator[House]:
     """An agent whose idle streams say often that they are alive."""
-    async with house(keepalive=0.05) as home:
+    constants(keepalive=0.05)
+    async with house() as home:
         yield home
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -51,9 +52,10 @@ async def length(home: House, said: str, binding: str) -> int:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("said", SAID)
-async def test_cut_at_every_byte(said: str) -> None:
+async def test_cut_at_every_byte(said: str, constants: Callable[..., None]) -> None:
+    constants(keepalive=0.01)
     start = seeded("cut").randrange(STRIDE)
-    async with house(keepalive=0.01) as home:
+    async with house() as home:
         cuts = [
             (binding, Cut(byte, reset=bool(byte // STRIDE % 2)))
             for binding in BINDINGS
