@@ -1,4 +1,4 @@
-"""Requests and responses of each protocol version, over JSON-RPC and HTTP+JSON."""
+"""The wire format of each protocol version over JSON-RPC and HTTP+JSON."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from dragoman.model.operations import OPERATIONS, Operation
 from dragoman.model.types import GetTaskRequest, WireStruct
 
 EVERYTHING = 2**31 - 1
-"""A history of this length is all of it: some agents give none unless they are asked for some."""
+"""Asks for the whole history: some agents return none without a length."""
 
 
 class WireFormat(Struct, frozen=True, kw_only=True):
-    """One version of the protocol over one binding."""
+    """The wire format of one protocol version over one binding."""
 
     version: str
     names: Mapping[str, str]
-    """What it calls the operations: methods, or paths."""
+    """The version's names of the operations: methods or paths."""
     ask: Callable[[Any], bytes]
-    """A request as it is sent."""
+    """Encodes a request."""
     told: Callable[[type[WireStruct], Any], Any]
-    """What was answered, from a parsed document."""
+    """Decodes a response from a parsed document."""
 
     def name(self, operation: Operation) -> str:
-        """What this version calls it; UnsupportedOperation if it has nothing of the kind."""
+        """The version's name of an operation. Raises UnsupportedOperation if it has none."""
         found = self.names.get(operation.call)
         if not found:
             raise UnsupportedOperation(
@@ -40,7 +40,7 @@ class WireFormat(Struct, frozen=True, kw_only=True):
 
 
 def _whole(request: WireStruct) -> WireStruct:
-    """With the length of the history said, where no one is meant to bound it."""
+    """Ask for the whole history if the request sets no length."""
     if isinstance(request, GetTaskRequest) and request.history_length is None:
         return replace(request, history_length=EVERYTHING)
     return request
