@@ -33,7 +33,8 @@ from dragoman.security import (
     Token,
 )
 from dragoman.security.schemes import Authenticator
-from dragoman.server.settings import SettingsError, load
+from dragoman.server.load_settings import load
+from dragoman.server.settings import SettingsError
 from dragoman.server.wiring import CHECKS
 from tests.harness.clients import Binding, Failed, JsonRpc
 from tests.harness.older_clients import Grpc03, JsonRpc03

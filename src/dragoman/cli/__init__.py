@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from dragoman import stores
 from dragoman._version import __version__
-from dragoman.server import settings
+from dragoman.server import load_settings, settings
 
 DEFAULTS = {"store": stores.LOCAL}
 """The defaults that differ from those of `App`: tasks are stored in a file named after the
@@ -240,7 +240,7 @@ class Options(Struct, frozen=True):
         from dragoman.server.wiring import CHECKS
 
         named = {name: value for name, value in self.given.items() if value is not None}
-        return settings.resolve(
+        return load_settings.resolve(
             {**(own or {}), **named},
             origin="command line",
             defaults=DEFAULTS,
@@ -310,5 +310,5 @@ def _serve(arguments: argparse.Namespace) -> int:
     from dragoman.cli import serve
 
     if arguments.workers is not None:
-        raise UsageError(f"--workers: there is no such option; {settings.INSTEAD['workers']}")
+        raise UsageError(f"--workers: there is no such option; {load_settings.INSTEAD['workers']}")
     return serve.run(arguments.agents, _options(arguments), reload=arguments.reload)

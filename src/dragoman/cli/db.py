@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from dragoman.cli import DEFAULTS, UsageError, examples, warn
 from dragoman.cli.text_table import duration, moment
-from dragoman.server import settings
+from dragoman.server import load_settings
 
 if TYPE_CHECKING:
     from dragoman.stores.admin import Make
@@ -255,7 +255,7 @@ def _make(arguments: argparse.Namespace) -> Make:
     """What opens the store that the settings name, or the one that is here."""
     from dragoman import stores
 
-    chosen = settings.load(
+    chosen = load_settings.load(
         {"store": arguments.store}, defaults=DEFAULTS, file=arguments.config, warn=warn
     )
     try:

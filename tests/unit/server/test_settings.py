@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from dragoman.model.units import parse_duration, show_duration, show_size
-from dragoman.server import settings
-from dragoman.server.settings import DESCRIPTIONS, Settings, SettingsError, load, resolve
+from dragoman.server.load_settings import PREFIX, load, resolve
+from dragoman.server.settings import DESCRIPTIONS, Settings, SettingsError
 from dragoman.stores import connect
 from dragoman.stores.memory import MemoryStore
 from dragoman.stores.postgres import PostgresStore
@@ -444,7 +444,7 @@ def test_the_rest_is_shown_as_it_is() -> None:
 def test_every_setting_has_a_line_of_help() -> None:
     assert list(DESCRIPTIONS) == list(Settings.__struct_fields__)
     assert all(DESCRIPTIONS.values())
-    assert settings.PREFIX == "DRAGOMAN_"
+    assert PREFIX == "DRAGOMAN_"
 
 
 def test_settings_are_frozen() -> None:
