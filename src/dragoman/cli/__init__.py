@@ -18,7 +18,8 @@ DEFAULTS = {"store": stores.LOCAL}
 """The defaults that differ from those of `App`: tasks are stored in a file named after the
 agents."""
 MORE = "Use --set NAME=VALUE for every other setting; `dragoman config` lists them all."
-DEFAULTS_SHOWN = {"store": "a SQLite file named after the agents"}
+FILE_STORE = "a SQLite file named after the agents"
+SHARED_STORE = "none: a worker needs a store that it shares with the server"
 VALUES = {
     "host": "HOST",
     "port": "PORT",
@@ -156,7 +157,7 @@ def _parser() -> argparse.ArgumentParser:
         help="the maximum number of turns that run at once (default: the setting max_running)",
     )
     worker.add_argument("--workers", nargs="?", const="", help=argparse.SUPPRESS)
-    _add_settings(worker, WORK)
+    _add_settings(worker, WORK, SHARED_STORE)
     worker.set_defaults(run=_worker)
 
     config = commands.add_parser(
@@ -187,7 +188,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_settings(parser: argparse.ArgumentParser, names: Sequence[str] = SERVE) -> None:
+def _add_settings(
+    parser: argparse.ArgumentParser, names: Sequence[str] = SERVE, store: str = FILE_STORE
+) -> None:
     parser.add_argument(
         "--config",
         metavar="FILE",
@@ -201,7 +204,9 @@ def _add_settings(parser: argparse.ArgumentParser, names: Sequence[str] = SERVE)
             # argparse would refuse a wrong value before the other settings are checked
             more["metavar"] = f"{{{','.join(choices)}}}" if choices else VALUES[name]
             more |= {"type": int} if name.endswith("port") else {}
-        parser.add_argument(f"--{name.replace('_', '-')}", help=_described(name, flag), **more)
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", help=_described(name, flag, store), **more
+        )
     parser.add_argument(
         "--set",
         action="append",
@@ -211,12 +216,12 @@ def _add_settings(parser: argparse.ArgumentParser, names: Sequence[str] = SERVE)
     )
 
 
-def _described(name: str, flag: bool) -> str:
+def _described(name: str, flag: bool, store: str) -> str:
     """The help of a setting: what it does, and its default unless it is a flag."""
     text = settings.DESCRIPTIONS[name]
     if flag:
         return text
-    default = DEFAULTS_SHOWN.get(name) or settings.default_text(name).strip('"')
+    default = store if name == "store" else settings.default_text(name).strip('"')
     return f"{text} (default: {default})"
 
 
