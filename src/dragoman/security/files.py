@@ -1,4 +1,4 @@
-"""Which files a message may bring: by their type, their size, and what a scan says of them."""
+"""Which files a message may bring: by their type, and what a scan says of them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ logger = logging.getLogger("dragoman")
 class Files:
     """The policy for files. A part that is no file is none of its business."""
 
-    def __init__(self, types: Sequence[str], size: int, scan: Scan | None = None) -> None:
+    def __init__(self, types: Sequence[str], scan: Scan | None = None) -> None:
         self._types = tuple(types)
-        self._size = size
         self._scan = scan
-        self.lax = not types and not size and scan is None
+        self.lax = not types and scan is None
         """There is nothing to look at."""
 
     async def check(self, message: Message, caller: Caller) -> None:
@@ -36,8 +35,6 @@ class Files:
                 continue
             field = f"message.parts[{index}]"
             self._check_type(part, field)
-            if self._size and part.raw is not None and len(part.raw) > self._size:
-                raise InvalidParams.at(f"{field}.raw", f"is larger than {self._size} bytes")
             if self._scan is not None and (reason := await self._scanned(self._scan, part, caller)):
                 raise InvalidParams.at(field, reason)
 

@@ -149,11 +149,12 @@ class Proxies:
         """Where a request comes from: the last address that is not a proxy's."""
         found = peer
         hops = [hop.strip() for hop in forwarded.split(",")] if forwarded else []
-        while hops and self._known(found):
+        while hops and self.trusts(found):
             found = _bare(hops.pop())
         return found
 
-    def _known(self, address: str) -> bool:
+    def trusts(self, address: str) -> bool:
+        """Whether this is the address of a proxy."""
         try:
             parsed = ipaddress.ip_address(address)
         except ValueError:

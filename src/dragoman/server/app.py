@@ -27,8 +27,7 @@ from dragoman.model.errors import A2AError, MethodNotAllowed, MethodNotFound, Un
 from dragoman.security.egress import Egress
 from dragoman.security.files import Scan
 from dragoman.security.jwk import CardKey
-from dragoman.server import settings as settings_module
-from dragoman.server import wiring
+from dragoman.server import load_settings, wiring
 from dragoman.server.app_options import AppOptions
 from dragoman.server.maintenance import Maintenance
 from dragoman.server.reader import Shutdown
@@ -102,7 +101,7 @@ class App:
         self._auth, self._identify, self._policy, self._scan = auth, identify, policy, scan
         self.arguments: dict[str, Any] = asdict(settings) if settings is not None else arguments
         """The settings that were passed in code."""
-        self._compose(settings or settings_module.load(arguments, checks=wiring.CHECKS))
+        self._compose(settings or load_settings.load(arguments, checks=wiring.CHECKS))
         for name, given in (("store", store), ("bell", bell)):
             if given is not None:  # no other setting replaces it
                 self.arguments[name] = getattr(self.settings, name)
@@ -414,8 +413,7 @@ class App:
                                 names={key: agent.name for key, agent in self.agents.items()},
                             ).run()
                         )
-                    if self.settings.watchdog:
-                        jobs.append(Watchdog(self.settings.watchdog, blamed).run())
+                    jobs.append(Watchdog(self.settings.watchdog, blamed).run())
                     if worker is not None:
                         group.create_task(worker.run())  # it ends when it is drained
                     tasks = [group.create_task(job) for job in jobs]

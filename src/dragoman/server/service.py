@@ -98,7 +98,7 @@ class Service:
         self.timed: Callable[[float], None] | None = None
         """Receives the seconds until a message was stored, for metrics."""
         self._policy = policy
-        self._files = Files(settings.file_types, settings.max_file, scan)
+        self._files = Files(settings.file_types, scan)
         self._quota = Quota(settings.quota_tasks, settings.quota_waiting, store.tally)
         self._anybody = Scope(agent.key)
         self._work = f"work:{agent.key}"

@@ -98,7 +98,7 @@ async def run_handler(
     raises is the `error` of the rehearsal; with `strict` it is raised here. EventNotYielded if it
     made an event and did not hand it over."""
     agent.check()
-    chosen = Settings(**{"watchdog": 0.0, **settings})
+    chosen = Settings(**settings)
     store, bell = MemoryStore(), MemoryBell()
     service = Service(agent, store, bell, chosen, Shutdown())
     worker = Worker({agent.key: agent}, store, bell, chosen)
