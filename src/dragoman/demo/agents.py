@@ -17,7 +17,7 @@ flight = Agent(
     description="Books round-trip flights.",
     version="1.0.0",
     key="flight",
-    retries=1,  # a turn that was cut off may be run again
+    retries=1,  # a turn that was interrupted may run again
 )
 hotel = Agent("Hotel Booking Agent", description="Books hotel rooms.", version="1.0.0", key="hotel")
 travel = Agent(
@@ -50,7 +50,7 @@ async def book_flight(turn: Turn) -> AsyncIterator[Event]:
 
 @dataclass
 class Stay:
-    """What the hotel agent wants to know."""
+    """The data that the hotel agent needs."""
 
     city: str
     nights: int
@@ -72,7 +72,7 @@ async def plan_trip(turn: Turn) -> Event | None:
     said = " ".join(message.text for message in turn.history)
     dates, city = DATE.findall(said), CITY.search(said)
     flights, hotels = os.environ["DEMO_FLIGHT"], os.environ["DEMO_HOTEL"]
-    # the flight agent's task, if it has asked something before
+    # The flight agent's task, if it has asked a question before.
     begun = (turn.task.metadata or {}).get("flight", "")
     async with (
         turn.connect(flights, attempts=20) as flight_agent,
