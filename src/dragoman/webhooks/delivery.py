@@ -337,7 +337,7 @@ class Courier:
             return Failure(str(error), "Unreachable")
         if span is not None:
             span.set_attribute("http.response.status_code", answer.status)
-        return _failure(answer)
+        return _verdict(answer)
 
     async def _trace(self, line: WebhookCursor, number: int) -> str:
         """The `traceparent` of this message of the log."""
@@ -436,7 +436,7 @@ def delivery(task: str, webhook: str, number: int) -> str:
     return f"msg_{hashlib.sha256(name).hexdigest()[:32]}"
 
 
-def _failure(answer: EgressResponse) -> Failure | None:
+def _verdict(answer: EgressResponse) -> Failure | None:
     """Interpret the receiver's response."""
     if 200 <= answer.status < 300:
         return None
