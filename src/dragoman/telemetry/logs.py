@@ -90,7 +90,7 @@ _PATTERNS = (
 )
 _NAME = re.compile(r"auth|cookie|key|token|secret|passw|session|credential", re.IGNORECASE)
 _HARMLESS = {"idempotency-key", "sec-websocket-key", "www-authenticate"}
-_registered: set[str] = set()
+_known: set[str] = set()
 _secrets: re.Pattern[str] | None = None
 
 
@@ -102,9 +102,9 @@ def secretive(name: str) -> bool:
 def secret(*values: str) -> None:
     """Register secrets that must never appear in a log."""
     global _secrets
-    _registered.update(value for value in values if len(value) >= SHORTEST)
-    longest_first = sorted(_registered, key=len, reverse=True)
-    _secrets = re.compile("|".join(map(re.escape, longest_first))) if _registered else None
+    _known.update(value for value in values if len(value) >= SHORTEST)
+    longest_first = sorted(_known, key=len, reverse=True)
+    _secrets = re.compile("|".join(map(re.escape, longest_first))) if _known else None
 
 
 def redacted(text: str) -> str:
