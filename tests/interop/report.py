@@ -123,8 +123,8 @@ class Report:
         yield from (
             "# Interoperability",
             "",
-            "Which peers were tested with dragoman, and the results. `make interop` runs all tests and",
-            "writes this page.",
+            "Which peers were tested with dragoman, and the results. `make interop` runs all tests",
+            "and writes this page.",
             "",
             *_versions(),
         )
