@@ -24,7 +24,7 @@ import msgspec
 import pytest
 
 from dragoman import Settings, __version__
-from tests.listening import Certificate
+from tests.harness.raw_server import Certificate
 
 AGENTS = '''
 """Agents to serve."""

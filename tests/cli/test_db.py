@@ -21,7 +21,19 @@ from dragoman.stores.sqlite import admin as clerks
 from dragoman.stores.sqlite import schema
 from dragoman.stores.sqlite.admin import SqliteAdmin
 from dragoman.stores.sqlite.lock import Lock
-from tests.cli.stock import BOTH, COMMANDS, DAY, hook, ids, line, opened, seed, sound, url, write
+from tests.cli.filled_stores import (
+    BOTH,
+    COMMANDS,
+    DAY,
+    hook,
+    ids,
+    line,
+    opened,
+    seed,
+    sound,
+    url,
+    write,
+)
 
 # ---- which store ---------------------------------------------------------------------------
 

@@ -20,8 +20,8 @@ from dragoman.model.events import CancelRequested, Received
 from dragoman.model.lifecycle import birth
 from dragoman.model.types import Message, Part, Role, Task, TaskState, TaskStatus
 from dragoman.stores.codec import encode, keep
-from tests.cli.stock import BOTH, execute, hook, ids, line, seed, sound, url
-from tests.unit.stores import database
+from tests.cli.filled_stores import BOTH, execute, hook, ids, line, seed, sound, url
+from tests.harness.stores import database
 
 FILE, DATABASE = "sqlite", "postgres"
 OTHER = "{" + '"config":{"id":"v","taskId":"t","url":"https://hook.example/"}' + "}"

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from dragoman.stores.postgres import schema as versions
-from tests.cli.stock import (
+from tests.cli.filled_stores import (
     COMMANDS,
     QUICK,
     execute,
@@ -24,8 +24,8 @@ from tests.cli.stock import (
     write,
 )
 from tests.cli.test_cli import serving
-from tests.unit.stores import database
-from tests.unit.test_tables import another
+from tests.harness.stores import database
+from tests.unit.stores.postgres.test_schema import another
 
 
 def test_from_a_file_to_postgres_and_back(here: Path, db: Any) -> None:

@@ -18,8 +18,8 @@ import httpx
 import pytest
 
 from tests.cli.test_cli import AGENTS, Serving, environment, eventually, serving
-from tests.listening import Certificate
-from tests.services import free
+from tests.harness.raw_server import Certificate
+from tests.harness.services import free
 
 RAISING = '''
 """Agents that raise what ends a process."""

@@ -17,8 +17,8 @@ from dragoman import Agent, App, TaskState, Turn
 from dragoman.client.sync import Client
 from dragoman.dialects import v1_0
 from tests.cli.terminal import Terminal
-from tests.client.networks import card, interface
-from tests.serving import serving
+from tests.client.transports import card, interface
+from tests.harness.server import serving
 
 
 def desk() -> Agent:

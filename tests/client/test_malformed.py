@@ -34,8 +34,8 @@ from dragoman.model.errors import (
     Unavailable,
     restored,
 )
-from tests.client.networks import BINDINGS, STREAM, Answer, Script, card, event, interface, task
-from tests.listening import Visit, listening
+from tests.client.transports import BINDINGS, STREAM, Answer, Script, card, event, interface, task
+from tests.harness.raw_server import Visit, listening
 
 HTML = {"content-type": "text/html; charset=utf-8"}
 

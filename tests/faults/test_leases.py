@@ -24,8 +24,8 @@ from dragoman.stores.sqlite import SqliteStore
 from dragoman.stores.store import Claim, Head, Renewal, Store
 from dragoman.telemetry.logs import logger
 from dragoman.testing import message
-from tests.services import Postgres
-from tests.unit.test_worker import OVER, Gate, World, echo
+from tests.harness.services import Postgres
+from tests.unit.server.test_worker import OVER, Gate, World, echo
 
 CALL = Call(Caller())
 TURNS = 6

@@ -35,12 +35,12 @@ from dragoman.security import (
 from dragoman.security.schemes import Authenticator
 from dragoman.server.settings import SettingsError, load
 from dragoman.server.wiring import CHECKS
-from tests.contract.bindings import Binding, Failed, JsonRpc
-from tests.contract.older import Grpc03, JsonRpc03
-from tests.security.asking import doorman, identified, request
-from tests.security.house import KINDS, House, asked, housed, message
+from tests.harness.clients import Binding, Failed, JsonRpc
+from tests.harness.older_clients import Grpc03, JsonRpc03
+from tests.security.protected_server import KINDS, House, asked, housed, message
+from tests.security.scheme_requests import doorman, identified, request
 from tests.security.test_identities import PEOPLE
-from tests.security.test_strangers import CALLS, UNKNOWN
+from tests.security.test_ownership import CALLS, UNKNOWN
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
