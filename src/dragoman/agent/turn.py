@@ -230,7 +230,7 @@ class Turn:
 
         run = self._run
         name, origin = (run.name, run.origin) if run else ("", "")
-        self._connected += 1  # two of them that say the same mean two things
+        self._connected += 1  # two clients with the same text are two sends
         until = run.deadline if run else math.inf
         left = until - time.monotonic()
 

@@ -116,7 +116,7 @@ class RemoteBell:
             began = loop.time()
             try:
                 await self._use_connection()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the poll carries
+            except Exception as error:  # noqa: BLE001 - after any error, the poll still works
                 self._log_lost(error)
             self._tried.set()
             pause = first if loop.time() - began > most else min(pause * 2, most)

@@ -500,7 +500,7 @@ def _print_prompt(invitation: LoginPrompt) -> None:
     """Show the login URL at the terminal."""
     code = f" and enter {invitation.code}" if invitation.code else ""
     words = f"To log in, open {invitation.url}{code}"
-    print(ascii(words)[1:-1], file=sys.stderr, flush=True)  # noqa: T201 - a stranger's URL
+    print(ascii(words)[1:-1], file=sys.stderr, flush=True)  # noqa: T201 - the prompt for a person
     screen = sys.platform in ("darwin", "win32") or {"DISPLAY", "WAYLAND_DISPLAY"} & {*os.environ}
     if screen and private(invitation.url) and invitation.url.startswith("http"):
         with suppress(webbrowser.Error):

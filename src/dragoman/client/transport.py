@@ -422,7 +422,7 @@ class _Exchange:
         }
         try:
             await app(scope, self._receive, self._send)
-        except Exception as error:  # noqa: BLE001 - it is what a server would answer 500 to
+        except Exception as error:  # noqa: BLE001 - a server would answer 500
             self.error = error
         finally:
             self.begun.set()

@@ -68,7 +68,7 @@ async def book_hotel(turn: Turn, stay: Stay) -> dict[str, object]:
 
 @travel.skill(tags=["travel"], examples=["Plan a trip to Lisbon from 2026-08-10 to 2026-08-15"])
 async def plan_trip(turn: Turn) -> Event | None:
-    """Books flight and hotel at once. What the flight agent asks back, it asks you."""
+    """Books flight and hotel at once. Passes on the questions of the flight agent."""
     said = " ".join(message.text for message in turn.history)
     dates, city = DATE.findall(said), CITY.search(said)
     flights, hotels = os.environ["DEMO_FLIGHT"], os.environ["DEMO_HOTEL"]

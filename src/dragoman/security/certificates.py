@@ -68,7 +68,7 @@ class Certificate:
                 f"Certificate: identity {identity!r}: must be one of {', '.join(_NAMES)}"
             )
         try:
-            import cryptography  # noqa: F401 - so that it is missed now, and not by a caller
+            import cryptography  # noqa: F401 - fail now, not at the first request
         except ImportError:
             raise ImportError(
                 "client certificates need a library that is not installed; run `pip "

@@ -131,7 +131,7 @@ def _plain(hint: Any) -> Any:
         left = [
             each for each in map(_plain, typing.get_args(hint)) if each not in (None, type(None))
         ]
-        return Union[tuple(left)] if left else None  # noqa: UP007 - they are known only now
+        return Union[tuple(left)] if left else None  # noqa: UP007 - known only at runtime
     return None if typing.get_origin(hint) is collections.abc.Callable else hint
 
 

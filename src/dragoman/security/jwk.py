@@ -211,7 +211,7 @@ def _import(data: bytes | dict[str, Any], where: str) -> Any:
             made = kind.import_key(data)
             if made.key_type != "RSA" and made.curve_name not in CURVES:
                 raise ValueError(f"{where}: the curve must be one of {', '.join(CURVES)}")
-            made.public_key  # noqa: B018 - a JWK is read only when it is used
+            made.public_key  # noqa: B018 - joserfc parses a JWK on first use
         except JoseError:
             continue
         except (ValueError, TypeError, AttributeError) as error:

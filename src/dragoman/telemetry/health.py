@@ -54,7 +54,7 @@ class StoreHealth:
             state = UNWRITABLE
             await self._store.probe()
             state = ""
-        except Exception as error:  # noqa: BLE001 - whatever it is, the store does not work
+        except Exception as error:  # noqa: BLE001 - any error means that the store is down
             problem = str(error) or type(error).__name__
         finally:
             self._looking = None
@@ -92,7 +92,7 @@ class Headcount:
             try:
                 async with asyncio.timeout(PATIENCE):
                     self.latest = await self._store.census(self._agents)
-            except Exception as error:  # noqa: BLE001 - what cannot be counted is not told
+            except Exception as error:  # noqa: BLE001 - without a count, the gauge is omitted
                 self.latest = {}
                 logger.warning(
                     "cannot count the tasks in the store: %s", error or type(error).__name__

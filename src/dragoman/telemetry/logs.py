@@ -187,7 +187,7 @@ class Redaction(logging.Filter):
         """It never drops a record, and never fails."""
         try:
             self._clear(record)
-        except Exception as error:  # noqa: BLE001 - a log call must not break what logs
+        except Exception as error:  # noqa: BLE001 - a log call must never raise
             # A value that cannot be formatted is not shown.
             record.msg, record.args = f"cannot format a log record ({type(error).__name__})", ()
             record.exc_info = record.exc_text = record.stack_info = None
