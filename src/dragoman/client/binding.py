@@ -231,13 +231,13 @@ class HttpJson:
     async def _open_response(self, order: Order) -> TransportResponse:
         """Open a stream. Where an operation has two HTTP methods, an agent may accept only one of
         them: the client tries the other once and remembers which of them worked."""
-        verbs, known = order.operation.verbs, self._verbs.get(order.call)
-        verb = known or verbs[0]
+        verbs, remembered = order.operation.verbs, self._verbs.get(order.call)
+        verb = remembered or verbs[0]
         response = await self.transport.send(self._request(order, verb))
         other = next((name for name in verbs if name != verb), None)
         # Agents without this route may answer 404, as for an unknown task, until one method has
         # worked.
-        found = response.status not in UNROUTED or (known and response.status == 404)
+        found = response.status not in UNROUTED or (remembered and response.status == 404)
         if other is None or found:
             if response.status in ROUTED:
                 self._verbs[order.call] = verb

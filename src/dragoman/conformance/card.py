@@ -330,9 +330,9 @@ def _requirements(card: Card, _: str) -> Iterator[Finding]:
 
 def _scopes(path: str, scopes: list[str], scheme: Card) -> Iterator[Finding]:
     flows = [flow for _, flow in visit(scheme, "oauth2SecurityScheme.flows.*")]
-    known = {name for flow in flows for name in flow.get("scopes", {})}
+    offered = {name for flow in flows for name in flow.get("scopes", {})}
     for place, scope in enumerate(scopes):
-        if flows and scope not in known:
+        if flows and scope not in offered:
             text = (
                 f"is {quote(scope)}, which no flow of the scheme offers; add it to the scopes "
                 "of a flow"

@@ -65,8 +65,8 @@ class Server:
             *("--port", str(self.port), "--store", f"sqlite:///{folder}/{name}.db"),
             *("--log-level", "error", "--set", "drain_timeout=1"),
         ]
-        known = {f"DEMO_{other.upper()}": url for other, url in others.items()}
-        self._environment = {**os.environ, **known}
+        variables = {f"DEMO_{other.upper()}": url for other, url in others.items()}
+        self._environment = {**os.environ, **variables}
 
     def __enter__(self) -> Server:
         self.start()

@@ -81,7 +81,7 @@ class Certificate:
         self.headers = (self._header,) if header else ()
         """See `Authenticator.headers`."""
         self._proxies = [ip_network(text) for text in proxies]
-        self._known: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
+        self._cache: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
 
     def declared(self) -> SecurityScheme:
         """See `Scheme.declared`."""
@@ -97,12 +97,12 @@ class Certificate:
         if not shown:
             return None
         digest = hashlib.sha256(shown).digest()
-        known = self._known.get(digest)
-        if known is None or time.time() >= known[0]:
-            known = self._known[digest] = self._read(shown, digest)
-            while len(self._known) > REMEMBERED:
-                self._known.popitem(last=False)
-        return known[1]
+        cached = self._cache.get(digest)
+        if cached is None or time.time() >= cached[0]:
+            cached = self._cache[digest] = self._read(shown, digest)
+            while len(self._cache) > REMEMBERED:
+                self._cache.popitem(last=False)
+        return cached[1]
 
     def _from_proxy(self, request: Request) -> bytes:
         """The certificate from a proxy's header; empty if the request does not come from a

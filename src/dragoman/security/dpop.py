@@ -106,10 +106,10 @@ def _verified(proof: str, key: str) -> Mapping[str, Any]:
     if not isinstance(jwk, dict) or jwk.get("kty") == "oct" or PRIVATE & jwk.keys():
         raise Unproven("The jwk of the proof is not a public key")
     try:
-        (known,) = KeySet.import_key_set({"keys": [jwk]}).keys
-        if known.thumbprint() != key:
+        (parsed,) = KeySet.import_key_set({"keys": [jwk]}).keys
+        if parsed.thumbprint() != key:
             raise Unproven("The proof was made with another key")
-        return verified_claims(proof, known, algorithm)
+        return verified_claims(proof, parsed, algorithm)
     except (JoseError, ValueError, TypeError, KeyError, RecursionError):
         raise Unproven("The signature of the proof is wrong") from None
 

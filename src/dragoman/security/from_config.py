@@ -86,17 +86,17 @@ def _scheme(table: Any, where: str, secrets: list[str]) -> Scheme:
     if not isinstance(name, str) or name not in SCHEMES:
         raise Wrong(f"{where}.scheme: must be one of {', '.join(SCHEMES)}, or all_of a list")
     kind: Callable[..., Scheme] = getattr(security, SCHEMES[name])
-    known, needed = _arguments(kind)
+    accepted, needed = _arguments(kind)
     given = {}
     for key, value in table.items():
         if key == "scheme":
             continue
-        if key not in known:
-            has = ", ".join(known) or "no arguments"
+        if key not in accepted:
+            has = ", ".join(accepted) or "no arguments"
             raise Wrong(f"{where}.{key}: unknown argument; {name} has {has}")
         if key == "client_secret" and str(value).startswith(DIGEST):
             raise Wrong(f"{where}.{key}: cannot be a digest, because the server sends this secret")
-        given[key] = _value(value, known[key], f"{where}.{key}", secrets, secret=key in SECRET)
+        given[key] = _value(value, accepted[key], f"{where}.{key}", secrets, secret=key in SECRET)
     if missing := [key for key in needed if key not in given]:
         raise Wrong(f"{where}.{missing[0]}: is required for {name}")
     try:
@@ -112,9 +112,9 @@ def _arguments(kind: Callable[..., Scheme]) -> tuple[dict[str, Any], list[str]]:
     parameters = inspect.signature(kind).parameters
     init = kind.__init__
     hints = typing.get_type_hints(init, localns={"x509": _Nothing}) if parameters else {}
-    known = {name: plain for name in parameters if (plain := _plain(hints[name])) is not None}
+    accepted = {name: plain for name in parameters if (plain := _plain(hints[name])) is not None}
     missing = inspect.Parameter.empty
-    return known, [n for n in known if n in KNOWN or parameters[n].default is missing]
+    return accepted, [n for n in accepted if n in KNOWN or parameters[n].default is missing]
 
 
 class _Nothing:

@@ -43,7 +43,7 @@ class Mark:
         allowed: Tenants = getattr(scheme, "tenants", ())
         if isinstance(allowed, str):
             raise ValueError(f"auth: {title}: tenants: expected a list, such as [{allowed!r}]")
-        self._known: dict[int, tuple[Caller, Caller]] = {}
+        self._cache: dict[int, tuple[Caller, Caller]] = {}
         self._for_all = frozenset[str]()
         self._by_identity: dict[str, frozenset[str]] = {}
         if isinstance(allowed, Mapping):
@@ -63,15 +63,15 @@ class Mark:
 
     def on(self, caller: Caller) -> Caller:
         """The caller with realm and tenants. A realm that it already has stays."""
-        known = self._known.get(id(caller))
-        if known is not None and known[0] is caller:  # most schemes return cached callers
-            return known[1]
+        cached = self._cache.get(id(caller))
+        if cached is not None and cached[0] is caller:  # most schemes return cached callers
+            return cached[1]
         found = caller
         if self.realm and caller.identity and not caller.realm:
             found = replace(found, realm=self.realm)
         if tenants := self._by_identity.get(caller.identity, self._for_all):
             found = replace(found, tenants=caller.tenants | tenants)
-        if len(self._known) >= REMEMBERED:
-            self._known.clear()
-        self._known[id(caller)] = caller, found
+        if len(self._cache) >= REMEMBERED:
+            self._cache.clear()
+        self._cache[id(caller)] = caller, found
         return found

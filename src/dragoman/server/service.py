@@ -563,8 +563,8 @@ class Service:
 
     async def _check_webhooks(self, scope: Scope, config: TaskPushNotificationConfig) -> None:
         """Raise LimitExceeded if the task has too many webhooks, or TaskNotFound."""
-        known = await self.store.webhooks(scope, config.task_id)
-        if len({each.config.id for each in known} | {config.id}) > WEBHOOKS:
+        existing = await self.store.webhooks(scope, config.task_id)
+        if len({each.config.id for each in existing} | {config.id}) > WEBHOOKS:
             raise LimitExceeded(f"A task can have at most {WEBHOOKS} webhooks")
 
     async def _webhook(

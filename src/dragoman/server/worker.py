@@ -283,9 +283,9 @@ class Worker:
     async def _release_unknown(self) -> None:
         """Release claims whose response was lost; their turns never started."""
         try:
-            known = {(run.claim.head.id, run.claim.epoch) for run in self.runs.values()}
+            running = {(run.claim.head.id, run.claim.epoch) for run in self.runs.values()}
             for head in await self.store.held(self.id):
-                if (head.id, head.epoch) not in known | self._given_up:
+                if (head.id, head.epoch) not in running | self._given_up:
                     logger.warning("the response to a claim came too late", extra={"task": head.id})
                     await self._release(head, None, begun=False)
             self._doubtful = False

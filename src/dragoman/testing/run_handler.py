@@ -55,12 +55,12 @@ class HandlerRun(Struct, frozen=True):
 
 def message(value: Any, *, skill: str = "", metadata: Mapping[str, Any] | None = None) -> Message:
     """Make a user's message from text, data or parts. A message is returned unchanged."""
-    known = dict(metadata or {})
+    merged = dict(metadata or {})
     if skill:
-        known["skill"] = skill
+        merged["skill"] = skill
     if isinstance(value, Message):
-        known = {**(value.metadata or {}), **known}
-        return replace(value, metadata=known or None)
+        merged = {**(value.metadata or {}), **merged}
+        return replace(value, metadata=merged or None)
     items = value if isinstance(value, list | tuple) else [value]
     if not all(isinstance(item, str | bytes | Part) for item in items):
         items = [value]
@@ -68,7 +68,7 @@ def message(value: Any, *, skill: str = "", metadata: Mapping[str, Any] | None =
         message_id=clock.uuid7(),
         role=Role.USER,
         parts=tuple(part for item in items for part in content.parts(item)),
-        metadata=known or None,
+        metadata=merged or None,
     )
 
 
