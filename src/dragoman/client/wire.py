@@ -24,9 +24,9 @@ class WireFormat(Struct, frozen=True, kw_only=True):
     version: str
     names: Mapping[str, str]
     """The version's names of the operations: methods or paths."""
-    ask: Callable[[Any], bytes]
+    encode_request: Callable[[Any], bytes]
     """Encodes a request."""
-    told: Callable[[type[WireStruct], Any], Any]
+    decode_response: Callable[[type[WireStruct], Any], Any]
     """Decodes a response from a parsed document."""
 
     def name(self, operation: Operation) -> str:
@@ -50,14 +50,14 @@ RPC: dict[str, WireFormat] = {
     "1.0": WireFormat(
         version="1.0",
         names={operation.call: operation.name for operation in OPERATIONS},
-        ask=v1_0.encode,
-        told=v1_0.convert,
+        encode_request=v1_0.encode,
+        decode_response=v1_0.convert,
     ),
     "0.3": WireFormat(
         version="0.3",
         names={operation.call: operation.former.method for operation in OPERATIONS},
-        ask=lambda request: rpc.encode(_whole(request)),
-        told=rpc.convert,
+        encode_request=lambda request: rpc.encode(_whole(request)),
+        decode_response=rpc.convert,
     ),
     "0.1": WireFormat(
         version="0.1",
@@ -70,8 +70,8 @@ RPC: dict[str, WireFormat] = {
             "create_webhook": "tasks/pushNotification/set",
             "get_webhook": "tasks/pushNotification/get",
         },
-        ask=v0_1.ask,
-        told=v0_1.told,
+        encode_request=v0_1.ask,
+        decode_response=v0_1.told,
     ),
 }
 RPC["0.2"] = replace(RPC["0.3"], version="0.2")
@@ -80,13 +80,13 @@ HTTP: dict[str, WireFormat] = {
     "1.0": WireFormat(
         version="1.0",
         names={operation.call: operation.path for operation in OPERATIONS},
-        ask=v1_0.encode,
-        told=v1_0.convert,
+        encode_request=v1_0.encode,
+        decode_response=v1_0.convert,
     ),
     "0.3": WireFormat(
         version="0.3",
         names={operation.call: operation.former.path for operation in OPERATIONS},
-        ask=lambda request: proto.ask(_whole(request)),
-        told=proto.told,
+        encode_request=lambda request: proto.ask(_whole(request)),
+        decode_response=proto.told,
     ),
 }

@@ -45,7 +45,7 @@ class Caller(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def qualified(self) -> str:
-        """The name of the caller's tasks' owner in the store; empty if anonymous."""
+        """The owner of the caller's tasks, by its name in the store; empty if anonymous."""
         return qualified(self.realm, self.identity)
 
     @property

@@ -210,7 +210,7 @@ class App:
             # Before Python 3.12 it is a system call to get the running loop.
             if self._loop is None or not self._loop.is_running():
                 try:
-                    await self._first()
+                    await self._start_once()
                 except Exception as why:
                     if isinstance(why, A2AError | SettingsError):  # the message of these is enough
                         logger.error("the application cannot start: %s", why)
@@ -240,7 +240,7 @@ class App:
             key, slash, rest = path[1:].partition("/")
             endpoint = self.endpoints.get(key)
             if endpoint is None:
-                return await self._outside(incoming, path)
+                return await self._without_agent(incoming, path)
             path = slash + rest or "/"
         if endpoint.moved:
             path = endpoint.path(path)
@@ -271,7 +271,7 @@ class App:
             return await protected_resource.serve(found, incoming)
         return await http.serve(endpoint, incoming, path)
 
-    async def _outside(self, incoming: HTTPRequest, path: str) -> None:
+    async def _without_agent(self, incoming: HTTPRequest, path: str) -> None:
         """Handle requests that name no agent, if there are several."""
         if path in ("/healthz", "/readyz"):
             return await self._health(incoming, path)
@@ -379,14 +379,14 @@ class App:
                 bell = monitoring.bell(self.bell)
                 worker = None
                 if not self.settings.serve_only:
-                    worker = await self._hire(stack, bell, monitoring)
+                    worker = await self._make_worker(stack, bell, monitoring)
                 egress = self._way_out() if self.settings.push else None
                 if egress is not None:
                     await stack.enter_async_context(egress)
                 await self._sign()
                 self._begin(worker, egress, bell, monitoring)
                 if self.serves:
-                    self._tell()
+                    self._log_open_access()
                     for port in wiring.ports(self.settings, self.endpoints.values()):
                         self.ports.append(await stack.enter_async_context(port))
                 await stack.enter_async_context(monitoring)
@@ -437,13 +437,13 @@ class App:
             self._loop = self.bell.listeners.loop = None
             self.ports.clear()
 
-    async def _first(self) -> None:
+    async def _start_once(self) -> None:
         """Start with the first request, if no lifespan has started it."""
         if self._stopped:
             raise RuntimeError("the application was stopped")
         await self.start()
 
-    def _tell(self) -> None:
+    def _log_open_access(self) -> None:
         """Log once that anybody may call, if that is so."""
         if self._told:
             return
@@ -481,7 +481,9 @@ class App:
                 "`trusted_hosts`, for others"
             )
 
-    async def _hire(self, stack: AsyncExitStack, bell: Bell, monitoring: Monitoring) -> Worker:
+    async def _make_worker(
+        self, stack: AsyncExitStack, bell: Bell, monitoring: Monitoring
+    ) -> Worker:
         """Make a worker, with the values of the agents' lifespans."""
         worker = Worker(
             self.agents,

@@ -401,7 +401,7 @@ async def _respond(
 
 def _event(body: bytes) -> Pushed:
     try:
-        response = _decoded(body)
+        response = _decode(body)
     except InvalidParams as error:
         ((field, what),) = error.violations
         raise InvalidParams.at("body" if field == "params" else field, what) from None
@@ -413,7 +413,7 @@ def _event(body: bytes) -> Pushed:
     return cast(Pushed, events[0])
 
 
-def _decoded(body: bytes) -> StreamResponse:
+def _decode(body: bytes) -> StreamResponse:
     """Decode a notification: an event in 1.0, the whole task before."""
     document = v1_0.parse(body)
     if isinstance(document, dict) and "status" in document and "id" in document:
