@@ -16,9 +16,9 @@ from google.protobuf import descriptor_pool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from dragoman import dialects
+from dragoman.bindings import pipeline
 from dragoman.bindings.access_log import GONE, AccessLine
-from dragoman.bindings.endpoint import ANONYMOUS, Endpoint, origin
+from dragoman.bindings.endpoint import Endpoint, origin
 from dragoman.bindings.headers import check_single
 from dragoman.bindings.request_body import Arriving, BodyReader, bulk
 from dragoman.bindings.sse import asking, current, formed, fresh_start, wrote
@@ -35,6 +35,7 @@ from dragoman.model.errors import (
 )
 from dragoman.model.events import RESUME, Entry
 from dragoman.model.operations import Operation
+from dragoman.model.types import WireStruct
 from dragoman.server.reader import LogStream
 from dragoman.server.settings import Settings
 from dragoman.telemetry.logs import logger
@@ -265,6 +266,10 @@ class GrpcRequestInfo:
         pairs = self.context.invocation_metadata() or ()
         return ",".join(_text(value) for key, value in pairs if key.encode() == name)
 
+    def version(self) -> str:
+        """See `RequestInfo`."""
+        return self.header(b"a2a-version")
+
     def request(self) -> Request:
         """See `RequestInfo`."""
         return Request(
@@ -311,92 +316,108 @@ def _handler(
     name = next(name for name, found in speech.methods.items() if found is operation)
     path = f"/{speech.service}/{name}"
 
-    async def begin(info: GrpcRequestInfo) -> tuple[Call, Any]:
-        version = dialects.agreed(info.header(b"a2a-version"), (speech.version,))
-        info.check_single(endpoint)
-        if endpoint.plain(info):
-            call = ANONYMOUS[version]
-        else:
-            call = endpoint.call(info, await endpoint.caller(info), version)
-        request = await heard(info)
-        if operation.streams:
-            endpoint.may_stream(call, info)
-        if call.caller.extensions:
-            active = ", ".join(call.caller.extensions)
-            name = "a2a-extensions" if version == "1.0" else "x-a2a-extensions"
-            # before there is a stream, which would stay open if the caller has gone
-            await info.context.send_initial_metadata(((name, active),))
-        answering = endpoint.operate(operation, request, call, info)
-        del request  # it may be large, and is of no more use here
-        return call, await answering
-
-    async def heard(info: GrpcRequestInfo) -> Any:
-        """The request. It is read here, and not by gRPC, which would take any number of large ones
-        before anything is known of their callers."""
-        bodies = endpoint.bodies
-        body = await _read(info, bodies)
-        decode = _heard(speech, info).decode
-        if len(body) <= SMALL:
-            return decode(operation.request, body)
-        address = bodies.address(info)
-        bodies.budget.take(address, len(body))
-        try:
-            most = endpoint.settings.max_elements
-            return await bodies.aside(decode, operation.request, body, most)
-        finally:
-            bodies.budget.give(address, len(body))
-
-    def inquire(context: Context) -> GrpcRequestInfo:
+    async def serve(_: object, context: Context) -> Any:
         info = GrpcRequestInfo(context, path, endpoint.settings)
         if endpoint.settings.access_log:
             info.line = line = AccessLine("POST", path, origin(info, endpoint.limits))
-            line.begins(endpoint.service.agent.key, operation.name, "grpc")
             context.add_done_callback(lambda _: _ended(line))
-        return info
+        return await pipeline.serve(endpoint, info, GrpcCodec(endpoint, info, speech, operation))
 
-    async def unary(_: object, context: Context) -> Any:
-        info = inquire(context)
-        try:
-            _, answer = await begin(info)
-            encode = _heard(speech, info).encode
-            if bulk(answer) <= SMALL:
-                body = encode(answer)
-            else:
-                body = await endpoint.bodies.aside(encode, answer)
-                _reserve(info, endpoint.bodies, len(body))
-            if info.line is not None:
-                info.line.complete = True
-            return body
-        except A2AError as error:
-            endpoint.refused(error, info)
-            fault = _alone(error)
-        except Exception as error:
-            logger.exception("internal error")
-            endpoint.refused(error, info)
-            fault = InternalError.of(error)
-        return await _abort(info, speech, fault)
+    # On the wire a stream of one message is the message.
+    if operation.streams:
+        return grpc.stream_stream_rpc_method_handler(serve)
+    return grpc.stream_unary_rpc_method_handler(serve)
 
-    async def stream(_: object, context: Context) -> None:
-        info = inquire(context)
+
+class GrpcCodec:
+    """Reads one call and writes its answer; see `pipeline.Codec`."""
+
+    __slots__ = ("_endpoint", "_info", "_speech", "operation")
+
+    def __init__(
+        self, endpoint: Endpoint, info: GrpcRequestInfo, speech: PackageCodec, operation: Operation
+    ) -> None:
+        self._endpoint = endpoint
+        self._info = info
+        self._speech = _heard(speech, info)
+        self.operation = operation
+
+    def route(self) -> str:
+        """The version, by the package."""
+        versions = (self._speech.version,)
+        version = pipeline.agree(self._endpoint, self._info, self.operation, versions)
+        self._info.check_single(self._endpoint)
+        return version
+
+    async def open(self) -> str:
+        """The package has said it."""
+        return self._speech.version
+
+    async def decode(self, call: Call) -> tuple[WireStruct, Call]:
+        """The request. It is read here, and not by gRPC, which would take any number of large ones
+        before anything is known of their callers."""
+        bodies, kind = self._endpoint.bodies, self.operation.request
+        body = await _read(self._info, bodies)
+        if len(body) <= SMALL:
+            return self._speech.decode(kind, body), call
+        address = bodies.address(self._info)
+        bodies.budget.take(address, len(body))
         try:
-            call, answer = await begin(info)
-            await GrpcStream(context, answer, _heard(speech, info), call.caller).run(endpoint)
+            most = self._endpoint.settings.max_elements
+            return await bodies.aside(self._speech.decode, kind, body, most), call
+        finally:
+            bodies.budget.give(address, len(body))
+
+    async def activate(self, call: Call) -> None:
+        """Send the metadata that come before the answer."""
+        name = "a2a-extensions" if call.caller.version == "1.0" else "x-a2a-extensions"
+        active = ", ".join(call.caller.extensions)
+        await self._info.context.send_initial_metadata(((name, active),))
+
+    def other_version(self) -> str:
+        """A package is of one version."""
+        return ""
+
+    async def encode(self, answer: Any, call: Call) -> bytes:
+        """The message."""
+        if bulk(answer) <= SMALL:
+            return self._speech.encode(answer)
+        bodies = self._endpoint.bodies
+        body = await bodies.aside(self._speech.encode, answer)
+        _reserve(self._info, bodies, len(body))
+        return body
+
+    async def send(self, body: bytes) -> bytes:
+        """Leave the message to gRPC, which sends what is returned."""
+        if self._info.line is not None:
+            self._info.line.complete = True
+        return body
+
+    async def stream(self, stream: LogStream, call: Call) -> None:
+        """Send a stream, message by message."""
+        info = self._info
+        try:
+            await GrpcStream(info.context, stream, self._speech, call.caller).run(self._endpoint)
             if info.line is not None:
                 info.line.complete = True
             return
         except A2AError as error:
-            endpoint.refused(error, info)
-            fault = _alone(error)
+            failure = error
         except Exception as error:
             logger.exception("internal error in a stream")
-            endpoint.refused(error, info)
-            fault = InternalError.of(error)
-        await _abort(info, speech, fault)
+            failure = InternalError.of(error)
+        await self.fail(failure)
 
-    # On the wire a stream of one message is the message.
-    if operation.streams:
-        return grpc.stream_stream_rpc_method_handler(stream)
-    return grpc.stream_unary_rpc_method_handler(unary)
+    async def fail(self, error: A2AError) -> Any:
+        """End the call with an error."""
+        info, error = self._info, _alone(error)
+        if info.line is not None:
+            info.line.outcome, info.line.grpc_status = error.reason, error.grpc
+        trailers: list[tuple[str, str | bytes]] = [(DETAILS, protobuf.status(error))]
+        trailers += [(name, value) for name, value in error.headers.items() if name != "connection"]
+        await info.context.abort(
+            ERRORS[error.grpc], self._speech.words(error), trailing_metadata=tuple(trailers)
+        )
 
 
 def _alone(error: A2AError) -> A2AError:
@@ -517,17 +538,6 @@ class GrpcStream:
             self.stream.reset = False
             return fresh_start(self.speech, entry, last)
         return formed(self.speech, entry, last, places=self._places)
-
-
-async def _abort(info: GrpcRequestInfo, speech: PackageCodec, error: A2AError) -> Any:
-    """End the call with an error."""
-    if info.line is not None:
-        info.line.outcome, info.line.grpc_status = error.reason, error.grpc
-    trailers: list[tuple[str, str | bytes]] = [(DETAILS, protobuf.status(error))]
-    trailers += [(name, value) for name, value in error.headers.items() if name != "connection"]
-    await info.context.abort(
-        ERRORS[error.grpc], speech.words(error), trailing_metadata=tuple(trailers)
-    )
 
 
 def _ended(line: AccessLine) -> None:

@@ -9,26 +9,24 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman import dialects
+from dragoman.bindings import pipeline
 from dragoman.bindings.endpoint import Endpoint
-from dragoman.bindings.http_request import A2A, JSON, SLASH, Gone, HTTPRequest, headers_of
-from dragoman.bindings.jsonrpc import activated
+from dragoman.bindings.http_request import (
+    A2A,
+    JSON,
+    SLASH,
+    HTTPRequest,
+    extension_headers,
+    headers_of,
+)
 from dragoman.bindings.sse import SSEResponse
 from dragoman.dialects import Paths, v1_0
 from dragoman.dialects.v0_3 import proto as v0_3
 from dragoman.model.caller import Call
-from dragoman.model.errors import (
-    A2AError,
-    InternalError,
-    InvalidParams,
-    MethodNotAllowed,
-    MethodNotFound,
-)
-from dragoman.model.events import RESUME
+from dragoman.model.errors import A2AError, InvalidParams, MethodNotAllowed, MethodNotFound
 from dragoman.model.operations import OPERATIONS, Operation
 from dragoman.model.types import WireStruct
-from dragoman.security.budget import SMALL
 from dragoman.server.reader import LogStream
-from dragoman.telemetry.logs import logger
 
 
 class Route(Struct, frozen=True):
@@ -72,44 +70,75 @@ ROUTES = [
 
 async def serve(endpoint: Endpoint, incoming: HTTPRequest, path: str) -> None:
     """Answer one request."""
-    older = path.startswith("/v1/") and dialects.older(incoming.version())
-    version = "0.3" if older else "1.0"
-    try:
-        found = _find(incoming.method, path)
-        if incoming.line is not None:
-            incoming.line.begins(endpoint.service.agent.key, found.operation.name, "http")
-        version = dialects.agreed(incoming.version(), (found.version,))
-        caller = await endpoint.caller(incoming)
-        call = endpoint.call(incoming, caller, version)
-        request = await _request(found, incoming)
-        if found.operation.streams:
-            endpoint.may_stream(call, incoming)
-        answering = endpoint.operate(found.operation, request, call, incoming)
-        del request  # it may be large, and is of no more use here
-        answer = await answering
-        streaming = isinstance(answer, LogStream)
-        if incoming.bodies.large:
-            await incoming.in_turn(call)
-        body = b"{}" if answer is None or streaming else _form(version, incoming).encode(answer)
-        if len(body) > SMALL:
-            incoming.reserve(len(body), call)
-    except A2AError as error:
-        endpoint.refused(error, incoming)
-        return await fail(incoming, error, version)
-    except Gone:
-        raise
-    except Exception as error:
-        logger.exception("internal error")
-        endpoint.refused(error, incoming)
-        return await fail(incoming, InternalError.of(error), version)
-    if isinstance(answer, LogStream):
-        return await _stream(endpoint, incoming, answer, call)
-    del answer  # a slow reader holds one copy, and not two
-    headers = activated(call)
-    if incoming.method == "GET":
-        headers.append(PRIVATE)
-    await incoming.respond(200, body, KINDS[version], headers)
-    return None
+    await pipeline.serve(endpoint, incoming, HTTPCodec(endpoint, incoming, path))
+
+
+class HTTPCodec:
+    """Reads one request of HTTP+JSON and writes its answer; see `pipeline.Codec`."""
+
+    __slots__ = ("_endpoint", "_found", "_headers", "_incoming", "_path", "_version", "operation")
+
+    operation: Operation
+
+    def __init__(self, endpoint: Endpoint, incoming: HTTPRequest, path: str) -> None:
+        self._endpoint = endpoint
+        self._incoming = incoming
+        self._path = path
+        older = path.startswith("/v1/") and dialects.older(incoming.version())
+        self._version = "0.3" if older else "1.0"
+        self._headers: list[tuple[bytes, bytes]] = []
+
+    def route(self) -> str:
+        """The version, by the path."""
+        self._found = found = _find(self._incoming.method, self._path)
+        self.operation = found.operation
+        agree = pipeline.agree
+        self._version = agree(self._endpoint, self._incoming, found.operation, (found.version,))
+        return self._version
+
+    async def open(self) -> str:
+        """The path has said it."""
+        return self._version
+
+    async def decode(self, call: Call) -> tuple[WireStruct, Call]:
+        """The request, from path, query and body."""
+        return await _request(self._found, self._incoming), call
+
+    async def activate(self, call: Call) -> None:
+        """The answer has the header."""
+        self._headers = extension_headers(call)
+
+    def other_version(self) -> str:
+        """A path is of one version."""
+        return ""
+
+    async def encode(self, answer: Any, call: Call) -> bytes:
+        """The body; an empty object if there is nothing to say."""
+        if answer is None:
+            return b"{}"
+        form = _form(self._version, self._incoming)
+        return await self._incoming.encoded(form.encode, answer, call)
+
+    async def send(self, body: bytes) -> None:
+        """Send an answer."""
+        headers = self._headers
+        if self._incoming.method == "GET":
+            headers.append(PRIVATE)
+        await self._incoming.respond(200, body, KINDS[self._version], headers)
+
+    async def stream(self, stream: LogStream, call: Call) -> None:
+        """Send a stream as Server-Sent Events."""
+        version = self._version
+        response = SSEResponse(self._incoming, stream, call, dialect=_form(version, self._incoming))
+        await response.run(
+            self._endpoint.streams,
+            self._headers,
+            lambda error: b"event: error\ndata: %b\n\n" % _error(error, version),
+        )
+
+    async def fail(self, error: A2AError) -> None:
+        """Send an error in the version of the request."""
+        await fail(self._incoming, error, self._version)
 
 
 def _form(version: str, incoming: HTTPRequest) -> Paths:
@@ -200,20 +229,3 @@ def _merged(found: dict[str, Any], fields: dict[str, str]) -> dict[str, Any]:
 def _agree(said: Any, path: str, name: str) -> None:
     if said not in (None, "", path):
         raise InvalidParams.at(name, "differs from the one in the path")
-
-
-async def _stream(endpoint: Endpoint, incoming: HTTPRequest, stream: LogStream, call: Call) -> None:
-    version = call.caller.version
-    pour = SSEResponse(
-        incoming,
-        stream,
-        dialect=_form(version, incoming),
-        places=RESUME in call.caller.extensions,
-        owner=call.caller.owner,
-        expires=call.caller.expires,
-    )
-    await pour.run(
-        endpoint.streams,
-        activated(call),
-        lambda error: b"event: error\ndata: %b\n\n" % _error(error, version),
-    )

@@ -53,6 +53,9 @@ class RequestInfo(Protocol):
     def every(self, name: bytes) -> str:
         """All lines of a list header, as one."""
 
+    def version(self) -> str:
+        """The version of the protocol that it names, if it does."""
+
     def request(self) -> Request:
         """What `identify` is shown."""
 
@@ -162,7 +165,7 @@ class HTTPRequest:
         return self.scope.get("scheme", "http"), host, self.root
 
     def version(self) -> str:
-        """The version of the protocol that the request names, if it does."""
+        """See `RequestInfo.version`."""
         told = self.headers.get(b"a2a-version")
         if told is not None and (version := told.decode("latin-1").strip()):
             return version
@@ -260,6 +263,15 @@ class HTTPRequest:
         if self._who(call) in self.bodies.large:
             await self.bodies.pace.next()
 
+    async def encoded(self, encode: Callable[[Any], bytes], answer: Any, call: Call) -> bytes:
+        """An answer's bytes; they count as under way if they are many."""
+        if self.bodies.large:
+            await self.in_turn(call)
+        body = encode(answer)
+        if len(body) > SMALL:
+            self.reserve(len(body), call)
+        return body
+
     def reserve(self, size: int, call: Call | None = None) -> None:
         """Count the bytes of a large answer as under way; errors if too many are."""
         address = self.bodies.address(self)
@@ -340,3 +352,11 @@ def _too_large(limit: int) -> TooLarge:
 def headers_of(values: dict[str, str]) -> Headers:
     """Header values as ASGI wants them."""
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in values.items()]
+
+
+def extension_headers(call: Call) -> list[tuple[bytes, bytes]]:
+    """The header that repeats which extensions are active."""
+    if not call.caller.extensions:
+        return []
+    name = b"a2a-extensions" if call.caller.version == "1.0" else b"x-a2a-extensions"
+    return [(name, ", ".join(call.caller.extensions).encode("latin-1"))]

@@ -12,8 +12,9 @@ from dragoman.bindings.http_request import HTTPRequest
 from dragoman.bindings.request_body import Headers
 from dragoman.dialects import Form, v1_0
 from dragoman.model import clock
+from dragoman.model.caller import Call
 from dragoman.model.errors import A2AError, InternalError, LimitExceeded, Unauthenticated
-from dragoman.model.events import Entry, placed
+from dragoman.model.events import RESUME, Entry, placed
 from dragoman.model.types import TaskStatusUpdateEvent
 from dragoman.security.budget import SMALL
 from dragoman.server.reader import LogStream
@@ -157,17 +158,15 @@ class SSEResponse:
         self,
         incoming: HTTPRequest,
         stream: LogStream,
+        call: Call,
         *,
         dialect: Form = v1_0,
         before: bytes = b"",
         after: bytes = b"",
-        places: bool = False,
-        owner: str = "",
-        expires: float = 0.0,
     ) -> None:
         self.incoming = incoming
-        self.owner = owner
-        self.expires = expires
+        self.owner = call.caller.owner
+        self.expires = call.caller.expires
         self.stream = stream
         self.sending = 0.0
         """Since when the reader has not taken what it was sent; 0 if it has."""
@@ -176,7 +175,8 @@ class SSEResponse:
         self._alive = ALIVE if dialect is v1_0 else QUIET
         self._before = before
         self._after = after
-        self._places = places
+        self._call = call
+        self._places = RESUME in call.caller.extensions
         self._name = stream.task.encode()
         self._asked: Entry | None = None
         """Before 1.0: what may have been the last event, and was not said to be."""
@@ -214,6 +214,8 @@ class SSEResponse:
         self._metrics = streams.metrics
         streams.add(self)
         try:
+            if self.incoming.bodies.large:
+                await self.incoming.in_turn(self._call)
             await self.incoming.begin(EVENT_STREAM, (*HEADERS, *headers))
             try:
                 await self._pour()
