@@ -402,7 +402,7 @@ class GrpcCodec:
                 info.line.complete = True
             return
         except A2AError as error:
-            failure = error
+            failure = pipeline.untraced(error)
         except Exception as error:
             logger.exception("internal error in a stream")
             failure = InternalError.of(error)
@@ -410,7 +410,7 @@ class GrpcCodec:
 
     async def fail(self, error: A2AError) -> Any:
         """End the call with an error."""
-        info, error = self._info, _alone(error)
+        info = self._info
         if info.line is not None:
             info.line.outcome, info.line.grpc_status = error.reason, error.grpc
         trailers: list[tuple[str, str | bytes]] = [(DETAILS, protobuf.status(error))]
@@ -418,13 +418,6 @@ class GrpcCodec:
         await info.context.abort(
             ERRORS[error.grpc], self._speech.words(error), trailing_metadata=tuple(trailers)
         )
-
-
-def _alone(error: A2AError) -> A2AError:
-    """The error without where it was raised: gRPC keeps what ends a call, and all that hangs on it,
-    such as a large message, until the garbage collector comes by."""
-    error.__traceback__ = error.__context__ = error.__cause__ = None
-    return error
 
 
 async def _read(info: GrpcRequestInfo, bodies: BodyReader) -> bytes:

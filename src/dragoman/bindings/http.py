@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable
 from typing import Any
 
 from msgspec import Struct
@@ -26,6 +27,7 @@ from dragoman.model.caller import Call
 from dragoman.model.errors import A2AError, InvalidParams, MethodNotAllowed, MethodNotFound
 from dragoman.model.operations import OPERATIONS, Operation
 from dragoman.model.types import WireStruct
+from dragoman.security.budget import SMALL
 from dragoman.server.reader import LogStream
 
 
@@ -68,9 +70,9 @@ ROUTES = [
 ]
 
 
-async def serve(endpoint: Endpoint, incoming: HTTPRequest, path: str) -> None:
+def serve(endpoint: Endpoint, incoming: HTTPRequest, path: str) -> Awaitable[None]:
     """Answer one request."""
-    await pipeline.serve(endpoint, incoming, HTTPCodec(endpoint, incoming, path))
+    return pipeline.serve(endpoint, incoming, HTTPCodec(endpoint, incoming, path))
 
 
 class HTTPCodec:
@@ -114,17 +116,20 @@ class HTTPCodec:
 
     async def encode(self, answer: Any, call: Call) -> bytes:
         """The body; an empty object if there is nothing to say."""
-        if answer is None:
-            return b"{}"
-        form = _form(self._version, self._incoming)
-        return await self._incoming.encoded(form.encode, answer, call)
+        incoming = self._incoming
+        if incoming.bodies.large:
+            await incoming.in_turn(call)
+        body = b"{}" if answer is None else _form(self._version, incoming).encode(answer)
+        if len(body) > SMALL:
+            incoming.reserve(len(body), call)
+        return body
 
-    async def send(self, body: bytes) -> None:
+    def send(self, body: bytes) -> Awaitable[None]:
         """Send an answer."""
         headers = self._headers
         if self._incoming.method == "GET":
             headers.append(PRIVATE)
-        await self._incoming.respond(200, body, KINDS[self._version], headers)
+        return self._incoming.respond(200, body, KINDS[self._version], headers)
 
     async def stream(self, stream: LogStream, call: Call) -> None:
         """Send a stream as Server-Sent Events."""

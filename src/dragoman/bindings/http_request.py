@@ -263,15 +263,6 @@ class HTTPRequest:
         if self._who(call) in self.bodies.large:
             await self.bodies.pace.next()
 
-    async def encoded(self, encode: Callable[[Any], bytes], answer: Any, call: Call) -> bytes:
-        """An answer's bytes; they count as under way if they are many."""
-        if self.bodies.large:
-            await self.in_turn(call)
-        body = encode(answer)
-        if len(body) > SMALL:
-            self.reserve(len(body), call)
-        return body
-
     def reserve(self, size: int, call: Call | None = None) -> None:
         """Count the bytes of a large answer as under way; errors if too many are."""
         address = self.bodies.address(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any, Literal
 
 import msgspec
@@ -20,6 +21,7 @@ from dragoman.model.caller import Call
 from dragoman.model.errors import A2AError, InvalidRequest, MethodNotFound
 from dragoman.model.operations import BY_CALL, OPERATIONS, Operation
 from dragoman.model.types import SendMessageRequest, WireStruct
+from dragoman.security.budget import SMALL
 from dragoman.server.reader import LogStream
 
 
@@ -77,10 +79,10 @@ LONGEST_ID = 1024
 _envelope = msgspec.json.Decoder(Envelope)
 
 
-async def serve(endpoint: Endpoint, incoming: HTTPRequest) -> None:
+def serve(endpoint: Endpoint, incoming: HTTPRequest) -> Awaitable[None]:
     """Answer one request."""
     incoming.binding = "jsonrpc"
-    await pipeline.serve(endpoint, incoming, JSONRPCCodec(endpoint, incoming))
+    return pipeline.serve(endpoint, incoming, JSONRPCCodec(endpoint, incoming))
 
 
 class JSONRPCCodec:
@@ -160,19 +162,21 @@ class JSONRPCCodec:
 
     async def encode(self, answer: Any, call: Call) -> bytes:
         """The result in its envelope."""
-        result = b"null"
-        if answer is not None:
-            result = await self._incoming.encoded(self._dialect.encode, answer, call)
+        incoming = self._incoming
+        if incoming.bodies.large:
+            await incoming.in_turn(call)
+        result = b"null" if answer is None else self._dialect.encode(answer)
+        if len(result) > SMALL:
+            incoming.reserve(len(result), call)
         if self._id is None:
             return b""
         return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (self._id, result)
 
-    async def send(self, body: bytes) -> None:
+    def send(self, body: bytes) -> Awaitable[None]:
         """Send an answer; none to a notification."""
         if self._id is None:
-            return await self._incoming.nothing()
-        await self._incoming.respond(200, body, headers=self._headers)
-        return None
+            return self._incoming.nothing()
+        return self._incoming.respond(200, body, headers=self._headers)
 
     async def stream(self, stream: LogStream, call: Call) -> None:
         """Send a stream as Server-Sent Events; nothing to a notification."""

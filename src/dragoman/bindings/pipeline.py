@@ -3,7 +3,7 @@ operate, encode, errors."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any, Protocol
 
 from dragoman import dialects
@@ -42,7 +42,7 @@ class Codec(Protocol):
     async def encode(self, answer: Any, call: Call) -> bytes:
         """The body of an answer that is no stream; errors if too many bytes are under way."""
 
-    async def send(self, body: bytes) -> Any:
+    def send(self, body: bytes) -> Awaitable[Any]:
         """Send an answer."""
 
     async def stream(self, stream: LogStream, call: Call) -> Any:
@@ -58,7 +58,7 @@ async def serve(endpoint: Endpoint, incoming: RequestInfo, codec: Codec) -> Any:
         answer, call = await _answer(endpoint, incoming, codec)
     except A2AError as error:
         endpoint.refused(error, incoming)
-        failure = error
+        failure = untraced(error)
     except Gone:
         raise
     except Exception as error:
@@ -101,6 +101,13 @@ async def _answer(
     if isinstance(answer, LogStream):
         return answer, call
     return await codec.encode(answer, call), call
+
+
+def untraced(error: A2AError) -> A2AError:
+    """The error without where it was raised. Frames hold what may be large, such as a message;
+    while an error is sent, and with gRPC also after that, they would be kept."""
+    error.__traceback__ = error.__context__ = error.__cause__ = None
+    return error
 
 
 def agree(
