@@ -22,9 +22,8 @@ from dragoman.bindings.endpoint import Endpoint, origin
 from dragoman.bindings.headers import check_single
 from dragoman.bindings.request_body import Arriving, BodyReader, bulk
 from dragoman.bindings.sse import asking, current, formed, fresh_start, wrote
-from dragoman.dialects import protobuf, v1_0
+from dragoman.dialects import client_quirks, protobuf, v1_0
 from dragoman.dialects.protobuf.wire import BARE, OLDER, SPEECHES, PackageCodec
-from dragoman.dialects.v0_3 import proto as v0_3
 from dragoman.model.caller import Call, Caller, Request
 from dragoman.model.errors import (
     A2AError,
@@ -443,7 +442,7 @@ def _reserve(info: GrpcRequestInfo, bodies: BodyReader, size: int) -> None:
 
 def _heard(speech: PackageCodec, info: GrpcRequestInfo) -> PackageCodec:
     """The speech as who asks understands it."""
-    older = speech is OLDER and v0_3.node(info.header(b"user-agent"))
+    older = speech is OLDER and client_quirks.is_javascript_sdk(info.header(b"user-agent"))
     return BARE if older else speech
 
 

@@ -21,7 +21,7 @@ from dragoman.bindings.http_request import (
     headers_of,
 )
 from dragoman.bindings.sse import SSEResponse
-from dragoman.dialects import Paths, v1_0
+from dragoman.dialects import Paths, client_quirks, v1_0
 from dragoman.dialects.v0_3 import proto as v0_3
 from dragoman.model.caller import Call
 from dragoman.model.errors import A2AError, InvalidParams, MethodNotAllowed, MethodNotFound
@@ -149,7 +149,8 @@ class HTTPCodec:
 def _form(version: str, incoming: HTTPRequest) -> Paths:
     if version == "1.0":
         return v1_0
-    return v0_3.BARE if v0_3.node(incoming.header(b"user-agent")) else v0_3.JSON
+    javascript = client_quirks.is_javascript_sdk(incoming.header(b"user-agent"))
+    return v0_3.BARE if javascript else v0_3.JSON
 
 
 KINDS = {"1.0": A2A, "0.3": JSON}

@@ -14,7 +14,7 @@ from dragoman.bindings import pipeline
 from dragoman.bindings.endpoint import Endpoint
 from dragoman.bindings.http_request import JSON, HTTPRequest, extension_headers, headers_of
 from dragoman.bindings.sse import EVENT_STREAM, SSEResponse
-from dragoman.dialects import Dialect, v0_1, v1_0
+from dragoman.dialects import Dialect, client_quirks, v0_1, v1_0
 from dragoman.dialects.v0_3 import mixed
 from dragoman.dialects.v0_3 import rpc as v0_3
 from dragoman.model.caller import Call
@@ -126,7 +126,9 @@ class JSONRPCCodec:
         params = bytes(envelope.params)
         self._params = b"{}" if params in NOTHING else params
         version = pipeline.agree(self._endpoint, incoming, method.operation, method.versions)
-        return "0.2" if version == "0.1" and v0_1.alias(self._params) else version
+        if version == "0.1" and client_quirks.is_0_2_by_its_params(self._params):
+            return "0.2"
+        return version
 
     def _envelope(self, body: bytes) -> Envelope:
         try:
@@ -142,7 +144,7 @@ class JSONRPCCodec:
         if version == "0.1":
             self._dialect = v0_1.V01Codec(self._endpoint.scope(call))
         elif version != "1.0":
-            mixes = kind is SendMessageRequest and mixed.Mixed.heard(params)
+            mixes = kind is SendMessageRequest and client_quirks.is_fasta2a(params)
             self._dialect = mixed.MIXED if mixes else v0_3
         if version == "0.1" or "0.1" not in self._versions[1:]:
             self._params = b""  # it may be large, and is of no more use here

@@ -8,6 +8,7 @@
 | `v0_3.mixed` | for a client that mixes 0.3 and 1.0 |
 | `v0_3.card` | the card of 0.3, and the one for everybody |
 | `v0_1` | 0.1: `tasks/send`, with ids that the client chooses |
+| `client_quirks` | no version: recognises clients that do otherwise than theirs |
 | `protobuf` | the bytes of gRPC, for 1.0 and 0.3 |
 
 A request's method name, path or gRPC package says which versions it can be in; the version that it

@@ -22,7 +22,7 @@ from urllib.parse import quote, unquote
 import msgspec
 from msgspec import Meta
 
-from dragoman.dialects import protojson
+from dragoman.dialects import client_quirks, protojson
 from dragoman.dialects.v0_3 import rpc
 from dragoman.dialects.v0_3.common import CONFIG, Pair, PushNotificationConfig, Way
 from dragoman.model import clock, types
@@ -319,32 +319,7 @@ def _params(body: bytes) -> TaskSendParams:
         found: TaskSendParams = protojson.decoder(TaskSendParams).decode(body)
         return found
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return protojson.convert(TaskSendParams, _with_parts(protojson.parse(body)))
-
-
-def _with_parts(document: Any) -> Any:
-    """The same send with `parts`, where a client has sent the `content` of its message instead."""
-    message = document.get("message") if isinstance(document, dict) else None
-    if not isinstance(message, dict) or message.get("parts") or not message.get("content"):
-        return document
-    content = message["content"]
-    items = content if isinstance(content, list) else [content]
-    return {**document, "message": {**message, "parts": [_content_part(item) for item in items]}}
-
-
-def _content_part(item: Any) -> dict[str, Any]:
-    text = item.get("text") if isinstance(item, dict) else item
-    if isinstance(text, str):
-        return {"type": "text", "text": text}
-    return {"type": "data", "data": item}
-
-
-def alias(params: bytes) -> bool:
-    """Whether it is only the method's name that is of 0.1: a message with an id of its own, to no
-    task that the client would have named."""
-    document = protojson.parse(params)
-    message = document.get("message") if isinstance(document, dict) else None
-    return isinstance(message, dict) and bool(message.get("messageId")) and not document.get("id")
+        return protojson.convert(TaskSendParams, client_quirks.with_parts(protojson.parse(body)))
 
 
 def old_task(task: types.Task) -> Task:

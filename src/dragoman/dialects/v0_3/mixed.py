@@ -25,11 +25,6 @@ class Mixed:
 
     FORM = "0.3 mixed"
 
-    @staticmethod
-    def heard(params: bytes) -> bool:
-        """Whether these are its words."""
-        return b'"kind"' not in params
-
     def decode(self, kind: type[W], body: bytes) -> W:
         """What is asked."""
         return rpc.decode(kind, body)
