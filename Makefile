@@ -1,17 +1,24 @@
 # Two commands on a fresh machine with Python 3.11+ and make:
 #   make demo   shows the product at work (make demo ONCE=1 ends after one round)
 #   make test   sets up and runs everything
+# make test PYTHON=python3.13 uses another interpreter, in an environment of its own (.venv-3.13).
 PYTHON ?= python3
-BIN := .venv/bin
-STAMP := .venv/.stamp
-BENCH_STAMP := .venv/.bench
+ifeq ($(PYTHON),python3)
+VENV := .venv
+else
+VENV := .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+endif
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+BENCH_STAMP := $(VENV)/.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test docs interop soak fuzz check format proto bench wheel clean
+.PHONY: help demo test fast docs interop soak fuzz check format proto bench wheel clean
 
 help:
 	@echo "make demo    three agents plan a trip, and one is killed (ONCE=1 ends after one round)"
 	@echo "make test    set up, check and run all tests"
+	@echo "make fast    run the quick tests of the parts and of the bindings, in about a minute"
 	@echo "make docs    try the blocks, links and tables of the pages"
 	@echo "make interop every foreign client and server, in full; writes docs/interop.md"
 	@echo "make soak    crash it, cut its network and attack it for an hour (SCALE=0.1 for less)"
@@ -27,15 +34,19 @@ demo: $(STAMP)
 	@$(BIN)/dragoman demo $(if $(ONCE),--once)
 
 test: check
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -rs
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -rs --durations=30
+
+fast: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow" tests/unit tests/contract
 
 docs: $(STAMP)
-	$(BIN)/python -m pytest -rs tests/unit/test_docs.py tests/unit/test_pages.py tests/examples
+	$(BIN)/python -m pytest -rs tests/unit/test_docs.py tests/unit/test_pages.py tests/unit/test_guide.py tests/unit/test_reference.py tests/examples
 
 interop: $(STAMP)
 	INTEROP=full $(BIN)/python -m pytest -p tests.interop.report -n 2 --dist loadfile -rs tests/interop
 
 soak: $(STAMP)
+	CRASH_SOAK=$(or $(SCALE),1) $(BIN)/python -m pytest -n 2 --dist loadfile tests/contract tests/unit/test_store.py
 	CRASH_SOAK=$(or $(SCALE),1) $(BIN)/python -m pytest tests/faults/crash tests/faults/network tests/faults/cluster tests/security -x -s
 
 fuzz: $(STAMP)
@@ -62,13 +73,13 @@ wheel: $(STAMP)
 	$(BIN)/python -m build
 
 clean:
-	rm -rf .venv .peers dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis benchmarks/out src/*.egg-info
+	rm -rf .venv .venv-* .peers dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis benchmarks/out src/*.egg-info
 	find . -type d -name __pycache__ -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dragoman needs Python 3.11 or newer; try make PYTHON=python3.12")'
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@echo "installing into .venv (the first time this takes a minute) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) (the first time this takes a minute) ..."
 	@$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	@$(BIN)/python -m pip install --quiet --editable ".[serve,crypto,grpc,postgres,nats,redis]" --group test --group check
 	@touch $@

@@ -68,7 +68,7 @@ def fill(path: Path, tasks: int) -> None:
     prepare(db, synchronous="off")
     db.execute("PRAGMA cache_size = -200000")
     migrate(db)
-    transaction = Transaction(db, max_task=1 << 30)
+    transaction = Transaction(db, max_task_bytes=1 << 30)
     for first in range(0, tasks, GROUP):
         transaction.begin()
         for number in range(first, min(first + GROUP, tasks)):

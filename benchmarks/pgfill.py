@@ -44,7 +44,7 @@ FROM copied JOIN task ON task.key = copied.key GROUP BY 1, 2, 3, 4
 
 async def _first(db: asyncpg.Connection) -> None:
     """Write the first of each kind."""
-    transaction = Transaction(max_task=1 << 30, shard=0)
+    transaction = Transaction(max_task_bytes=1 << 30, shard=0)
     await transaction.keys(db, FIRST)
     transaction.now = float(fill.BEGAN)
     for number in range(FIRST):

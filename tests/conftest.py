@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -35,8 +36,27 @@ LONGEST = (
 them in the end."""
 
 
+def pytest_configure() -> None:
+    """Give SIGINT back to the processes that tests start. A background job of a shell without job
+    control begins with SIGINT ignored, and every process that it starts inherits that. A handler
+    is not inherited; this one does nothing, so the test run itself still ignores the signal."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda *_: None)
+
+
+SERVERS = {"postgres", "nats", "redis"}
+"""The fixtures, and the values of parameters, that stand for a server which has to be started."""
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files first, and then those with the most tests."""
+    """Mark the tests that need a server as slow; put the longest files first, and then those with
+    the most tests."""
+    for item in items:
+        params = getattr(item, "callspec", None) and item.callspec.params  # type: ignore[attr-defined]
+        values = {value for value in (params or {}).values() if isinstance(value, str)}
+        if SERVERS & (values | set(getattr(item, "fixturenames", ()))):
+            item.add_marker("slow")
     counts = Counter(item.path for item in items)
 
     def place(item: pytest.Item) -> tuple[int, int, str]:

@@ -10,11 +10,13 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import httpx
+import pytest
 
 from dragoman import Agent, App, Message, Turn
 from dragoman.dialects import v1_0
 from dragoman.model.caller import Scope
 from dragoman.security.egress import Egress
+from dragoman.server.settings import Settings
 from dragoman.stores.store import WebhookCursor
 from tests.listening import Visit, listening
 
@@ -233,9 +235,12 @@ async def pushing(
         "push_retries": (0.02, 0.04),
         "poll": 0.02,
     }
-    app = App(agent, **{**known, "drain": 0.0, "push_timeout": 5.0, **settings})
-    if egress is not None:
-        app._way_out = lambda: egress  # type: ignore[method-assign]
-    transport = httpx.ASGITransport(app)
-    async with app, httpx.AsyncClient(transport=transport, base_url="http://agent") as http:
-        yield Sender(app, agent, http)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in {"push_running", "push_per_host"} & set(settings):  # they are constants
+            patch.setattr(Settings, name, settings.pop(name))
+        app = App(agent, **{**known, "drain_timeout": 0.0, "push_timeout": 5.0, **settings})
+        if egress is not None:
+            app._way_out = lambda: egress  # type: ignore[method-assign]
+        transport = httpx.ASGITransport(app)
+        async with app, httpx.AsyncClient(transport=transport, base_url="http://agent") as http:
+            yield Sender(app, agent, http)

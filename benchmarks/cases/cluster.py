@@ -60,7 +60,7 @@ def replicas(*, bell: str = "", serve: Sequence[str] = ()) -> Iterator[list[Serv
     """Two replicas of dragoman that only serve, which are yielded, and a worker for them."""
     common = (AGENT, "--store", "{store}", "--log-level", "warning")
     common += ("--bell", bell) if bell else ()
-    serving = ("-m", "dragoman", "serve", *common, "--port", "{port}", "--workers", "0", *serve)
+    serving = ("-m", "dragoman", "serve", *common, "--port", "{port}", "--serve-only", *serve)
     working = ("-m", "dragoman", "worker", *common)
     commands = [serving, serving, working]
     with _started("dragoman", commands, measure.database()) as [*servers, _]:

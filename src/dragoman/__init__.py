@@ -9,12 +9,15 @@ The flow of a request, and where to read on:
 The folders: `model/` has values and pure functions, `agent/` what authors write, `server/` the
 runtime, `stores/` and `bells/` the backends, `bindings/` and `dialects/` the protocol, `webhooks/`,
 `security/`, `telemetry/`, `client/`; `cli/`, `testing/`, `conformance/` and `demo/` stand beside
-them. `Agent` and `Turn` are what an author writes with, `App` serves agents under any ASGI server.
+them. `Agent` and `Turn` are what an author writes with, `serve` starts the server from code, `App`
+serves agents under any ASGI server.
 """
 
+from dragoman._serve import serve
 from dragoman._version import __version__ as __version__
 from dragoman.agent.agent import Agent, AgentError
 from dragoman.agent.turn import Turn
+from dragoman.agent.user_error import UserError
 from dragoman.model.caller import Caller, Request
 from dragoman.model.errors import A2AError
 from dragoman.model.types import (
@@ -35,6 +38,7 @@ from dragoman.model.types import (
     TaskStatusUpdateEvent,
 )
 from dragoman.server.app import App
+from dragoman.server.app_options import AppOptions
 from dragoman.server.settings import Settings
 
 __all__ = [
@@ -46,6 +50,7 @@ __all__ = [
     "AgentProvider",
     "AgentSkill",
     "App",
+    "AppOptions",
     "Artifact",
     "AuthenticationInfo",
     "Caller",
@@ -61,5 +66,7 @@ __all__ = [
     "TaskStatus",
     "TaskStatusUpdateEvent",
     "Turn",
+    "UserError",
     "__version__",
+    "serve",
 ]

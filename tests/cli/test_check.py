@@ -43,7 +43,7 @@ async def test_a_good_card() -> None:
     async with serving(App(agent())) as url:
         for target in (url, f"{url}/.well-known/agent-card.json"):
             status, out, err = await run("card", target, "--check")
-            assert (status, out, err) == (0, "nothing is wrong with this card\n", "")
+            assert (status, out, err) == (0, "no problems found\n", "")
         assert await run("card", url, "--check", "--json") == (0, "", "")
 
 
@@ -116,8 +116,10 @@ async def test_each_interface_is_dialled(tmp_path: Path) -> None:
         ("error", f"supportedInterfaces[{place}].url") for place in (1, 2, 3)
     ]
     texts = [item["text"] for item in found]
-    assert texts[0].startswith(f"does not answer: http://{nobody}: Connection refused; start what")
-    assert texts[1].startswith("answers, but not as HTTP+JSON 1.0 does: ")
+    assert texts[0].startswith(
+        f"does not answer: http://{nobody}: Connection refused; start the server"
+    )
+    assert texts[1].startswith("answers, but not as HTTP+JSON 1.0 requires: ")
     assert texts[2].startswith(f"does not answer: grpcs://{nobody}: ")
 
 
@@ -162,7 +164,7 @@ async def test_no_card(answer: int, words: str) -> None:
 
 def test_lines_keep_to_the_width() -> None:
     findings = [
-        Finding("error", "name", "is empty; " + "give a name for people " * 5),
+        Finding("error", "name", "is empty; " + "give a name that people can read " * 5),
         Finding("warning", "securitySchemes.a.oauth2SecurityScheme.flows.implicit", "is old; go"),
         Finding("note", "", "is fine\x1b\n; stay"),
     ]

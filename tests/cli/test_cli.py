@@ -172,13 +172,18 @@ def eventually(look: Callable[[], Any], within: float = 20) -> Any:
     return found
 
 
+SERVE = ("-m", "dragoman", "serve", "--port", "0")
+
+
 @contextmanager
-def serving(here: Path, *arguments: str, url: str = "", **env: str) -> Iterator[Serving]:
+def serving(
+    here: Path, *arguments: str, url: str = "", command: tuple[str, ...] = SERVE, **env: str
+) -> Iterator[Serving]:
     """`dragoman serve` up and ready, on a free port that its log tells, or at a known URL."""
     log = here / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "dragoman", "serve", "--port", "0", *arguments],
+            [sys.executable, *command, *arguments],
             cwd=here,
             env=environment(**env),
             stdout=subprocess.PIPE,
@@ -284,7 +289,7 @@ def test_serve(here: Path) -> None:
         log = served.text()
         assert f"Echo at {served.url}/" in log
         assert f"{served.url}/.well-known/agent-card.json" in log
-        assert "tasks are kept in echo.db" in log
+        assert "tasks are stored in echo.db" in log
         assert "anonymous" in log
         card = httpx.get(f"{served.url}/.well-known/agent-card.json").json()
         assert card["supportedInterfaces"][0]["url"] == f"{served.url}/"
@@ -349,7 +354,7 @@ def test_access_log(here: Path) -> None:
 
 # ---- ending --------------------------------------------------------------------------------
 
-SHORT = ("--set", "drain=0.2", "--set", "cancel_grace=0.2")
+SHORT = ("--set", "drain_timeout=0.2", "--set", "cancel_grace=0.2")
 
 
 def test_an_open_stream_does_not_keep_it(here: Path) -> None:
@@ -379,7 +384,7 @@ def test_a_handler_that_stops_when_asked_is_not_said_to_go_on(here: Path) -> Non
         task = served.send("wait")["id"]
         served.until(task, "WORKING")
         assert served.end() == 0
-        assert "goes on" not in served.text()
+        assert "continues" not in served.text()
         assert "WARNING" not in served.text()
 
 
@@ -402,7 +407,7 @@ def test_a_handler_that_will_not_stop(
 
 @pytest.mark.parametrize("text", ["wait", "swallow"])
 def test_a_second_interrupt_stops_it_now(here: Path, text: str) -> None:
-    with serving(here, "booking:agent", "--set", "drain=600") as served:
+    with serving(here, "booking:agent", "--set", "drain_timeout=600") as served:
         served.until(served.send(text)["id"], "WORKING")
         served.process.send_signal(signal.SIGINT)
         eventually(lambda: "Ctrl-C again" in served.text())
@@ -415,7 +420,7 @@ def test_terminated(here: Path) -> None:
         served.until(task, "INPUT_REQUIRED")
         with reading(f"{served.url}/tasks/{task}:subscribe"):
             assert served.end(signal.SIGTERM) in (0, -signal.SIGTERM)
-        assert "draining" in served.text()
+        assert "shutting down" in served.text()
         assert "Traceback" not in served.text()
 
 
@@ -468,7 +473,7 @@ def test_reload(here: Path) -> None:
         assert version(served) == "1.0.0"
         edit(here, AGENTS.replace("1.0.0", "2.0.0"), lambda: version(served) == "2.0.0")
         served.until(served.send("hello")["id"], "COMPLETED")
-        assert served.text().count("Ctrl-C stops") >= 2  # each start says where
+        assert served.text().count("press Ctrl-C to stop") >= 2  # each start says where
         assert " /message" not in served.text()  # no access log unasked
         edit(here, "a mistake(", lambda: "SyntaxError" in served.text())
         edit(here, AGENTS.replace("1.0.0", "3.0.0"), lambda: version(served) == "3.0.0")
@@ -493,10 +498,10 @@ def test_reload_with_an_open_stream(here: Path) -> None:
     [
         ("nothing:agent", ["nothing:agent", "no module 'nothing'"]),
         ("booking.deep:agent", ["no module 'booking.deep'"]),
-        ("booking:missing", ["no 'missing'", "it has: agent, second, broken, empty"]),
+        ("booking:missing", ["no 'missing'", "it contains: agent, second, broken, empty"]),
         ("booking:agent.missing", ["no 'missing'"]),
-        ("booking:number", ["its type is int; give an Agent or an App"]),
-        ("booking:Agent", ["its type is type"]),
+        ("booking:number", ["expected an Agent or an App, got int"]),
+        ("booking:Agent", ["got type"]),
         ("booking:empty", ["Empty", "no handler", "@agent.skill"]),
         ("booking", ["module:agent"]),
         (":agent", ["module:agent"]),
@@ -550,12 +555,12 @@ def test_a_port_that_is_taken(here: Path) -> None:
         (["--port", "99999"], "99999"),
         (["--store", "nowhere://x"], "nowhere"),
         (["--log-level", "loud"], "log_level"),
-        (["--set", "drain=long"], "drain"),
-        (["--set", "drain"], "NAME=VALUE"),
+        (["--set", "drain_timeout=long"], "drain_timeout"),
+        (["--set", "drain_timeout"], "NAME=VALUE"),
         (["--set", "colour=blue"], "colour"),
         (["--config", "missing.toml"], "missing.toml"),
         (["--cert", "missing.pem"], "cert: missing.pem: No such file"),
-        (["--cert", "booking.py"], "cert: booking.py: holds no certificate"),
+        (["--cert", "booking.py"], "cert: booking.py: contains no PEM certificate"),
         (["--key", "booking.py"], "key: needs cert"),
     ],
 )
@@ -577,8 +582,7 @@ def config(here: Path, *arguments: str, **env: str) -> dict[str, Any]:
     done = run(here, "config", "--json", *arguments, **env)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return {name: item["value"] for name, item in json.loads(done.stdout).items()}
 
 
 def test_the_settings_in_force(here: Path) -> None:
@@ -595,21 +599,25 @@ def test_the_settings_for_people_are_toml(here: Path) -> None:
     expected = config(here, *arguments)
     for line in done.stdout.splitlines():
         assert re.fullmatch(r"(\w+ = \S.*|# \w+ =) +# \S.*", line)
-    told = {name: value for name, value in expected.items() if value is not None}
-    assert json.dumps(tomllib.loads(done.stdout)) == json.dumps(told)
+    (here / "printed.toml").write_text(done.stdout)
+    assert config(here, "--config", "printed.toml") == expected
     shown = {line.partition(" = ")[0]: line for line in done.stdout.splitlines()}
     assert shown["port"].startswith("port = 0 ")
     assert shown["threads"].startswith("threads = 1 ")
     assert shown["access_log"].startswith("access_log = true ")
-    assert shown["poll"].startswith("poll = 1.0 ")
+    assert shown["poll"].startswith('poll = "1s" ')
+    assert shown["max_body"].startswith('max_body = "16MiB" ')
+    assert shown["rate"].startswith("rate = 0.0 ")
 
 
 def test_who_wins(here: Path) -> None:
-    (here / "dragoman.toml").write_text('port = 1\nhost = "toml"\npoll = 1.5\ndrain = 1.5\n')
-    env = {"DRAGOMAN_PORT": "2", "DRAGOMAN_HOST": "variable", "DRAGOMAN_DRAIN": "2.5"}
-    found = config(here, "--port", "3", "--set", "drain=3.5", **env)
+    (here / "dragoman.toml").write_text(
+        'port = 1\nhost = "toml"\npoll = 1.5\ndrain_timeout = 1.5\n'
+    )
+    env = {"DRAGOMAN_PORT": "2", "DRAGOMAN_HOST": "variable", "DRAGOMAN_DRAIN_TIMEOUT": "2.5"}
+    found = config(here, "--port", "3", "--set", "drain_timeout=3.5", **env)
     assert (found["port"], found["host"]) == (3, "variable")
-    assert (found["poll"], found["drain"]) == (1.5, 3.5)
+    assert (found["poll"], found["drain_timeout"]) == (1.5, 3.5)
     other = here / "other.toml"
     other.write_text("port = 4\n")
     assert config(here, "--config", str(other))["port"] == 4
@@ -620,19 +628,48 @@ def test_who_wins(here: Path) -> None:
 def test_set(here: Path) -> None:
     found = config(here, "--set", "max-body=5", "--set", "push=true", "--set", "url=http://x?a=b")
     assert (found["max_body"], found["push"], found["url"]) == (5, True, "http://x?a=b")
+    found = config(here, "--set", "max-body=5KiB", "--set", "lease=2m")
+    assert (found["max_body"], found["lease"]) == (5120, 120)
 
 
 def test_a_variable_that_is_not_known(here: Path) -> None:
     done = run(here, "config", DRAGOMAN_PROT="5")
     assert done.returncode == 0
-    words = "DRAGOMAN_PROT: there is no such setting; `dragoman config` lists them"
+    words = "DRAGOMAN_PROT: there is no such setting; did you mean DRAGOMAN_PORT?"
     assert done.stderr == f"dragoman: warning: {words}\n"
+
+
+def test_where_each_value_comes_from(here: Path) -> None:
+    (here / "dragoman.toml").write_text("port = 1\nthreads = 2\nrate = 3\n")
+    arguments = ("config", "--set", "rate=4", "--host", "::1")
+    done = run(here, *arguments, DRAGOMAN_PORT="2")
+    sources = dict(re.findall(r"^(?:# )?(\w+) = ?.*  # \(([\w. ]+)\) ", done.stdout, re.MULTILINE))
+    assert list(sources) == list(Settings.__struct_fields__)
+    assert {name: source for name, source in sources.items() if source != "default"} == {
+        "host": "command line",
+        "port": "DRAGOMAN_PORT",
+        "threads": "dragoman.toml",
+        "rate": "command line",
+    }
+    told = json.loads(run(here, *arguments, "--json", DRAGOMAN_PORT="2").stdout)
+    assert {name: item["source"] for name, item in told.items()} == sources
+
+
+def test_all_wrong_settings_are_reported(here: Path) -> None:
+    (here / "dragoman.toml").write_text('prot = 1\nlease = "x"\n')
+    done = run(here, "config", "--set", "max_body=16MB")
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "dragoman: dragoman.toml: prot: there is no such setting; did you mean port?",
+        "dragoman: dragoman.toml: lease: 'x' is not a duration; use 45s, 90m or 12h",
+        "dragoman: max_body: '16MB' is not a size; use 64KiB, 16MiB or 1GiB",
+    ]
 
 
 def test_tables_in_one_pair_of_brackets(here: Path) -> None:
     (here / "dragoman.toml").write_text('[auth]\nscheme = "key"\n')
     said = refused(run(here, "config"))
-    assert "auth: is one table, not a list of tables; write [[auth]] with two brackets" in said
+    assert "auth: is a table; expected a list of tables; write [[auth]] with two brackets" in said
 
 
 def test_a_setting_that_is_not_known(here: Path) -> None:
@@ -663,10 +700,19 @@ def test_passwords_are_masked(here: Path) -> None:
 def test_turns_that_nobody_could_run_are_not_accepted(
     here: Path, arguments: tuple[str, ...], where: str
 ) -> None:
-    said = refused(run(here, "serve", "booking:agent", "--workers", "0", *arguments))
-    assert said.startswith("dragoman: workers: with 0, other processes run the turns")
-    assert f"they cannot reach {where};" in said
+    said = refused(run(here, "serve", "booking:agent", "--serve-only", *arguments))
+    assert said.startswith("dragoman: serve_only: other processes run the turns")
+    assert f"they cannot reach the store {where};" in said
     assert "--store postgresql://" in said
+
+
+@pytest.mark.parametrize("arguments", [("--workers", "4"), ("--workers",), ("--set", "workers=4")])
+def test_what_to_do_in_place_of_workers_is_told(here: Path, arguments: tuple[str, ...]) -> None:
+    said = refused(run(here, "serve", "booking:agent", *arguments))
+    assert "start `dragoman serve` several times with the same --store postgresql://" in said
+    assert "--workers" not in run(here, "serve", "--help").stdout
+    said = refused(run(here, "worker", "booking:agent", "--workers", "4"))
+    assert "--concurrency" in said
 
 
 # ---- logs ----------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def test_a_store_that_does_not_last(db: Any, store: str) -> None:
 def test_files_that_are_not_stores(here: Path, db: Any, command: list[str]) -> None:
     store = ("--store", "sqlite:///gone.db")
     done = db(*command, *store)
-    assert (done.status, done.err) == (1, "dragoman: there is no file gone.db\n")
+    assert (done.status, done.err) == (1, "dragoman: the file gone.db does not exist\n")
     assert not (here / "gone.db").exists()
 
     with closing(sqlite3.connect(here / "gone.db")) as other:
@@ -138,7 +138,7 @@ def test_bad_arguments(here: Path, db: Any, arguments: list[str], words: str) ->
 def test_help(db: Any, name: str) -> None:
     done = db(name, "--help")
     assert done.status == 0
-    assert f"Example: dragoman db {name}" in done.out and "--store" in done.out
+    assert f"dragoman db {name}" in done.out and "--store" in done.out
 
 
 # ---- list ----------------------------------------------------------------------------------
@@ -341,7 +341,7 @@ def test_migrate(here: Path, db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     done = db("migrate")  # not under a server
     assert done.status == 1 and "in use by another server" in done.err
     lock.release()
-    assert db("migrate").out == f"echo.db: schema {now} brought to {now + 1}\n"
+    assert db("migrate").out == f"echo.db: updated from schema {now} to schema {now + 1}\n"
     assert ids(db("list", "--json")) == ["t"]
     with closing(sqlite3.connect(path)) as file:
         assert file.execute("SELECT count(*) FROM more").fetchone() == (0,)

@@ -55,7 +55,7 @@ def beside(table: str, name: str, value: str, words: str, only: str = "") -> Dam
 
 
 UNREADABLE = "task t: its head cannot be read: "
-PLACE = "task t: webhook w is at a place that does not agree with its log"
+PLACE = "task t: the cursor of webhook w does not agree with its log"
 FLAGS = "task t: born, replied and hooked in its head must be 0 or 1"
 MARKS = "task t: webhook w: taken, behind and parked must be 0 or 1"
 
@@ -64,30 +64,30 @@ DAMAGES = [
     Damage("about.id", "DELETE FROM about", "table about must have one row with an id, and has 0"),
     Damage("about.id", "UPDATE about SET id = ''", "table about must have one row with an id"),
     Damage("about.id", f"UPDATE about SET id = {GARBLED}", "table about must have", FILE),
-    Damage("about.version", "UPDATE about SET version = 0", "has no tables of ours", DATABASE),
+    Damage("about.version", "UPDATE about SET version = 0", "has no dragoman tables", DATABASE),
     Damage("about.version", "UPDATE about SET version = 99", "newer dragoman", DATABASE),
     # -- the head
     head("key", "9999", words="task t: its log has 0 entries"),
-    head("id", "'u'", words="task u: entry 1 is of task t in context c"),
+    head("id", "'u'", words="task u: entry 1 belongs to task t in context c"),
     head("scope", "77", FILE, "task t: it has no scope"),
     head("agent", "'other'", FILE, "task t: its scope is that of another agent"),
     head("agent", "'other'", DATABASE, "the count of other"),
     head("tenant", "'other'", DATABASE, "task t: its receipt"),
-    head("owner", "'eve'", DATABASE, "is another's"),
-    head("context", "'d'", words="entry 1 is of task t in context c, and its head says d"),
+    head("owner", "'eve'", DATABASE, "belongs to another owner"),
+    head("context", "'d'", words="entry 1 belongs to task t in context c, but its head says d"),
     head("context", GARBLED, FILE, UNREADABLE),
     head("skill", "'other'"),
     head("skill", GARBLED, FILE, UNREADABLE),
-    head("state", "2", words="task t: its log ends input_required, and its head says working"),
-    head("state", "99", words=UNREADABLE + "there is no state 99"),
+    head("state", "2", words="task t: its log ends with input_required, but its head says working"),
+    head("state", "99", words=UNREADABLE + "unknown state 99"),
     head("changed", "'2026-01-01T00:00:00.000Z'"),
     head("last", "0", words=UNREADABLE + "last is 0"),
-    head("last", "9", words="task t: its log has 3 entries, and its head says 9"),
+    head("last", "9", words="task t: its log has 3 entries, but its head says 9"),
     head("version", "1"),
     head("born", "7", FILE, FLAGS),
     head("born", "false", DATABASE),
     head("replied", "7", FILE, FLAGS),
-    head("replied", "true", DATABASE, UNREADABLE + "it has ended, and a message waits"),
+    head("replied", "true", DATABASE, UNREADABLE + "it has ended, but a message waits"),
     head("epoch", "-1"),
     head("epoch", "2147483647", DATABASE, UNREADABLE + "a number is too large"),
     head("holder", "'w'", words="task t: lease in its head"),
@@ -95,7 +95,7 @@ DAMAGES = [
     head("lease", "9e999", FILE),
     head("lease", "'NaN'", DATABASE),
     head("turn", "2"),
-    head("turn", "0", words="task t: entry 2 is of turn 1, which there was not"),
+    head("turn", "0", words="task t: entry 2 belongs to turn 1, which does not exist"),
     head("settled", "0"),
     head("attempt", "-1"),
     head("inbox", "''"),
@@ -108,11 +108,13 @@ DAMAGES = [
     head("canceled", "x'78'", words=UNREADABLE),
     head("canceled", "(SELECT canceled FROM task WHERE id = 'k')"),
     head("hooked", "7", FILE, FLAGS),
-    head("hooked", "false", DATABASE, "task t: it has webhooks, and its head does not say so"),
-    head("size", "5", words="bytes, and its head says 5"),
+    head("hooked", "false", DATABASE, "task t: it has webhooks, but its head does not say so"),
+    head("size", "5", words="bytes, but its head says 5"),
     head("ready", "NULL", words="task t: it is not in the queue"),
     head("ready", "'NaN'", DATABASE),
-    Damage("task.ready", "UPDATE task SET ready = 5 WHERE id = 'e'", "in the queue, and nothing"),
+    Damage(
+        "task.ready", "UPDATE task SET ready = 5 WHERE id = 'e'", "in the queue, but no message"
+    ),
     head("ready", "9200000000000000000"),
     head("ready", "'Infinity'", DATABASE),
     head("owner", "repeat('o', 600)", DATABASE, "task t: its owner is longer than 512 bytes"),
@@ -121,7 +123,7 @@ DAMAGES = [
     Damage("task.ended", "UPDATE task SET ended = -5 WHERE id = 'e'", "task e: ended in its head"),
     # -- scopes of a file
     Damage("scope.key", "UPDATE scope SET key = 99", "task t: it has no scope", FILE),
-    Damage("scope.agent", "UPDATE scope SET agent = 'x'", "scope is that of another agent", FILE),
+    Damage("scope.agent", "UPDATE scope SET agent = 'x'", "scope belongs to another agent", FILE),
     Damage("scope.tenant", f"UPDATE scope SET tenant = {GARBLED}", UNREADABLE, FILE),
     Damage("scope.owner", f"UPDATE scope SET owner = {GARBLED}", UNREADABLE, FILE),
     Damage(
@@ -136,8 +138,8 @@ DAMAGES = [
     Damage("entry.place", "INSERT INTO entry VALUES (99 << 24, 0, 1, x'78')", "no task", FILE),
     beside("entry", "number", "number + 50", "task t: entry 1 is missing", DATABASE),
     beside("entry", "task", "9999", "entries have no task", DATABASE),
-    Damage("entry.turn", "UPDATE entry SET turn = 2 WHERE kind = 2", "which there was not"),
-    Damage("entry.kind", "UPDATE entry SET kind = 3 WHERE kind = 2", "entry 2 is not of kind 3"),
+    Damage("entry.turn", "UPDATE entry SET turn = 2 WHERE kind = 2", "which does not exist"),
+    Damage("entry.kind", "UPDATE entry SET kind = 3 WHERE kind = 2", "entry 2: its kind is not 3"),
     Damage("entry.kind", "UPDATE entry SET kind = 5 WHERE kind = 1", "entry 1 cannot be read"),
     Damage("entry.body", "UPDATE entry SET body = x'78' WHERE kind = 2", "entry 2 cannot be read"),
     Damage(
@@ -147,14 +149,18 @@ DAMAGES = [
     ),
     # -- snapshots
     beside("snapshot", "task", "9999", "the snapshot of key 9999 has no task"),
-    beside("snapshot", "number", "9", "task t: its snapshot is of entry 9"),
-    beside("snapshot", "number", "2", "task t: its snapshot is not what its log says at entry 2"),
+    beside("snapshot", "number", "9", "task t: its snapshot is for entry 9"),
+    beside(
+        "snapshot", "number", "2", "task t: its snapshot does not agree with its log at entry 2"
+    ),
     beside("snapshot", "body", "x'78'", "task t: its snapshot cannot be read"),
     # -- receipts
-    Damage("receipt.scope", "UPDATE receipt SET scope = 77", "is another's", FILE),
-    Damage("receipt.agent", "UPDATE receipt SET agent = 'x'", "is another's", DATABASE),
-    Damage("receipt.tenant", "UPDATE receipt SET tenant = 'x'", "is another's", DATABASE),
-    Damage("receipt.owner", "UPDATE receipt SET owner = 'x'", "is another's", DATABASE),
+    Damage("receipt.scope", "UPDATE receipt SET scope = 77", "belongs to another owner", FILE),
+    Damage("receipt.agent", "UPDATE receipt SET agent = 'x'", "belongs to another owner", DATABASE),
+    Damage(
+        "receipt.tenant", "UPDATE receipt SET tenant = 'x'", "belongs to another owner", DATABASE
+    ),
+    Damage("receipt.owner", "UPDATE receipt SET owner = 'x'", "belongs to another owner", DATABASE),
     Damage(
         "receipt.name",
         "UPDATE receipt SET name = 'message:m:abc'",
@@ -166,27 +172,27 @@ DAMAGES = [
     Damage("receipt.digest", "UPDATE receipt SET digest = x'78'", "digest of the receipt for"),
     Damage("receipt.task", "UPDATE receipt SET task = 9999", "has no task"),
     Damage("receipt.number", "UPDATE receipt SET number = 9", "a receipt is for entry 9"),
-    Damage("receipt.number", "UPDATE receipt SET number = 2", "entry 2, which is no message"),
+    Damage("receipt.number", "UPDATE receipt SET number = 2", "entry 2, which is not a message"),
     # -- webhooks
     beside("line", "task", "9999", "webhook w has no task"),
     beside("line", "id", "'x'", "webhook x: it cannot be read: its configuration is that of"),
     beside("line", "agent", "'x'", "task t: webhook w is in the queue of another agent"),
     beside("line", "webhook", "x'78'", "task t: webhook w: it cannot be read"),
     beside("line", "webhook", f"x'{OTHER.encode().hex()}'", "webhook w: it cannot be read"),
-    beside("line", "webhook", f"x'{UNKNOWN.encode().hex()}'", "it is of version '7'"),
-    beside("line", "webhook", f"x'{UNSEALED.encode().hex()}'", "its sealed secret is damaged"),
+    beside("line", "webhook", f"x'{UNKNOWN.encode().hex()}'", "its version is '7'"),
+    beside("line", "webhook", f"x'{UNSEALED.encode().hex()}'", "its encrypted secret is damaged"),
     beside("line", "cursor", "9", PLACE),
     beside("line", "cursor", "-1", PLACE),
-    beside("line", "attempts", "-1", "task t: webhook w: its attempts cannot be: -1"),
-    beside("line", "due", "-1", "task t: webhook w: its due cannot be: -1"),
-    beside("line", "due", "'Infinity'", "its due cannot be: inf", DATABASE),
+    beside("line", "attempts", "-1", "task t: webhook w: its attempts is not valid: -1"),
+    beside("line", "due", "-1", "task t: webhook w: its due is not valid: -1"),
+    beside("line", "due", "'Infinity'", "its due is not valid: inf", DATABASE),
     beside("line", "lane", "77", "task t: webhook w is in the lane of another owner"),
     beside("line", "taken", "7", MARKS, FILE),
     beside("line", "behind", "7", MARKS, FILE),
     beside("line", "behind", "false", PLACE),
     beside("line", "parked", "7", MARKS, FILE),
     beside("line", "reason", GARBLED, "task t: webhook w: its reason cannot be", FILE),
-    beside("line", "ticket", "-1", "task t: webhook w: its ticket cannot be: -1"),
+    beside("line", "ticket", "-1", "task t: webhook w: its ticket is not valid: -1"),
     # -- counts
     Damage("tally.scope", "UPDATE tally SET scope = 77 WHERE state = 3", "the count of", FILE),
     Damage("tally.agent", "UPDATE tally SET agent = 'x'", "the count of x", DATABASE),
@@ -390,7 +396,7 @@ def test_a_damaged_task_is_taken_from_a_backup(here: Path, db: Any) -> None:
     ):
         change(here, sql)
         refused = db("import", "backup.jsonl")
-        assert refused.status == 1 and "task t is there already, and is not the same" in refused.err
+        assert refused.status == 1 and "task t exists and differs" in refused.err
         assert db("import", "backup.jsonl", "--replace").out.startswith(
             "0 tasks imported, 1 replaced, 1 already there"
         )

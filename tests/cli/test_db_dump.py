@@ -159,7 +159,7 @@ def test_import_of_what_differs(here: Path, db: Any) -> None:
     write(here / "x.jsonl", line("a", "FAILED", webhooks=[hook("a")]), line("c"))
     done = db("import", "x.jsonl")
     assert done.status == 1
-    assert "task a is there already, and is not the same" in done.err
+    assert "task a exists and differs" in done.err
     assert done.out.startswith("1 task imported")
     assert set(before.splitlines()) < set(db("export").out.splitlines())
     done = db("import", "x.jsonl", "--replace")
@@ -205,7 +205,7 @@ def test_import_does_not_share_receipts(here: Path, db: Any) -> None:
     )
     for extra in ([], ["--replace"]):
         done = db("import", "x.jsonl", *extra)
-        assert done.status == 1 and "task b: its receipt 'key' is that of task a" in done.err
+        assert done.status == 1 and "task b: its receipt 'key' belongs to task a" in done.err
     assert set(ids(db("list", "--json"))) == {"a", "c"}
     sound(here)
 
@@ -224,15 +224,15 @@ STATUS = line("t")["entries"][1]
         ("{", "line 2: "),
         ("[]", "line 2: "),
         ("\udcff", "line 2: "),
-        (changed(format=2), "it is of format 2; this dragoman knows 1"),
+        (changed(format=2), "its format is 2; this version of dragoman supports 1"),
         (changed(extra=1), "unknown field `extra`"),
         (changed(id=""), "id"),
-        (changed(id="u"), "its log is that of another task"),
-        (changed(context="d"), "its log is that of another task"),
+        (changed(id="u"), "its log belongs to another task"),
+        (changed(context="d"), "its log belongs to another task"),
         (changed(state="TASK_STATE_FAILED"), "its log ends completed"),
         (changed(state="WORKING"), "state"),
-        (changed(entries=[]), "a log begins with a message"),
-        (changed(entries=[STATUS]), "a log begins with a message"),
+        (changed(entries=[]), "a log must start with a message"),
+        (changed(entries=[STATUS]), "a log must start with a message"),
         (changed(entries=[*line("t")["entries"], STATUS]), "already ended"),
         (changed(entries=[*line("t")["entries"][:1], {**STATUS, "kind": "reply"}]), "entry 2"),
         (changed(entries=[*line("t")["entries"][:1], {**STATUS, "body": {}}]), "entry 2"),

@@ -56,7 +56,7 @@ def test_from_a_file_to_postgres_and_back(here: Path, db: Any) -> None:
     # and back: what was not touched there is the same here
     assert db("export", "back.jsonl", *to).status == 0
     done = db("import", "back.jsonl", *file)
-    assert f"task {asked} is there already" in done.err
+    assert f"task {asked} exists" in done.err
     assert db("import", "back.jsonl", "--replace", *file).status == 0
     sound(here)
     assert db("import", "back.jsonl", *file).out.endswith("0 replaced, 7 already there\n")
@@ -69,9 +69,9 @@ def test_migrate_postgres(here: Path, db: Any) -> None:
     where = database()
     to = ("--store", where)
     done = db("list", *to)
-    assert done.status == 1 and "no tables of ours; see `dragoman db migrate`" in done.err
+    assert done.status == 1 and "no dragoman tables; run `dragoman db migrate`" in done.err
     now = versions.VERSION
-    assert db("migrate", *to).out.endswith(f"/postgres: schema 0 brought to {now}\n")
+    assert db("migrate", *to).out.endswith(f"/postgres: updated from schema 0 to schema {now}\n")
     assert db("migrate", *to).out.endswith(f"is up to date: schema {now}\n")
     assert db("migrate", "--row-security", *to).out.endswith("row security is on\n")
     assert db("list", *to).status == 0
@@ -130,19 +130,19 @@ def test_backup_of_postgres(db: Any) -> None:
         ("UPDATE task SET state = 4", "its log ends completed"),
         ("UPDATE task SET state = 99", "task t: its head cannot be read"),
         ("UPDATE task SET size = 5", "bytes"),
-        ("UPDATE task SET ready = 5", "task t: it is in the queue, and nothing waits"),
-        ("UPDATE task SET ended = NULL", "on whether it has ended"),
+        ("UPDATE task SET ready = 5", "task t: it is in the queue, but no message waits"),
+        ("UPDATE task SET ended = NULL", "on whether the task has ended"),
         ("INSERT INTO entry VALUES (99999, 1, 0, 1, 'x')", "1 entries have no task"),
         ("UPDATE tally SET number = 7", "the count of echo"),
-        ("DELETE FROM tally", "0 tasks completed, and there are 1"),
+        ("DELETE FROM tally", "0 tasks completed, but there are 1"),
         ("INSERT INTO snapshot VALUES (99999, 1, '{}')", "snapshot of key 99999 has no task"),
         (
             "INSERT INTO snapshot SELECT key, 9, '{}' FROM task",
-            "task t: its snapshot is of entry 9",
+            "task t: its snapshot is for entry 9",
         ),
         ("UPDATE receipt SET task = 99999", "has no task"),
         ("UPDATE receipt SET number = 9", "task t: a receipt is for entry 9"),
-        ("UPDATE receipt SET owner = 'eve'", "is another's"),
+        ("UPDATE receipt SET owner = 'eve'", "belongs to another owner"),
         ("UPDATE line SET task = 99999", "webhook w has no task"),
         ("UPDATE line SET behind = false", "task t: webhook w"),
     ],

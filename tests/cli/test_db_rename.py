@@ -31,9 +31,9 @@ def test_to_another_realm(here: Path, db: Any) -> None:
         line("bob", owner="bob"),
     )
     ask = ("rename-owner", "ann", "ann", "--to-realm", "keys")
-    told = "1 receipt dropped: the new owner has sent the same before\n"
+    told = "1 receipt deleted: the new owner sent the same message before\n"
     dry = db(*ask, "--dry-run")
-    assert (dry.status, dry.out) == (0, f"3 tasks would be renamed, 1 receipt\n{told}")
+    assert (dry.status, dry.out) == (0, f"3 tasks would be moved, 1 receipt\n{told}")
     assert set(ids(db("list", "--json", "--owner", "ann"))) == {"a", "b", "c"}
     done = db(*ask)
     assert (done.status, done.out) == (0, f"3 tasks renamed, 1 receipt\n{told}")
@@ -79,7 +79,10 @@ def test_some_of_them_and_back(here: Path, db: Any) -> None:
 def test_ids_of_clients_of_0_1(here: Path, db: Any) -> None:
     seed(here, line("v0.1-00ff-trip", owner="ann"))
     done = db("rename-owner", "ann", "bob")
-    assert "1 task with an id of a client of 0.1, which no longer finds it" in done.out
+    assert (
+        "1 task with an id that an A2A 0.1 client chose; that client cannot find it any more"
+        in done.out
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,8 +91,8 @@ def test_ids_of_clients_of_0_1(here: Path, db: Any) -> None:
         (("ann", "ann"), "the same owner"),
         (("ann", "ann", "--realm", "a", "--to-realm", "a"), "the same owner"),
         (("ann", ""), "every anonymous caller would see"),
-        (("ann", "a\x1fann"), "new: has a control character"),
-        (("ann", "bob", "--to-realm", "a\n"), "--to-realm: has a control character"),
+        (("ann", "a\x1fann"), "new: contains a control character"),
+        (("ann", "bob", "--to-realm", "a\n"), "--to-realm: contains a control character"),
     ],
 )
 def test_what_makes_no_sense(here: Path, db: Any, arguments: tuple[str, ...], told: str) -> None:
@@ -138,7 +141,9 @@ async def sent(http: httpx.AsyncClient, server: str) -> str:
 async def test_a_turn_that_runs_goes_on(here: Path) -> None:
     agent = patient()
     store = url(here) or f"sqlite:///{here / 'echo.db'}"
-    before = App(agent, store=store, auth=ApiKey(header="X-Key", keys={"ann": "k"}), drain=0.0)
+    before = App(
+        agent, store=store, auth=ApiKey(header="X-Key", keys={"ann": "k"}), drain_timeout=0.0
+    )
     async with httpx.AsyncClient(timeout=20) as http:
         async with serving(before) as server:
             task = await sent(http, server)
@@ -159,7 +164,7 @@ async def test_a_turn_that_runs_goes_on(here: Path) -> None:
             gone = await http.get(f"{server}/tasks/{task}", headers=HEADERS)
             assert gone.status_code == 404
         keys = ApiKey(header="X-Key", keys={"ann": "k"}, realm="keys")
-        async with serving(App(agent, store=store, auth=keys, drain=0.0)) as server:
+        async with serving(App(agent, store=store, auth=keys, drain_timeout=0.0)) as server:
             assert await sent(http, server) == task  # its receipt is known
             found = (await http.get(f"{server}/tasks", headers=HEADERS)).json()
             assert [(item["id"], item["status"]["state"]) for item in found["tasks"]] == [

@@ -40,7 +40,7 @@ def test_prune(here: Path, db: Any) -> None:
     )
     everything = set(ids(db("list", "--json")))
     done = db("prune", "--older", "30d", "--dry-run")
-    assert done.out.startswith("5 tasks would be forgotten, ")
+    assert done.out.startswith("5 tasks would be deleted, ")
     assert "1 task kept: webhooks" in done.out
     assert set(ids(db("list", "--json"))) == everything
     assert db("prune", "--older", "30d", "--state", "failed").out.startswith("1 task forgotten, ")
@@ -69,7 +69,7 @@ def test_prune_of_one_owner(here: Path, db: Any) -> None:
         line("e", age=60, owner=keys),
     )
     arguments = ("prune", "--older", "0s", "--owner", "ann", "--force")
-    assert db(*arguments, "--dry-run").out.startswith("2 tasks would be forgotten, ")
+    assert db(*arguments, "--dry-run").out.startswith("2 tasks would be deleted, ")
     assert db(*arguments).out.startswith("2 tasks forgotten, ")
     assert set(ids(db("list", "--json"))) == {"open", "c", "d", "e"}
     assert db(*arguments, "--realm", "keys").out.startswith("1 task forgotten, ")
@@ -87,7 +87,7 @@ def test_prune_of_one_owner(here: Path, db: Any) -> None:
 def test_prune_keeps_sends_that_may_come_again(here: Path, db: Any) -> None:
     seed(here, line("a", age=3600, receipts=("key",)), line("b", age=3600))
     done = db("prune", "--older", "10m")
-    assert done.out.startswith("1 task forgotten") and "may come again" in done.out
+    assert done.out.startswith("1 task forgotten") and "may resend" in done.out
     assert ids(db("list", "--json")) == ["a"]
     assert db("prune", "--older", "10m", "--force").out.startswith("1 task forgotten")
 
@@ -311,14 +311,14 @@ def test_check(here: Path, db: Any) -> None:
         ("INSERT INTO entry VALUES (9 << 24, 0, 1, 'x')", "1 entries have no task"),
         ("INSERT INTO entry VALUES ((2 << 24) + 1, 0, 1, 'x')", "1 entries have no task"),
         ("UPDATE tally SET number = 7", "the count of echo"),
-        ("DELETE FROM tally", "0 tasks completed, and there are 1"),
+        ("DELETE FROM tally", "0 tasks completed, but there are 1"),
         ("INSERT INTO snapshot VALUES (9, 1, '{}')", "snapshot of key 9 has no task"),
-        ("INSERT INTO snapshot VALUES (1, 9, '{}')", "task t: its snapshot is of entry 9"),
+        ("INSERT INTO snapshot VALUES (1, 9, '{}')", "task t: its snapshot is for entry 9"),
         ("UPDATE receipt SET task = 9", "receipt 'key' has no task"),
         ("UPDATE receipt SET number = 9", "task t: a receipt is for entry 9"),
         ("UPDATE line SET task = 9", "webhook w has no task"),
         ("UPDATE line SET behind = 0", "task t: webhook w"),
-        ("DROP TABLE receipt", "cannot be read on"),
+        ("DROP TABLE receipt", "the rest of the file cannot be read"),
     ],
 )
 def test_check_names_what_is_wrong(here: Path, db: Any, damage: str, words: str) -> None:
@@ -341,5 +341,5 @@ def test_check_of_damaged_pages(here: Path, db: Any) -> None:
         file.write(b"\xff" * 8192)
     done = db("check")
     assert done.status == 1
-    assert "pages: " in done.out or "cannot be read on" in done.out
+    assert "pages: " in done.out or "the rest of the file cannot be read" in done.out
     assert "Traceback" not in done.err

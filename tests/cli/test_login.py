@@ -18,8 +18,8 @@ async def test_a_key_and_a_password() -> None:
     async with guarded(has(x_flight="sesame")) as agent:
         agent.demand({"it": key("header", "x-flight")})
         status, _, err = await run("send", agent.url, "hi")
-        words = "The agent wants an API key: --api-key KEY (header x-flight)"
-        assert (status, err) == (1, f"dragoman: {words}; in Python auth=Secret(KEY)\n")
+        words = "The agent requires an API key: --api-key KEY (header x-flight)"
+        assert (status, err) == (1, f"dragoman: {words}; in Python auth=StaticToken(KEY)\n")
         status, _, err = await run("send", agent.url, "hi", "--api-key", "sesame", "--trace")
         assert (status, "sesame" in err) == (0, False), err
         assert agent.headers("x-flight")[-1] == "sesame"

@@ -165,10 +165,17 @@ def test_a_renewed_certificate_is_shown(here: Path, monkeypatch: pytest.MonkeyPa
         assert greeted(port, second)
         assert not greeted(port, first, 1.0)
         used.write_bytes(b"nothing of the kind")  # the old one stays, and it says why
-        told(served, "SIGHUP: the old certificate of gRPC stays in use: ")
-        assert f"the old certificate stays in use: cert: {used}" in served.text()
+        told(
+            served, "SIGHUP: the new certificate of gRPC cannot be used, the old one stays in use: "
+        )
+        assert (
+            f"the new certificate cannot be used, the old one stays in use: cert: {used}"
+            in served.text()
+        )
         used.unlink()
-        told(served, "SIGHUP: the old certificate of gRPC stays in use: ")
+        told(
+            served, "SIGHUP: the new certificate of gRPC cannot be used, the old one stays in use: "
+        )
         assert shown(known) == after
         assert greeted(port, second)
         assert served.end() == 0
@@ -186,7 +193,7 @@ def working(
             [*command, *arguments], cwd=here, env=environment(), stderr=output
         )
     try:
-        eventually(lambda: "working for" in log.read_text())
+        eventually(lambda: "running turns for" in log.read_text())
         yield Serving(process, log)
     finally:
         process.kill()
@@ -194,16 +201,16 @@ def working(
 
 
 def test_a_worker_goes_on_and_ends_at_the_second_signal(here: Path, database: str) -> None:
-    flags = ("--set", "drain=600")
+    flags = ("--set", "drain_timeout=600")
     with (
         working(here, database, *flags) as worker,
-        serving(here, "booking:agent", "--store", database, "--workers", "0") as served,
+        serving(here, "booking:agent", "--store", database, "--serve-only") as served,
     ):
         told(worker, "SIGHUP: a worker has no certificate to reload")
         served.until(served.send("hi")["id"], "COMPLETED")
         served.until(served.send("wait")["id"], "WORKING")
         worker.process.send_signal(signal.SIGTERM)
-        eventually(lambda: "draining" in worker.text())
+        eventually(lambda: "shutting down" in worker.text())
         worker.end(signal.SIGTERM, within=5)
 
 
@@ -211,10 +218,10 @@ def test_a_worker_goes_on_and_ends_at_the_second_signal(here: Path, database: st
 
 
 def test_the_second_signal_stops_it_now(here: Path) -> None:
-    with serving(here, "booking:agent", "--set", "drain=600") as served:
+    with serving(here, "booking:agent", "--set", "drain_timeout=600") as served:
         served.until(served.send("wait")["id"], "WORKING")
         served.process.send_signal(signal.SIGTERM)
-        eventually(lambda: "draining" in served.text())
+        eventually(lambda: "shutting down" in served.text())
         served.end(signal.SIGTERM, within=5)
 
 

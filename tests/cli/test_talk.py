@@ -76,7 +76,7 @@ async def run(*arguments: str, stdin: str = "") -> tuple[int, str, str]:
 async def test_card(url: str) -> None:
     status, out, _ = await run("card", url)
     assert status == 0
-    for words in ("Echo 1.2.3", "JSONRPC 1.0", "(used here)", "skill echo", "such as: Hello"):
+    for words in ("Echo 1.2.3", "JSONRPC 1.0", "(used here)", "skill echo", "example: Hello"):
         assert words in out
     for form in ("--json", "--raw"):
         _, out, _ = await run("card", f"{url}/.well-known/agent-card.json", form)
@@ -136,7 +136,7 @@ async def test_approvals(url: str) -> None:
         assert words in out + err
         assert '{"pay": 5}' in err
         found, _, err = await run("task", verb, url, task)
-        assert (found, "asks for no approval" in err) == (2, True)
+        assert (found, "does not ask for an approval" in err) == (2, True)
 
 
 async def test_who_asks(url: str) -> None:
@@ -150,7 +150,7 @@ async def test_who_asks(url: str) -> None:
     ("arguments", "status", "words"),
     [
         (["send", "URL"], 2, "nothing to send"),
-        (["send", "URL", "x", "--data", "{"], 2, "not JSON"),
+        (["send", "URL", "x", "--data", "{"], 2, "not valid JSON"),
         (["send", "URL", "@/no/such/file"], 2, "No such file"),
         (["send", "URL", "x", "-H", "oops"], 2, "NAME: VALUE"),
         (["task", "get", "URL", "unknown"], 1, "Task not found: unknown"),
@@ -164,7 +164,7 @@ async def test_who_asks(url: str) -> None:
         (["send", "URL", "x", "--trust", "nowhere"], 2, "--trust"),
         (["send", "URL", "x", "--timeout", "0"], 2, "--timeout"),
         (["send", "URL", "x", "--data", '{"a": NaN}'], 2, "NaN"),
-        (["task", "list", "URL", "--limit", "0"], 2, "above 0"),
+        (["task", "list", "URL", "--limit", "0"], 2, "greater than 0"),
         (["card", "http://127.0.0.1:1"], 3, "http://127.0.0.1:1: Connection refused"),
     ],
 )
@@ -231,9 +231,9 @@ async def test_the_task_is_told_when_the_time_is_over() -> None:
         await gate.wait()
         return "done"
 
-    async with serving(App(slow, drain=0.0)) as url:
+    async with serving(App(slow, drain_timeout=0.0)) as url:
         status, _, err = await run("send", url, "hi", "--timeout", "1.5")
-        found = re.search(r"no answer within 1\.5 s; task (\S+) goes on", err)
+        found = re.search(r"no answer within 1\.5 s; task (\S+) continues", err)
         assert (status, bool(found)) == (3, True), err
         gate.set()
         status, out, _ = await run("task", "watch", url, found[1] if found else "")

@@ -59,7 +59,7 @@ def url() -> Iterator[str]:
     up, over = threading.Event(), threading.Event()
 
     async def serve() -> None:
-        async with serving(App(desk(), drain=0.0)) as url:
+        async with serving(App(desk(), drain_timeout=0.0)) as url:
             found.append(url)
             up.set()
             await asyncio.to_thread(over.wait)
@@ -104,7 +104,7 @@ def test_a_conversation(url: str, tmp_path: Path) -> None:
         terminal.line("/history")
         assert "agent  0 1 2" in terminal.expect("you> ")
         terminal.line(f"/attach '{tmp_path}/a b.txt' /no/such/file")
-        terminal.expect("/no/such/file: no such file; nothing was attached")
+        terminal.expect("/no/such/file: no such file; no file was attached")
         terminal.line(f"/attach '{tmp_path}/a b.txt'")
         terminal.expect("1 attached")
         terminal.line("")
@@ -113,7 +113,7 @@ def test_a_conversation(url: str, tmp_path: Path) -> None:
         terminal.line("/attach /no/such/file")
         terminal.expect("no such file")
         terminal.line("/frob")
-        terminal.expect("no command /frob")
+        terminal.expect("unknown command /frob")
         terminal.line("one\\")
         terminal.expect("...> ")
         terminal.line("two")
@@ -140,7 +140,7 @@ def test_approvals_in_a_chat(url: str, tmp_path: Path) -> None:
     with Terminal("chat", url, home=tmp_path) as terminal:
         terminal.expect("you> ")
         terminal.line("/approve")
-        terminal.expect("there is nothing to be approved")
+        terminal.expect("the agent does not ask for an approval")
         terminal.line("pay")
         terminal.expect('it asks to be allowed: {"pay": 5}')
         terminal.expect("answer> ")
@@ -173,7 +173,7 @@ def test_what_was_typed_is_remembered(url: str, tmp_path: Path) -> None:
 def test_ctrl_c_ends_the_turn_and_not_the_chat(url: str, tmp_path: Path) -> None:
     with Terminal("chat", url, home=tmp_path) as terminal, Client.connect(url) as agent:
         terminal.expect("you> ")
-        terminal.interrupt("Ctrl-D or /quit leaves")
+        terminal.interrupt("Ctrl-D or /quit to leave")
         terminal.expect("you> ")
         terminal.line("wait")
         terminal.expect("[working] on it")
@@ -199,7 +199,9 @@ def test_ctrl_c_ends_a_send_and_leaves_the_task(url: str, tmp_path: Path, more: 
             assert "Traceback" not in terminal.text
         newest = next(agent.list())
         assert newest.status.state is TaskState.WORKING
-        told = f"task {newest.id} goes on; see it with: dragoman task watch {url} {newest.id}\n"
+        told = (
+            f"task {newest.id} continues; follow it with: dragoman task watch {url} {newest.id}\n"
+        )
         assert told in terminal.text
         with Terminal("task", "watch", url, newest.id, home=tmp_path) as terminal:
             terminal.expect("[working] on it")
@@ -236,7 +238,7 @@ def test_ctrl_c_before_a_task_was_named(tmp_path: Path) -> None:
             terminal.expect("waiting for the answer: 1 s")
             terminal.type("\x03")
             assert terminal.ended() == 130
-        assert "has not named its task yet; --stream names it at once\n" in terminal.text
+        assert "has not sent a task id yet; --stream shows the id immediately\n" in terminal.text
         Silent.over.set()
         server.shutdown()
 

@@ -50,7 +50,7 @@ class Guarded:
         """Counting goes on after the first number while it is set."""
         self.gate.set()
         self.agent = echo(self.gate)
-        self.app = App(self.agent, identify=self._identify, drain=0.0, poll=0.02)
+        self.app = App(self.agent, identify=self._identify, drain_timeout=0.0, poll=0.02)
         self.drain = self.app.drain
 
     def demand(

@@ -21,7 +21,7 @@ from dragoman.client import (
 from dragoman.model.types import MutualTlsSecurityScheme, SecurityScheme
 from tests.client.authority import Authority
 from tests.client.guarded import Guarded, at, greeted, guarded, has, key
-from tests.listening import ClientCertificate as Selfmade
+from tests.listening import Certificate as Selfmade
 from tests.listening import Visit, listening
 
 BINDINGS = ["JSONRPC", "HTTP+JSON"]

@@ -63,7 +63,9 @@ def parrot() -> Agent:
 async def app() -> AsyncIterator[App]:
     """The agent, running."""
     agent = parrot()
-    async with App(agent, push=True, egress_allow=["hooks.example"], drain=0.0, poll=0.02) as app:
+    async with App(
+        agent, push=True, egress_allow=["hooks.example"], drain_timeout=0.0, poll=0.02
+    ) as app:
         yield app
         agent.gate.set()  # type: ignore[attr-defined]
 
@@ -243,7 +245,7 @@ async def cut(app: App, binding: str, resumes: bool, *places: int) -> None:
     runs.clear()
     transport = Cutting(app, *places)
     async with Client.connect(app=app, transport=transport, bindings=[binding]) as client:
-        client.resumes = resumes
+        client._resumes = resumes
         async with asyncio.timeout(30), client.stream("count 20") as stream:
             events = [event async for event in stream]
         whole = "".join(f"{number}," for number in range(20))
@@ -281,7 +283,7 @@ class Failing(ASGITransport):
         response = await super().send(request)
         if request.method == "POST" and self.after:
             self.after -= 1
-            raise Unreachable("the answer was lost")
+            raise Unreachable("the response was lost")
         return response
 
 

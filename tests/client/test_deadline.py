@@ -1,4 +1,4 @@
-"""What is told when the time is over: the last error, and the task that goes on."""
+"""What is told when the time is over: the last error, and the task that continues."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RPC_DOWN = json.dumps(
 async def app() -> AsyncIterator[App]:
     """An agent, running."""
     agent = parrot()
-    async with App(agent, drain=0.0, poll=0.02) as app:
+    async with App(agent, drain_timeout=0.0, poll=0.02) as app:
         yield app
         agent.gate.set()  # type: ignore[attr-defined]
 
@@ -84,7 +84,7 @@ async def test_an_error_that_is_over_is_not_told() -> None:
         with pytest.raises(DeadlineExceeded) as caught:
             await client.send("x")
     assert asked[:3] == ["SendMessage", "SendMessage", "GetTask"]
-    assert str(caught.value) == "http://agent: no answer within 0.5 s; task t goes on"
+    assert str(caught.value) == "http://agent: no answer within 0.5 s; task t continues"
     assert caught.value.task == "t"
 
 
@@ -104,7 +104,7 @@ async def test_the_task_goes_on_and_is_named(app: App, way: str) -> None:
         elif way == "reply":
             begun = (await client.send("ask")).task
         known = begun.id if begun else ""
-        client.deadline = 0.5
+        client._deadline = 0.5
         with pytest.raises(DeadlineExceeded) as caught:
             if way == "send":
                 await client.send("gate")
@@ -118,10 +118,10 @@ async def test_the_task_goes_on_and_is_named(app: App, way: str) -> None:
             else:
                 async with client.task(known).subscribe() as stream:
                     _ = [event async for event in stream]
-        client.deadline = None
+        client._deadline = None
         error = caught.value
         assert error.task in (known, error.task) and error.task
-        assert str(error) == f"http://inside: no answer within 0.5 s; task {error.task} goes on"
+        assert str(error) == f"http://inside: no answer within 0.5 s; task {error.task} continues"
         assert (await client.task(error.task).get()).status.state is TaskState.WORKING
         app.agents["parrot"].gate.set()  # type: ignore[attr-defined]
         assert (await client.task(error.task).wait()).status.state is TaskState.COMPLETED
@@ -161,12 +161,12 @@ async def test_a_stream_of_a_stranger_is_named_too() -> None:
             async with client.stream("x") as stream:
                 _ = [told async for told in stream]
     assert caught.value.task == "t"
-    assert "the last error: The store is not available; task t goes on" in str(caught.value)
+    assert "the last error: The store is not available; task t continues" in str(caught.value)
 
 
 async def test_over_sockets() -> None:
     agent = parrot()
-    async with serving(App(agent, drain=0.0, poll=0.02)) as url:
+    async with serving(App(agent, drain_timeout=0.0, poll=0.02)) as url:
         async with Client.connect(url, deadline=0.5) as client:
             with pytest.raises(DeadlineExceeded, match=f"^{url}: no answer within 0.5 s; task"):
                 await client.send("gate")

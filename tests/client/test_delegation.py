@@ -54,7 +54,7 @@ class Helper:
             yield turn.write(f"helped with {turn.text}")
             yield turn.artifact(list(turn.message.parts))
 
-        self.app = App(self.agent, drain=0.0, poll=0.02)
+        self.app = App(self.agent, drain_timeout=0.0, poll=0.02)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Note the headers, and pass it on."""
@@ -82,7 +82,7 @@ async def office(
     agent.handler(handler)
     async with (
         helper.app,
-        App(agent, **{"drain": 0.0, "poll": 0.02, **settings}) as app,
+        App(agent, **{"drain_timeout": 0.0, "poll": 0.02, **settings}) as app,
         Client.connect(app=app) as client,
     ):
         yield client
@@ -91,14 +91,14 @@ async def office(
 
 def notice(client: Client, tasks: int, known: asyncio.Event) -> None:
     """Tell when a client that works for a turn knows of so many tasks that it has begun."""
-    begin = client.begun
+    begin = client._begun
 
     def note(task: str) -> None:
         begin(task)
         if len(client._open) == tasks:
             known.set()
 
-    client.begun = note  # type: ignore[method-assign]
+    client._begun = note  # type: ignore[method-assign]
 
 
 async def begun(client: Client, text: str) -> str:
@@ -240,7 +240,7 @@ async def test_it_reaches_the_agents_behind() -> None:
                 notice(other, 1, known)
             return (await other.send(turn.text)).text
 
-    app, known = App(middle, drain=0.0, poll=0.02), asyncio.Event()
+    app, known = App(middle, drain_timeout=0.0, poll=0.02), asyncio.Event()
 
     async def delegate(turn: Turn) -> str:
         async with turn.connect(app=app) as other:
@@ -454,8 +454,8 @@ async def test_a_call_before_the_end_of_the_turn() -> None:
     async def delegate(turn: Turn) -> None:
         for options in ({}, {"deadline": 5.0}, {"deadline": 500.0}):
             async with turn.connect(app=helper.app, **options) as other:  # type: ignore[arg-type]
-                assert other.until is not None
-                left.append(other.until - asyncio.get_running_loop().time())
+                assert other._until is not None
+                left.append(other._until - asyncio.get_running_loop().time())
 
     async with office(delegate, helper, turn_timeout=60.0) as client:
         assert (await client.send("x")).state is TaskState.COMPLETED
@@ -478,7 +478,7 @@ async def test_lineage() -> None:
         async with turn.connect(app=last.app) as other:
             return (await other.send(turn.text, metadata={"mine": 1})).text
 
-    app = App(middle, drain=0.0)
+    app = App(middle, drain_timeout=0.0)
 
     async def delegate(turn: Turn) -> str:
         seen.append(turn)
@@ -537,7 +537,7 @@ async def test_the_trace_goes_on() -> None:
         async with turn.connect(app=helper) as other:
             return (await other.send(turn.text)).text
 
-    async with helper.app, App(agent, drain=0.0) as app:
+    async with helper.app, App(agent, drain_timeout=0.0) as app:
         async with Client.connect(app=app, transport=Traced(app)) as client:
             await client.send("x")
         traces = [headers.get("traceparent") for headers in helper.headers]
@@ -569,7 +569,7 @@ async def test_a_span_that_is_open_comes_first() -> None:
 
     async with (
         helper.app,
-        App(agent, drain=0.0) as app,
+        App(agent, drain_timeout=0.0) as app,
         Client.connect(app=app, transport=Traced(app)) as client,
     ):
         await client.send("x")

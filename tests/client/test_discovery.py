@@ -138,5 +138,5 @@ def test_addresses(url: str, binding: str, dialled: str) -> None:
             found = discovery.interfaces(card(one), BINDINGS)
             assert " ".join(each.url for each in found) == dialled
             continue
-        with pytest.raises(InvalidAgentResponse, match="is no address of an interface"):
+        with pytest.raises(InvalidAgentResponse, match="is not the address of an interface"):
             discovery.interfaces(card(one), BINDINGS)

@@ -47,5 +47,5 @@ async def test_what_is_not_there(answer: bytes) -> None:
 
 async def test_what_is_here_already() -> None:
     assert [piece async for piece in fetch(Part(raw=b"abc"))] == [b"abc"]
-    with pytest.raises(ValueError, match="no file"):
+    with pytest.raises(ValueError, match="not a file"):
         _ = [piece async for piece in fetch(Part(text="abc"))]

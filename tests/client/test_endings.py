@@ -61,12 +61,12 @@ async def test_a_question_ends_the_stream(
     monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
     (tmp_path / "a.txt").write_text("a")
     agent = asker()
-    async with App(agent, drain=0.0) as app:
+    async with App(agent, drain_timeout=0.0) as app:
         for place in PLACES:
             transport = Cutting(app, place, place // 2, place // 3)
             said = [text, File(tmp_path / "a.txt")] if file else text
             async with Client.connect(app=app, transport=transport, bindings=[binding]) as client:
-                client.resumes = resumes
+                client._resumes = resumes
                 async with client.stream(said) as stream:
                     _ = [happened async for happened in stream]
                 assert stream.result.state is TaskState[f"{text.upper()}_REQUIRED"]
@@ -120,10 +120,10 @@ async def test_a_connection_that_breaks_when_all_is_said(
     (tmp_path / "a.txt").write_text("a")
     agent = asker()
     agent.gate.set()  # type: ignore[attr-defined]
-    async with App(agent, drain=0.0) as app:
+    async with App(agent, drain_timeout=0.0) as app:
         transport = Endless(app)
         async with Client.connect(app=app, transport=transport, attempts=3) as client:
-            client.resumes = resumes
+            client._resumes = resumes
             said = [text, File(tmp_path / "a.txt")] if file else text
             async with client.stream(said) as stream:
                 _ = [happened async for happened in stream]
@@ -147,7 +147,7 @@ async def test_an_agent_that_goes_on_is_followed(
     """The client must log in somewhere, and then the same turn goes on."""
     monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
     agent = asker()
-    async with App(agent, drain=0.0) as app:
+    async with App(agent, drain_timeout=0.0) as app:
         for place in PLACES:
             agent.gate.clear()  # type: ignore[attr-defined]
             transport = Cutting(app, place, place // 2, place // 3)
@@ -184,7 +184,7 @@ class Losing(ASGITransport):
 async def test_a_follow_up_that_is_repeated_finds_the_next_question(binding: str) -> None:
     """The agent has asked again before the repeated message came, and nothing follows."""
     agent = admin()
-    async with App(agent, drain=0.0) as app:
+    async with App(agent, drain_timeout=0.0) as app:
         async with Client.connect(app=app) as client:
             asked = (await client.send("ask")).task
             assert asked is not None
@@ -211,7 +211,7 @@ async def test_a_follow_up_that_is_cut_while_the_task_stands_as_before(
     monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
     (tmp_path / "a.txt").write_text("x")
     agent = admin()
-    async with App(agent, drain=0.0) as app:
+    async with App(agent, drain_timeout=0.0) as app:
         for place in PLACES:
             async with Client.connect(app=app) as client:
                 asked = (await client.send("ask")).task
@@ -219,7 +219,7 @@ async def test_a_follow_up_that_is_cut_while_the_task_stands_as_before(
             transport = Cutting(app, place, place // 2, place // 3)
             said = ["a b c d", File(tmp_path / "a.txt")] if file else "a b c d"
             async with Client.connect(app=app, transport=transport, bindings=[binding]) as client:
-                client.resumes = resumes
+                client._resumes = resumes
                 async with client.stream(said, task=asked.id) as stream:
                     _ = [happened async for happened in stream]
             assert stream.result.state is TaskState.COMPLETED, place

@@ -38,7 +38,7 @@ async def agent() -> AsyncIterator[Guarded]:
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_a_task_that_is_not_found_is_named(binding: str) -> None:
     async with (
-        App(parrot(), drain=0.0) as app,
+        App(parrot(), drain_timeout=0.0) as app,
         Client.connect(app=app, bindings=[binding]) as client,
     ):
         for call in (client.task("nobody").get(), client.task("nobody").cancel()):
@@ -66,7 +66,7 @@ WAYS = [
     ),
     (key("query", "k"), "an API key: --api-key KEY (query k); in Python auth=StaticToken(KEY)"),
     (http("bearer"), "a bearer token: --bearer TOKEN; in Python auth=StaticToken(TOKEN)"),
-    (http("Basic"), "a name and a password: --user NAME:PASSWORD; in Python auth=Login("),
+    (http("Basic"), "a name and a password: --user NAME:PASSWORD; in Python auth=BasicAuth("),
     (OAUTH, "a login by OAuth: --client-id ID, or --bearer TOKEN; in Python auth=OAuth(ID)"),
     (MUTUAL, "a client certificate: --cert FILE; in Python auth=Certificate(FILE)"),
 ]
@@ -78,11 +78,11 @@ async def test_what_an_agent_wants(agent: Guarded, scheme: SecurityScheme, words
     async with Client.connect(agent.url) as client:
         with pytest.raises(Unauthenticated) as caught:
             await client.send("x")
-        assert str(caught.value).startswith(f"The agent wants {words}")
+        assert str(caught.value).startswith(f"The agent requires {words}")
         with pytest.raises(Unauthenticated) as caught:
             async with client.stream("x") as stream:
                 _ = [event async for event in stream]
-        assert str(caught.value).startswith(f"The agent wants {words}")
+        assert str(caught.value).startswith(f"The agent requires {words}")
 
 
 async def test_one_of_several_ways_and_two_together(agent: Guarded) -> None:
@@ -92,7 +92,7 @@ async def test_one_of_several_ways_and_two_together(agent: Guarded) -> None:
         with pytest.raises(Unauthenticated) as caught:
             await client.task("t").get()
     assert str(caught.value) == (
-        "The agent wants an API key: --api-key KEY (header X-Key) and a bearer token: --bearer "
+        "The agent requires an API key: --api-key KEY (header X-Key) and a bearer token: --bearer "
         "TOKEN, or a bearer token: --bearer TOKEN; in Python "
         "auth=[StaticToken(KEY), StaticToken(TOKEN)]"
     )
@@ -106,7 +106,7 @@ async def test_a_credential_that_is_refused(agent: Guarded) -> None:
             await client.task("t").get()
     said, _, more = str(caught.value).partition("; ")
     assert said
-    assert more.startswith("the agent wants an API key: --api-key KEY (header x-key)")
+    assert more.startswith("the agent requires an API key: --api-key KEY (header x-key)")
 
 
 # ---- addresses -----------------------------------------------------------------------------
@@ -127,9 +127,9 @@ async def test_nobody_is_at_the_address_that_a_card_names(agent: Guarded, bindin
                     await client.task("t").get()
             words = str(caught.value)
             assert "onnection refused" in words
-            assert words.count(f"; the card at {agent.url} names this address: ") == 1
+            assert words.count(f"; the card at {agent.url} contains this address; ") == 1
             setting = "grpc_url" if binding == "GRPC" else "url"
-            assert words.endswith(f"in dragoman with the setting `{setting}`")
+            assert words.endswith(f"(in dragoman: the setting `{setting}`)")
 
 
 async def test_nobody_is_at_the_address_of_the_card_itself() -> None:
@@ -140,12 +140,12 @@ async def test_nobody_is_at_the_address_of_the_card_itself() -> None:
 
 
 async def test_http_where_https_was_asked_for() -> None:
-    async with serving(App(parrot(), drain=0.0)) as url:
+    async with serving(App(parrot(), drain_timeout=0.0)) as url:
         where = url.replace("http:", "https:")
         with pytest.raises(Unreachable) as caught:
             async with Client.connect(where, attempts=1):
                 pass
-    assert str(caught.value) == f"{where}: it speaks http there, not https"
+    assert str(caught.value) == f"{where}: the server uses http on this port, not https"
 
 
 async def test_a_certificate_that_nobody_vouches_for(tmp_path: Path) -> None:
@@ -172,16 +172,16 @@ async def test_a_certificate_that_nobody_vouches_for(tmp_path: Path) -> None:
 async def test_grpc_and_tls(tmp_path: Path, secure: bool) -> None:
     pytest.importorskip("grpc")
     file = str(Selfmade(tmp_path, "127.0.0.1").file)
-    more = {"grpc_cert": file, "grpc_key": file} if secure else {}
+    more = {"cert": file, "key": file} if secure else {}
     port = free_port()
-    async with App(parrot(), grpc_port=port, drain=0.0, **more):
+    async with App(parrot(), grpc_port=port, drain_timeout=0.0, **more):
         found = card(interface(f"https://127.0.0.1:{port}", "GRPC"))
         async with Client.connect(found, attempts=1) as client:
             with pytest.raises(Unreachable) as caught:
                 await client.task("t").get()
     words = str(caught.value).partition(": ")[2]
     assert words.startswith(
-        "its certificate is not trusted: " if secure else "it speaks no TLS there"
+        "its certificate is not trusted: " if secure else "the server does not use TLS on this port"
     )
     assert ("--ca FILE" in words) == secure
 
@@ -205,7 +205,7 @@ async def test_the_root_of_several_agents_says_where_they_are() -> None:
     flight, hotel = (Agent(name, description="Books.") for name in ("Flight", "Hotel"))
     for one in (flight, hotel):
         one.handler(lambda turn: turn.text)
-    async with serving(App(flight, hotel, drain=0.0)) as url:
+    async with serving(App(flight, hotel, drain_timeout=0.0)) as url:
         with pytest.raises(Exception, match="no agent card") as caught:
             async with Client.connect(url):
                 pass

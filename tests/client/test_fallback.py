@@ -43,7 +43,9 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def app() -> AsyncIterator[App]:
     """An agent, running."""
-    async with App(parrot(), auth=Anonymous(tenants=["north"]), drain=0.0, poll=0.02) as app:
+    async with App(
+        parrot(), auth=Anonymous(tenants=["north"]), drain_timeout=0.0, poll=0.02
+    ) as app:
         yield app
 
 
@@ -140,7 +142,7 @@ async def test_the_middle_of_a_stream(
     ways = Ways(one=first, two=ASGITransport(app))  # type: ignore[arg-type]
     found = await two(app, *bindings, tenant="north")
     async with asyncio.timeout(10), Client.connect(found, transport=ways) as client:
-        client.resumes = resumes
+        client._resumes = resumes
         async with client.stream("count 20") as stream:
             _ = [event async for event in stream]
         assert stream.result.text == "".join(f"{number}," for number in range(20))

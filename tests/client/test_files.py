@@ -81,7 +81,7 @@ async def reached(
     **settings: Any,
 ) -> AsyncIterator[Client]:
     """A client of the agent: in process, or over a binding."""
-    app = App(agent, **{"drain": 0.0, **settings})
+    app = App(agent, **{"drain_timeout": 0.0, **settings})
     if how == "inside":
         async with app:
             way = transport(ASGITransport(app)) if transport else None
@@ -399,12 +399,12 @@ async def test_what_is_not_kept_is_told_once_across_cuts(
             yield turn.write(f"{number},")
             await asyncio.sleep(0)
 
-    async with App(agent, drain=0.0) as app:
+    async with App(agent, drain_timeout=0.0) as app:
         for place in range(0, 6000, 307):
             gate = asyncio.Event()
             transport = Cutting(app, place, place // 2, place // 3)
             async with Client.connect(app=app, transport=transport, bindings=[binding]) as client:
-                client.resumes = resumes
+                client._resumes = resumes
                 if following:
                     begun = (await client.send("x", wait=False)).task
                     assert begun is not None

@@ -103,7 +103,7 @@ async def test_a_card_that_lacks_what_is_not_needed(
     (record,) = caplog.records
     assert record.getMessage() == (
         "the card at http://agent/.well-known/agent-card.json lacks required fields: "
-        f"{shown(path)}; the client uses it all the same"
+        f"{shown(path)}; the client uses the card anyway"
     )
     with pytest.raises(InvalidAgentResponse, match=r"is not valid: .*: is required") as caught:
         async with Client.connect("http://agent", transport=agent(document), strict=True):

@@ -169,9 +169,9 @@ async def test_the_cards_own_name_neither(names: Names) -> None:
             transport._session.connector.clear_dns_cache()
             names["outside.example"] = [INSIDE]
             with pytest.raises(NotAllowed):
-                await client.cards.keys(f"{where}/keys")
+                await client._cards.keys(f"{where}/keys")
             with pytest.raises(NotAllowed):
-                await client.cards.keys(f"http://{INSIDE}:{inside.port}/keys")
+                await client._cards.keys(f"http://{INSIDE}:{inside.port}/keys")
         await inside.unseen()
 
 

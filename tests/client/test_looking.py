@@ -43,7 +43,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("attempts", [1, 5])
 async def test_a_stream_is_a_send_and_looks(binding: str, attempts: int) -> None:
     agent = admin(streaming=False)
-    async with App(agent, drain=0.0) as app:
+    async with App(agent, drain_timeout=0.0) as app:
         options: Any = {"bindings": [binding], "attempts": attempts}
         async with (
             Client.connect(app=app, **options) as client,
@@ -68,7 +68,7 @@ async def test_a_stream_is_a_send_and_looks(binding: str, attempts: int) -> None
 @pytest.mark.usefixtures("soon")
 async def test_an_interface_that_answers_is_kept() -> None:
     agent = admin(streaming=False)
-    async with App(agent, drain=0.0) as app:
+    async with App(agent, drain_timeout=0.0) as app:
         async with Client.connect(app=app) as client:
             known = client.card
         ways = Ways(one=ASGITransport(app), two=Dead())
@@ -91,7 +91,7 @@ async def test_a_direct_answer_of_one_that_does_not_stream() -> None:
         return f"you said {turn.text}"
 
     async with (
-        App(agent, drain=0.0) as app,
+        App(agent, drain_timeout=0.0) as app,
         Client.connect(app=app) as client,
         client.stream("x") as stream,
     ):
@@ -104,7 +104,7 @@ async def test_a_direct_answer_of_one_that_does_not_stream() -> None:
 async def test_a_subscription_is_looks(attempts: int) -> None:
     agent = admin(streaming=False)
     async with working(agent) as (client, transport):
-        client.attempts = attempts
+        client._attempts = attempts
         id = await begun(client, "gate a b")
         async with client.task(id).subscribe() as stream:
             told = []
@@ -194,7 +194,7 @@ async def test_what_fails_is_tried_as_often_as_it_should_be(
 async def test_a_card_that_does_not_say_so() -> None:
     """The agent streams; whoever has an older card looks at it all the same."""
     agent = admin()
-    async with App(agent, drain=0.0) as app:
+    async with App(agent, drain_timeout=0.0) as app:
         async with Client.connect(app=app) as client:
             quiet = replace(client.card.capabilities, streaming=None)
             known = replace(client.card, capabilities=quiet)
@@ -237,7 +237,7 @@ async def test_a_stream_that_broke_off_is_looked_at_if_it_cannot_be_listened_to_
 
     transport = Script(answer)
     async with Client.connect(card(), transport=transport) as client:
-        client.resumes = places
+        client._resumes = places
         async with client.stream("x") if sending else client.task("t").subscribe() as stream:
             told = [happened async for happened in stream]
         texts = [

@@ -394,7 +394,9 @@ async def test_an_error_in_a_stream_of_json_rpc(call: str) -> None:
 async def test_an_answer_that_is_no_stream(call: str, binding: str) -> None:
     value = {"task": task()}
     body = rpc(value) if binding == "JSONRPC" else json.dumps(value).encode()
-    with pytest.raises(InvalidAgentResponse, match=r"something else|no error"):
+    with pytest.raises(
+        InvalidAgentResponse, match=r"did not answer with a stream|not an A2A error"
+    ):
         await ask(call, binding, Answer(body))
 
 
@@ -478,15 +480,15 @@ BAD_CARDS: list[tuple[dict[str, Any], str]] = [
     ({"securitySchemes": {"a": 5}}, "securitySchemes"),
     (
         {"supportedInterfaces": [{**CARD["supportedInterfaces"][0], "url": "nowhere"}]},
-        "'nowhere' is no address",
+        "'nowhere' is not the address",
     ),
     (
         {"supportedInterfaces": [{**CARD["supportedInterfaces"][0], "url": "http://[::1"}]},
-        "is no address",
+        "is not the address",
     ),
     (
         {"supportedInterfaces": [{**CARD["supportedInterfaces"][0], "url": "ftp://agent"}]},
-        "is no address",
+        "is not the address",
     ),
 ]
 

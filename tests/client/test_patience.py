@@ -38,7 +38,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close
 async def app() -> AsyncIterator[App]:
     """An agent, running."""
     agent = parrot()
-    async with asyncio.timeout(20), App(agent, drain=0.0, poll=0.02) as app:
+    async with asyncio.timeout(20), App(agent, drain_timeout=0.0, poll=0.02) as app:
         yield app
         agent.gate.set()  # type: ignore[attr-defined]
 
@@ -175,10 +175,10 @@ async def test_whoever_waits_for_a_task_gives_up_and_the_task_goes_on(app: App, 
     async with Client.connect(app=app) as client:
         begun = (await client.send("gate", wait=False)).task
         assert begun is not None
-        client.deadline = 0.1
+        client._deadline = 0.1
         with pytest.raises(TimeoutError):
             await way(client, begun.id)
-        client.deadline = None
+        client._deadline = None
         assert (await client.task(begun.id).get()).status.state is TaskState.WORKING
         app.agents["parrot"].gate.set()  # type: ignore[attr-defined]
     async with Client.connect(app=app) as client:
@@ -187,13 +187,13 @@ async def test_whoever_waits_for_a_task_gives_up_and_the_task_goes_on(app: App, 
 
 async def test_a_stream(app: App) -> None:
     async with Client.connect(app=app) as client:
-        client.deadline = 0.5
+        client._deadline = 0.5
         events = []
         with pytest.raises(TimeoutError):
             async with client.stream("gate") as stream:
                 async for told in stream:
                     events.append(told)
-        client.deadline = None
+        client._deadline = None
         assert len(events) == 2
         assert stream.result.state is TaskState.WORKING
         assert stream.task is not None
@@ -222,7 +222,7 @@ async def test_a_wait_that_is_cancelled_leaves_the_task_alone(app: App, way: Wai
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_so_does_a_send_or_stream_that_is_cancelled(binding: str) -> None:
     agent = parrot()
-    app = App(agent, drain=0.0, poll=0.02)
+    app = App(agent, drain_timeout=0.0, poll=0.02)
     async with asyncio.timeout(20), serving(app) as url:
         async with Client.connect(url, bindings=[binding]) as client:
 
@@ -341,7 +341,7 @@ async def test_a_stream_without_an_event_has_broken_off(monkeypatch: pytest.Monk
     async with Client.connect(card(), transport=transport) as client:
         with pytest.raises(Unreachable, match="ended before"):
             _ = [told async for told in client.stream("x")]
-    assert len(transport.asked) == client.attempts
+    assert len(transport.asked) == client._attempts
 
 
 async def test_a_message_to_one_with_receipts_is_sent_again(app: App) -> None:

@@ -98,7 +98,7 @@ async def test_the_first_card_decides(
         for _ in range(2):
             assert await taken(url, pins) == "hi"
         said = [record.getMessage() for record in caplog.records if "pinned" in record.message]
-        assert said == [f"pinned {url} to {OLD.thumbprint}, seen for the first time"]
+        assert said == [f"pinned {url} to {OLD.thumbprint}, first contact"]
         async with Client.connect(url, signed_by=pins) as client:
             assert (await client.extended_card()).description == "For ann."
     assert pins.path is not None
@@ -131,7 +131,7 @@ async def test_what_was_signed_stays_signed(home: Home, pins: TrustedKeys) -> No
     async with home.shows(OLD) as url:
         assert await taken(url, pins) == "hi"
     async with home.shows() as url:
-        await refused(url, pins, f"pinned to {OLD.thumbprint}, and this card is signed by nobody")
+        await refused(url, pins, f"pinned to {OLD.thumbprint}, but this card is signed by nobody")
 
 
 async def test_origins_are_apart(home: Home, pins: TrustedKeys) -> None:
@@ -143,7 +143,9 @@ async def test_origins_are_apart(home: Home, pins: TrustedKeys) -> None:
 async def test_not_over_plain_http() -> None:
     transport = Script(lambda _: Answer(encode(_signed("http://agent.example", OLD))))
     url = "http://agent.example"
-    await refused(url, TrustedKeys(), "over plain http anybody in between", transport=transport)
+    await refused(
+        url, TrustedKeys(), "over plain http, anyone on the network path", transport=transport
+    )
     assert [request.url for request in transport.asked] == [url + CARD]
 
 
@@ -193,16 +195,18 @@ A = "https://a.example"
 )
 async def test_only_the_origin_itself_is_asked_for_keys(jku: str) -> None:
     site = Site(_signed(A, OLD, jku=jku), [OLD])
-    await refused(A, TrustedKeys(), "no key of https://a.example can be pinned", transport=site)
+    await refused(
+        A, TrustedKeys(), "the keys of https://a.example cannot be pinned", transport=site
+    )
     assert [request.url for request in site.asked] == [A + CARD]
 
 
 @pytest.mark.parametrize(
     ("status", "keys", "why"),
     [
-        (302, [OLD], "cannot be had: .*answered 302.*which is not followed"),
-        (404, [OLD], "cannot be had: .*answered 404"),
-        (200, [], "can be pinned: its signatures name none"),
+        (302, [OLD], "cannot fetch its keys at .*: .*answered 302.*does not follow redirects"),
+        (404, [OLD], "cannot fetch its keys at .*: .*answered 404"),
+        (200, [], "cannot be pinned: the signatures of its card name no available key"),
         (200, [EVIL], "is not trusted"),
     ],
 )
@@ -234,7 +238,7 @@ async def test_a_key_is_replaced(
         for _ in range(2):
             assert await taken(url, pins) == "hi"
         assert names(pins, url) == {OLD.thumbprint, NEW.thumbprint}
-        text = f"pinned {url} to {NEW.thumbprint}, a key that its own vouches for"
+        text = f"pinned {url} to {NEW.thumbprint}, a key that a pinned key signed"
         assert caplog.text.count(text) == 1
     async with home.shows(NEW) as url:
         assert await taken(url, pins) == "hi"
@@ -263,7 +267,7 @@ async def test_an_heir_that_cannot_be_had_yet(caplog: pytest.LogCaptureFixture) 
     for site in (Site(both, [NEW], 503), Site(both, [OLD])):
         async with Client.connect(A, signed_by=book, transport=site, attempts=1):
             assert names(book, A) == {OLD.thumbprint}
-    assert caplog.text.count("has a new key, which cannot be had yet") == 2
+    assert caplog.text.count("has a new key, which cannot be fetched yet") == 2
     # who is vouched for, but has not signed
     alone = both | {"signatures": both["signatures"][:1]}
     async with Client.connect(A, signed_by=book, transport=Site(alone, [OLD, NEW])):
@@ -284,9 +288,11 @@ async def test_an_heir_that_cannot_be_had_yet(caplog: pytest.LogCaptureFixture) 
 async def test_a_file_that_is_none(text: str, tmp_path: Path) -> None:
     file = tmp_path / "pins.json"
     file.write_text(text)
-    with pytest.raises(ValueError, match=rf"{file}: is no file of pins .*delete it"):
+    with pytest.raises(
+        ValueError, match=rf"{file}: is not a valid file of pinned keys .*delete it"
+    ):
         await taken(A, TrustedKeys(file), transport=Site(_signed(A, OLD), [OLD]))
-    with pytest.raises(ValueError, match="is no file of pins"):
+    with pytest.raises(ValueError, match="is not a valid file of pinned keys"):
         TrustedKeys(file).forget(A)
     assert file.read_text() == text
 
@@ -355,7 +361,7 @@ async def test_keys_of_each_origin(home: Home) -> None:
         by = Origins(known)
         assert await taken(one, by) == await taken(two, by) == "hi"
         await refused(one, Origins({one: NEW, two: OLD}), "or the card was changed|not for")
-        await refused(three, by, f"no key of {three} is known")
+        await refused(three, by, f"no pinned key for {three}")
         assert await taken(three, Origins(known, others="accept")) == "hi"
         await refused(one, Origins({one: EVIL}, others="accept"), "or the card was changed")
         await refused(three, Origins(known, others=TrustedKeys()), "the card is not signed")
@@ -365,15 +371,15 @@ async def test_keys_of_each_origin(home: Home) -> None:
 async def test_a_card_without_an_address_has_no_origin(home: Home, tmp_path: Path) -> None:
     file = tmp_path / "card.json"
     file.write_text(json.dumps(await home.card(OLD)))
-    await refused(str(file), Origins({A: OLD}), "no key of a card without an address is known")
+    await refused(str(file), Origins({A: OLD}), "no pinned key for a card without an address")
 
 
 @pytest.mark.parametrize("name", ["a.example", "", "https://a.example/path"])
 def test_what_is_no_origin(name: str) -> None:
-    with pytest.raises(ValueError, match="is no origin, such as"):
+    with pytest.raises(ValueError, match="is not an origin such as"):
         Origins({name: OLD})
 
 
 def test_what_goes_for_others() -> None:
-    with pytest.raises(ValueError, match="neither refuse nor accept"):
+    with pytest.raises(ValueError, match="must be refuse or accept"):
         Origins({}, others="allow")  # type: ignore[arg-type]

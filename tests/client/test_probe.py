@@ -28,7 +28,7 @@ async def test_a_card_from_a_public_address_leads_to_no_other() -> None:
         finally:
             await guard.close()
         assert (finding.level, finding.field) == ("warning", "supportedInterfaces[0].url")
-        assert "was not dialled: the card is from a public address" in finding.text
+        assert "was not called: the card comes from a public address" in finding.text
         await listener.unseen()
 
 

@@ -75,7 +75,7 @@ async def test_a_resource_of_ones_own_or_none(authority: Authority, agent: Guard
     await greeted(agent, robot(authority, resource=""))
     assert [form.get("resource") for form in authority.forms] == ["urn:flights", None]
     for wrong in ("flights", "https://a/#b"):
-        with pytest.raises(ValueError, match="is not a URI without a fragment"):
+        with pytest.raises(ValueError, match="must be a URI without a fragment"):
             OAuth("robot", SECRET, resource=wrong)
 
 

@@ -272,7 +272,7 @@ def test_files_are_saved_under_safe_names(tmp_path: Path) -> None:
     assert [path.read_bytes().decode() for path in paths] == names
     assert sorted(folder.iterdir()) == sorted(paths)
     assert [path.name for path in tmp_path.iterdir()] == ["deep"]
-    assert Result(message=said("no file")).save(str(tmp_path / "none")) == []
+    assert Result(message=said("not a file")).save(str(tmp_path / "none")) == []
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
@@ -392,7 +392,7 @@ async def test_reprs_of_clients() -> None:
     assert repr(Client.connect("https://a.example")) == "Client('https://a.example', not open)"
     async with local_client(hello()) as client:
         assert repr(client) == "Client('Hello' at http://inside/, JSONRPC 1.0)"
-        assert repr(client.task("t")) == "Remote(task='t')"
+        assert repr(client.task("t")) == "TaskHandle(task='t')"
         async with client.stream("Ann") as stream:
             assert repr(stream) == "Stream(task='')"
             async for _ in stream:

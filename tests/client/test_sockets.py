@@ -62,7 +62,7 @@ async def test_a_stream_outlives_its_server(binding: str, tmp_path: Path) -> Non
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    options = {"store": f"sqlite:///{tmp_path}/a.db", "drain": 0.0, "poll": 0.05}
+    options = {"store": f"sqlite:///{tmp_path}/a.db", "drain_timeout": 0.0, "poll": 0.05}
     url = f"http://127.0.0.1:{port}"
     first = serving(App(counter(), **options), port=port)
     await first.__aenter__()

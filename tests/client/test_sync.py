@@ -27,11 +27,6 @@ from tests.client.networks import BINDINGS, Dead, card, free_port
 from tests.client.test_client import parrot
 from tests.serving import serving
 
-INNER = {
-    *("about", "answered", "begun", "call", "doubtful", "headers", "limit", "rotate", "settled"),
-    *("explain", "span"),
-}
-"""What the parts of the client need of each other."""
 RENAMED = {"aclose": "close"}
 PAIRS = [
     (awaited.Client, sync.Client),
@@ -51,14 +46,13 @@ def methods(kind: type) -> set[str]:
 
 @pytest.mark.parametrize(("there", "here"), PAIRS)
 def test_every_method_has_its_counterpart(there: type, here: type) -> None:
-    names = {RENAMED.get(name, name) for name in methods(there) - INNER}
+    names = {RENAMED.get(name, name) for name in methods(there)}
     assert names == methods(here)
-    assert INNER & methods(awaited.Client) == INNER
 
 
 @pytest.mark.parametrize(("there", "here"), PAIRS)
 def test_every_method_takes_the_same(there: type, here: type) -> None:
-    for name in methods(there) - INNER:
+    for name in methods(there):
         theirs = inspect.signature(getattr(there, name)).parameters.values()
         ours = inspect.signature(getattr(here, RENAMED.get(name, name))).parameters.values()
         shape: Callable[[inspect.Parameter], Any] = lambda p: (p.name, p.kind, p.default)  # noqa: E731
@@ -129,7 +123,9 @@ class Server:
 @pytest.fixture
 def server() -> Iterator[Server]:
     """An agent, served."""
-    with Server(App(parrot(), drain=0.0, push=True, egress_allow=["hooks.example"])) as server:
+    with Server(
+        App(parrot(), drain_timeout=0.0, push=True, egress_allow=["hooks.example"])
+    ) as server:
         yield server
 
 
@@ -199,7 +195,7 @@ def test_errors_are_raised_where_it_is_called(server: Server) -> None:
 
 def test_time_runs_out(server: Server) -> None:
     with sync.Client.connect(server.url) as client:
-        client._inner.deadline = 0.2
+        client._inner._deadline = 0.2
         with pytest.raises(TimeoutError):
             client.send("gate")
 
@@ -207,7 +203,7 @@ def test_time_runs_out(server: Server) -> None:
 def test_an_application_in_this_process() -> None:
     """It runs on the same loop as the client."""
     agent = parrot()
-    app = App(agent, drain=0.0)
+    app = App(agent, drain_timeout=0.0)
     with sync.Client.connect(app=app) as client:
         assert client.send("hello").text == "hello"
         with client.stream("count 2") as stream:
@@ -221,11 +217,11 @@ def test_whoever_would_wait_for_himself_is_told() -> None:
     @agent.handler
     async def wait(turn: Turn) -> str:
         """Wait for the loop that this runs on."""
-        with pytest.raises(RuntimeError, match="await it"):
+        with pytest.raises(RuntimeError, match="await the async method"):
             sync.Client.connect(card(), transport=Dead()).__enter__()
         return "told"
 
-    app = App(agent, drain=0.0)
+    app = App(agent, drain_timeout=0.0)
     with sync.Client.connect(app=app) as client:
         assert client.send("x").text == "told"
     sync.shared().run(app.stop())
@@ -300,7 +296,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 async def test_in_a_handler_that_is_a_plain_function() -> None:
     helper, office = parrot(), Agent("Office", description="Delegates.")
     seen: list[Turn] = []
-    inner = App(helper, drain=0.0)
+    inner = App(helper, drain_timeout=0.0)
 
     @helper.skill
     async def note(turn: Turn) -> str:
@@ -320,7 +316,7 @@ async def test_in_a_handler_that_is_a_plain_function() -> None:
                 return plain.send(stream.result.text).text
 
         async with (
-            App(office, drain=0.0) as app,
+            App(office, drain_timeout=0.0) as app,
             awaited.Client.connect(app=app) as client,
         ):
             results = await asyncio.gather(*(client.send(f"{n}") for n in range(1, 6)))
@@ -344,8 +340,8 @@ async def test_a_plain_function_that_is_canceled_cancels_what_it_has_begun() -> 
         return "done"
 
     async with (
-        serving(App(helper, drain=0.0)) as url,
-        App(office, drain=0.0, poll=0.02) as app,
+        serving(App(helper, drain_timeout=0.0)) as url,
+        App(office, drain_timeout=0.0, poll=0.02) as app,
         awaited.Client.connect(app=app) as client,
         awaited.Client.connect(url) as there,
     ):
@@ -370,7 +366,7 @@ def test_a_webhook_that_is_served_elsewhere(monkeypatch: pytest.MonkeyPatch) -> 
 
     port = free_port()
     inbox = awaited.Inbox(f"http://127.0.0.1:{port}/")
-    app = App(agent, drain=0.0, push=True, egress_allow=["127.0.0.1"])
+    app = App(agent, drain_timeout=0.0, push=True, egress_allow=["127.0.0.1"])
     with (
         Server(inbox.app, port),
         Server(app) as server,
@@ -465,7 +461,7 @@ def test_the_span_of_the_caller_is_carried() -> None:
             return await super().send(request)
 
     span = trace.SpanContext(1, 2, False, trace.TraceFlags(1))
-    app = App(parrot(), drain=0.0)
+    app = App(parrot(), drain_timeout=0.0)
     with (
         sync.Client.connect(app=app, transport=Noting(app)) as client,
         trace.use_span(trace.NonRecordingSpan(span)),

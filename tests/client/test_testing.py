@@ -31,6 +31,7 @@ from dragoman.model.types import (
     SecurityScheme,
     StringList,
 )
+from dragoman.server.settings import Settings
 from dragoman.testing import FaultyTransport, Recorder, Replay, local_client, run_handler
 from tests.client.networks import Answer, Script, card, result, task
 from tests.client.test_client import parrot
@@ -135,7 +136,9 @@ async def conversation(client: Client, text: str = "grüß dich 🌍") -> list[A
 
 
 @pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
-async def test_a_conversation_is_played_back(binding: str, tmp_path: Path) -> None:
+async def test_a_conversation_is_played_back(
+    binding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recorders: list[Recorder] = []
 
     def recorded(transport: Transport) -> Transport:
@@ -143,7 +146,8 @@ async def test_a_conversation_is_played_back(binding: str, tmp_path: Path) -> No
         return recorders[0]
 
     # in pieces that are shorter than some characters
-    async with local_client(parrot(), through=recorded, stream_buffer=3) as client:
+    monkeypatch.setattr(Settings, "stream_buffer", 3)
+    async with local_client(parrot(), through=recorded) as client:
         client._spoken = [binding]
         client._choose()
         said = await conversation(client)
@@ -185,21 +189,21 @@ async def test_another_request_is_an_assertion_error(binding: str, tmp_path: Pat
     _ = [item async for item in client.list(page=5)]
 
     client = await replayed()
-    with pytest.raises(AssertionError, match="now comes"):  # another operation
+    with pytest.raises(AssertionError, match="the client sends"):  # another operation
         await client.task("t").get()
     client = await replayed()
     with pytest.raises(AssertionError, match="goodbye"):  # other words
         await client.send("goodbye", metadata={"a": 1})
     client = await replayed()
-    with pytest.raises(AssertionError, match="now comes"):  # other metadata
+    with pytest.raises(AssertionError, match="the client sends"):  # other metadata
         await client.send("hello", metadata={"a": 2})
     client = await replayed()
-    with pytest.raises(AssertionError, match="now comes"):
+    with pytest.raises(AssertionError, match="the client sends"):
         async with client.stream("hello", metadata={"a": 1}) as stream:
             _ = [event async for event in stream]
     client = await replayed()
     await client.send("hello", metadata={"a": 1})
-    with pytest.raises(AssertionError, match="now comes"):  # another query
+    with pytest.raises(AssertionError, match="the client sends"):  # another query
         _ = [item async for item in client.list(page=6)]
 
 
@@ -358,7 +362,7 @@ async def test_each_fault_is_lived_through(faults: dict[str, float]) -> None:
         return transports[0]
 
     async with local_client(agent, through=faulty) as client:
-        client.attempts = 50
+        client._attempts = 50
         await count_all(client, 60)
     assert Counter(agent.runs) == expected(60)  # type: ignore[attr-defined]
     done = transports[0].done
@@ -383,7 +387,7 @@ async def test_all_of_them_at_once(seed: int, binding: str) -> None:
     async with local_client(agent, through=faulty) as client:
         client._spoken = [binding]
         client._choose()
-        client.attempts = 100
+        client._attempts = 100
         await count_all(client, 200)
     assert Counter(agent.runs) == expected(200)  # type: ignore[attr-defined]
     assert min(transports[0].done.values()) > 5
@@ -418,8 +422,8 @@ async def test_what_is_dropped_was_lost_on_the_way_there_or_back() -> None:
     inner = Noting()
     transport = FaultyTransport(inner, drop=1.0)
     found = [await outcome(transport) for _ in range(100)]
-    assert set(found) == {"the request was lost", "the answer was lost"}
-    assert len(inner.arrived) == found.count("the answer was lost")
+    assert set(found) == {"the request was lost", "the response was lost"}
+    assert len(inner.arrived) == found.count("the response was lost")
     assert transport.done["drop"] == 100
 
 
@@ -432,7 +436,7 @@ async def test_what_is_duplicated_arrives_twice_and_is_answered_once() -> None:
 
 async def test_what_is_cut_breaks_off_somewhere() -> None:
     transport = FaultyTransport(Noting(2000), cut=1.0)
-    assert {await outcome(transport) for _ in range(20)} == {"the answer broke off"}
+    assert {await outcome(transport) for _ in range(20)} == {"the response ended early"}
     assert transport.done["cut"] == 20
     transport = FaultyTransport(Noting(0), cut=1.0)
     assert await outcome(transport) == "0"

@@ -37,7 +37,7 @@ from dragoman.model.types import (
     TaskArtifactUpdateEvent,
 )
 from tests.client.test_client import parrot
-from tests.listening import ClientCertificate as Selfmade
+from tests.listening import Certificate as Selfmade
 from tests.serving import BINDINGS, serving
 
 TONGUES = [
@@ -55,7 +55,7 @@ TONGUES = [
 @asynccontextmanager
 async def desk(agent: Agent | None = None, **settings: Any) -> AsyncIterator[tuple[App, str]]:
     """An agent that can be reached in every way."""
-    app = App(agent or parrot(), grpc_port=0, bindings=BINDINGS, drain=0.0, **settings)
+    app = App(agent or parrot(), grpc_port=0, bindings=BINDINGS, drain_timeout=0.0, **settings)
     async with serving(app) as url:
         yield app, url
 
@@ -130,9 +130,7 @@ async def test_what_a_version_does_not_have(tongue: tuple[Client, str, str]) -> 
     if version == "1.0" or (binding, version) == ("HTTP+JSON", "0.3"):
         assert len([task async for task in client.list()]) == 1
         return
-    with pytest.raises(
-        UnsupportedOperation, match=rf"speaks A2A {version}, which has no ListTasks"
-    ):
+    with pytest.raises(UnsupportedOperation, match=rf"uses A2A {version}, which has no ListTasks"):
         _ = [task async for task in client.list()]
 
 
@@ -327,7 +325,7 @@ def papers(tmp_path: Path) -> tuple[Selfmade, Selfmade]:
 
 async def test_tls_over_grpc(papers: tuple[Selfmade, Selfmade]) -> None:
     server, mine = papers
-    files = {"grpc_cert": str(server.file), "grpc_key": str(server.file)}
+    files = {"cert": str(server.file), "key": str(server.file)}
     async with desk(**files) as (app, url):
         card = await only(url, "GRPC", "1.0")
         at = replace(card.supported_interfaces[0], url=f"https://127.0.0.1:{app.ports[0].number}")
@@ -340,7 +338,7 @@ async def test_tls_over_grpc(papers: tuple[Selfmade, Selfmade]) -> None:
         async with Client.connect(card, attempts=1) as client:  # nobody has vouched for it
             with pytest.raises(Unreachable):
                 await client.send("hello")
-    async with desk(**files, grpc_ca=str(mine.file)) as (app, url):
+    async with desk(**files, ca=str(mine.file)) as (app, url):
         at = replace(at, url=f"https://127.0.0.1:{app.ports[0].number}")
         card = replace(
             card,

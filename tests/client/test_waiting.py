@@ -78,7 +78,7 @@ class Counted(ASGITransport):
 @asynccontextmanager
 async def working(agent: Agent, **settings: Any) -> AsyncIterator[tuple[Client, Counted]]:
     """An agent at work, and a client of it."""
-    async with App(agent, **{"drain": 0.0, "poll": 0.02, **settings}) as app:
+    async with App(agent, **{"drain_timeout": 0.0, "poll": 0.02, **settings}) as app:
         transport = Counted(app)
         async with Client.connect(app=app, transport=transport) as client:
             yield client, transport
@@ -185,7 +185,7 @@ async def pushing(agent: Agent, **settings: Any) -> AsyncIterator[tuple[Client, 
     inbox = Inbox(f"http://127.0.0.1:{port}/hook")
     allowed = {"push": True, "egress_allow": ["127.0.0.1"], **settings}
     async with serving(inbox.app, port=port), working(agent, **allowed) as (client, transport):
-        client.inbox = inbox
+        client._inbox = inbox
         yield client, transport
 
 
@@ -231,7 +231,7 @@ async def test_several_wait_for_one_task() -> None:
 async def test_each_who_waits_is_told() -> None:
     """What one has seen, another may not have looked at."""
     async with pushing(admin(streaming=False)) as (client, _):
-        inbox = client.inbox
+        inbox = client._inbox
         assert inbox is not None
         with inbox.expecting("t") as one, inbox.expecting("t") as other:
             await inbox._take(types.SimpleNamespace(task_id="t"))  # type: ignore[arg-type]
@@ -259,7 +259,7 @@ async def test_a_push_that_is_lost_costs_time_alone(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("dragoman.client.task_handle.LOOK", 0.05)
     agent = admin(streaming=False)
     async with working(agent, push=True, egress_allow=["127.0.0.1"]) as (client, transport):
-        client.inbox = Inbox(f"http://127.0.0.1:{free_port()}/nobody")
+        client._inbox = Inbox(f"http://127.0.0.1:{free_port()}/nobody")
         id = await begun(client, "gate")
         waiting = asyncio.create_task(client.task(id).wait())
         await transport.until("get", 3)
@@ -269,7 +269,7 @@ async def test_a_push_that_is_lost_costs_time_alone(monkeypatch: pytest.MonkeyPa
 
 async def test_a_webhook_that_is_refused_is_told() -> None:
     async with working(admin(streaming=False), push=True) as (client, _):
-        client.inbox = Inbox("http://127.0.0.1:9/not-allowed")
+        client._inbox = Inbox("http://127.0.0.1:9/not-allowed")
         with pytest.raises(InvalidParams, match="url"):
             await client.task(await begun(client, "gate")).wait()
 
@@ -278,7 +278,7 @@ async def test_a_webhook_that_is_refused_is_told() -> None:
 async def test_without_webhooks_or_an_inbox_it_looks(inbox: bool) -> None:
     agent = admin(streaming=False)
     async with working(agent, push=not inbox) as (client, transport):
-        client.inbox = Inbox("http://127.0.0.1:9/") if inbox else None
+        client._inbox = Inbox("http://127.0.0.1:9/") if inbox else None
         id = await begun(client, "gate")
         waiting = asyncio.create_task(client.task(id).wait(poll=0.01))
         await transport.until("get", 3)
@@ -298,7 +298,7 @@ async def test_a_webhook_is_made_once_however_often_it_is_asked_for() -> None:
             return response
 
     agent = admin()
-    async with App(agent, drain=0.0, push=True, egress_allow=["127.0.0.1"]) as app:
+    async with App(agent, drain_timeout=0.0, push=True, egress_allow=["127.0.0.1"]) as app:
         async with Client.connect(app=app) as client:
             id = await begun(client, "ask")
             await client.task(id).wait()

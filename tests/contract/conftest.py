@@ -1,8 +1,9 @@
 """A server per test, and a client of each binding; with a bell, with a deaf one, and on disk.
 
-The younger bindings and older dialects run with the usual bell only: what is behind them is the
-same. `@pytest.mark.needs("list")` leaves out those that cannot say it; 0.1 can say so little that
-tests ask for it, with `@pytest.mark.first`.
+JSON-RPC runs with all of them, the other bindings and the older dialects with the usual bell only:
+what is behind them is the same. `make soak` runs HTTP+JSON with all of them, too.
+`@pytest.mark.needs("list")` leaves out those that cannot say it; 0.1 can say so little that tests
+ask for it, with `@pytest.mark.first`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from dragoman.testing import SilentBell
 from tests.contract import agents
 from tests.contract.bindings import Binding, Grpc, HttpJson, JsonRpc
 from tests.contract.older import Grpc03, Http03, JsonRpc01, JsonRpc03
+from tests.faults.crash.forms import SOAK
 from tests.serving import serving
 from tests.unit.stores import database
 
@@ -80,6 +82,8 @@ def identify(request: Request) -> Caller:
 
 Start = Callable[..., Any]
 OLDEST = (JsonRpc, HttpJson)
+WITH_ALL = OLDEST if SOAK else (JsonRpc,)
+"""The bindings that are tried with every store and bell."""
 KINDS: tuple[type[Binding], ...] = (*OLDEST, Grpc, JsonRpc03, Http03, Grpc03, JsonRpc01)
 
 
@@ -90,6 +94,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [item for item in items if _apt(item)]
+    for item in items:
+        params = getattr(item, "callspec", None) and item.callspec.params  # type: ignore[attr-defined]
+        if (params or {}).get("start", "bell") != "bell":
+            item.add_marker("slow")
 
 
 def _apt(item: pytest.Item) -> bool:
@@ -98,7 +106,7 @@ def _apt(item: pytest.Item) -> bool:
     kind = params and params.get("kind")
     if kind not in KINDS:
         return True
-    if kind not in OLDEST and params.get("start", "bell") != "bell":
+    if kind not in WITH_ALL and params.get("start", "bell") != "bell":
         return False
     if kind is JsonRpc01 and item.get_closest_marker("first") is None:
         return False
@@ -120,11 +128,11 @@ async def start(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             **settings: Any,
         ) -> World:
             made = agent or agents.make(required=required, streaming=streaming, extended=extended)
-            settings = {"cancel_grace": 0.3, "drain": 0.2, "poll": 0.02, **settings}
+            settings = {"cancel_grace": 0.3, "drain_timeout": 0.2, "poll": 0.02, **settings}
             if request.param == "sqlite":
                 settings = {"store": f"sqlite:///{tmp_path}/{clock.uuid7()}.db", **settings}
             if request.param == "postgres":
-                settings = {"store": database(), "connections": 3, **settings}
+                settings = {"store": database(), "postgres_pool_size": 3, **settings}
             if "kind" in request.fixturenames and issubclass(request.getfixturevalue("kind"), Grpc):
                 settings = {"grpc_port": 0, **settings}
             bell = SilentBell() if request.param == "deaf" else None

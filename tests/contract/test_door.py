@@ -23,7 +23,7 @@ ASKING = {
 
 async def answers(scheme: str = "http", **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
     """A client in process, as if it had come so."""
-    async with App(small(), drain=0.1, **settings) as app:
+    async with App(small(), drain_timeout=0.1, **settings) as app:
         transport = httpx.ASGITransport(app)
         url = f"{scheme}://agent.example"
         async with httpx.AsyncClient(transport=transport, base_url=url) as http:
@@ -67,7 +67,7 @@ async def test_https_stays_https() -> None:
     async for http in answers("http", hsts=60):
         for response in await every(http, x_forwarded_proto="https"):
             assert name not in response.headers, "anybody can say so"
-    async for http in answers("http", hsts=60, forwarded=True):
+    async for http in answers("http", hsts=60, trust_forwarded=True):
         assert (await http.get(CARD, headers={"x-forwarded-proto": "https"})).headers[name] == age
         assert name not in (await http.get(CARD)).headers
     async for http in answers("https"):
@@ -105,7 +105,7 @@ async def test_no_answer_is_a_page() -> None:
 
 async def test_nobody_says_what_serves() -> None:
     async with (
-        served(App(small(), drain=0.1)) as server,
+        served(App(small(), drain_timeout=0.1)) as server,
         httpx.AsyncClient(base_url=server.url) as http,
     ):
         for response in await every(http):
@@ -192,7 +192,7 @@ async def test_any_page() -> None:
     ],
 )
 async def test_hosts(host: str, served: bool) -> None:
-    async for http in answers(hosts=("agent.example", "*.wide.example", "[::1]")):
+    async for http in answers(trusted_hosts=("agent.example", "*.wide.example", "[::1]")):
         for path in (CARD, "/tasks/none"):
             response = await http.get(path, headers={"host": host})
             assert (response.status_code != 421) is served
@@ -202,10 +202,10 @@ async def test_hosts(host: str, served: bool) -> None:
 
 async def test_the_host_that_a_proxy_tells() -> None:
     told = {"host": "inside", "x-forwarded-host": "agent.example"}
-    async for http in answers(hosts=("agent.example",), forwarded=True):
+    async for http in answers(trusted_hosts=("agent.example",), trust_forwarded=True):
         assert (await http.get(CARD, headers=told)).status_code == 200
         told["x-forwarded-host"] = "evil.example"
         assert (await http.get(CARD, headers=told)).status_code == 421
-    async for http in answers(hosts=("agent.example",)):
+    async for http in answers(trusted_hosts=("agent.example",)):
         told["x-forwarded-host"] = "agent.example"
         assert (await http.get(CARD, headers=told)).status_code == 421

@@ -183,7 +183,7 @@ async def test_identify_sees_a_call_as_a_request() -> None:
         seen.append(request)
         return identify(request)
 
-    app = App(agents.make(), grpc_port=0, identify=notice, drain=0.1)
+    app = App(agents.make(), grpc_port=0, identify=notice, drain_timeout=0.1)
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(httpx.AsyncClient())
         url = await stack.enter_async_context(serving(app))
@@ -247,7 +247,7 @@ async def test_a_request_is_decoded_before_streams_are_counted() -> None:
 
 
 async def test_health_while_it_drains() -> None:
-    async with assembly(drain=0.05) as world:
+    async with assembly(drain_timeout=0.05) as world:
         stub = health_pb2_grpc.HealthStub(world.channel)
         names = ("", *SERVICES)
         for name in names:
@@ -336,7 +336,7 @@ async def test_each_agent_has_a_port_of_its_own() -> None:
     async def second(turn: Turn) -> str:
         return "Two"
 
-    app = App(one, two, grpc_port=0, bindings=BINDINGS, drain=0.1)
+    app = App(one, two, grpc_port=0, bindings=BINDINGS, drain_timeout=0.1)
     async with serving(app) as url, httpx.AsyncClient() as http:
         assert len({port.number for port in app.ports}) == 2
         for port, agent in zip(app.ports, (one, two), strict=True):
@@ -381,7 +381,7 @@ def certificate(folder: Path, name: str) -> Certificate:
 async def test_tls(tmp_path: Path) -> None:
     server = certificate(tmp_path, "server")
     file = str(server.file)
-    async with assembly(grpc_cert=file, grpc_key=file) as world:
+    async with assembly(cert=file, key=file) as world:
         async with secured(world, server, None) as channel:
             client = Grpc(world.url, world.http, {}, channel)
             sent = await client.call("SendMessage", message=user("x"))
@@ -406,7 +406,7 @@ async def test_tls(tmp_path: Path) -> None:
 async def test_certificates_of_clients(tmp_path: Path) -> None:
     server, ann, eve = (certificate(tmp_path, name) for name in ("server", "ann", "eve"))
     file = str(server.file)
-    async with assembly(grpc_cert=file, grpc_key=file, grpc_ca=str(ann.file)) as world:
+    async with assembly(cert=file, key=file, ca=str(ann.file)) as world:
         async with secured(world, server, ann) as channel:
             client = Grpc(world.url, world.http, {}, channel)
             await client.call("SendMessage", message=user("x"))
@@ -423,8 +423,8 @@ async def test_certificates_of_clients(tmp_path: Path) -> None:
 
 
 async def test_files_of_tls_that_are_not_there(tmp_path: Path) -> None:
-    app = App(agents.make(), grpc_port=0, grpc_cert=str(tmp_path / "no.pem"), grpc_key="no.pem")
-    with pytest.raises(Unavailable, match=r"grpc_(key|cert): .*no\.pem: No such file"):
+    app = App(agents.make(), grpc_port=0, cert=str(tmp_path / "no.pem"), key="no.pem")
+    with pytest.raises(Unavailable, match=r"^(key|cert): .*no\.pem: No such file"):
         await app.start()
     await app.stop()
 
@@ -512,9 +512,8 @@ async def test_hostile_bytes_get_a_proper_answer(hall: World, version: str) -> N
     ("settings", "reason"),
     [
         ({"grpc_port": 65536}, "grpc_port: 65536 is beyond 65535"),
-        ({"grpc_port": 0, "grpc_cert": "c.pem"}, "grpc_key: is needed"),
-        ({"grpc_port": 0, "grpc_key": "k.pem"}, "grpc_key: needs grpc_cert"),
-        ({"grpc_port": 0, "grpc_ca": "ca.pem"}, "grpc_ca: needs grpc_cert"),
+        ({"grpc_port": 0, "key": "k.pem"}, "key: needs cert"),
+        ({"grpc_port": 0, "ca": "ca.pem"}, "ca: needs cert"),
     ],
 )
 def test_what_makes_no_sense_is_told_at_once(settings: dict[str, Any], reason: str) -> None:
@@ -527,7 +526,7 @@ async def test_why_one_cannot_listen(tmp_path: Path) -> None:
     (junk := tmp_path / "junk.pem").write_text("junk")
     for settings, reason in (
         ({"host": "192.0.2.1"}, r"grpc_port: cannot listen on 192\.0\.2\.1:0: .*assign"),
-        ({"grpc_cert": str(junk), "grpc_key": str(junk)}, "grpc_cert, grpc_key: are no"),
+        ({"cert": str(junk), "key": str(junk)}, "cert, key: are no"),
     ):
         app = App(agents.make(), grpc_port=0, **settings)
         with pytest.raises(Unavailable, match=reason):

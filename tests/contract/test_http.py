@@ -40,7 +40,7 @@ async def world() -> AsyncIterator[World]:
         push=True,
         egress_allow=["example.com"],
         cancel_grace=0.3,
-        drain=0.2,
+        drain_timeout=0.2,
         poll=0.02,
     )
     headers = {"A2A-Version": "1.0"}

@@ -61,11 +61,11 @@ async def test_only_public_halves_are_shown(alg: str, form: str, tmp_path: Path)
 
 
 async def test_how_it_is_served() -> None:
-    served = App(agent(), sign=[KEYS["ES256"]], card_age=60, cors=("https://page.example",))
+    served = App(agent(), sign=[KEYS["ES256"]], cors=("https://page.example",))
     async with serving(served) as url, httpx.AsyncClient(base_url=url) as http:
         answer = await http.get(SET, headers={"origin": "https://page.example"})
         assert answer.headers["content-type"] == "application/jwk-set+json"
-        assert answer.headers["cache-control"] == "public, max-age=60"
+        assert answer.headers["cache-control"] == "public, max-age=300"
         assert answer.headers.get_list("access-control-allow-origin") == ["*"]
         again = await http.get(SET, headers={"if-none-match": answer.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
@@ -130,7 +130,7 @@ async def test_keys_vouch_for_each_other() -> None:
 async def test_no_signature_for_a_host_that_a_caller_made_up(form: Mapping[str, str]) -> None:
     """Else anybody could have a card signed that leads to himself."""
     async with (
-        serving(App(agent(), sign=[KEYS["ES256"]], forwarded=True)) as url,
+        serving(App(agent(), sign=[KEYS["ES256"]], trust_forwarded=True)) as url,
         httpx.AsyncClient(base_url=url) as http,
     ):
         for host in ("evil.example", "127.0.0.1.evil.example", "localhost.evil.example"):
@@ -138,18 +138,18 @@ async def test_no_signature_for_a_host_that_a_caller_made_up(form: Mapping[str, 
             assert (answer.status_code, "signatures" in answer.text) == (421, False)
         for host in ("localhost:1", "[::1]:1", "127.0.0.1"):
             assert (await http.get(CARD, headers={**form, "host": host})).status_code == 200
-    bare = App(agent(), forwarded=True)
+    bare = App(agent(), trust_forwarded=True)
     async with serving(bare) as url, httpx.AsyncClient(base_url=url) as http:
         answer = await http.get(CARD, headers={"host": "evil.example"})
         assert (answer.status_code, "signatures" in answer.json()) == (200, False)
 
 
 async def test_hosts_that_are_listed_and_an_address_that_is_set() -> None:
-    listed = App(agent(), sign=[KEYS["ES256"]], hosts=("a.example", "*.b.example"))
+    listed = App(agent(), sign=[KEYS["ES256"]], trusted_hosts=("a.example", "*.b.example"))
     async with serving(listed) as url, httpx.AsyncClient(base_url=url) as http:
         for host, status in (("a.example", 200), ("x.b.example", 200), ("evil.example", 421)):
             assert (await http.get(CARD, headers={"host": host})).status_code == status
-    fixed = App(agent(), sign=[KEYS["ES256"]], url="https://a.example/x", forwarded=True)
+    fixed = App(agent(), sign=[KEYS["ES256"]], url="https://a.example/x", trust_forwarded=True)
     async with serving(fixed) as url, httpx.AsyncClient(base_url=url) as http:
         for name in ("host", "x-forwarded-host"):
             # also once it has been signed for somebody else
@@ -165,7 +165,7 @@ async def test_hosts_that_are_listed_and_an_address_that_is_set() -> None:
 
 
 async def test_an_extended_card_is_for_the_same_hosts() -> None:
-    made = app([], sign=[KEYS["ES256"]], url="https://a.example", forwarded=True)
+    made = app([], sign=[KEYS["ES256"]], url="https://a.example", trust_forwarded=True)
     path, ann = "/extendedAgentCard", {**V1, "x-user": "ann"}
     async with serving(made) as url, httpx.AsyncClient(base_url=url) as http:
         assert (await http.get(path, headers={**ann, "host": "a.example"})).status_code == 200
@@ -263,10 +263,13 @@ def broken(_: bytes) -> bytes:
             lambda: [CardKey.remote(broken, alg="ES256", public=KEYS["ES256"].jwk())],
             "service is down",
         ),
-        (lambda: [Kms().remote(public=CardKey.generate("ES256").jwk())], "does not fit its public"),
-        (lambda: [Kms().remote(public=None, kid="k")], "nobody could find the key 'k'.*public="),
+        (
+            lambda: [Kms().remote(public=CardKey.generate("ES256").jwk())],
+            "does not match its public",
+        ),
+        (lambda: [Kms().remote(public=None, kid="k")], "clients cannot find the key 'k'.*public="),
         (lambda: [KEYS["ES256"], KEYS["ES256"]], "two keys have the kid"),
-        (lambda: [CardKey.load(KEYS["ES256"].jwk())], "it verifies, but does not sign"),
+        (lambda: [CardKey.load(KEYS["ES256"].jwk())], "it can verify, but not sign"),
     ],
 )
 async def test_it_does_not_start(keys: Callable[[], list[CardKey]], why: str) -> None:
@@ -313,5 +316,5 @@ async def test_a_file_that_is_not_there(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_what_is_no_key() -> None:
-    with pytest.raises(TypeError, match="sign takes keys"):
+    with pytest.raises(TypeError, match="sign expects keys"):
         App(agent(), sign=["key.pem"])  # type: ignore[list-item]

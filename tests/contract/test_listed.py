@@ -45,7 +45,7 @@ async def listed(app: App, **headers: str) -> list[tuple[str, str, str]]:
 
 async def test_grpc_is_served_and_not_listed_by_default() -> None:
     """There are clients that fail when a card has an address of another origin."""
-    app = App(echo(), grpc_port=0, drain=0.0)
+    app = App(echo(), grpc_port=0, drain_timeout=0.0)
     async with serving(app) as url, httpx.AsyncClient(base_url=url) as http:
         card = (await http.get(CARD)).json()
         assert [
@@ -68,7 +68,7 @@ async def test_grpc_is_served_and_not_listed_by_default() -> None:
 
 async def test_the_author_chooses_bindings_versions_and_their_order() -> None:
     settings = {"bindings": ["grpc", "HTTP+JSON"], "versions": ["0.3", "1.0"]}
-    app = App(echo(), grpc_port=0, grpc_url="a.example:1", drain=0.0, **settings)
+    app = App(echo(), grpc_port=0, grpc_url="a.example:1", drain_timeout=0.0, **settings)
     assert await listed(app) == [
         ("GRPC", "0.3", "a.example:1"),
         ("HTTP+JSON", "0.3", "URL"),
@@ -88,7 +88,7 @@ def test_they_are_settings() -> None:
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
 async def test_a_path_is_on_the_card_and_served(version: str, several: bool) -> None:
     agents = [echo(), echo("Other")] if several else [echo()]
-    app = App(*agents, bindings=["JSONRPC:/rpc", "HTTP+JSON:/rest/a2a"], drain=0.0)
+    app = App(*agents, bindings=["JSONRPC:/rpc", "HTTP+JSON:/rest/a2a"], drain_timeout=0.0)
     async with serving(app) as url:
         base = f"{url}/echo" if several else url
         for binding, address in (("JSONRPC", f"{base}/rpc"), ("HTTP+JSON", f"{base}/rest/a2a")):
@@ -109,7 +109,7 @@ async def test_a_path_is_on_the_card_and_served(version: str, several: bool) -> 
 
 
 async def test_a_path_may_end_with_a_slash() -> None:
-    app = App(echo(), bindings=["JSONRPC:/rpc/"], versions=["1.0"], drain=0.0)
+    app = App(echo(), bindings=["JSONRPC:/rpc/"], versions=["1.0"], drain_timeout=0.0)
     body = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}
     async with serving(app) as url, httpx.AsyncClient(base_url=url) as http:
         card = (await http.get(CARD)).json()
@@ -120,7 +120,7 @@ async def test_a_path_may_end_with_a_slash() -> None:
 
 async def test_without_0_3_the_card_says_nothing_of_it() -> None:
     """Some readers of 1.0 prefer what they know from before, wherever they find it."""
-    app = App(echo(), versions=["1.0"], drain=0.0)
+    app = App(echo(), versions=["1.0"], drain_timeout=0.0)
     async with serving(app) as url, httpx.AsyncClient(base_url=url) as http:
         card = (await http.get(CARD)).json()
         assert {item["protocolVersion"] for item in card["supportedInterfaces"]} == {"1.0"}
@@ -147,9 +147,9 @@ async def test_a_signed_card_may_list_grpc_alone() -> None:
         ({"bindings": ["JSONRPC", "jsonrpc:/x"]}, r"^bindings\[1\]: JSONRPC is listed twice"),
         ({"bindings": ["GRPC:/x"]}, r"^bindings\[0\]: gRPC has no paths; grpc_url"),
         ({"bindings": ["JSONRPC:rpc"]}, r"^bindings\[0\]: 'rpc' is no path"),
-        ({"bindings": ["JSONRPC:/a/../b"]}, r"^bindings\[0\]: .* is no path"),
+        ({"bindings": ["JSONRPC:/a/../b"]}, r"^bindings\[0\]: .* is not a path"),
         ({"bindings": ["HTTP+JSON:/v1"]}, r"^bindings\[0\]: '/v1' is in use"),
-        ({"bindings": ["HTTP+JSON:/.well-known"]}, r"^bindings\[0\]: .* is no path"),
+        ({"bindings": ["HTTP+JSON:/.well-known"]}, r"^bindings\[0\]: .* is not a path"),
         ({"bindings": ["GRPC"]}, r"^bindings: GRPC needs grpc_port"),
         ({"versions": []}, r"^versions: must name at least one of 1\.0, 0\.3$"),
         ({"versions": ["0.2"]}, r"^versions\[0\]: '0\.2' is not among 1\.0, 0\.3"),

@@ -138,7 +138,7 @@ async def test_a_task_has_no_more_webhooks_by_sends_than_otherwise(
         found = await first.call("message/send", message=message, configuration=wishes)
         task = task or found["id"]
         answers.append(found.get("message", "taken"))
-    assert answers == ["taken", "taken", "taken", "A task has at most 2 webhooks"]
+    assert answers == ["taken", "taken", "taken", "A task can have at most 2 webhooks"]
 
 
 async def test_files_of_clients_on_node_are_bare(start: Start) -> None:

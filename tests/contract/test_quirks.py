@@ -59,8 +59,8 @@ async def world() -> AsyncIterator[World]:
         grpc_port=0,
         push=True,
         egress_allow=["example.com"],
-        duplicates="always",
-        drain=0.0,
+        idempotency="always",
+        drain_timeout=0.0,
     )
     async with httpx.AsyncClient(timeout=20) as http, serving(app) as url:
         found = World(agent, app, url, http)
@@ -287,7 +287,7 @@ async def test_a_path_with_empty_segments(world: World) -> None:
 async def test_a_path_with_empty_segments_below_a_prefix() -> None:
     one, two = echo(), Agent("Two", description="Another.", version="1")
     two.handler(lambda turn: turn.text)
-    app = App(one, two, drain=0.0)
+    app = App(one, two, drain_timeout=0.0)
     async with httpx.AsyncClient(timeout=20) as http, serving(app) as url:
         for path in ("/two//message:send", "//two/message:send"):
             answer = await http.post(url + path, json={"message": user("hello")})

@@ -77,7 +77,7 @@ async def begin(tmp_path: Path) -> AsyncIterator[Start]:
                 for end in ("", "-wal"):
                     shutil.copy(f"{old}{end}", f"{path}{end}")
             agent = workshop(retries=retries)
-            settings = {"cancel_grace": 0.3, "drain": 0.0, "poll": 0.02, **settings}
+            settings = {"cancel_grace": 0.3, "drain_timeout": 0.0, "poll": 0.02, **settings}
             app = App(agent, store=f"sqlite:///{path}", identify=identify, **settings)
             url = await stack.enter_async_context(serving(app))
             stack.callback(agent.gate.set)  # type: ignore[attr-defined]

@@ -41,7 +41,7 @@ async def world() -> AsyncIterator[World]:
         push=True,
         egress_allow=["example.com"],
         cancel_grace=0.3,
-        drain=0.2,
+        drain_timeout=0.2,
         poll=0.02,
     )
     async with serving(app) as url, httpx.AsyncClient(timeout=20) as http:
@@ -494,13 +494,13 @@ async def test_only_post_is_taken(world: World, verb: str) -> None:
 async def test_with_and_without_a_slash_at_the_end() -> None:
     one, two = agents.make(), agents.make()
     two.key = "second"
-    async with serving(App(one, two, drain=0.1)) as url, httpx.AsyncClient() as http:
+    async with serving(App(one, two, drain_timeout=0.1)) as url, httpx.AsyncClient() as http:
         world = World(one, App(one), url, http)
         for path in ("/contract", "/contract/", "/second", "/second/"):
             response = await post(world, envelope(), path=path)
             assert response.status_code == 200
             assert response.json()["result"]["tasks"] == []
-    async with serving(App(one, drain=0.1)) as url, httpx.AsyncClient() as http:
+    async with serving(App(one, drain_timeout=0.1)) as url, httpx.AsyncClient() as http:
         world = World(one, App(one), url, http)
         for path in ("", "/", "/?A2A-Version=1.0", "?A2A-Version=1.0"):
             assert "result" in (await post(world, envelope(), path=path)).json()

@@ -54,7 +54,7 @@ def app(name: str) -> App:
     settings: dict[str, Any] = {
         "push": True,
         "cancel_grace": 0.3,
-        "drain": 0.1,
+        "drain_timeout": 0.1,
         "poll": 0.02,
         "grpc_port": 0,
         "bindings": LISTED,

@@ -356,7 +356,7 @@ async def test_the_number_of_streams_is_limited(start: Start, kind: type[Binding
 
 
 async def test_draining_ends_streams_in_order(start: Start, kind: type[Binding]) -> None:
-    world = await start(drain=0.05)
+    world = await start(drain_timeout=0.05)
     client = world.client(kind)
     task = (await client.call("SendMessage", message=user("ask")))["task"]["id"]
     async with client.open("SubscribeToTask", id=task) as events:
@@ -378,7 +378,7 @@ async def test_draining_ends_streams_in_order(start: Start, kind: type[Binding])
 
 
 async def test_draining_lets_running_turns_end(start: Start, kind: type[Binding]) -> None:
-    world = await start(drain=5.0)
+    world = await start(drain_timeout=5.0)
     client = world.client(kind)
     stream = asyncio.create_task(client.stream("SendStreamingMessage", message=user("gate")))
     async with asyncio.timeout(5):
@@ -393,7 +393,7 @@ async def test_draining_lets_running_turns_end(start: Start, kind: type[Binding]
 
 
 async def test_draining_ends_turns_that_do_not_end(start: Start, kind: type[Binding]) -> None:
-    world = await start(drain=0.1)
+    world = await start(drain_timeout=0.1)
     client = world.client(kind)
     send = asyncio.create_task(client.call("SendMessage", message=user("gate")))
     async with asyncio.timeout(5):
@@ -431,7 +431,10 @@ async def test_a_turn_that_is_quicker_than_its_stream_is_told_all_the_same() -> 
             return await super().load(scope, task)
 
     agent = agents.make()
-    async with App(agent, store=Late(), drain=0.0) as app, Client.connect(app=app) as client:
+    async with (
+        App(agent, store=Late(), drain_timeout=0.0) as app,
+        Client.connect(app=app) as client,
+    ):
         asked = await client.send("ask")
         assert asked.task is not None
         async with client.stream("hello", task=asked.task.id) as stream:

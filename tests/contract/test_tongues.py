@@ -35,7 +35,7 @@ async def assembly(
 ) -> AsyncIterator[World]:
     """A server that speaks everything."""
     agent = agents.make(required=required, extended=extended)
-    known = {"cancel_grace": 0.3, "drain": 0.2, "poll": 0.02, "grpc_port": 0, "push": True}
+    known = {"cancel_grace": 0.3, "drain_timeout": 0.2, "poll": 0.02, "grpc_port": 0, "push": True}
     more = {"egress_allow": ["127.0.0.1"], "push_retries": (0.02,), "bindings": BINDINGS}
     app = App(agent, identify=identify, **{**known, **more, **settings})
     async with AsyncExitStack() as stack:

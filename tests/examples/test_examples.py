@@ -110,7 +110,7 @@ def test_the_demo_runs_once() -> None:
     assert killed.count("itinerary: Out:  2026-08-10 09:40; Back: 2026-08-15 18:15; Seats") == 1
     assert "completed" in killed
     # no commands for agents that have just ended
-    assert "The agents have ended" in done.stdout
+    assert "The agents have stopped" in done.stdout
     assert "dragoman card http" not in done.stdout
 
 

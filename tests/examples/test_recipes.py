@@ -42,7 +42,7 @@ async def url() -> AsyncIterator[str]:
         else:
             yield turn.artifact(f"{turn.text} ({len(runs)})")
 
-    async with serving(App(agent, drain=0.0)) as url:
+    async with serving(App(agent, drain_timeout=0.0)) as url:
         yield url
 
 

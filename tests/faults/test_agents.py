@@ -14,10 +14,12 @@ from typing import Any
 import httpx
 import pytest
 
-from dragoman import Agent, App, Artifact, Caller, Part, Turn
+from dragoman import Agent, App, Artifact, Caller, Part, Turn, UserError
 from dragoman.model.caller import Call
 from dragoman.model.types import (
     CancelTaskRequest,
+    Message,
+    Role,
     SendMessageConfiguration,
     SendMessageRequest,
     TaskArtifactUpdateEvent,
@@ -26,7 +28,7 @@ from dragoman.model.types import (
     TaskStatusUpdateEvent,
 )
 from dragoman.telemetry.logs import logger
-from dragoman.testing import message
+from dragoman.testing import message, run_handler
 from tests.contract.bindings import Failed, JsonRpc
 from tests.serving import serving
 
@@ -129,7 +131,7 @@ async def world(handler: Any, gate: Gate | None = None, **settings: Any) -> Asyn
         """Behaves."""
         return turn.text
 
-    defaults = {"cancel_grace": 0.1, "drain": 0.1, "poll": 0.02, "watchdog": 0.0}
+    defaults = {"cancel_grace": 0.1, "drain_timeout": 0.1, "poll": 0.02, "watchdog": 0.0}
     app = App(agent, **{**defaults, **settings})
     unseen: list[str] = []
     loop = asyncio.get_running_loop()
@@ -319,6 +321,81 @@ async def test_the_last_word_stands_though_the_handler_fails_after_it(
         assert logged(log, "handler handler raised ValueError")
 
 
+class NoSeats(UserError):
+    """One of an author's own."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(text or "No seats on that day")
+
+
+class Wordless(UserError):
+    """One whose author forgot the text."""
+
+    def __init__(self) -> None:
+        pass
+
+
+USER_ERRORS: dict[str, tuple[Callable[[], UserError], str]] = {
+    "plain": (lambda: UserError("No seats on that day"), "No seats on that day"),
+    "own": (NoSeats, "No seats on that day"),
+    "long": (lambda: UserError("x" * 100_000), "x" * 1999 + "…"),
+    "surrogate": (lambda: UserError("a \ud800 b"), "a ? b"),
+    "empty": (lambda: UserError(" "), "The agent could not do this"),
+    "wordless": (Wordless, "The agent could not do this"),
+}
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "agenerator", "function", "reply"])
+async def test_the_client_sees_the_text_of_a_user_error_and_not_its_cause(
+    kind: str, log: pytest.LogCaptureFixture
+) -> None:
+    def function(turn: Turn) -> None:
+        try:
+            raise ValueError("secret")
+        except ValueError as error:
+            raise USER_ERRORS[turn.text][0]() from error
+
+    async def coroutine(turn: Turn) -> None:
+        function(turn)
+
+    async def reply(turn: Turn) -> Message:
+        function(turn)
+        return Message(message_id="m", role=Role.AGENT)
+
+    async def agenerator(turn: Turn) -> AsyncIterator[Any]:
+        yield turn.working()
+        function(turn)
+
+    handlers = {"coroutine": coroutine, "agenerator": agenerator, "function": function}
+    async with world({**handlers, "reply": reply}[kind]) as found:
+        for name, (_, text) in USER_ERRORS.items():
+            log.clear()
+            task = await found.send(name)
+            assert (state(task), words(task)) == ("failed", text), name
+            assert "secret" not in str(await found.get(task["id"]))
+            (record,) = [r for r in log.records if "raised" in r.getMessage()]
+            assert record.levelno == logging.INFO
+            assert "secret" in str(record.exc_text)  # the log has the cause
+
+
+async def test_a_user_error_is_an_answer_even_in_a_strict_test() -> None:
+    async def handler(turn: Turn) -> None:
+        raise UserError("No seats on that day")
+
+    agent = Agent("Faulty", description="Misbehaves.")
+    agent.handler(handler)
+    told = await run_handler(agent, "x", strict=True)
+    assert isinstance(told.error, UserError)
+    assert told.task is not None
+    assert told.task.status.message is not None
+    assert told.task.status.message.text == "No seats on that day"
+
+
+def test_a_user_error_is_a_text() -> None:
+    with pytest.raises(TypeError, match="UserError: expected a text, got ValueError"):
+        UserError(ValueError("secret"))  # type: ignore[arg-type]
+
+
 # ---- hanging -------------------------------------------------------------------------------
 
 
@@ -371,7 +448,7 @@ async def test_one_that_hangs_and_swallows_its_cancellation(
             task = await found.send()
         assert state(task) == "failed"
         assert words(task) == "The agent did not finish within 0.1 seconds"
-        assert logged(log, "stubborn", "goes on")
+        assert logged(log, "stubborn", "continues")
         assert found.app.stuck == ["stubborn"]
         await found.alive()
         gate.release()
@@ -747,7 +824,7 @@ async def test_a_wrong_reply_is_answered_too(log: pytest.LogCaptureFixture) -> N
     async def mistaken(turn: Turn) -> str:
         return "\ud800"
 
-    async with httpx.AsyncClient(timeout=10) as http, serving(App(agent, drain=0.1)) as url:
+    async with httpx.AsyncClient(timeout=10) as http, serving(App(agent, drain_timeout=0.1)) as url:
         async with asyncio.timeout(SOON):
             task = await World(App(agent), url, http).send()
         assert state(task) == "failed"
@@ -776,7 +853,7 @@ async def test_one_that_swallows_a_cancel(gate: Gate, log: pytest.LogCaptureFixt
             while not found.app.stuck:
                 await asyncio.sleep(0.005)
         assert found.app.stuck == ["stubborn"]
-        assert logged(log, "handler stubborn", "goes on")
+        assert logged(log, "handler stubborn", "continues")
         gate.release()
         await found.calm()
         assert await found.get(task) == canceled
@@ -873,7 +950,7 @@ def test_a_cancel_that_exits_does_not_end_the_server() -> None:
         gate = Gate()
         agent = Agent("Faulty", description="Misbehaves.")
         agent.handler(Careless(gate, raising(SystemExit(3))))
-        async with App(agent, drain=0.0, poll=0.02, cancel_grace=0.5) as app:
+        async with App(agent, drain_timeout=0.0, poll=0.02, cancel_grace=0.5) as app:
             service = app.endpoints[agent.key].service
             call = Call(Caller())
             immediately = SendMessageConfiguration(return_immediately=True)

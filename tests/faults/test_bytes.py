@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from dragoman import Agent, Turn
 from dragoman.model.operations import OPERATIONS, Operation
 from dragoman.server.app import App
+from dragoman.server.settings import Settings
 from tests.faults.raw import Answer, Client, Connection, connect, request
 from tests.serving import serving
 
@@ -436,8 +437,11 @@ async def test_duplicate_keys(url: str) -> None:
 
 @pytest.mark.clause("limits.sizes")
 @pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
-async def test_the_deepest_nesting_that_is_taken(opening: bytes, closing: bytes) -> None:
-    async with serving(App(echo(), max_depth=20)) as url, Client(url) as client:
+async def test_the_deepest_nesting_that_is_taken(
+    opening: bytes, closing: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Settings, "max_depth", 20)
+    async with serving(App(echo())) as url, Client(url) as client:
         for depth in (15, 16, 17, 18, 19, 20, 21, 25, 40, 100, 1000):
             inner = depth - 4  # the request, the message, its parts, the part
             data = opening * inner + b"1" + closing * inner
@@ -447,8 +451,9 @@ async def test_the_deepest_nesting_that_is_taken(opening: bytes, closing: bytes)
 
 
 @pytest.mark.clause("limits.sizes")
-async def test_nesting_is_counted_whatever_the_brackets() -> None:
-    async with serving(App(echo(), max_depth=20)) as url, Client(url) as client:
+async def test_nesting_is_counted_whatever_the_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Settings, "max_depth", 20)
+    async with serving(App(echo())) as url, Client(url) as client:
         for depth in (20, 22, 30, 40, 60):
             inner = (depth - 4) // 2
             data = b'[{"a":' * inner + b"1" + b"}]" * inner

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from dragoman import App
+from dragoman.stores.sqlite import SqliteStore
 from tests.receiving import receiving
 from tests.serving import serving
 from tests.telemetry.offices import office, port
@@ -49,9 +50,10 @@ async def test_others_are_served(
     where = f"sqlite:///{tmp_path}/a.db" if kind == "sqlite" else database()
     settings: dict[str, Any] = {"store": where, "poll": 0.1, "push": True, "metrics_port": 0}
     settings["egress_allow"] = ("127.0.0.1",)
+    store = SqliteStore(tmp_path / "a.db") if kind == "sqlite" else where
     async with receiving() as receiver:
         async with (
-            serving(App(office(), workers=0, **settings)) as url,
+            serving(App(office(), serve_only=True, **{**settings, "store": store})) as url,
             httpx.AsyncClient(base_url=url) as http,
         ):
             ids = []

@@ -367,13 +367,19 @@ async def test_a_bomb_is_not_unpacked() -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "the connection broke"),
-        (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", "the answer is broken"),
-        (b"HTTP/1.1 200 OK\r\nBad header\r\n\r\n", "the answer is broken"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "the answer is broken"),
-        (b"HTTP/1.1 200 OK\r\nA: " + b"x" * 100_000 + b"\r\n\r\n", "the answer is broken"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", "the answer is broken"),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "the answer is broken"),
+        (b"", "the connection was lost"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", "the response is not valid HTTP"),
+        (b"HTTP/1.1 200 OK\r\nBad header\r\n\r\n", "the response is not valid HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "the response is not valid HTTP"),
+        (
+            b"HTTP/1.1 200 OK\r\nA: " + b"x" * 100_000 + b"\r\n\r\n",
+            "the response is not valid HTTP",
+        ),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", "the response is not valid HTTP"),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+            "the response is not valid HTTP",
+        ),
     ],
 )
 async def test_a_broken_answer_is_none(data: bytes, reason: str) -> None:

@@ -53,7 +53,7 @@ class Office:
     """An agent whose turns go on until they are told to end, and some replicas of it."""
 
     def __init__(self, *, lease: float, poll: float) -> None:
-        self.settings = {"lease": lease, "poll": poll, "watchdog": 0.0, "drain": 0.2}
+        self.settings = {"lease": lease, "poll": poll, "watchdog": 0.0, "drain_timeout": 0.2}
         self.go_on = asyncio.Event()
         self.begun = 0
         self.ring: Callable[[], None] = lambda: None
@@ -70,9 +70,9 @@ class Office:
             await self.go_on.wait()
             return "done"
 
-    def app(self, store: Store | str, bell: Bell | None = None, *, workers: int = 1) -> App:
+    def app(self, store: Store | str, bell: Bell | None = None, *, serve_only: bool = False) -> App:
         """One more replica."""
-        return App(self.agent, store=store, bell=bell, workers=workers, **self.settings)
+        return App(self.agent, store=store, bell=bell, serve_only=serve_only, **self.settings)
 
     async def send(self, app: App, *texts: str) -> list[str]:
         """Begin these turns."""
@@ -124,7 +124,7 @@ async def test_a_database_that_hangs_ends_no_live_turn(postgres: Postgres, repli
     url = postgres.create()
     async with AsyncExitStack() as stack, asyncio.timeout(60):
         apps = [
-            await stack.enter_async_context(office.app(url, workers=int(number < 2)))
+            await stack.enter_async_context(office.app(url, serve_only=number >= 2))
             for number in range(replicas)
         ]
         tasks = [task for app in apps for task in await office.send(app, *["wait"] * TURNS)]
@@ -377,7 +377,7 @@ async def test_a_handler_does_not_begin_after_a_long_sleep(
     head = await world.head(task)
     assert (head.holder, head.unread, head.attempt) == ("", True, 0)
     assert not worker.runs
-    assert "a claim ran out before its turn began" in log.text
+    assert "a claim expired before its turn started" in log.text
     await world.run(worker)
     assert seen == [1]
     assert (await world.task(task)).status.state is TaskState.COMPLETED

@@ -149,7 +149,7 @@ def events(response: httpx.Response) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("path", ["/agent", "/deep/er/agent"])
 async def test_it_starts_by_itself_and_tells_where_it_is(mounted: Mounted, path: str) -> None:
     life = Life()
-    app = App(echo(life), drain=0.1)
+    app = App(echo(life), drain_timeout=0.1)
     async with serving(mounted(app, path)) as url, httpx.AsyncClient(timeout=20) as http:
         assert life.entered == 0
         await converse(http, url + path)
@@ -161,7 +161,7 @@ async def test_it_starts_by_itself_and_tells_where_it_is(mounted: Mounted, path:
 
 @pytest.mark.clause("card.interfaces-true")
 async def test_several_agents_under_one_mount(mounted: Mounted) -> None:
-    app = App(echo(name="One"), echo(name="Two"), drain=0.1)
+    app = App(echo(name="One"), echo(name="Two"), drain_timeout=0.1)
     async with serving(mounted(app, "/agents")) as url, httpx.AsyncClient(timeout=20) as http:
         index = (await http.get(f"{url}/agents/")).json()
         assert [item["card"] for item in index["agents"]] == [
@@ -175,7 +175,7 @@ async def test_several_agents_under_one_mount(mounted: Mounted) -> None:
 
 @pytest.mark.clause("card.interfaces-true")
 async def test_mounts_within_mounts(mounted: Mounted) -> None:
-    app = App(echo(), drain=0.1)
+    app = App(echo(), drain_timeout=0.1)
     host = mounted(mounted(app, "/inner"), "/outer")
     async with serving(host) as url, httpx.AsyncClient(timeout=20) as http:
         await converse(http, f"{url}/outer/inner")
@@ -184,7 +184,7 @@ async def test_mounts_within_mounts(mounted: Mounted) -> None:
 
 @pytest.mark.clause("card.interfaces-true")
 async def test_two_applications_in_one_host() -> None:
-    apps = [App(echo(name=name), drain=0.1) for name in ("One", "Two")]
+    apps = [App(echo(name=name), drain_timeout=0.1) for name in ("One", "Two")]
     routes = [Mount(f"/{number}", app) for number, app in enumerate(apps)]
     async with serving(Starlette(routes=routes)) as url, httpx.AsyncClient(timeout=20) as http:
         for number in range(2):
@@ -200,7 +200,7 @@ async def test_two_applications_in_one_host() -> None:
 
 async def test_it_lives_as_long_as_the_hosts_lifespan(mounted: Mounted) -> None:
     life = Life()
-    app = App(echo(life), drain=0.1)
+    app = App(echo(life), drain_timeout=0.1)
 
     @asynccontextmanager
     async def lifespan(host: Any) -> AsyncIterator[None]:
@@ -218,7 +218,7 @@ async def test_it_lives_as_long_as_the_hosts_lifespan(mounted: Mounted) -> None:
 
 async def test_it_is_started_once_however_often_it_is_asked_to() -> None:
     life = Life()
-    app = App(echo(life), drain=0.1)
+    app = App(echo(life), drain_timeout=0.1)
     await asyncio.gather(app.start(), app.start())
     async with app, client(app) as http:
         sent = await http.post("/message:send", json=message("hi"))
@@ -233,7 +233,7 @@ async def test_it_is_started_once_however_often_it_is_asked_to() -> None:
 
 async def test_it_can_be_stopped_and_started_again() -> None:
     life = Life()
-    app = App(echo(life), drain=0.1)
+    app = App(echo(life), drain_timeout=0.1)
     async with client(app) as http:
         for number in (1, 2, 3):
             await app.start()
@@ -247,7 +247,7 @@ async def test_it_can_be_stopped_and_started_again() -> None:
 
 async def test_what_was_stopped_does_not_start_by_itself() -> None:
     life = Life()
-    app = App(echo(life), drain=0.1)
+    app = App(echo(life), drain_timeout=0.1)
     async with client(app) as http:
         assert (await http.get("/readyz")).status_code == 200
         await app.stop()
@@ -262,7 +262,7 @@ async def test_what_was_stopped_does_not_start_by_itself() -> None:
 
 async def test_many_first_requests_start_it_once() -> None:
     life = Life()
-    app = App(echo(life), drain=0.1)
+    app = App(echo(life), drain_timeout=0.1)
     async with client(app) as http:
         answers = await asyncio.gather(
             *(http.post("/message:send", json=message("hi")) for _ in range(20))
@@ -276,7 +276,7 @@ async def test_many_first_requests_start_it_once() -> None:
 async def test_a_request_that_comes_while_it_starts_waits_too() -> None:
     life = Life()
     life.gate.clear()
-    app = App(echo(life), drain=0.1)
+    app = App(echo(life), drain_timeout=0.1)
     async with client(app) as http:
         first = asyncio.create_task(http.get("/readyz"))
         await life.begun.wait()
@@ -297,7 +297,7 @@ async def test_an_agent_that_cannot_start_is_tried_again(
 ) -> None:
     life = Life()
     life.fault = RuntimeError("no database yet")
-    app = App(echo(life), drain=0.1)
+    app = App(echo(life), drain_timeout=0.1)
     async with serving(mounted(app, "/agent")) as url, httpx.AsyncClient(timeout=20) as http:
         for _ in range(2):
             response = await http.post(f"{url}/agent/message:send", json=message("hi"))
@@ -314,7 +314,7 @@ async def test_those_who_came_while_a_start_failed_are_told() -> None:
     life = Life()
     life.gate.clear()
     life.fault = RuntimeError("no database yet")
-    app = App(echo(life), drain=0.1, blocking_timeout=5)
+    app = App(echo(life), drain_timeout=0.1, blocking_timeout=5)
     async with client(app) as http:
         first = asyncio.create_task(http.post("/message:send", json=message("hi")))
         await life.begun.wait()
@@ -337,7 +337,7 @@ async def test_a_server_is_told_that_it_cannot_start() -> None:
 async def test_an_agent_that_cannot_end_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
     bad, good = Life(), Life()
     bad.last = RuntimeError("cannot let go")
-    app = App(echo(good, "Good"), echo(bad, "Bad"), drain=0.1)
+    app = App(echo(good, "Good"), echo(bad, "Bad"), drain_timeout=0.1)
     with pytest.raises(RuntimeError, match="cannot let go"):
         async with app:
             pass
@@ -385,7 +385,7 @@ async def test_websockets_are_closed() -> None:
 
 
 async def test_stopping_ends_open_streams(mounted: Mounted) -> None:
-    app = App(echo(), drain=0.1)
+    app = App(echo(), drain_timeout=0.1)
     async with serving(mounted(app, "/agent")) as url, httpx.AsyncClient(timeout=20) as http:
         url = f"{url}/agent"
         sent = await http.post(f"{url}/message:send", json=message("ask"))
@@ -409,7 +409,7 @@ async def test_stopping_ends_open_streams(mounted: Mounted) -> None:
 def test_a_loop_that_has_ended_is_left_behind() -> None:
     """As with a test client that runs each request in a loop of its own."""
     life = Life()
-    app = App(echo(life), drain=0.1, blocking_timeout=2, watchdog=0)
+    app = App(echo(life), drain_timeout=0.1, blocking_timeout=2, watchdog=0)
 
     async def once() -> dict[str, Any]:
         life.gate = asyncio.Event()
@@ -501,7 +501,7 @@ def test_the_hosts_logging_is_left_alone(how: str) -> None:
 async def test_the_settings_of_the_command_do_not_touch_it() -> None:
     logger = logging.getLogger("dragoman")
     before = (logger.level, logger.propagate, list(logger.handlers))
-    app = App(echo(), log_level="debug", log_format="json", drain=0.1)
+    app = App(echo(), log_level="debug", log_format="json", drain_timeout=0.1)
     async with app, client(app) as http:
         await http.post("/message:send", json=message("hi"))
     assert (logger.level, logger.propagate, logger.handlers) == before

@@ -50,7 +50,7 @@ async def answer(turn: Turn):
         yield turn.write(f"{turn.state} {word};", name="words")
 
 
-app = App(agent, drain=0.5)
+app = App(agent, drain_timeout=0.5)
 '''
 
 CARD = "/.well-known/agent-card.json"

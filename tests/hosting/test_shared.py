@@ -12,6 +12,7 @@ from dragoman.bells.remote import RemoteBell
 from dragoman.model.caller import Call, Caller
 from dragoman.model.errors import Unavailable
 from dragoman.model.types import SendMessageConfiguration, SendMessageRequest, TaskState
+from dragoman.server.settings import SettingsError
 from dragoman.stores.memory import MemoryStore
 from dragoman.stores.postgres import PostgresStore
 from dragoman.stores.sqlite import SqliteStore
@@ -38,7 +39,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 
 async def test_new_work_is_taken_at_drain_where_others_can_do_it(store: Store) -> None:
-    app = App(agent(), store=store, drain=0.0)
+    app = App(agent(), store=store, drain_timeout=0.0)
     assert app.settings.store == store.url
     # the bell is the one that fits
     assert isinstance(app.bell, RemoteBell if store.shared else MemoryBell)
@@ -58,16 +59,17 @@ async def test_new_work_is_taken_at_drain_where_others_can_do_it(store: Store) -
                 await late
 
 
-async def test_work_that_nobody_can_do_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_serve_only_needs_a_store_that_others_can_reach(tmp_path: Path) -> None:
     for where in ("memory:", f"sqlite:///{tmp_path}/a.db"):
-        async with App(agent(), store=where, workers=0):
-            pass
-        assert "no other process can reach the store" in caplog.text
-        caplog.clear()
-    async with App(agent(), store=database(), workers=0), App(agent(), store=MemoryStore()):
-        assert "no other process can reach the store" not in caplog.text
+        app = App(agent(), store=where, serve_only=True)  # the command may still replace the store
+        with pytest.raises(SettingsError, match=f"serve_only: .* cannot reach the store {where};"):
+            await app.start()
+    assert not list(tmp_path.iterdir())
+    async with (
+        App(agent(), store=database(), serve_only=True),
+        App(agent(), store=MemoryStore(), serve_only=True),  # another App may have that one
+    ):
+        pass
 
 
 def test_a_password_of_the_store_is_kept_out_of_the_log() -> None:

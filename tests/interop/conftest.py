@@ -28,7 +28,9 @@ async def house() -> AsyncIterator[str]:
     settings: dict[str, Any] = {"push": True, "egress_allow": ["*.example"]}
     settings |= {"grpc_port": 0, "bindings": BINDINGS}
     anybody = Anonymous(tenants=["*"])
-    async with serving(App(*household(), auth=anybody, drain=0.0, poll=60.0, **settings)) as url:
+    async with serving(
+        App(*household(), auth=anybody, drain_timeout=0.0, poll=60.0, **settings)
+    ) as url:
         yield url
 
 

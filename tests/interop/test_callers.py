@@ -51,7 +51,14 @@ async def guarded() -> AsyncIterator[str]:
     """The URL of a server that tells its callers apart."""
     mute = agent(book, name="Mute", extended=True)
     async with serving(
-        App(desk(), mute, identify=identify, push=True, egress_allow=["*.example"], drain=0.0)
+        App(
+            desk(),
+            mute,
+            identify=identify,
+            push=True,
+            egress_allow=["*.example"],
+            drain_timeout=0.0,
+        )
     ) as url:
         yield url
 

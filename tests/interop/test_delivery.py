@@ -21,7 +21,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 @asynccontextmanager
 async def both(speak: Speak, handler: object) -> AsyncIterator[tuple[Peer, Inbox]]:
     """An agent that pushes, as the SDK sees it, and where it pushes to."""
-    app = App(agent(handler), push=True, egress_allow=["127.0.0.1"], drain=0.0)
+    app = App(agent(handler), push=True, egress_allow=["127.0.0.1"], drain_timeout=0.0)
     async with receiving() as inbox, serving(app) as url, speak(url) as peer:
         assert peer.card.capabilities.push_notifications
         yield peer, inbox

@@ -103,7 +103,7 @@ async def test_agent_behind_a_proxy(speak: Speak) -> None:
         "X-Forwarded-Host": "agents.example",
         "X-Forwarded-Prefix": "/travel",
     }
-    trusting, wary = App(agent(echo), forwarded=True), App(agent(echo))
+    trusting, wary = App(agent(echo), trust_forwarded=True), App(agent(echo))
     async with serving(trusting) as url, speak(url, headers=headers) as peer:
         place = "https://agents.example/travel"
         assert addresses(peer) == {"JSONRPC": f"{place}/", "HTTP+JSON": place}

@@ -188,7 +188,7 @@ def test_it_works_without_any_extra(installed: Path) -> None:
     code = """
 import asyncio
 from dragoman import Agent, App, Turn
-from dragoman.testing import rehearse
+from dragoman.testing import run_handler
 
 agent = Agent("Echo", description="Says it again.")
 
@@ -199,7 +199,7 @@ async def echo(turn: Turn) -> str:
 async def main():
     async with App(agent):
         pass
-    return (await rehearse(agent, "hello")).text
+    return (await run_handler(agent, "hello")).text
 
 print(asyncio.run(main()))
 """

@@ -100,7 +100,7 @@ def test_each_setting_is_one() -> None:
 
 
 def test_those_who_stop_a_process_wait_until_it_has_drained() -> None:
-    drain = {key: float(value) for _, key, value in variables() if key == "DRAGOMAN_DRAIN"}
+    drain = {key: float(value) for _, key, value in variables() if key == "DRAGOMAN_DRAIN_TIMEOUT"}
     (seconds,) = drain.values()
     # what `dragoman serve` may take beyond it
     needed = seconds + 5 + Settings().cancel_grace
@@ -113,7 +113,7 @@ def test_those_who_stop_a_process_wait_until_it_has_drained() -> None:
         before = float(stop["exec"]["command"][1]) if stop else 0.0
         assert pod["terminationGracePeriodSeconds"] >= needed + before, name
     for path in UNITS:
-        assert float(dict(units(path))["TimeoutStopSec"]) >= Settings().drain + 10
+        assert float(dict(units(path))["TimeoutStopSec"]) >= Settings().drain_timeout + 10
 
 
 # ---- Kubernetes ----------------------------------------------------------------------------

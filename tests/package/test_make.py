@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,18 @@ TEXT = (ROOT / "Makefile").read_text()
 TARGETS = re.findall(r"^(\w+):", TEXT, re.MULTILINE)
 
 
-def plan(target: str) -> str:
+def plan(target: str, *options: str) -> str:
     """What make would do."""
     program = shutil.which("make")
     if program is None:
         pytest.skip("make is not installed")
     done = subprocess.run(
-        [program, "-n", target], cwd=ROOT, capture_output=True, text=True, check=True, timeout=30
+        [program, "-n", target, *options],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
     )
     return done.stdout
 
@@ -50,3 +56,20 @@ def test_docs_tries_files_that_are_there() -> None:
     assert tried
     for path in tried:
         assert (ROOT / path).exists(), path
+
+
+def test_another_interpreter_has_an_environment_of_its_own() -> None:
+    used = ".venv-{}.{}/bin/python".format(*sys.version_info)
+    for target in ("test", "fast"):
+        assert f"{used} -m pytest" in plan(target, f"PYTHON={sys.executable}")
+        assert ".venv/bin/python -m pytest" in plan(target, "PYTHON=python3")
+
+
+def test_the_slowest_tests_are_printed() -> None:
+    assert "--durations=30" in plan("test")
+
+
+def test_what_is_left_out_for_time_is_in_the_long_run() -> None:
+    words = plan("soak")
+    for path in ("tests/contract", "tests/unit/test_store.py", "tests/security"):
+        assert path in words, path

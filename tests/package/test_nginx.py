@@ -101,7 +101,7 @@ async def test_the_card_tells_the_address_of_the_proxy(
     nginx: Nginx, ports: tuple[int, int], forwarded: bool
 ) -> None:
     async with (
-        serving(App(office(), forwarded=forwarded), port=ports[0]),
+        serving(App(office(), trust_forwarded=forwarded), port=ports[0]),
         httpx.AsyncClient(base_url=nginx.url) as http,
     ):
         card = (await http.get("/.well-known/agent-card.json")).json()

@@ -102,14 +102,14 @@ def test_a_server_and_a_worker_run_beside_each_other(machine: Machine) -> None:
     assert serve.store == worker.store == STORE
     assert None not in (serve.metrics_port, worker.metrics_port)
     assert serve.metrics_port != worker.metrics_port, "the second one could not start"
-    assert serve.workers == 0
+    assert serve.serve_only
 
 
 def test_a_server_may_run_turns_itself(machine: Machine) -> None:
     machine.configure("booking.env", f"DRAGOMAN_STORE={STORE}")
-    machine.configure("booking.serve.env", "DRAGOMAN_WORKERS=1")
+    machine.configure("booking.serve.env", "DRAGOMAN_SERVE_ONLY=false")
     found = machine.environment("dragoman-serve@.service")
-    assert settings.load(environ=found, file="/dev/null").workers == 1
+    assert not settings.load(environ=found, file="/dev/null").serve_only
     for path in UNITS:
         assert "--" not in dict(units(path))["ExecStart"], "no file could say otherwise"
 

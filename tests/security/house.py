@@ -46,7 +46,7 @@ class House:
 async def housed(agent: Agent, **settings: Any) -> AsyncIterator[House]:
     """The agent, for who has a key."""
     settings.setdefault("auth", ApiKey(header="X-Key", keys=KEYS))
-    app = App(agent, grpc_port=0, bindings=BINDINGS, drain=0.0, **settings)
+    app = App(agent, grpc_port=0, bindings=BINDINGS, drain_timeout=0.0, **settings)
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(serving(app))
         http = await stack.enter_async_context(httpx.AsyncClient(timeout=20))

@@ -106,7 +106,7 @@ async def test_a_line_is_not_longer_than_it_must_be(house: House, lines: Lines) 
 
 @pytest.mark.clause("logs.security-events")
 async def test_hosts_and_pages_that_are_refused(lines: Lines) -> None:
-    app = App(agents.make(), audit=True, proxies=["127.0.0.1/32"], drain=0.0)
+    app = App(agents.make(), audit=True, trusted_proxies=["127.0.0.1/32"], drain_timeout=0.0)
     async with serving(app) as url, httpx.AsyncClient(base_url=url) as http:
         via = {"x-forwarded-for": "192.0.2.7"}
         await http.get("/tasks", headers={"host": "evil.example", **via})
@@ -143,7 +143,7 @@ async def test_certificates_that_are_refused(
     tmp_path: Path, lines: Lines, version: ssl.TLSVersion, audit: bool
 ) -> None:
     own, ann, eve = (certificate(tmp_path, name) for name in ("server", "ann", "eve"))
-    app = App(agents.make(), cert=str(own.file), ca=str(ann.file), audit=audit, drain=0.0)
+    app = App(agents.make(), cert=str(own.file), ca=str(ann.file), audit=audit, drain_timeout=0.0)
     async with served(app) as server:
         port = int(server.url.rpartition(":")[2])
 

@@ -146,7 +146,7 @@ async def test_over_http_behind_a_proxy() -> None:
     here = Certificate(header="X-Client-Cert", proxies=["127.0.0.0/8"])
     elsewhere = Certificate(header="X-Client-Cert", proxies=["10.0.0.0/8"])
     for scheme, status in ((here, 200), (elsewhere, 401)):
-        async with serving(App(doorman(), auth=scheme, drain=0.0)) as url:
+        async with serving(App(doorman(), auth=scheme, drain_timeout=0.0)) as url:
             assert (await send(url, **{"x-client-cert": NGINX})).status_code == status
 
 
@@ -155,7 +155,7 @@ async def test_over_http_behind_a_proxy() -> None:
 
 async def test_over_http() -> None:
     """As the TLS extension of ASGI tells it."""
-    app = App(doorman(), auth=Certificate(), drain=0.0)
+    app = App(doorman(), auth=Certificate(), drain_timeout=0.0)
     tls: dict[str, Any] = {}
 
     async def server(scope: Any, receive: Any, send: Any) -> None:
@@ -170,7 +170,7 @@ async def test_over_http() -> None:
         tls["client_cert_error"] = "self-signed certificate"
         assert (await send(url)).status_code == 401
     # a server that knows of no extensions
-    async with serving(App(doorman(), auth=Certificate(), drain=0.0)) as url:
+    async with serving(App(doorman(), auth=Certificate(), drain_timeout=0.0)) as url:
         assert (await send(url)).status_code == 401
 
 
@@ -184,10 +184,10 @@ async def test_over_grpc(tmp_path: Path) -> None:
         doorman(),
         auth=Certificate(identity={ROBOT.fingerprint: "robot"}),
         grpc_port=0,
-        grpc_cert=file,
-        grpc_key=file,
-        grpc_ca=str(ca),
-        drain=0.0,
+        cert=file,
+        key=file,
+        ca=str(ca),
+        drain_timeout=0.0,
     )
     async with app:
         for own, status in ((ROBOT, None), (eve, grpc.StatusCode.UNAUTHENTICATED)):
@@ -217,7 +217,7 @@ async def test_with_a_key() -> None:
 
 
 async def test_what_the_card_says() -> None:
-    app = App(doorman(), auth=Certificate(), drain=0.0)
+    app = App(doorman(), auth=Certificate(), drain_timeout=0.0)
     async with serving(app) as url, httpx.AsyncClient() as http:
         card = (await http.get(f"{url}/.well-known/agent-card.json")).json()
     scheme = card["securitySchemes"]["certificate"]

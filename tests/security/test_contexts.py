@@ -111,7 +111,7 @@ async def house(
         push=True,
         egress_allow=["*.example"],
         grpc_port=0,
-        drain=0.0,
+        drain_timeout=0.0,
     )
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(serving(app))

@@ -78,7 +78,7 @@ async def card(url: str, version: str = "") -> Any:
 async def test_every_flow_in_every_form(name: str) -> None:
     metadata = "https://id.example/.well-known/oauth-authorization-server"
     scheme = OAuth2(verify=BEARER, flow=FLOWS[name], metadata_url=metadata)
-    async with serving(App(doorman(), auth=scheme, drain=0.0)) as url:
+    async with serving(App(doorman(), auth=scheme, drain_timeout=0.0)) as url:
         new, old, both = [await card(url, version) for version in ("1.0", "0.3", "")]
         async with httpx.AsyncClient() as http:
             resolved = await A2ACardResolver(http, url).get_agent_card()
@@ -105,7 +105,7 @@ async def test_two_flows_are_two_entries() -> None:
         OAuth2(verify=BEARER, flow=FLOWS["clientCredentials"], name="machines"),
         OAuth2(verify=BEARER, flow=FLOWS["authorizationCode"], name="people"),
     ]
-    async with serving(App(doorman(), auth=both, drain=0.0)) as url:
+    async with serving(App(doorman(), auth=both, drain_timeout=0.0)) as url:
         new = await card(url, "1.0")
         refused = await send(url)
     assert set(new["securitySchemes"]) == {"machines", "people"}
@@ -118,7 +118,7 @@ async def test_two_flows_are_two_entries() -> None:
 async def test_openid_in_every_form() -> None:
     scheme = OpenId(issuer="https://id.example/", audience="flights")
     where = "https://id.example/.well-known/openid-configuration"
-    async with serving(App(doorman(), auth=scheme, drain=0.0)) as url:
+    async with serving(App(doorman(), auth=scheme, drain_timeout=0.0)) as url:
         new, old = await card(url, "1.0"), await card(url, "0.3")
     entry = {"openIdConnectSecurityScheme": {"openIdConnectUrl": where}}
     assert new["securitySchemes"] == {"openid": entry}
@@ -162,7 +162,7 @@ def guarded(authority: Authority, flow: Any) -> App:
         issuer=authority.url,
         scopes=["talk"],
     )
-    return App(doorman(), auth=OAuth2(verify=verify, flow=flow), drain=0.0)
+    return App(doorman(), auth=OAuth2(verify=verify, flow=flow), drain_timeout=0.0)
 
 
 async def greeted(app: App, auth: OAuth) -> str:
@@ -211,10 +211,10 @@ async def test_our_client_gets_in_by_openid_discovery(authority: Authority, who:
     authority.key = ECKey.generate_key("P-256", parameters={"kid": "one"})
     authority.told = {"aud": "flights", "tenant": "blue"}
     scheme = OpenId(issuer=authority.url, audience="flights", scopes=["talk"])
-    app = App(doorman(), auth=scheme, drain=0.0)
+    app = App(doorman(), auth=scheme, drain_timeout=0.0)
     auth = robot(authority) if who == "robot" else program(authority, Person())
     assert await greeted(app, auth) == f"{who}:openid talk"
     # a token of theirs that is for somebody else
     authority.told = {"aud": "hotels"}
     with pytest.raises(Unauthenticated, match="audience"):
-        await greeted(App(doorman(), auth=scheme, drain=0.0), auth)
+        await greeted(App(doorman(), auth=scheme, drain_timeout=0.0), auth)

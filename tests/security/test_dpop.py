@@ -240,7 +240,9 @@ async def test_a_token_that_is_bound_to_a_certificate() -> None:
 async def test_over_the_wire() -> None:
     """The URL is the one that the caller has called, over every binding."""
     agents = [doorman(key="one"), doorman(key="two")]
-    app = App(*agents, auth=bearer(dpop=True), hosts=["127.0.0.1"], grpc_port=0, drain=0.0)
+    app = App(
+        *agents, auth=bearer(dpop=True), trusted_hosts=["127.0.0.1"], grpc_port=0, drain_timeout=0.0
+    )
     async with serving(app) as url, httpx.AsyncClient() as http:
 
         async def answer(path: str, body: Any, htu: str) -> httpx.Response:
@@ -271,7 +273,7 @@ async def test_over_the_wire() -> None:
 
 
 async def test_the_url_that_is_told_to_callers_counts() -> None:
-    app = App(doorman(), auth=bearer(), url="https://agent.example", drain=0.0)
+    app = App(doorman(), auth=bearer(), url="https://agent.example", drain_timeout=0.0)
     async with serving(app) as url, httpx.AsyncClient() as http:
         for htu, status in ((URL, 200), (f"{url}/message:send", 401)):
             headers = {"authorization": f"DPoP {BOUND}", "dpop": proof(BOUND, htu=htu)}
@@ -288,25 +290,31 @@ def test_it_needs_an_address_of_its_own(wrap: bool) -> None:
     if wrap:
         flow = ClientCredentialsOAuthFlow(token_url="https://id.example/token", scopes={})
         scheme = OAuth2(verify=scheme, flow=flow)
-    with pytest.raises(SettingsError, match="url, or hosts"):
+    with pytest.raises(SettingsError, match="url, or trusted_hosts"):
         App(doorman(), auth=scheme)
-    with pytest.raises(SettingsError, match="url, or hosts"):
-        App(doorman(), auth=[AllOf(scheme, ApiKey(header="X-Key", keys=["k"]))], forwarded=True)
+    with pytest.raises(SettingsError, match="url, or trusted_hosts"):
+        App(
+            doorman(),
+            auth=[AllOf(scheme, ApiKey(header="X-Key", keys=["k"]))],
+            trust_forwarded=True,
+        )
     App(doorman(), auth=scheme, url="https://agent.example")
-    App(doorman(), auth=scheme, hosts=["agent.example"])
+    App(doorman(), auth=scheme, trusted_hosts=["agent.example"])
 
 
-@pytest.mark.parametrize("settings", [{}, {"forwarded": True}, {"hosts": ["agent.example"]}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"trust_forwarded": True}, {"trusted_hosts": ["agent.example"]}]
+)
 async def test_a_proof_for_another_site(settings: dict[str, Any]) -> None:
     """It was made for evil.example, which relays it and names itself."""
-    app = App(doorman(), auth=bearer(), drain=0.0, **settings)
+    app = App(doorman(), auth=bearer(), drain_timeout=0.0, **settings)
 
     async def public(scope: Any, receive: Any, send: Any) -> None:
         await app({**scope, "server": ("192.0.2.1", 443)}, receive, send)
 
     transport = httpx.ASGITransport(public)
     async with app, httpx.AsyncClient(transport=transport) as http:
-        for host, good in (("evil.example", False), ("agent.example", "hosts" in settings)):
+        for host, good in (("evil.example", False), ("agent.example", "trusted_hosts" in settings)):
             url = f"https://{host}/message:send"
             headers = {"authorization": f"DPoP {BOUND}", "dpop": proof(BOUND, htu=url)}
             answer = await http.post(url, json=MESSAGE, headers=headers)
@@ -314,12 +322,12 @@ async def test_a_proof_for_another_site(settings: dict[str, Any]) -> None:
             if not good:
                 assert answer.status_code in (401, 421)
                 assert "`url`" in answer.text
-                assert "`hosts`" in answer.text
+                assert "`trusted_hosts`" in answer.text
 
 
 async def test_a_proof_for_this_machine() -> None:
     async with (
-        serving(App(doorman(), auth=bearer(), drain=0.0)) as url,
+        serving(App(doorman(), auth=bearer(), drain_timeout=0.0)) as url,
         httpx.AsyncClient() as http,
     ):
         htu = f"{url}/message:send"
@@ -336,7 +344,7 @@ async def test_a_proof_for_this_machine() -> None:
     ],
 )
 async def test_a_proof_for_another_site_over_grpc(settings: dict[str, str]) -> None:
-    app = App(doorman(), auth=bearer(dpop=True), grpc_port=0, drain=0.0, **settings)
+    app = App(doorman(), auth=bearer(dpop=True), grpc_port=0, drain_timeout=0.0, **settings)
     async with app, grpc.aio.insecure_channel(f"127.0.0.1:{app.ports[0].number}") as channel:
         for host, good in (("agent.example", True), ("evil.example", False), ("", False)):
             htu = f"https://{host}/lf.a2a.v1.A2AService/SendMessage"

@@ -51,7 +51,7 @@ class Till:
     async def client(self, **settings: Any) -> AsyncIterator[Client]:
         """A client of it."""
         async with (
-            App(self.agent, drain=0.0, **settings) as app,
+            App(self.agent, drain_timeout=0.0, **settings) as app,
             Client.connect(app=app) as client,
         ):
             yield client
@@ -184,7 +184,7 @@ async def test_a_turn_that_is_run_again_may_do_what_it_did() -> None:
             await asyncio.Event().wait()
         yield turn.complete("Paid")
 
-    app = App(agent, drain=0.0, poll=0.02)
+    app = App(agent, drain_timeout=0.0, poll=0.02)
     async with asyncio.timeout(20), app, Client.connect(app=app) as client:
         task, grant = asks(await client.send("pay"))
         assert (await client.task(task).approve(grant)).state is TaskState.COMPLETED
@@ -217,7 +217,7 @@ async def test_an_operation_that_is_no_json_is_the_agents_fault() -> None:
         """Ask for the impossible."""
         return turn.require_auth(operation=object())
 
-    async with App(agent, drain=0.0) as app, Client.connect(app=app) as client:
+    async with App(agent, drain_timeout=0.0) as app, Client.connect(app=app) as client:
         result = await client.send("pay")
     assert result.state is TaskState.FAILED
     assert "operation:" in result.text

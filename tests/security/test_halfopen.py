@@ -78,7 +78,7 @@ async def serving_(store: str, folder: Path) -> AsyncIterator[tuple[App, str]]:
         quota_tasks=0,  # which would end it, see test_limits.py: this is what holds without
         quota_waiting=0,
         quota_streams=0,
-        drain=1.0,
+        drain_timeout=1.0,
         keepalive=1.0,
     )
     stack = AsyncExitStack()

@@ -12,6 +12,7 @@ from dragoman import Agent, App, Turn
 from dragoman.client import Client
 from dragoman.model.errors import UnsupportedOperation
 from dragoman.model.lineage import Ancestor, admit, origin
+from dragoman.server.settings import Settings
 from tests.serving import serving
 
 
@@ -37,7 +38,7 @@ class Hop:
                     self.refused.append(error)
                     return f"refused: {error.message}"
 
-        self.app = App(self.agent, drain=0.0, **settings)
+        self.app = App(self.agent, drain_timeout=0.0, **settings)
 
 
 async def test_a_circle_is_ended() -> None:
@@ -46,7 +47,7 @@ async def test_a_circle_is_ended() -> None:
         one.next, two.next = there, here
         async with asyncio.timeout(20), Client.connect(here) as client:
             result = await client.send("round and round")
-    assert "come back to an agent that waits for it" in result.text
+    assert "came back to an agent that waits for its result" in result.text
     assert (one.turns, two.turns) == (1, 1)
     assert two.refused[0].metadata["lineage"] == "One > Two > One"
 
@@ -56,7 +57,7 @@ async def test_an_agent_that_calls_itself() -> None:
     async with serving(one.app) as here:
         one.next = here
         async with asyncio.timeout(20), Client.connect(here) as client:
-            assert "come back" in (await client.send("go")).text
+            assert "came back" in (await client.send("go")).text
     assert one.turns == 1
 
 
@@ -68,8 +69,9 @@ async def test_two_agents_of_one_name_are_two() -> None:
             assert (await client.send("go")).text == "here"
 
 
-async def test_too_long_a_way_is_ended() -> None:
-    hops = [Hop(f"Hop {n}", max_hops=2) for n in range(5)]
+async def test_too_long_a_way_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Settings, "max_hops", 2)
+    hops = [Hop(f"Hop {n}") for n in range(5)]
     servers = [serving(hop.app) for hop in hops]
     urls = [await server.__aenter__() for server in servers]
     try:
@@ -109,7 +111,7 @@ async def test_an_agent_that_was_restarted_is_the_same(tmp_path: Path) -> None:
         return ""
 
     for _ in range(2):
-        app = App(agent, store=f"sqlite:///{tmp_path / 'one.db'}", drain=0.0)
+        app = App(agent, store=f"sqlite:///{tmp_path / 'one.db'}", drain_timeout=0.0)
         async with app, Client.connect(app=app) as client:
             await client.send("who?")
     assert seen[0] == seen[1] != ""

@@ -46,7 +46,7 @@ def test_what_is_a_host(host: str) -> None:
 
 async def card(headers: dict[str, str], **settings: Any) -> httpx.Response:
     """The card that is told to who sends these headers."""
-    app = App(agents.make(), grpc_port=0, bindings=BINDINGS, drain=0.0, **settings)
+    app = App(agents.make(), grpc_port=0, bindings=BINDINGS, drain_timeout=0.0, **settings)
     transport = httpx.ASGITransport(app)
     async with app, httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
         return await http.get("/.well-known/agent-card.json", headers=headers)
@@ -55,7 +55,7 @@ async def card(headers: dict[str, str], **settings: Any) -> httpx.Response:
 @pytest.mark.parametrize("host", ["[", "[::1", "a@evil.example", "a/b", "a:99999"])
 async def test_a_card_never_names_what_is_no_host(host: str) -> None:
     for headers in ({"host": host}, {"host": "a.example", "x-forwarded-host": host}):
-        answer = await card(headers, forwarded=True)
+        answer = await card(headers, trust_forwarded=True)
         assert answer.status_code == 200
         urls = [each["url"] for each in answer.json()["supportedInterfaces"]]
         assert urls
@@ -74,7 +74,7 @@ async def test_a_card_never_names_what_is_no_host(host: str) -> None:
     ],
 )
 async def test_a_proxy_that_passes_on_what_it_was_told(name: str, value: str) -> None:
-    answer = await card({"host": "a.example", name: value}, forwarded=True)
+    answer = await card({"host": "a.example", name: value}, trust_forwarded=True)
     assert answer.status_code == 200
     assert "evil" not in answer.text
     for each in answer.json()["supportedInterfaces"]:
@@ -83,7 +83,7 @@ async def test_a_proxy_that_passes_on_what_it_was_told(name: str, value: str) ->
 
 async def test_a_proxy_that_is_right() -> None:
     told = {"x-forwarded-proto": "https", "x-forwarded-prefix": "/agents", "x-forwarded-host": "b"}
-    answer = await card({"host": "a.example", **told}, forwarded=True)
+    answer = await card({"host": "a.example", **told}, trust_forwarded=True)
     assert answer.json()["supportedInterfaces"][0]["url"].startswith("https://b/agents")
 
 

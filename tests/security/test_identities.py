@@ -110,7 +110,7 @@ async def house(
         push=True,
         egress_allow=["*.example"],
         grpc_port=0,
-        drain=0.0,
+        drain_timeout=0.0,
         audit=True,
     )
     async with AsyncExitStack() as stack:
@@ -158,7 +158,7 @@ async def test_what_is_nobody_s_name(
             found = await asked(caller, operation.name, {} if call is None else call(UNKNOWN))
             assert isinstance(found, Failed), operation.name
             assert found.status == 401
-            assert f"The caller's {field} " in found.message
+            assert f"The {field} of the caller " in found.message
             assert wrong not in found.message
             assert len(found.message) < 200
     assert [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR] == []

@@ -50,7 +50,7 @@ async def token(authority: Authority, scope: str = "talk") -> str:
 
 
 async def test_a_token_gets_in_over_http_and_is_asked_about_once(authority: Authority) -> None:
-    app = App(doorman(), auth=scheme(authority, issuer=authority.url), drain=0.0)
+    app = App(doorman(), auth=scheme(authority, issuer=authority.url), drain_timeout=0.0)
     good = await token(authority)
     async with serving(app) as url:
         assert said(await send(url, good)) == "robot:talk"
@@ -159,7 +159,7 @@ async def test_an_issuer_that_is_away(authority: Authority) -> None:
         pass
     away = scheme(authority, url=f"http://127.0.0.1:{gone.port}/introspect", realm="id")
     key = ApiKey(header="X-Key", keys={"k": "s3cret"}, realm="keys")
-    app = App(doorman(), auth=[away, key, Anonymous()], drain=0.0)
+    app = App(doorman(), auth=[away, key, Anonymous()], drain_timeout=0.0)
     async with serving(app) as url:
         refused = await send(url, good)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")

@@ -115,7 +115,7 @@ async def test_a_key_set_that_comes_in_segments(length: bool) -> None:
     answers = Answers(JWKS)
     answers.length = length
     async with issuing(answers) as issuer:
-        app = App(doorman(), auth=bearer(issuer), drain=0.0)
+        app = App(doorman(), auth=bearer(issuer), drain_timeout=0.0)
         async with serving(app) as url:
             assert said(await send(url, token())) == "ann:"
 

@@ -52,7 +52,7 @@ def agent() -> Agent:
 @asynccontextmanager
 async def server(**settings: Any) -> AsyncIterator[Served]:
     """A server of that agent."""
-    async with served(App(agent(), drain=0.1, **settings)) as found:
+    async with served(App(agent(), drain_timeout=0.1, **settings)) as found:
         yield found
 
 
@@ -252,7 +252,7 @@ async def test_messages_that_never_arrive_over_grpc() -> None:
             codes = [await one.code() for one in waiting]
             assert codes.count(grpc.StatusCode.RESOURCE_EXHAUSTED) == 12
             told = [await one.details() for one in waiting]
-            assert sum("under way for your address" in words for words in told) == 8
+            assert sum("Requests and responses of your address" in words for words in told) == 8
             assert sum("did not arrive in time" in words for words in told) == 4
         assert app.bodies.budget.used == 0
 
@@ -294,7 +294,7 @@ async def test_unfinished_bodies_have_a_budget() -> None:
             answer = await c.answer()
             assert answer is not None
             assert (answer.status, answer.headers["retry-after"]) == (429, "1")
-            assert "under way for your address" in answer.body.decode()
+            assert "Requests and responses of your address" in answer.body.decode()
             async with httpx.AsyncClient(base_url=found.url) as other:
                 small = await other.post("/message:send", json=json.loads(message(b'{"text":"a"}')))
                 assert small.status_code == 200  # what is small is not counted

@@ -117,10 +117,10 @@ async def house(
         push=True,
         egress_allow=["*.example"],
         grpc_port=0,
-        drain=0.0,
+        drain_timeout=0.0,
         poll=NEVER,
         lease=NEVER,
-        duplicates="off",
+        idempotency="off",
     )
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(serving(app))

@@ -40,7 +40,7 @@ def local(**settings: Any) -> Local:
         app.turns += 1
         return "done"
 
-    app = Local(agent, drain=0.0, **settings)
+    app = Local(agent, drain_timeout=0.0, **settings)
     return app
 
 
@@ -116,7 +116,7 @@ async def test_a_page_that_has_renamed_the_address(how: str, host: str) -> None:
         for named in (host, f"{host}:{port}"):
             answer = await post(http, host=named, origin=f"http://{named}")
             assert answer.status_code == 421
-            assert "`hosts` and `url`" in answer.json()["error"]["message"]
+            assert "`trusted_hosts` and `url`" in answer.json()["error"]["message"]
             assert host not in answer.text
             assert (await http.get(CARD, headers={"host": named})).status_code == 421
             assert (await http.get("/healthz", headers={"host": named})).status_code == 200
@@ -155,12 +155,12 @@ async def test_an_address_that_is_configured() -> None:
 async def test_a_proxy_in_front() -> None:
     """It is on this machine, too, and hands the public name on."""
     told = {"x_forwarded_host": "agents.example", "x_forwarded_proto": "https"}
-    async with reached(local(forwarded=True)) as http:
+    async with reached(local(trust_forwarded=True)) as http:
         assert (await post(http, host="agents.example")).status_code == 200
         own = await post(http, host="inside", origin="https://agents.example", **told)
         assert own.status_code == 200
         assert (await post(http, host="inside", origin=EVIL, **told)).status_code == 403
-    async with reached(local(hosts=["agents.example"])) as http:
+    async with reached(local(trusted_hosts=["agents.example"])) as http:
         assert (await post(http, host="agents.example")).status_code == 200
         assert (await post(http)).status_code == 421, "only those that are listed"
 

@@ -50,7 +50,7 @@ async def server() -> AsyncIterator[Served]:
             await asyncio.Event().wait()
         return turn.text
 
-    async with served(App(agent, drain=0.1, max_in_flight=2_000_000)) as server:
+    async with served(App(agent, drain_timeout=0.1, max_in_flight=2_000_000)) as server:
         yield server
 
 

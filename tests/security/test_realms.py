@@ -223,7 +223,7 @@ async def test_no_two_identities_have_one_owner() -> None:
 async def test_the_separator_is_refused_wherever_it_comes_from() -> None:
     forged = f"a{SEPARATOR}ann"
     for caller in (Caller(identity=forged), Caller(identity="ann", realm=forged)):
-        app = App(teller(), identify=lambda _, caller=caller: caller, drain=0.0)
+        app = App(teller(), identify=lambda _, caller=caller: caller, drain_timeout=0.0)
         async with app:
             inside = httpx.ASGITransport(app)
             async with httpx.AsyncClient(transport=inside, base_url="http://x") as http:
@@ -300,5 +300,5 @@ async def test_a_file_is_refused_as_well() -> None:
     with pytest.raises(SettingsError, match=r"^auth: 'key', 'login' each say .*realm="):
         load({"auth": [key, login]}, environ={}, checks=CHECKS)
     load({"auth": [{**key, "realm": "k"}, {**login, "realm": ""}]}, environ={}, checks=CHECKS)
-    with pytest.raises(SettingsError, match="auth: ApiKey: realm has a control character"):
+    with pytest.raises(SettingsError, match="auth: ApiKey: realm contains a control character"):
         load({"auth": [{**key, "realm": "a\nb"}]}, environ={}, checks=CHECKS)

@@ -42,7 +42,7 @@ REPEATED = [
 @pytest.mark.parametrize(("name", "first", "second"), REPEATED)
 @pytest.mark.parametrize("how", [served, serving])
 async def test_over_http(how: Any, name: str, first: str, second: str) -> None:
-    app = App(agents.make(), auth=AUTH, drain=0.0)
+    app = App(agents.make(), auth=AUTH, drain_timeout=0.0)
     async with how(app) as server:
         url = server if isinstance(server, str) else server.url
         for target in ("/message:send", "/", "/.well-known/agent-card.json", "/healthz"):
@@ -54,12 +54,12 @@ async def test_over_http(how: Any, name: str, first: str, second: str) -> None:
                 answer = await connection.answer()
                 assert answer is not None
                 assert answer.status == 400, target
-                assert f"{name.lower()}: the header is repeated" in answer.body.decode()
+                assert f"{name.lower()}: the header appears more than once" in answer.body.decode()
 
 
 async def test_what_may_stand_twice() -> None:
     async with (
-        serving(App(agents.make(), auth=AUTH, drain=0.0)) as url,
+        serving(App(agents.make(), auth=AUTH, drain_timeout=0.0)) as url,
         httpx.AsyncClient(base_url=url) as http,
     ):
         lines = [("authorization", "Bearer one"), ("content-type", "application/json")]
@@ -71,7 +71,7 @@ async def test_what_may_stand_twice() -> None:
 
 async def test_cookies_may_come_in_several_headers() -> None:
     """As HTTP/2 may split them; the key must still be there once."""
-    app = App(agents.make(), auth=ApiKey(cookie="key", keys={"ann": "one"}), drain=0.0)
+    app = App(agents.make(), auth=ApiKey(cookie="key", keys={"ann": "one"}), drain_timeout=0.0)
     async with serving(app) as url, httpx.AsyncClient(base_url=url) as http:
         lines = [("content-type", "application/json"), ("cookie", "a=b"), ("cookie", "key=one")]
         answer = await http.post("/message:send", content=BODY, headers=[*lines, ("cookie", "c=d")])
@@ -87,7 +87,7 @@ async def test_cookies_may_come_in_several_headers() -> None:
     [each for each in REPEATED if each[0].islower() or each[0] in ("DPoP", "X-Key")],
 )
 async def test_over_grpc(name: str, first: str, second: str) -> None:
-    app = App(agents.make(), auth=AUTH, grpc_port=0, drain=0.0)
+    app = App(agents.make(), auth=AUTH, grpc_port=0, drain_timeout=0.0)
     part = a2a_pb2.Part(text="hello")
     message = a2a_pb2.Message(message_id="m", role=a2a_pb2.ROLE_USER, parts=[part])
     send = a2a_pb2.SendMessageRequest(message=message)
@@ -97,6 +97,6 @@ async def test_over_grpc(name: str, first: str, second: str) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as failed:
             await stub.SendMessage(send, metadata=((key, first), (key, second)))
         assert failed.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert f"{key}: the header is repeated" in failed.value.details()
+        assert f"{key}: the header appears more than once" in failed.value.details()
         more = (("x-forwarded-for", "a"), ("x-forwarded-for", "b"))
         assert await stub.SendMessage(send, metadata=(("authorization", "Bearer one"), *more))

@@ -54,7 +54,7 @@ def named(answer: httpx.Response) -> str:
 
 
 async def test_where_to_get_a_token() -> None:
-    app = App(doorman(), auth=bearer(scopes=["talk"]), drain=0.0)
+    app = App(doorman(), auth=bearer(scopes=["talk"]), drain_timeout=0.0)
     async with serving(app) as url:
         refused = await send(url)
         assert refused.status_code == 401
@@ -82,7 +82,7 @@ async def test_where_to_get_a_token() -> None:
 
 async def test_several_agents_have_one_each() -> None:
     agents = [doorman(key="one"), doorman(key="two")]
-    async with serving(App(*agents, auth=bearer(), drain=0.0)) as url:
+    async with serving(App(*agents, auth=bearer(), drain_timeout=0.0)) as url:
         for key in ("one", "two"):
             where = named(await send(f"{url}/{key}"))
             assert where == f"{url}{PATH}/{key}"
@@ -95,7 +95,7 @@ async def test_several_agents_have_one_each() -> None:
 async def test_below_another_application() -> None:
     """The address that the RFC has belongs to the host; the one that is told is ours."""
     for agents, own in (([doorman()], ""), ([doorman(key="one"), doorman(key="two")], "/two")):
-        app = App(*agents, auth=bearer(), drain=0.0)
+        app = App(*agents, auth=bearer(), drain_timeout=0.0)
         async with app, serving(Starlette(routes=[Mount("/agents", app)])) as url:
             where = named(await send(f"{url}/agents{own}"))
             assert where == f"{url}/agents{PATH}{own}"
@@ -105,7 +105,7 @@ async def test_below_another_application() -> None:
 async def test_behind_a_proxy_that_is_told() -> None:
     """Both addresses are known, whichever the proxy hands on; the request's host is not."""
     where = "https://agents.example/doorman"
-    app = App(doorman(), auth=bearer(), url=where, forwarded=True, drain=0.0)
+    app = App(doorman(), auth=bearer(), url=where, trust_forwarded=True, drain_timeout=0.0)
     async with serving(app) as url:
         refused = await send(url, host="evil.example")
         assert named(refused) == f"https://agents.example/doorman{PATH}"
@@ -115,16 +115,18 @@ async def test_behind_a_proxy_that_is_told() -> None:
             assert "evil" not in found.text
 
 
-@pytest.mark.parametrize("settings", [{}, {"forwarded": True}, {"hosts": ["agent.example"]}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"trust_forwarded": True}, {"trusted_hosts": ["agent.example"]}]
+)
 async def test_a_host_that_a_caller_made_up_is_not_told(settings: dict[str, Any]) -> None:
-    app = App(doorman(), auth=bearer(), drain=0.0, **settings)
+    app = App(doorman(), auth=bearer(), drain_timeout=0.0, **settings)
 
     async def public(scope: Any, receive: Any, send: Any) -> None:
         await app({**scope, "server": ("192.0.2.1", 443)}, receive, send)
 
     transport = httpx.ASGITransport(public)
     async with app, httpx.AsyncClient(transport=transport) as http:
-        for host, good in (("evil.example", False), ("agent.example", "hosts" in settings)):
+        for host, good in (("evil.example", False), ("agent.example", "trusted_hosts" in settings)):
             for told in ({}, {"x-forwarded-host": host}):
                 refused = await http.post(f"https://{host}/message:send", headers=told)
                 challenge = refused.headers.get("www-authenticate", "")
@@ -136,7 +138,7 @@ async def test_a_host_that_a_caller_made_up_is_not_told(settings: dict[str, Any]
 
 async def test_over_grpc_only_a_url_that_is_set_is_told() -> None:
     for url in ("", "https://agents.example"):
-        app = App(doorman(), auth=bearer(), url=url, grpc_port=0, drain=0.0)
+        app = App(doorman(), auth=bearer(), url=url, grpc_port=0, drain_timeout=0.0)
         async with app, grpc.aio.insecure_channel(f"127.0.0.1:{app.ports[0].number}") as channel:
             with pytest.raises(grpc.aio.AioRpcError) as failed:
                 await Grpc("", None, {}, channel).start("SendMessage", MESSAGE)
@@ -146,7 +148,7 @@ async def test_over_grpc_only_a_url_that_is_set_is_told() -> None:
 
 
 async def test_a_host_that_would_break_out_of_its_quotes() -> None:
-    async with serving(App(doorman(), auth=bearer(), drain=0.0)) as url:
+    async with serving(App(doorman(), auth=bearer(), drain_timeout=0.0)) as url:
         refused = await send(url, host='x", error="y')
     assert refused.status_code in (400, 401, 421)
     assert 'error="y' not in refused.headers.get("www-authenticate", "")
@@ -165,7 +167,7 @@ async def test_a_host_that_would_break_out_of_its_quotes() -> None:
     ids=["key", "token", "basic", "anonymous", "no issuer", "none"],
 )
 async def test_there_is_nothing_to_tell_without_an_issuer(auth: Any) -> None:
-    async with serving(App(doorman(), auth=auth, drain=0.0)) as url:
+    async with serving(App(doorman(), auth=auth, drain_timeout=0.0)) as url:
         assert (await get(url + PATH)).status_code == 404
         answer = await send(url)
         assert "resource_metadata" not in answer.headers.get("www-authenticate", "")
@@ -185,7 +187,7 @@ async def test_several_issuers() -> None:
         AllOf(other, ApiKey(header="X-Key", keys={"a": "b"})),
         ApiKey(header="X-Other", keys={"a": "b"}, name="other", realm="keys"),
     ]
-    async with serving(App(doorman(), auth=auth, drain=0.0)) as url:
+    async with serving(App(doorman(), auth=auth, drain_timeout=0.0)) as url:
         found = (await get(url + PATH)).json()
     assert found["authorization_servers"] == [ISSUER, "https://other.example"]
     assert found["scopes_supported"] == ["read", "book"]
@@ -196,7 +198,7 @@ async def test_several_issuers() -> None:
 
 async def test_a_bad_token_is_told_from_none() -> None:
     auth = [bearer(realm="id"), Basic({"ann": "pw"}, realm="people")]
-    async with serving(App(doorman(), auth=auth, drain=0.0)) as url:
+    async with serving(App(doorman(), auth=auth, drain_timeout=0.0)) as url:
         none, bad = await send(url), await send(url, token(aud="hotels"))
         other = await send(url, authorization="Basic eDp5")
     assert "error=" not in none.headers["www-authenticate"]
@@ -214,7 +216,7 @@ def booking() -> dict[str, Any]:
 
 @pytest.mark.clause("authz.permission")
 async def test_a_scope_that_a_skill_needs() -> None:
-    app = App(doorman(), auth=bearer(), grpc_port=0, drain=0.0)
+    app = App(doorman(), auth=bearer(), grpc_port=0, drain_timeout=0.0)
     where = ""
     async with serving(app) as url, httpx.AsyncClient() as http:
         headers = {"authorization": f"Bearer {token()}"}
@@ -248,7 +250,7 @@ async def test_a_scope_that_every_token_needs() -> None:
         bearer(scopes=["talk"]),
         [ApiKey(header="X", keys={"a": "b"}, realm="keys"), bearer(scopes=["talk"], realm="id")],
     ):
-        async with serving(App(doorman(), auth=auth, drain=0.0)) as url:
+        async with serving(App(doorman(), auth=auth, drain_timeout=0.0)) as url:
             answer = await send(url, token(scope="listen"))
         assert answer.status_code == 403
         told = answer.headers["www-authenticate"]
@@ -263,15 +265,18 @@ async def test_a_good_token_that_lacks_a_scope_is_not_called_bad() -> None:
         [other, bearer(scopes=["talk"], realm="id")],
         [bearer(scopes=["talk"], realm="id"), other],
     ):
-        async with serving(App(doorman(), auth=auth, drain=0.0)) as url:
+        async with serving(App(doorman(), auth=auth, drain_timeout=0.0)) as url:
             assert (await send(url, token())).status_code == 403
 
 
 @pytest.mark.clause("authz.permission")
 async def test_a_key_that_lacks_a_scope_is_told_of_no_tokens() -> None:
     auth = ApiKey(header="X-Key", keys={"ann": "s3cret"})
-    async with serving(App(doorman(), auth=auth, drain=0.0)) as url, httpx.AsyncClient() as http:
+    async with (
+        serving(App(doorman(), auth=auth, drain_timeout=0.0)) as url,
+        httpx.AsyncClient() as http,
+    ):
         answer = await http.post(f"{url}/message:send", json=booking(), headers={"x-key": "s3cret"})
     assert answer.status_code == 403
-    assert answer.json()["error"]["message"] == "The skill 'booking' needs the scope 'book'"
+    assert answer.json()["error"]["message"] == "The skill 'booking' requires the scope 'book'"
     assert "www-authenticate" not in answer.headers

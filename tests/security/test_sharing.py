@@ -65,7 +65,7 @@ async def test_a_policy_that_fails_shares_nothing(caplog: pytest.LogCaptureFixtu
         task = (await alice.call("SendMessage", message=message("ask")))["task"]["id"]
         with caplog.at_level(logging.ERROR, "dragoman"):
             theirs = await asked(bob, "GetTask", {"id": task})
-        assert "the policy failed" in caplog.text
+        assert "the sharing policy raised an error" in caplog.text
         assert vars(theirs) == vars(await asked(bob, "GetTask", {"id": UNKNOWN}))
 
 

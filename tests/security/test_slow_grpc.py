@@ -13,6 +13,7 @@ import pytest
 from a2a.types import a2a_pb2
 
 from dragoman import Agent, App, Turn
+from dragoman.server.settings import Settings
 from tests.faults.raw import Connection, connect
 from tests.listening import Certificate
 from tests.security.test_slow import drip, hello
@@ -43,7 +44,7 @@ class Gate:
 async def opened(gate: Gate | None = None, **settings: Any) -> AsyncIterator[str]:
     """The address of an application with little patience."""
     agent = (gate or Gate()).agent
-    usual = {"grpc_port": 0, "header_timeout": 0.5, "stall": 1, "drain": 0.1}
+    usual = {"grpc_port": 0, "header_timeout": 0.5, "stall": 1, "drain_timeout": 0.1}
     async with App(agent, **usual | settings) as app:
         yield f"127.0.0.1:{app.ports[0].number}"
 
@@ -132,10 +133,11 @@ async def test_there_is_room_for_so_many() -> None:
                     break
 
 
-async def test_calls_beyond_those_of_a_connection_wait() -> None:
+async def test_calls_beyond_those_of_a_connection_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Settings, "grpc_calls", 2)
     gate = Gate()
     async with (
-        opened(gate, grpc_calls=2) as address,
+        opened(gate) as address,
         grpc.aio.insecure_channel(address) as channel,
     ):
         send = channel.unary_unary(f"{SERVICE}/SendMessage")
@@ -158,8 +160,9 @@ async def _answer(call: Any) -> Any:
     return await call
 
 
-async def test_metadata_have_an_end() -> None:
-    async with opened(max_head=20_000) as address:
+async def test_metadata_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Settings, "max_head", 20_000)
+    async with opened() as address:
         async with grpc.aio.insecure_channel(address) as channel:
             send = channel.unary_unary(f"{SERVICE}/SendMessage")
             for size, refused in ((10_000, False), (30_000, True)):

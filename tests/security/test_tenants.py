@@ -57,7 +57,7 @@ async def test_a_credential_that_says_no_tenant_names_none(kind: type[Binding]) 
                     told.add(refused.message)
                 # neither is it told which tenants there are
                 (words,) = told
-                assert "may not name this tenant" in words
+                assert "may not use this tenant" in words
             assert isinstance(await asked(other, "GetTask", {"id": task}), Failed)
         assert (await hers.call("ListTasks"))["totalSize"] == 1
 
@@ -151,10 +151,10 @@ async def test_tenants_that_make_no_sense(tenants: Any) -> None:
 
 
 async def test_it_is_told_to_our_client() -> None:
-    app = App(agents.make(), drain=0.0)
+    app = App(agents.make(), drain_timeout=0.0)
     async with serving(app) as url, Client.connect(url) as client:
         first = client.card.supported_interfaces[0]
         wrong = replace(client.card, supported_interfaces=(replace(first, tenant="acme"),))
         async with Client.connect(wrong) as other:
-            with pytest.raises(Forbidden, match="show a credential of the tenant"):
+            with pytest.raises(Forbidden, match="send a credential of the tenant"):
                 await other.send("hi")

@@ -109,7 +109,7 @@ async def test_what_says_nobody_lets_nobody_in(
             found = await send(url, "x")
         assert found.status_code == 500
     kind = type(answer).__name__
-    assert f"Token: verify returned {kind}, not a Caller, an identity or None" in caplog.text
+    assert f"Token: verify returned {kind}; expected a Caller, an identity or None" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -117,12 +117,15 @@ async def test_what_says_nobody_lets_nobody_in(
     [
         (lambda: Token({"ann": "x"}, verify=plain), "Token: give .* or verify=, not both"),
         (lambda: ApiKey(header="X", keys=["x"], verify=plain), "ApiKey: give .*, not both"),
-        (lambda: Basic({"ann": "x"}, verify=plain), "Basic: give users, or verify=, not both"),
+        (
+            lambda: Basic({"ann": "x"}, verify=plain),
+            "Basic: give either users or verify=, not both",
+        ),
         (lambda: Basic(verify=plain), r"Basic: verify must take \(user, password\) or \(user, "),
         (lambda: Token(verify=lambda: None), r"must take \(token\) or \(token, request\)"),
-        (lambda: Token(verify="ann"), "Token: verify is str, not a function"),  # type: ignore[arg-type]
-        (lambda: Token(), "there are no keys"),
-        (lambda: Basic(), "there are no users"),
+        (lambda: Token(verify="ann"), "Token: verify: expected a function, got str"),  # type: ignore[arg-type]
+        (lambda: Token(), "keys: must not be empty"),
+        (lambda: Basic(), "users must not be empty"),
     ],
 )
 def test_what_is_no_scheme(make: Any, why: str) -> None:
@@ -173,7 +176,7 @@ def session(_: str, request: Request) -> Caller:
     "auth", [{"identify": user}, {"auth": ApiKey(header="X-Session", verify=session)}]
 )
 async def test_the_user_of_the_application_that_it_is_mounted_in(auth: dict[str, Any]) -> None:
-    app = App(doorman(), drain=0.0, **auth)
+    app = App(doorman(), drain_timeout=0.0, **auth)
     host = Starlette(
         routes=[Mount("/agent", app)],
         middleware=[Middleware(AuthenticationMiddleware, backend=Session())],

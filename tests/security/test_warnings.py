@@ -30,7 +30,7 @@ def keys() -> ApiKey:
 
 async def lines(said: Any, **given: Any) -> Lines:
     """What `dragoman serve` says with these settings."""
-    async with served(App(small(), drain=0.1, **given)):
+    async with served(App(small(), drain_timeout=0.1, **given)):
         found: Lines = said()
     return found
 
@@ -46,7 +46,7 @@ def anonymous(found: Lines) -> list[str]:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "agents.example"])
 async def test_anybody_can_get_in(said: Any, host: str) -> None:
     (warning,) = loud(await lines(said, host=host, push=True))
-    assert warning.startswith("NO AUTHENTICATION: anybody who reaches http://")
+    assert warning.startswith("NO AUTHENTICATION: anyone who can connect to http://")
     assert host in warning
     for words in ("run these agents", "read every task", "cancel", "webhooks", "[[auth]]"):
         assert words in warning
@@ -66,7 +66,7 @@ async def test_anybody_shall(said: Any) -> None:
     assert loud(found) == []
     (word,) = anonymous(found)
     assert "Anonymous() is set" in word
-    assert "each of them sees every task" in word
+    assert "each caller sees every task" in word
 
 
 @pytest.mark.clause("tls.required")
@@ -78,7 +78,7 @@ async def test_secrets_in_the_clear(said: Any, how: str) -> None:
         "both": {"auth": [keys(), Anonymous()]},
     }[how]
     (warning,) = loud(await lines(said, host="0.0.0.0", **given))
-    assert warning.startswith("NO TLS: credentials go to http://0.0.0.0:")
+    assert warning.startswith("NO TLS: clients send credentials to http://0.0.0.0:")
     assert "cert and key" in warning
     assert bool(anonymous(said())) is (how == "both")
 
@@ -96,12 +96,12 @@ async def test_secrets_that_are_not(said: Any, tmp_path: Path) -> None:
 
 
 async def test_under_another_server_it_is_said_once(said: Any) -> None:
-    app = App(small(), drain=0.1)
+    app = App(small(), drain_timeout=0.1)
     for _ in range(2):
         async with serving(app):
             pass
     assert len(anonymous(said())) == 1
     assert loud(said()) == []
-    async with App(small(), drain=0.1, auth=keys()):
+    async with App(small(), drain_timeout=0.1, auth=keys()):
         pass
     assert len(anonymous(said())) == 1

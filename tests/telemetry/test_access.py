@@ -153,7 +153,9 @@ def waiting() -> Iterator[tuple[Agent, asyncio.Event]]:
 @pytest.mark.parametrize("binding", ["HTTP+JSON", "GRPC"])
 async def test_a_client_that_goes_away(lines: Lines, binding: str) -> None:
     with waiting() as (agent, _):
-        app = App(agent, access_log=True, grpc_port=0, bindings=BINDINGS, keepalive=0.1, drain=0.0)
+        app = App(
+            agent, access_log=True, grpc_port=0, bindings=BINDINGS, keepalive=0.1, drain_timeout=0.0
+        )
         async with serving(app) as url:
             async with Client.connect(url, bindings=[binding]) as client:
                 stream = client.stream("x")
@@ -178,7 +180,7 @@ async def test_a_request_that_is_not_sent_to_its_end(lines: Lines) -> None:
 
 
 async def test_behind_a_proxy_it_is_the_callers_address(lines: Lines) -> None:
-    app = App(office(), access_log=True, proxies=["127.0.0.1"])
+    app = App(office(), access_log=True, trusted_proxies=["127.0.0.1"])
     async with serving(app) as url, httpx.AsyncClient(base_url=url) as http:
         await http.get("/healthz", headers={"x-forwarded-for": "203.0.113.7"})
         assert (await lines.of(path="/healthz"))["client"] == "203.0.113.7"

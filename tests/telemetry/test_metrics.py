@@ -162,7 +162,7 @@ async def test_without_the_setting_nothing_is_kept() -> None:
         assert app.monitoring is not None
         assert app.monitoring.metrics is None
         assert app.monitoring.board is None
-        with pytest.raises(RuntimeError, match="no figures are kept: set metrics_port"):
+        with pytest.raises(RuntimeError, match="metrics are disabled: set metrics_port"):
             await app.monitoring.page()
 
 

@@ -103,7 +103,7 @@ async def test_as_the_page_says(tmp_path: Path) -> None:
         assert process.stderr is not None
         said = ""
         try:
-            while "Ctrl-C stops" not in said:
+            while "press Ctrl-C to stop" not in said:
                 line = await asyncio.wait_for(process.stderr.readline(), 30)
                 assert line, said
                 said += line.decode()

@@ -149,7 +149,7 @@ async def test_a_worker_of_another_process_goes_on_with_it(
     exported: InMemorySpanExporter, tmp_path: Path
 ) -> None:
     path = tmp_path / "x.db"
-    stopped = App(helper(), store=SqliteStore(path), drain=0.0)
+    stopped = App(helper(), store=SqliteStore(path), drain_timeout=0.0)
     async with stopped, Client.connect(app=stopped) as client:
         assert stopped._worker is not None
         stopped._worker._draining = True  # it takes nothing more
@@ -327,8 +327,8 @@ async def test_a_traceparent_that_makes_no_sense_begins_anew(
 ) -> None:
     headers = {"traceparent": "00-nonsense"}
     async with App(helper()) as app, Client.connect(app=app) as client:
-        client.spans = None  # who calls has no OpenTelemetry
-        await client.call("list", ListTasksRequest(), headers)
+        client._spans = None  # who calls has no OpenTelemetry
+        await client._call("list", ListTasksRequest(), headers)
     assert named(exported, "SERVER", "ListTasks").parent is None
 
 
@@ -342,7 +342,7 @@ async def test_without_a_provider_there_is_nothing(monkeypatch: pytest.MonkeyPat
     assert not otel.metered()
     async with App(helper()) as app, Client.connect(app=app) as client:
         assert app.monitoring is not None
-        assert (app.monitoring.spans, app.monitoring.metrics, client.spans) == (None, None, None)
+        assert (app.monitoring.spans, app.monitoring.metrics, client._spans) == (None, None, None)
         await client.send("x")
     assert "opentelemetry.trace" not in sys.modules
 

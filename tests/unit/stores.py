@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import os
+import pkgutil
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from pathlib import Path
@@ -43,8 +45,6 @@ from tests.services import Postgres
 def sqlite(folder: Path, **options: Any) -> Store:
     """A store in a new file."""
     options.pop("max_tasks", None)
-    if (age := options.pop("task_age", None)) is not None:
-        options["keep"] = age
     return SqliteStore(folder / f"{clock.uuid7()}.db", **options)
 
 
@@ -67,8 +67,6 @@ def database() -> str:
 def postgres(folder: Path, **options: Any) -> Store:
     """A store in new tables."""
     options.pop("max_tasks", None)
-    if (age := options.pop("task_age", None)) is not None:
-        options["keep"] = age
     return PostgresStore(database(), **options)
 
 
@@ -77,6 +75,8 @@ BACKENDS: dict[str, Callable[..., Store]] = {
     "sqlite": sqlite,
     "postgres": postgres,
 }
+if other := os.environ.get("DRAGOMAN_TEST_STORE"):  # of another package: see docs/backends.md
+    BACKENDS["other"] = pkgutil.resolve_name(other)
 
 Make = Callable[..., Awaitable[Store]]
 

@@ -561,7 +561,7 @@ async def test_what_is_old_is_forgotten(shelter: Shelter) -> None:
         await ended(shelter.store, name)
     await shelter.close()
     await shelter.sql("UPDATE task SET canceled = x'78' WHERE id = 'bad'")
-    store = await shelter.open(keep=SOON)
+    store = await shelter.open(retention=SOON)
     await pause()
     assert await store.prune() == 2
     assert sum((await store.tally(SCOPE)).values()) == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from argparse import ArgumentParser
 from collections.abc import Iterator
@@ -13,37 +12,59 @@ import msgspec
 from dragoman.cli import _parser
 from dragoman.client.binding import BINDINGS
 from dragoman.model.events import RESUME
-from dragoman.server.settings import DESCRIPTIONS, Settings
+from dragoman.server.settings import DESCRIPTIONS, Settings, literal
 
 ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
 
 
 def test_every_setting_is_documented_with_its_default() -> None:
     page = (ROOT / "docs/settings.md").read_text()
-    rows = dict(re.findall(r"^\| `(\w+)` \| `(.*?)` \|", page, re.MULTILINE))
-    for item in msgspec.structs.fields(Settings):
-        default = item.default
-        shown = str(default).lower() if isinstance(default, bool) else default
-        if default is None:
-            shown = "none"
-        elif isinstance(default, str):
-            shown = f'"{default}"'
-        elif isinstance(default, float):
-            shown = f"{default:g}"
-        elif isinstance(default, tuple):
-            shown = json.dumps(default)
-        assert rows[item.name] == str(shown), item.name
-        assert DESCRIPTIONS[item.name] in page
+    rows = re.findall(r"^\| `\w+` \| `.*?` \| .* \|$", page, re.MULTILINE)
+    defaults = {
+        item.name: "none" if item.default is None else literal(item.name, item.default)
+        for item in msgspec.structs.fields(Settings)
+    }
+    assert rows == [
+        f"| `{name}` | `{defaults[name]}` | {DESCRIPTIONS[name]} |" for name in defaults
+    ]
 
 
 def test_the_extension_is_documented() -> None:
     assert RESUME in (ROOT / "docs/resume.md").read_text()
 
 
+def test_the_figures_of_the_readme_are_those_that_were_measured() -> None:
+    rows = re.findall(r"^\| \*\*.*?\| (.*?) \| `(make bench .*?)` \|$", README, re.MULTILINE)
+    measured = (ROOT / "docs/deploy.md").read_text()
+    assert len(rows) == 5
+    for told, command in rows:
+        (line,) = (one for one in measured.splitlines() if f"`{command}`" in one)
+        figures = re.findall(r"\d[\d,.]*\d|\d", told)
+        assert figures
+        assert [one for one in figures if one not in re.findall(r"\d[\d,.]*\d|\d", line)] == []
+
+
+def prose(page: Path) -> str:
+    """The text of a page without its blocks."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """Where a link into a page may lead: its headings, as GitHub names them, and its marks."""
+    text = prose(page)
+    heads = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    slugs = {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+    return slugs | set(re.findall(r'<a id="([^"]+)">', text))
+
+
 def test_links_lead_somewhere() -> None:
-    for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")):
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+    for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "benchmarks/README.md"):
+        for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", prose(page)):
+            there = page.parent / target if target else page
+            assert there.exists(), f"{page.name}: {target}"
+            if anchor:
+                assert anchor in anchors(there), f"{page.name}: {target}#{anchor}"
 
 
 def commands(

@@ -207,7 +207,7 @@ async def test_public_addresses_pass_and_so_does_a_name_that_has_none_yet() -> N
         await egress.check("https://a.example.com/")
         await egress.close()
     async with Egress(resolve=hangs, timeout=0.1) as egress:
-        with pytest.raises(Late, match=r"the host's name was not looked up within 0\.1 s"):
+        with pytest.raises(Late, match=r"the name of the host was not resolved within 0\.1 s"):
             await egress.check("https://a.example.com/")
 
 
@@ -433,7 +433,7 @@ async def test_a_hanging_host_holds_only_its_own_places() -> None:
     async with (
         listening(talk) as slow,
         listening() as quick,
-        Egress(allow=["*.test"], resolve=HOME, per_host=2, total=3, timeout=20) as egress,
+        Egress(allow=["*.test"], resolve=HOME, per_host=2, total=6, timeout=20) as egress,
     ):
         waiting = [
             asyncio.create_task(egress.post(f"http://slow.test:{slow.port}/", b""))
@@ -459,12 +459,31 @@ async def test_who_found_no_place_in_time_was_not_tried() -> None:
         url = f"http://127.0.0.1:{slow.port}/"
         first = asyncio.create_task(egress.post(url, b""))
         await slow.came(1)
-        egress._timeout = 0.1
+        egress.timeout = 0.1
         with pytest.raises(Busy):
             await egress.post(url, b"")
         first.cancel()
         await asyncio.wait([first])
         assert slow.visits == 1
+        assert not egress._lines
+
+
+async def test_requests_with_a_place_take_no_other() -> None:
+    async with (
+        listening() as server,
+        Egress(allow=["127.0.0.1"], per_host=1, total=1, timeout=20) as egress,
+    ):
+        url = f"http://127.0.0.1:{server.port}/"
+        async with egress.place("127.0.0.1") as place:
+            assert not place.waited
+            assert (await egress.post(url, b"", place=place)).status == 200
+            assert (await egress.post(url, b"", place=place)).status == 200
+            with pytest.raises(ValueError, match=r"the place is for '127.0.0.1', not for 'x.test'"):
+                await egress.post("https://x.test/", b"", place=place)
+            egress.timeout = 0.1
+            with pytest.raises(Busy):
+                await egress.post(url, b"")
+        assert (await egress.post(url, b"")).status == 200
         assert not egress._lines
 
 

@@ -227,6 +227,7 @@ async def steps(store: SqliteStore, *passing: Scope) -> int:
     return count
 
 
+@pytest.mark.slow
 async def test_a_claim_costs_the_same_whatever_waits_in_a_file(tmp_path: Path) -> None:
     cost = {}
     for number in (100, MANY):

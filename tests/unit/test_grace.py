@@ -101,9 +101,9 @@ async def test_an_application_waits_for_the_cancels_of_those_who_work_elsewhere(
     store, bell = MemoryStore(), MemoryBell()
 
     def app(**settings: Any) -> App:
-        return App(agent, store=store, bell=bell, poll=0.05, drain=0.0, **settings)
+        return App(agent, store=store, bell=bell, poll=0.05, drain_timeout=0.0, **settings)
 
-    async with asyncio.timeout(20), app(), app(workers=0, cancel_grace=10.0) as serving:
+    async with asyncio.timeout(20), app(), app(serve_only=True, cancel_grace=10.0) as serving:
         service = serving.endpoints[agent.key].service
         task = await accepted(service)
         await handler.begun.wait()

@@ -678,12 +678,12 @@ async def test_a_type_of_the_result_need_not_be_known() -> None:
 
 @pytest.mark.parametrize("target", [5, "text", object(), None])
 def test_what_is_no_handler(target: Any) -> None:
-    with pytest.raises(TypeError, match="a handler is a function, or has a method `run`"):
+    with pytest.raises(TypeError, match="a handler must be a function, or have a method `run`"):
         Handler(target)
 
 
 def test_a_run_that_is_no_method() -> None:
-    with pytest.raises(TypeError, match="Thing: a handler is a function"):
+    with pytest.raises(TypeError, match="Thing: a handler must be a function"):
         Handler(type("Thing", (), {"run": 5}))
 
 

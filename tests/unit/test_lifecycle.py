@@ -145,9 +145,9 @@ def test_other_events_leave_the_state(state: TaskState, event: Event) -> None:
 )
 def test_a_log_begins_with_a_message(event: Event) -> None:
     assert advance(None, received()) is TaskState.SUBMITTED
-    with pytest.raises(IllegalEvent, match="begins with a message"):
+    with pytest.raises(IllegalEvent, match="must start with a message"):
         advance(None, event)
-    with pytest.raises(IllegalEvent, match="begins with a message"):
+    with pytest.raises(IllegalEvent, match="must start with a message"):
         apply(None, event)
 
 

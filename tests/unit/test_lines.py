@@ -398,7 +398,7 @@ async def test_a_webhook_of_the_same_id_is_not_the_old_takers(store: Store) -> N
 
 
 async def test_a_task_is_kept_until_its_lines_are_empty(make: Make) -> None:
-    store = await make(task_age=SOON)
+    store = await make(retention=SOON)
     await accept(store, webhook=hook())
     await say(store, await claim(store), C, release=True)
     await pause()
@@ -412,7 +412,7 @@ async def test_a_task_is_kept_until_its_lines_are_empty(make: Make) -> None:
 
 
 async def test_a_parked_line_keeps_no_task(make: Make) -> None:
-    store = await make(task_age=SOON)
+    store = await make(retention=SOON)
     await accept(store, webhook=hook())
     await say(store, await claim(store), C, release=True)
     await park(store, await one(store))
@@ -423,7 +423,7 @@ async def test_a_parked_line_keeps_no_task(make: Make) -> None:
 
 
 async def test_a_deleted_webhook_keeps_no_task(make: Make) -> None:
-    store = await make(task_age=SOON)
+    store = await make(retention=SOON)
     await accept(store, webhook=hook())
     await say(store, await claim(store), C, release=True)
     await store.delete_webhook(SCOPE, "t", "h")

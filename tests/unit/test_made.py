@@ -69,7 +69,7 @@ async def test_it_is_told_with_handler_and_line(
 ) -> None:
     what, after = FORGETFUL[handler]
     line = inspect.getsourcelines(handler)[1] + after
-    told = f"handler {handler.__name__}: {what} that line {__file__}:{line} made was not yielded"
+    told = f"handler {handler.__name__}: {what} created in line {__file__}:{line} was not yielded"
     with pytest.raises(EventNotYielded) as raised:
         await run_handler(agent(handler))
     assert str(raised.value).startswith(told)
@@ -146,10 +146,13 @@ async def test_later_turns_are_counted_and_followed_again_when_one_is_forgotten(
     for _ in range(FIRST_TURNS):
         handler.followed -= 1
     first = inspect.getsourcelines(in_a_generator)[1]
-    for told in (f"1 event of {__file__}:{first}", f"the status working that line {__file__}"):
+    for told in (
+        f"1 event of {__file__}:{first}",
+        f"the status working created in line {__file__}",
+    ):
         await world.send()
         await world.run()
         (record,) = caplog.records
         assert record.getMessage().startswith(f"handler in_a_generator: {told}")
-        assert "not yielded, and so dropped" in record.getMessage()
+        assert "not yielded, so it was dropped" in record.getMessage()
         caplog.clear()

@@ -98,6 +98,16 @@ def booking(page: str = "README.md") -> ModuleType:
     return module
 
 
+def earlier(block: Block) -> dict[str, str]:
+    """The files that a page has made before a block: each begins with `# name.py`."""
+    files: dict[str, str] = {}
+    for one in blocks("python"):
+        named = re.match(r"# (\w+)\.py\n", one.text)
+        if named and one.page == block.page and one.line < block.line:
+            files[named[1]] = one.text
+    return files
+
+
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """Where that agent is served, by another thread."""
@@ -152,12 +162,21 @@ def test_python_names_what_it_uses(block: Block) -> None:
     # a builtin may stand where a value of the reader's is meant
     known = frozenset(dir(builtins)) - {"id", "input", "hash"}
     code = compiled(block, block.text)
-    assert sorted(loose(code, known | {"__name__", "__module__", "__qualname__"})) == []
+    assert (
+        sorted(loose(code, known | {"__name__", "__module__", "__qualname__", "__annotations__"}))
+        == []
+    )
 
 
 @each("python")
 def test_python_runs(block: Block, here: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "booking", booking(block.page.name))
+    monkeypatch.syspath_prepend(here)
+    for name, text in earlier(block).items():
+        (here / f"{name}.py").write_text(text)
+        if name != "booking":
+            monkeypatch.setitem(sys.modules, name, None)  # so that it is put back in the end
+            del sys.modules[name]
     if "pub.pem" in block.text:
         (here / "pub.pem").write_bytes(CardKey.generate().made.as_pem(private=False))
     code = compiled(block, re.sub(r"https://agent\.example|http://127.0.0.1:8000", url, block.text))
@@ -231,6 +250,8 @@ def check(words: list[str]) -> None:
             assert set(extras.split(",")) <= set(project["optional-dependencies"])
     elif program.endswith("python") and rest[0] == "-m":
         assert importlib.util.find_spec(rest[1]) is not None
+    elif program.endswith("python") and rest[0].endswith(".py"):
+        assert rest[0] == "booking.py" or (ROOT / rest[0]).is_file()
     elif program == "python" and rest[0] == "-c":
         exec(rest[1], {})
     elif program == "curl":
@@ -293,11 +314,33 @@ def test_what_curl_asks_for_is_answered(block: Block, url: str, tmp_path: Path) 
     assert '"error"' not in done.stdout
 
 
+def test_the_readme_shows_what_send_prints(url: str, tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text()
+    command, shown = re.findall(
+        r"^```sh\n(dragoman send .*)\n```\n\n```\n(.*?)^```$", text, re.M | re.S
+    )[0]
+    words = shlex.split(command.replace("http://127.0.0.1:8000", url))[1:]
+    done = subprocess.run(
+        [sys.executable, "-m", "dragoman", *words],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    task = re.compile(r"\b[0-9a-f]{8}-[0-9a-f-]{27}\b")
+    assert task.sub("ID", done.stdout) == task.sub("ID", shown)
+
+
 # ---- settings ------------------------------------------------------------------------------
 
 
 @each("toml")
 def test_settings_are_understood(block: Block, here: Path) -> None:
+    if block.text.startswith("[project."):  # of a package, and not of ours
+        assert tomllib.loads(block.text)["project"]
+        return
     (here / "dragoman.toml").write_text(block.text)
     found = settings.load(environ={}, checks=wiring.CHECKS)
     assert found != settings.Settings()

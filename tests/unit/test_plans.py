@@ -26,6 +26,8 @@ from dragoman.stores.store import Query, Receipt
 from tests.filling import fill
 from tests.unit.stores import AT, W, accept, artifact, database, hook, status
 
+pytestmark = pytest.mark.slow  # it needs PostgreSQL
+
 NUMBER = int(os.environ.get("PLAN_TASKS", "50000"))
 BUFFERS = 3000
 """The most pages that a statement may touch, whatever the number of tasks."""
@@ -66,7 +68,7 @@ def filled() -> str:
 @pytest.fixture
 async def store(filled: str) -> AsyncIterator[PostgresStore]:
     """A store on it."""
-    store = PostgresStore(filled, keep=2 * 86400.0 + NUMBER // 2)
+    store = PostgresStore(filled, retention=2 * 86400.0 + NUMBER // 2)
     await store.open()
     yield store
     await store.close()

@@ -14,6 +14,8 @@ from dragoman.stores.postgres import PostgresStore
 from tests.services import Bouncer, Missing, Postgres
 from tests.unit.stores import C, accept, claim, say, task
 
+pytestmark = pytest.mark.slow  # it needs PostgreSQL
+
 
 @pytest.fixture(scope="module")
 def bouncer(postgres: Postgres) -> Iterator[Bouncer]:
@@ -65,8 +67,8 @@ async def test_an_application(through: str, database: str) -> None:
         """Say it again."""
         return turn.text
 
-    served = App(agent, store=through, bell=database, workers=0, drain=0.0, poll=60.0)
-    works = App(agent, store=through, bell=database, drain=0.0, poll=60.0)
+    served = App(agent, store=through, bell=database, serve_only=True, drain_timeout=0.0, poll=60.0)
+    works = App(agent, store=through, bell=database, drain_timeout=0.0, poll=60.0)
     async with asyncio.timeout(20), works, served, Client.connect(app=served) as client:
         for number in range(10):
             result = await client.send(f"hello {number}")

@@ -44,6 +44,8 @@ from tests.unit.stores import (
     task,
 )
 
+pytestmark = pytest.mark.slow  # it needs PostgreSQL
+
 
 @pytest.fixture
 async def pair() -> AsyncIterator[tuple[PostgresStore, PostgresStore]]:

@@ -252,7 +252,7 @@ def test_null_data_counts_as_content() -> None:
     field, text = fault(SendMessageRequest, send(parts=[{"text": "hi", "data": None}]))
     assert (field, text) == (
         "message.parts[0]",
-        "a part holds exactly one of text, raw, url, data",
+        "a part must have exactly one of text, raw, url, data",
     )
 
 
@@ -532,7 +532,7 @@ CARD = {
 EMPTY = "must not be empty"
 NO_ELEMENT = "must have at least one element"
 MISSING = "is required"
-ONE_CONTENT = "a part holds exactly one of text, raw, url, data"
+ONE_CONTENT = "a part must have exactly one of text, raw, url, data"
 
 
 @pytest.mark.clause("errors.field-violations", "fields.required")

@@ -38,7 +38,7 @@ def words(inbox: Inbox) -> list[str]:
 # ---- what arrives --------------------------------------------------------------------------
 
 
-@pytest.mark.clause("delivery.payload", "delivery.at-least-once", "delivery.with-send")
+@pytest.mark.clause("push.payload", "push.at-least-once", "push.with-send")
 async def test_every_event_in_order_and_once(kept: str) -> None:
     async with receiving() as inbox, pushing(store=kept) as sender:
         task = await sender.send(" ".join(f"w{number}" for number in range(150)), inbox.url)
@@ -54,7 +54,7 @@ async def test_every_event_in_order_and_once(kept: str) -> None:
     assert inbox.most == 1, "one after the other"
 
 
-@pytest.mark.clause("delivery.payload")
+@pytest.mark.clause("push.payload")
 async def test_a_task_that_came_by_rpc_is_told_in_the_same_form() -> None:
     async with receiving() as inbox, pushing() as sender:
         message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "a"}]}
@@ -122,7 +122,7 @@ async def test_a_webhook_that_is_created_later_is_told_what_comes_after_it() -> 
 # ---- headers -------------------------------------------------------------------------------
 
 
-@pytest.mark.clause("delivery.credentials")
+@pytest.mark.clause("push.credentials")
 async def test_headers() -> None:
     before = int(time.time())
     async with receiving() as inbox, pushing() as sender:
@@ -211,7 +211,7 @@ async def test_a_receiver_that_fails_is_told_again_and_one_that_did_not_is_not()
 # ---- trying again --------------------------------------------------------------------------
 
 
-@pytest.mark.clause("delivery.retry")
+@pytest.mark.clause("push.retry")
 async def test_what_fails_is_tried_again_under_the_same_id(kept: str) -> None:
     async with receiving(500, 404, 200, 302) as inbox, pushing(store=kept) as sender:
         task = await sender.send("a b", inbox.url)
@@ -315,6 +315,19 @@ async def test_one_host_gets_only_so_many_at_once() -> None:
         assert inbox.busy == 3
         inbox.gate.set()
         await inbox.until(lambda: len(inbox.ends) == 10)
+        assert inbox.most == 3
+
+
+async def test_the_limits_are_those_of_the_way_out() -> None:
+    """Nothing else limits deliveries: not the settings once more."""
+    way = Egress(allow=["127.0.0.1"], per_host=3, timeout=60.0)
+    async with receiving() as inbox, pushing(egress=way, push_per_host=1) as sender:
+        inbox.gate.clear()
+        for _ in range(5):
+            await sender.send("a", inbox.url)
+        await inbox.came(3)
+        inbox.gate.set()
+        await inbox.until(lambda: len(inbox.ends) == 5)
         assert inbox.most == 3
 
 
@@ -509,7 +522,7 @@ async def test_a_line_that_waits_in_vain_for_its_host_has_not_failed() -> None:
 # ---- when no more --------------------------------------------------------------------------
 
 
-@pytest.mark.clause("delivery.delete")
+@pytest.mark.clause("push.delete")
 async def test_a_deleted_webhook_gets_nothing_more(kept: str) -> None:
     """Its host has one place: what comes after has waited for its last delivery to end."""
     async with receiving() as inbox, pushing(store=kept, push_per_host=1) as sender:

@@ -213,18 +213,18 @@ def test_ids_are_short_and_plain(id: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({}, "anybody can notify; .* insecure=True"),
-        ({"keys": []}, "anybody can notify"),
-        ({"token": ""}, "the token is empty"),
-        ({"token": "", "keys": [KEY.text]}, "the token is empty"),
-        ({"token": "", "insecure": True}, "the token is empty"),
-        ({"keys": KEY.text}, "collections, not strings"),
-        ({"token": "x", "tasks": "t-1"}, "collections, not strings"),
+        ({}, "anyone can send notifications; .* insecure=True"),
+        ({"keys": []}, "anyone can send notifications"),
+        ({"token": ""}, "token: must not be empty"),
+        ({"token": "", "keys": [KEY.text]}, "token: must not be empty"),
+        ({"token": "", "insecure": True}, "token: must not be empty"),
+        ({"keys": KEY.text}, "expected lists, not strings"),
+        ({"token": "x", "tasks": "t-1"}, "expected lists, not strings"),
         ({"keys": ["whsec_c2hvcnQ="]}, "24 to 64 bytes"),
-        ({"token": "x", "tolerance": 0}, "more than nothing"),
-        ({"token": "x", "tolerance": float("nan")}, "more than nothing"),
-        ({"token": "x", "remember": 0}, "more than nothing"),
-        ({"token": "x", "max_body": 0}, "more than nothing"),
+        ({"token": "x", "tolerance": 0}, "greater than 0"),
+        ({"token": "x", "tolerance": float("nan")}, "greater than 0"),
+        ({"token": "x", "remember": 0}, "greater than 0"),
+        ({"token": "x", "max_body": 0}, "greater than 0"),
     ],
 )
 def test_mistakes_are_named(arguments: dict[str, Any], reason: str) -> None:
@@ -290,7 +290,7 @@ def test_expected_tasks() -> None:
 
     for here in (Receiver(insecure=True, tasks=known), Receiver(insecure=True, tasks=expects)):
         known.clear()
-        with pytest.raises(TaskNotFound, match="not expected"):
+        with pytest.raises(TaskNotFound, match="does not expect"):
             here.verify({}, BODY)
         known.add("t-1")  # a collection may change
         assert here.verify({}, BODY).task_id == "t-1"

@@ -92,9 +92,9 @@ def test_what_looks_like_a_secret(text: str, secret: str) -> None:
         "webhook 7: entry after 3 not delivered (answered 500); again in 5 s",
         "HTTP Basic authentication is required, and a Bearer token.",
         "token: cannot be sent in a header",
-        "push_keys: a whpk_ key is for receivers; give the whsk_ key of the pair",
+        "push_keys: a whpk_ key is for receivers; use the whsk_ key of the pair",
         "listening on http://127.0.0.1:8000, card at http://me@a.example:80/x",
-        "Idempotency-Key: was used before, with another request",
+        "Idempotency-Key: was used before with a different request",
     ],
 )
 def test_other_words_stay(text: str) -> None:
@@ -166,7 +166,7 @@ def test_a_log_call_never_breaks(log: io.StringIO, capsys: pytest.CaptureFixture
     logger.error("fine", extra={"odd": Broken()})
     logger.error(Broken())
     assert CANARY not in log.getvalue() + "".join(capsys.readouterr())
-    assert log.getvalue().count("could not be shown") == 8
+    assert log.getvalue().count("cannot format a log record") == 8
 
 
 def test_it_is_cheap() -> None:
@@ -206,7 +206,7 @@ def test_settings_know_their_secrets() -> None:
         push_keys=("whsec_x",),
         store="postgresql://a:pa55word@h,b:other@i/x",
     )
-    assert found.secrets() == ["whsec_x", "sealsealseal", "pa55word", "other"]
+    assert found.secrets() == ["sealsealseal", "whsec_x", "pa55word", "other"]
 
 
 # ---- a whole server ------------------------------------------------------------------------
@@ -235,7 +235,7 @@ async def test_a_canary_in_every_secret(tmp_path: Path, log: io.StringIO) -> Non
             egress_allow=("127.0.0.1",),
             push_retries=(0.05,),
             audit=True,
-            drain=0.1,
+            drain_timeout=0.1,
             poll=0.02,
         )
         answers = ""
@@ -311,7 +311,7 @@ def guarded(**settings: Any) -> App:
         push=True,
         egress_allow=("127.0.0.1",),
         cancel_grace=0.1,
-        drain=0.1,
+        drain_timeout=0.1,
         **settings,
     )
 

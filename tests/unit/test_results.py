@@ -594,7 +594,7 @@ def status(turn: Turn, state: TaskState, task: str = "") -> TaskStatusUpdateEven
 async def test_events_that_cannot_follow(way: Any) -> None:
     for value, words in (
         (lambda turn: appended(turn, "nothing"), "artifact that does not exist: nothing"),
-        (lambda turn: status(turn, TaskState.WORKING, "another"), "of another task"),
+        (lambda turn: status(turn, TaskState.WORKING, "another"), "belongs to another task"),
         (lambda turn: status(turn, TaskState.SUBMITTED), "back from working to submitted"),
     ):
         found = await run(way(lambda turn: turn.working(), value))

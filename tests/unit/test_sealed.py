@@ -157,5 +157,5 @@ async def test_a_sealed_secret_is_of_its_webhook(tmp_path: Path) -> None:
     assert (await one(store)).task == "a"
     (line,) = await store.lines(9, parked=True)
     assert (line.task, line.webhook.config.url) == ("b", "https://thief.example/")
-    assert "belongs to something else" in line.reason
+    assert "moved from another place" in line.reason
     await store.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from dragoman.model.units import parse_duration, show_duration, show_size
 from dragoman.server import settings
-from dragoman.server.settings import DESCRIPTIONS, Settings, SettingsError, load
+from dragoman.server.settings import DESCRIPTIONS, Settings, SettingsError, load, resolve
+from dragoman.stores import connect
+from dragoman.stores.memory import MemoryStore
 from dragoman.stores.postgres import PostgresStore
 from dragoman.stores.sqlite import SqliteStore
 
@@ -42,9 +46,11 @@ def test_defaults() -> None:
 
 def test_arguments_before_variables_before_the_file(elsewhere: Path) -> None:
     write(elsewhere, 'port = 1\nhost = "file"\nurl = "http://file"\npoll = 1')
-    environ = {"DRAGOMAN_PORT": "2", "DRAGOMAN_HOST": "variable", "DRAGOMAN_DRAIN": "2"}
+    environ = {"DRAGOMAN_PORT": "2", "DRAGOMAN_HOST": "variable", "DRAGOMAN_DRAIN_TIMEOUT": "2"}
     found = load({"port": 3}, environ=environ)
-    assert found == Settings(port=3, host="variable", url="http://file", poll=1.0, drain=2.0)
+    assert found == Settings(
+        port=3, host="variable", url="http://file", poll=1.0, drain_timeout=2.0
+    )
 
 
 @pytest.mark.parametrize("name", Settings.__struct_fields__)
@@ -65,7 +71,7 @@ def options(name: str) -> tuple[Any, Any, Any]:
         return True, False, True
     if kind in (int, int | None):
         return 11, 12, 13
-    if kind is float:
+    if kind in (float, float | None):
         return 1.5, 2.5, 3.0
     if kind is str:
         return "a", "b", "c"
@@ -162,6 +168,68 @@ def test_an_address_in_the_place_of_a_port_is_refused_where_there_is_no_service(
     assert fault(environ=other).startswith("DRAGOMAN_PORT: ")
 
 
+# ---- durations and sizes -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        *[("lease", "45s", 45.0), ("lease", "90m", 5400.0), ("lease", "12h", 43200.0)],
+        *[("lease", "30d", 2592000.0), ("lease", "2w", 1209600.0), ("lease", "0.5s", 0.5)],
+        *[("max_body", "16MiB", 16 << 20), ("max_body", "64KiB", 64 << 10)],
+        *[("max_body", "1.5 GiB", 3 << 29), ("max_body", "12B", 12)],
+    ],
+)
+def test_a_value_with_a_unit(name: str, text: str, value: float, elsewhere: Path) -> None:
+    file = write(elsewhere, f'{name} = "{text}"', "other.toml")
+    variable = {f"DRAGOMAN_{name.upper()}": text}
+    assert getattr(load(file=file, environ={}), name) == value
+    assert getattr(load(environ=variable), name) == value
+    assert getattr(load(texts={name: text}, environ={}), name) == value
+    assert getattr(load({name: text}, environ={}), name) == value
+
+
+def test_a_list_of_durations(elsewhere: Path) -> None:
+    file = write(elsewhere, 'push_retries = ["5s", "2m", 7]', "other.toml")
+    assert load(file=file, environ={}).push_retries == (5, 120, 7)
+    assert load(environ={"DRAGOMAN_PUSH_RETRIES": "5s, 2m, 7"}).push_retries == (5, 120, 7)
+
+
+@pytest.mark.parametrize("text", ["x", "", "5", "45 parsecs", "45S", "-5s", "5m3s", "s", "\u0665s"])
+def test_what_is_not_a_duration(text: str, elsewhere: Path) -> None:
+    file = write(elsewhere, f'lease = "{text}"')
+    words = f"{text!r} is not a duration; use 45s, 90m or 12h"
+    assert fault(file=file) == f"{file}: lease: {words}"
+    if text != "5":  # a variable has no other way to write a number
+        assert fault(environ={"DRAGOMAN_LEASE": text}, file=os.devnull) == (
+            f"DRAGOMAN_LEASE: {words}"
+        )
+
+
+@pytest.mark.parametrize("text", ["x", "16MB", "16mib", "0.3B", "16M", "45s"])
+def test_what_is_not_a_size(text: str) -> None:
+    words = f"{text!r} is not a size; use 64KiB, 16MiB or 1GiB"
+    assert fault(texts={"max_body": text}) == f"max_body: {words}"
+
+
+def test_no_unit_where_there_is_none() -> None:
+    assert fault(texts={"port": "45s"}).startswith("port: ")
+
+
+@pytest.mark.parametrize("number", [0.0, 0.25, 1.0, 59.0, 90.0, 5400.0, 43200.0, 604800.0, 1e9 / 3])
+def test_a_duration_is_shown_as_it_is_read(number: float) -> None:
+    assert parse_duration(show_duration(number)) == pytest.approx(number, rel=1e-12)
+
+
+def test_the_unit_that_is_shown() -> None:
+    assert [show_duration(each) for each in (0.5, 45, 5400, 43200, 2592000)] == [
+        *("0.5s", "45s", "90m", "12h", "30d")
+    ]
+    assert [show_size(each) for each in (0, 1000, 65536, 16 << 20, 3 << 30)] == [
+        *("0B", "1000B", "64KiB", "16MiB", "3GiB")
+    ]
+
+
 # ---- what is refused, and how it is named --------------------------------------------------
 
 
@@ -173,37 +241,91 @@ def fault(**arguments: Any) -> str:
 
 
 def test_an_unknown_key(elsewhere: Path) -> None:
-    assert fault(arguments={"prot": 1}).startswith("prot: there is no such setting")
-    assert fault(texts={"prot": "1"}).startswith("prot: there is no such setting")
+    assert fault(arguments={"prot": 1}).startswith("prot: unknown setting")
+    assert fault(texts={"prot": "1"}).startswith("prot: unknown setting")
     file = write(elsewhere, "prot = 1")
-    assert fault(file=file).startswith(f"{file}: prot: there is no such setting")
+    assert fault(file=file).startswith(f"{file}: prot: unknown setting")
 
 
 def test_an_unknown_variable(caplog: pytest.LogCaptureFixture) -> None:
     told: list[str] = []
     assert load(environ={"DRAGOMAN_PROT": "1"}, warn=told.append) == Settings()
-    assert told == ["DRAGOMAN_PROT: there is no such setting; `dragoman config` lists them"]
+    assert told == ["DRAGOMAN_PROT: there is no such setting; did you mean DRAGOMAN_PORT?"]
     load(environ={"DRAGOMAN_PROT": "1"})
     assert told == [record.getMessage() for record in caplog.records]
 
 
+def test_the_name_that_was_meant(elsewhere: Path) -> None:
+    said = "there is no such setting; did you mean max_body?"
+    assert fault(arguments={"max_boddy": 3}) == f"max_boddy: {said}"
+    assert fault(texts={"maxbody": "3"}) == f"maxbody: {said}"
+    file = write(elsewhere, "Max-Body = 3")
+    assert fault(file=file) == f"{file}: Max-Body: {said}"
+    file.unlink()
+    assert fault(arguments={"xyzzy": 3}).endswith("; `dragoman config` lists all settings")
+
+
+def test_all_that_is_wrong_is_said_at_once(elsewhere: Path) -> None:
+    file = write(elsewhere, 'prot = 1\nlease = "x"\nhost = "a"')
+    environ = {"DRAGOMAN_MAX_BODY": "16MB", "DRAGOMAN_POLL": "2s"}
+    with pytest.raises(SettingsError) as caught:
+        load({"push": 3}, texts={"threads": "0"}, environ=environ, file=file)
+    assert [each.rpartition(": ")[0] or each for each in caught.value.errors] == [
+        *(f"{file}: prot", f"{file}: lease", "DRAGOMAN_MAX_BODY", "push", "threads")
+    ]
+    assert str(caught.value).splitlines() == list(caught.value.errors)
+    missing = elsewhere / "missing.toml"
+    assert len(fault(file=missing, texts={"threads": "0"}).splitlines()) == 2
+
+
+def test_the_source_of_each_value(elsewhere: Path) -> None:
+    write(elsewhere, "port = 1\nthreads = 2\nrate = 3")
+    environ = {"DRAGOMAN_PORT": "2", "DRAGOMAN_POLL": "2s"}
+    chosen, sources = resolve({"lease": 5}, texts={"rate": "4"}, environ=environ)
+    assert chosen == Settings(port=2, threads=2, rate=4, poll=2, lease=5)
+    assert {name: source for name, source in sources.items() if source != "default"} == {
+        "port": "DRAGOMAN_PORT",
+        "threads": "dragoman.toml",
+        "poll": "DRAGOMAN_POLL",
+        "lease": "code",
+        "rate": "command line",
+    }
+    assert list(sources) == list(Settings.__struct_fields__)
+
+
 def test_one_table_where_several_may_be(elsewhere: Path) -> None:
     file = write(elsewhere, '[auth]\nscheme = "key"', "other.toml")
-    words = "is one table, not a list of tables;"
+    words = "is a table; expected a list of tables;"
     assert fault(file=file) == f"{file}: auth: {words} write [[auth]] with two brackets"
     said = fault(environ={"DRAGOMAN_AUTH": "{}"})
-    assert said == f"DRAGOMAN_AUTH: {words} give a list, also of one"
+    assert said == f"DRAGOMAN_AUTH: {words} give a list, even for one table"
 
 
 def test_the_stores_have_the_same_limit(tmp_path: Path) -> None:
-    limit = Settings().max_task
-    assert SqliteStore(tmp_path / "a.db").max_task == limit
-    assert PostgresStore("postgresql://x/y").max_task == limit
+    limit = Settings().max_task_bytes
+    assert SqliteStore(tmp_path / "a.db").max_task_bytes == limit
+    assert PostgresStore("postgresql://x/y").max_task_bytes == limit
+
+
+@pytest.mark.parametrize(
+    ("chosen", "memory", "database"), [(None, 86400.0, 0.0), (0.0, 0.0, 0.0), (60.0, 60.0, 60.0)]
+)
+def test_each_store_has_its_own_default_of_retention(
+    chosen: float | None, memory: float, database: float, tmp_path: Path
+) -> None:
+    for url, expected in (
+        ("memory:", memory),
+        (f"sqlite:///{tmp_path}/a.db", database),
+        ("postgresql://x/y", database),
+    ):
+        store = connect(Settings(store=url, retention=chosen))
+        assert isinstance(store, MemoryStore | SqliteStore | PostgresStore)
+        assert store.retention == expected
 
 
 def test_a_table_in_the_file_is_no_setting(elsewhere: Path) -> None:
     file = write(elsewhere, "[server]\nport = 1")
-    assert fault(file=file).startswith(f"{file}: server: there is no such setting")
+    assert fault(file=file).startswith(f"{file}: server: unknown setting")
 
 
 @pytest.mark.parametrize(
@@ -216,7 +338,7 @@ def test_a_table_in_the_file_is_no_setting(elsewhere: Path) -> None:
         ("push", "true"),
         ("push", 1),
         ("poll", "1"),
-        ("duplicates", "never"),
+        ("idempotency", "never"),
         ("log_level", "loud"),
         ("max_body", None.__class__),
         ("url", ["http://x"]),
@@ -234,7 +356,7 @@ def test_an_argument_of_a_wrong_type(name: str, value: Any) -> None:
         ("port", "1.5"),
         ("push", "maybe"),
         ("poll", "soon"),
-        ("duplicates", "never"),
+        ("idempotency", "never"),
         ("log_format", "xml"),
     ],
 )
@@ -332,7 +454,7 @@ def test_settings_are_frozen() -> None:
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("workers", "workers: is one of 0, 1: 0 only serves"), ("log_level", "is one of debug, info")],
+    [("log_format", "must be one of text, json"), ("log_level", "must be one of debug, info")],
 )
 def test_a_choice_says_what_there_is_to_choose(name: str, words: str) -> None:
     with pytest.raises(SettingsError, match=words):

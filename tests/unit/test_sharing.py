@@ -13,6 +13,8 @@ from dragoman.stores.postgres.queries import Gather
 from dragoman.stores.store import Claim, Draft
 from tests.unit.stores import SCOPE, C, accept, claim, database, received, say
 
+pytestmark = pytest.mark.slow  # it needs PostgreSQL
+
 
 @pytest.fixture
 async def url() -> str:

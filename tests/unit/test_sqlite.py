@@ -50,8 +50,9 @@ def flaky(path: Path, failing: list[str]) -> SqliteStore:
 
 def numbers(path: Path) -> list[int]:
     """The numbers of all entries in the file."""
-    found = sqlite3.connect(path).execute("SELECT place & 16777215 FROM entry ORDER BY place")
-    return [number for (number,) in found]
+    with closing(sqlite3.connect(path)) as db:
+        found = db.execute("SELECT place & 16777215 FROM entry ORDER BY place")
+        return [number for (number,) in found]
 
 
 async def test_a_rollback_that_fails_leaves_no_gap(tmp_path: Path) -> None:
@@ -84,7 +85,8 @@ async def test_a_beginning_that_fails_is_begun_again(tmp_path: Path) -> None:
         await accept(store, "second")
     await accept(store, "third")
     await store.close()
-    keys = sqlite3.connect(tmp_path / "a.db").execute("SELECT key, id FROM task").fetchall()
+    with closing(sqlite3.connect(tmp_path / "a.db")) as db:
+        keys = db.execute("SELECT key, id FROM task").fetchall()
     assert keys == [(1, "first"), (2, "third")]
 
 
@@ -187,7 +189,7 @@ async def test_what_is_remembered_is_bounded_by_what_it_weighs(tmp_path: Path) -
 async def test_opening_twice_is_refused_and_hurts_nobody(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "a.db")
     await store.open()
-    with pytest.raises(Unusable, match="open already"):
+    with pytest.raises(Unusable, match="already open"):
         await store.open()
     await accept(store)
     await store.close()
@@ -195,7 +197,7 @@ async def test_opening_twice_is_refused_and_hurts_nobody(tmp_path: Path) -> None
 
 async def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "none" / "a.db")
-    with pytest.raises(Unusable, match="there is no directory"):
+    with pytest.raises(Unusable, match="does not exist"):
         await store.open()
     assert not (tmp_path / "none").exists()
 

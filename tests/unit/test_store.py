@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from dragoman import bells, stores
 from dragoman.model.caller import Scope
 from dragoman.model.errors import (
     LimitExceeded,
@@ -27,6 +28,7 @@ from dragoman.model.types import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
+from dragoman.server.settings import Settings
 from dragoman.stores.memory import MemoryStore
 from dragoman.stores.postgres import PostgresStore
 from dragoman.stores.store import (
@@ -41,6 +43,7 @@ from dragoman.stores.store import (
     Store,
     Webhook,
 )
+from tests.faults.crash.forms import SOAK
 from tests.unit.stores import (
     AT,
     LONG,
@@ -71,6 +74,17 @@ from tests.unit.stores import (
     waiting,
     write,
 )
+
+# ---- what it is ----------------------------------------------------------------------------
+
+
+async def test_a_store_says_what_it_is(store: Store) -> None:
+    assert stores.connect(Settings(store=store.url)).url == store.url
+    assert store.name and "@" not in store.name
+    assert store.shared or not bells.connect(store.bell).shared
+    if store.admin is not None:
+        assert store.admin().name == store.name
+
 
 # ---- accepting -----------------------------------------------------------------------------
 
@@ -415,7 +429,7 @@ async def test_a_claim_on_a_task_that_was_canceled_is_stale(store: Store) -> Non
 
 
 async def test_a_claim_on_a_task_that_is_gone_is_stale(make: Make) -> None:
-    store = await make(task_age=0.0)
+    store = await make(retention=0.001)
     await accept(store)
     held = await claim(store)
     await say(store, held, C, release=True)
@@ -954,7 +968,7 @@ async def test_what_is_gone_has_moved(store: Store) -> None:
 
 @pytest.mark.clause("data.retention")
 async def test_pruning_forgets_what_has_ended_long_ago(make: Make) -> None:
-    store = await make(task_age=0.8)
+    store = await make(retention=0.8)
     await ended(store, "a")
     await accept(store, "r", born=False)
     held = await claim(store)
@@ -1133,7 +1147,9 @@ STEPS = st.lists(
 
 @pytest.mark.clause("list.filters", "list.cursor", "list.order", "list.total-size")
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60 if SOAK else 25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(steps=STEPS, picks=st.randoms(use_true_random=False), size=st.integers(1, 5))
 async def test_listing_is_what_a_plain_search_finds(
@@ -1191,7 +1207,9 @@ DEEDS = st.lists(
 
 
 @settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100 if SOAK else 40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(deeds=DEEDS)
 async def test_whatever_happens_the_log_is_whole(make: Make, deeds: list[Any]) -> None:
@@ -1385,8 +1403,16 @@ async def test_receipts_are_bounded_like_the_tasks() -> None:
     assert len(store._receipts) <= 100, "of ten tasks"
 
 
+async def test_a_memory_store_without_retention_keeps_its_tasks() -> None:
+    store = MemoryStore(retention=0.0)
+    await accept(store)
+    await say(store, await claim(store), C, release=True)
+    await pause()
+    assert await store.prune() == 0
+
+
 async def test_the_receipts_of_forgotten_tasks_are_forgotten() -> None:
-    store = MemoryStore(task_age=0.0)
+    store = MemoryStore(retention=0.001)
     await accept(store, "a", receipt=Receipt("a", b"digest"))
     await say(store, await claim(store), C, release=True)
     await accept(store, "b", receipt=Receipt("b", b"digest"))

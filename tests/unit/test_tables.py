@@ -20,6 +20,8 @@ from dragoman.stores.postgres import PostgresStore, prune, schema
 from dragoman.stores.postgres.admin import PostgresAdmin
 from tests.unit.stores import C, accept, database, followed, hook, status
 
+pytestmark = pytest.mark.slow  # it needs PostgreSQL
+
 
 async def ask(url: str, *statements: str) -> list[Any]:
     """What the last of some statements finds."""
@@ -80,7 +82,9 @@ async def test_older_tables(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, "CREATE TABLE more (x int)"))
     monkeypatch.setattr(schema, "VERSION", schema.VERSION + 1)
     now = schema.VERSION
-    with pytest.raises(Unavailable, match=f"schema is {now - 1}, not {now}, and migrate is off"):
+    with pytest.raises(
+        Unavailable, match=f"schema of the database is {now - 1}, not {now}, and migrate is off"
+    ):
         await store.open()
     await first.open()  # which brings them up to date
     assert await ask(url, "SELECT count(*) FROM more") == [(0,)]

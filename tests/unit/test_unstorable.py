@@ -19,6 +19,8 @@ from dragoman.stores.sqlite import schema as file_schema
 from dragoman.stores.store import Accepted, Draft, Receipt, Store
 from tests.unit.stores import SCOPE, accept, claim, database, head, hook, received
 
+pytestmark = pytest.mark.slow  # it needs PostgreSQL
+
 ODD = random.Random(14)
 ATTACKER = Scope("agent", "tenant", "attacker")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -26,6 +26,9 @@ from dragoman.model.types import (
 )
 from dragoman.security.files import admits
 from dragoman.telemetry.logs import logger
+
+if TYPE_CHECKING:
+    from dragoman._serve import ServeOptions
 
 F = TypeVar("F")
 Lifespan = Callable[["Agent"], AbstractAsyncContextManager[Any]]
@@ -79,9 +82,9 @@ class Agent:
         self.key = key or re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
         """What the agent is called in paths and in the store."""
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._~-]*", self.key) or self.key in RESERVED:
-            raise AgentError(f"Agent: key {self.key!r} cannot be part of a path; give another")
+            raise AgentError(f"Agent: key {self.key!r} cannot be part of a path; use another key")
         if why := long(self.key):
-            raise AgentError(f"Agent: its key {why}; give a shorter one")
+            raise AgentError(f"Agent: key {why}; use a shorter key")
         self.description = description
         self.version = version
         self.provider = provider
@@ -104,6 +107,12 @@ class Agent:
         self.default: Handler | None = None
         self.extended = extended
         self.extend: Extended | None = None
+
+    def serve(self, **options: Unpack[ServeOptions]) -> None:
+        """Serve this agent until Ctrl-C: see `dragoman.serve`."""
+        from dragoman._serve import serve
+
+        serve(self, **options)
 
     # -- putting it together
 
@@ -146,7 +155,7 @@ class Agent:
             handler = Handler(target, reply=reply)
             key = id or handler.name
             if key in self.skills:
-                raise AgentError(f"{self.name}: there are two skills {key!r}")
+                raise AgentError(f"{self.name}: two skills have the id {key!r}")
             words = name or re.sub(r"[_\W]+", " ", handler.name).strip().capitalize()
             card = AgentSkill(
                 id=key,
@@ -171,7 +180,7 @@ class Agent:
 
         def register(target: F) -> F:
             if self.default is not None:
-                raise AgentError(f"{self.name}: there are two default handlers")
+                raise AgentError(f"{self.name}: has two default handlers")
             self.default = Handler(target, reply=reply)
             return target
 
@@ -186,12 +195,12 @@ class Agent:
     def check(self) -> None:
         """AgentError if it cannot be served as it is."""
         if not self.skills and self.default is None:
-            raise AgentError(f"{self.name}: no handler; decorate a function with @agent.skill")
+            raise AgentError(f"{self.name}: has no handler; decorate a function with @agent.skill")
         if len(self.skills) > 1 and self.default is None:
             names = ", ".join(self.skills)
             raise AgentError(
-                f"{self.name}: with several skills ({names}) a message that names none has nowhere "
-                "to go; decorate a default with @agent.handler"
+                f"{self.name}: has several skills ({names}) but no default for messages "
+                "that name no skill; decorate one function with @agent.handler"
             )
 
     # -- using it
@@ -207,7 +216,7 @@ class Agent:
             if skill is None:
                 known = ", ".join(self.skills) or "none"
                 raise InvalidParams.at(
-                    "message.metadata.skill", f"no skill {named!r}; the skills are: {known}"
+                    "message.metadata.skill", f"unknown skill {named!r}; the skills are: {known}"
                 )
             return skill.card.id, skill.handler
         if len(self.skills) == 1 and self.default is None:
@@ -215,7 +224,7 @@ class Agent:
             return key, skill.handler
         if self.default is None:
             self.check()
-            raise AgentError(f"{self.name}: no default handler")
+            raise AgentError(f"{self.name}: has no default handler")
         return "", self.default
 
     def handler_of(self, skill: str) -> Handler:
@@ -228,7 +237,7 @@ class Agent:
         needed = self.skills[skill].scopes if skill else frozenset()
         if missing := sorted(needed - caller.scopes):
             raise Forbidden(
-                f"The skill {skill!r} needs the scope {missing[0]!r}",
+                f"The skill {skill!r} requires the scope {missing[0]!r}",
                 metadata={"scope": missing[0]},
             )
 
@@ -241,8 +250,8 @@ class Agent:
                 continue
             if not any(admits(mode, part.media_type) for mode in modes):
                 raise ContentTypeNotSupported(
-                    f"message.parts[{index}].mediaType: {part.media_type!r} is not among the "
-                    f"input modes {', '.join(modes)}",
+                    f"message.parts[{index}].mediaType: {part.media_type!r} is not an "
+                    f"accepted input mode; accepted: {', '.join(modes)}",
                     metadata={"field": f"message.parts[{index}].mediaType"},
                 )
 
@@ -300,14 +309,17 @@ class Agent:
 
 
 def _gone(turn: Turn) -> object:
-    logger.error("skill %r of a stored task is no longer offered", turn.skill)
-    return turn.fail(f"The skill {turn.skill!r} is no longer offered")
+    logger.error("skill %r of a stored task does not exist any more", turn.skill)
+    return turn.fail(f"The skill {turn.skill!r} does not exist any more")
 
 
 GONE = Handler(_gone)
 """Stands in for a skill that a stored task was begun with and that is no more."""
 
-RESUME_TEXT = "Each streamed event tells its place in the log; a stream resumes after one."
+RESUME_TEXT = (
+    "Each streamed event carries its place in the log; a client can resume a stream after any "
+    "place."
+)
 
 
 def _several(values: Iterable[str], field: str) -> tuple[str, ...]:

@@ -55,7 +55,7 @@ class Handler:
         self.run: Callable[..., Any] = getattr(target, "run", target)
         self.cancel: Callable[..., Any] | None = getattr(target, "cancel", None)
         if not callable(self.run):
-            raise TypeError(f"{self.name}: a handler is a function, or has a method `run`")
+            raise TypeError(f"{self.name}: a handler must be a function, or have a method `run`")
         self.arguments = _arguments(self.run, self.name)
         self._plain = [kind for _, kind, _ in self.arguments] == [Turn]
         self._checked = [
@@ -101,7 +101,7 @@ class Handler:
         if inspect.isasyncgenfunction(self.cancel):
             await _from_async(self.cancel(turn), sink)
         elif inspect.iscoroutinefunction(self.cancel):
-            for event in turn.events(await self.cancel(turn)):
+            for event in turn._events(await self.cancel(turn)):
                 sink.put(event)
         else:
             value = await threads.run(self.cancel, turn)
@@ -253,8 +253,8 @@ def _arguments(call: Callable[..., Any], name: str) -> list[tuple[str, Any, Any]
         if kind is parameter.empty or kind in ("Turn", "dragoman.Turn"):
             if any(known is Turn for _, known, _ in found):
                 raise TypeError(
-                    f"{name}: parameter {parameter.name} needs a type: Turn, Message, str, or the "
-                    "type of the data that it takes"
+                    f"{name}: parameter {parameter.name} needs a type: Turn, Message, str, "
+                    "or the type of its data"
                 )
             kind = Turn
         elif isinstance(kind, str):
@@ -276,7 +276,7 @@ def _possible(kind: Any, where: str) -> None:
     except TypeError as error:
         raise TypeError(f"{where}: {error}") from None
     if isinstance(info, msgspec.inspect.CustomType):
-        raise TypeError(f"{where}: a value of type {info.cls.__name__} cannot be made from data")
+        raise TypeError(f"{where}: a value of type {info.cls.__name__} cannot be created from data")
 
 
 def structured(message: Message, kind: Any, default: Any = UNSET) -> Any:

@@ -29,7 +29,8 @@ from dragoman.model.types import (
     Part,
     SecurityScheme,
 )
-from dragoman.security.egress import Address, EgressRefused, Rule, parse
+from dragoman.security.addresses import loopback
+from dragoman.security.egress import EgressRefused, Rule, parse
 
 LIMIT = 8000
 """How many characters of a stranger's words a prompt gets."""
@@ -275,7 +276,7 @@ def _listed(url: str, policy: Policy, *, grpc: bool = False) -> str:
         target = parse(f"{'https' if tls else 'http'}://{rest}")
     except EgressRefused:
         return ""
-    local = _loopback(target.named)
+    local = loopback(target.named)
     if not tls and not local:
         return ""
     for rule, only in map(_rule, policy.origins):
@@ -294,12 +295,6 @@ def _rule(entry: str) -> tuple[Rule, str]:
     except EgressRefused as error:
         raise ValueError(f"{entry!r} cannot be allowed: {error}") from None
     return Rule.parse(f"{target.bracketed}:{target.port}"), target.scheme
-
-
-def _loopback(host: str | Address) -> bool:
-    if isinstance(host, str):
-        return host == "localhost" or host.endswith(".localhost")
-    return host.is_loopback
 
 
 def _minor(version: str) -> str:

@@ -86,7 +86,7 @@ class Over:
         if not self._told:
             self._told = True
             name = type(event).__name__
-            logger.warning("handler %s: dropped %s after the end of its turn", self.handler, name)
+            logger.warning("handler %s: dropped %s, because its turn has ended", self.handler, name)
         await asyncio.sleep(0)
 
     async def related(self, ids: Sequence[str]) -> list[Task]:
@@ -108,13 +108,13 @@ class Turn:
     generator yields them, a coroutine hands them to `await turn.emit(…)`.
     """
 
-    sound: Event | None = None
+    _sound: Event | None = None
     """The event made last, if it is known to be valid: it need not be looked at again."""
     canceled = False
     """True once the client wants the task to end; for code that cannot be interrupted."""
-    made_count = handed_count = 0
+    _made_count = _handed_count = 0
     """How many events the handler has made, and how many of them it has handed over."""
-    made: Made | None = None
+    _made: Made | None = None
     """Those that it has not handed over yet, where they are noted."""
     _count = 0
     _connected = 0
@@ -278,7 +278,7 @@ class Turn:
         # others are not strict about what is appended to nothing
         append = append and (known or any(a.artifact_id == key for a in self.task.artifacts))
         self._streams["relayed", key] = key
-        self.sound = None
+        self._sound = None
         name = artifact.name or ("" if append else by)
         return TaskArtifactUpdateEvent(
             task_id=self.task.id,
@@ -294,7 +294,7 @@ class Turn:
         """Say something now; takes whatever a generator may yield."""
         if self._run is None:
             raise RuntimeError("this turn is not running: there is nobody to emit to")
-        for item in self.events(event):
+        for item in self._events(event):
             await self._run.emit(item)
 
     def working(self, content: Any = None, *, metadata: Metadata | None = None) -> Event:
@@ -341,7 +341,7 @@ class Turn:
         if not why and self._used:
             why = "it was used before"
         if why or grant is None:
-            logger.warning("an approval was not taken: %s", why, extra={"task": self.task.id})
+            logger.warning("an approval was refused: %s", why, extra={"task": self.task.id})
             run.audit("grant", why, grant=approval.id)
             return False
         self._used = True
@@ -384,29 +384,29 @@ class Turn:
         """The next piece of a result that is streamed; each name is an artifact of its own."""
         return self._new(self._piece(content, name, id, last))
 
-    def leave(self, name: str) -> None:
+    def _leave(self, name: str) -> None:
         """The run is over. (Turn and run know each other; parted, they need no collector.)"""
         self._run = Over(name)
 
     # -- what a value means
 
-    def events(self, value: Any) -> Sequence[Event]:
+    def _events(self, value: Any) -> Sequence[Event]:
         """What a yielded or emitted value says: events as they are, text as a piece of the
-        streamed artifact, anything else as `result` has it."""
+        streamed artifact, anything else as `_result` has it."""
         if isinstance(value, TaskArtifactUpdateEvent | TaskStatusUpdateEvent | Reply):
-            self.handed_over(value)
+            self._handed_over(value)
             return (value,)
         if isinstance(value, str):
             return (self._piece(value),)
-        return self.result(value)
+        return self._result(value)
 
-    def result(self, value: Any) -> Sequence[Event]:
+    def _result(self, value: Any) -> Sequence[Event]:
         """What a returned value says. The table is in the documentation."""
         match value:
             case None:
                 return ()
             case TaskArtifactUpdateEvent() | TaskStatusUpdateEvent() | Reply():
-                self.handed_over(value)
+                self._handed_over(value)
                 return (value,)
             case Message():
                 return (self._reply(value, None),)
@@ -417,19 +417,19 @@ class Turn:
             case _:
                 return (self._artifact(value),)
 
-    def handed_over(self, event: Event) -> None:
+    def _handed_over(self, event: Event) -> None:
         """An event was yielded, emitted or returned."""
-        self.handed_count += 1
-        if self.made:
-            hand_over(self.made, event, noted=self.made_count <= MOST)
+        self._handed_count += 1
+        if self._made:
+            hand_over(self._made, event, noted=self._made_count <= MOST)
 
     # -- making events
 
     def _new(self, event: Event) -> Event:
         """An event that the handler makes, by the method that calls this."""
-        self.made_count += 1
-        if self.made is not None and self.made_count <= MOST:
-            note(self.made, event, depth=2)
+        self._made_count += 1
+        if self._made is not None and self._made_count <= MOST:
+            note(self._made, event, depth=2)
         return event
 
     def _artifact(
@@ -454,7 +454,7 @@ class Turn:
             last_chunk=True,
         )
         plain = type(name) is str and type(description) is str and type(id) is str
-        self.sound = event if plain and metadata is None else None
+        self._sound = event if plain and metadata is None else None
         return event
 
     def _piece(self, content: Any, name: str = "", id: str = "", last: bool = False) -> Event:
@@ -476,7 +476,7 @@ class Turn:
             last_chunk=last,
         )
         plain = type(name) is str and type(id) is str and type(last) is bool
-        self.sound = event if plain else None
+        self._sound = event if plain else None
         return event
 
     def _whole(self, artifact: Artifact) -> Event:
@@ -503,7 +503,7 @@ class Turn:
             status=TaskStatus(state=state, message=message, timestamp=clock.now()),
             metadata=metadata,
         )
-        self.sound = event if metadata is None else None
+        self._sound = event if metadata is None else None
         return event
 
     def _message(self, content: Any, metadata: Metadata | None) -> Message:

@@ -53,7 +53,7 @@ def told(made: Made) -> Iterator[str]:
         where = f"{code.co_filename}:{line or code.co_firstlineno}"
         if where not in seen:
             seen.add(where)
-            yield f"{_named(event)} that line {where} made was not yielded"
+            yield f"{_named(event)} created in line {where} was not yielded"
 
 
 def counted(number: int, call: Callable[..., Any]) -> str:

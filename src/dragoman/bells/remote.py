@@ -128,7 +128,7 @@ class RemoteBell:
         try:
             if self._down:
                 self._down = False
-                logger.info("the bell at %s is heard again", self._place)
+                logger.info("the connection to the bell at %s is restored", self._place)
             self._tried.set()
             self.listeners.wake_all()
             await self._pull(line)
@@ -190,8 +190,8 @@ class RemoteBell:
         self._oversized += 1
         if self._oversized == 1:
             logger.warning(
-                "the bell at %s: another program published %d bytes on our channel; replicas send "
-                "at most %d; this and further oversized words are ignored",
+                "the bell at %s: another program published %d bytes on this channel; "
+                "replicas send at most %d; this and further oversized messages are ignored",
                 self._place,
                 size,
                 SIZE,
@@ -202,8 +202,8 @@ class RemoteBell:
         if not self._down:
             self._down = True
             logger.warning(
-                "the bell at %s cannot be heard; replicas wake at the pace of `poll` until it "
-                "can be: %s",
+                "cannot connect to the bell at %s; until it is back, replicas check the "
+                "store every `poll` seconds: %s",
                 self._place,
                 str(error) or type(error).__name__,
             )
@@ -246,12 +246,12 @@ def parted(url: str, sign: str = ".") -> tuple[str, str, str]:
     prefix = "".join(option[7:] for option in options if option.startswith("prefix="))
     if not re.fullmatch(r"[\w-]{0,40}", prefix, re.ASCII):
         raise ValueError(
-            f"bell: prefix={prefix!r} may have letters, digits, _ and -, and at most 40"
+            f"bell: prefix={prefix!r}: may contain letters, digits, _ and -, at most 40 characters"
         )
     rest = "&".join(option for option in options if not option.startswith("prefix="))
     try:
         found = urlsplit(url)
     except ValueError:  # which may quote the password
-        raise ValueError("bell: is no URL that can be read") from None
+        raise ValueError("bell: is not a valid URL") from None
     place = f"{found.scheme}://{found.hostname or ''}"  # nothing else of it is sure to be public
     return base + (rest and f"?{rest}"), NAME + (prefix and sign + prefix), place

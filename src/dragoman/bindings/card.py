@@ -87,9 +87,9 @@ async def serve(endpoint: Endpoint, incoming: HTTPRequest) -> None:
 
 def vary(settings: Settings, *names: bytes) -> list[tuple[bytes, bytes]]:
     """The header that says on which others an answer depends which tells the server's address."""
-    if settings.forwarded and not settings.url:
+    if settings.trust_forwarded and not settings.url:
         names = (*names, b"X-Forwarded-Proto", b"X-Forwarded-Host", b"X-Forwarded-Prefix")
-    elif settings.forwarded and settings.hsts:
+    elif settings.trust_forwarded and settings.hsts:
         names = (*names, b"X-Forwarded-Proto")
     return [(b"vary", b", ".join(names))] if names else []
 
@@ -151,7 +151,7 @@ async def extended(endpoint: Endpoint, incoming: HTTPRequest) -> None:
 
 def _only_read(incoming: HTTPRequest) -> None:
     if incoming.method not in ("GET", "HEAD"):
-        raise MethodNotAllowed("The card takes GET", headers={"allow": "GET, HEAD"})
+        raise MethodNotAllowed("The card requires GET or HEAD", headers={"allow": "GET, HEAD"})
 
 
 def _version(incoming: HTTPRequest) -> str:

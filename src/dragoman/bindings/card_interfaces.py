@@ -35,7 +35,10 @@ def listed(entries: Sequence[str]) -> tuple[Listed, ...]:
         name = name.strip().upper()
         if name not in BINDINGS:
             known = ", ".join(BINDINGS)
-            raise ValueError(f"[{number}]: {entry!r} is not among {known}, such as JSONRPC:/rpc")
+            raise ValueError(
+                f"[{number}]: {entry!r} must be one of {known}, also with a path, such as "
+                "JSONRPC:/rpc"
+            )
         if any(name == each.binding for each in found):
             raise ValueError(f"[{number}]: {name} is listed twice")
         found.append(Listed(name, _path(name, path.strip(), f"[{number}]") if colon else ""))
@@ -48,11 +51,11 @@ def _path(name: str, path: str, where: str) -> str:
     if path in ("", "/"):
         return ""
     if name == GRPC:
-        raise ValueError(f"{where}: gRPC has no paths; grpc_url is its address on the card")
+        raise ValueError(f"{where}: gRPC has no paths; set grpc_url for its address on the card")
     if not _PATH.fullmatch(path):
-        raise ValueError(f"{where}: {path!r} is no path, such as /rpc")
+        raise ValueError(f"{where}: {path!r} is not a path such as /rpc")
     if path.split("/")[1] in TAKEN:
-        raise ValueError(f"{where}: {path!r} is in use by the protocol; choose another path")
+        raise ValueError(f"{where}: the protocol uses {path!r}; choose another path")
     return path.rstrip("/") if name == REST else path
 
 
@@ -66,7 +69,7 @@ def check_versions(versions: Sequence[str]) -> None:
     for number, version in enumerate(versions):
         if version not in VERSIONS:
             known = ", ".join(VERSIONS)
-            raise ValueError(f"[{number}]: {version!r} is not among {known}, which a card can list")
+            raise ValueError(f"[{number}]: {version!r} must be one of {known}")
         if version in versions[:number]:
             raise ValueError(f"[{number}]: {version} is listed twice")
     if not versions:

@@ -49,28 +49,28 @@ class CardSigner:
             return
         told = self._settings.card_jku
         if told not in ("", OWN) and not told.startswith(("https://", "http://")):
-            raise SettingsError(f"card_jku: {told!r} is neither own nor a URL")
+            raise SettingsError(f"card_jku: must be own or a URL, not {told!r}")
         names = [key.kid for key in self.keys]
         if twice := [name for name in names if names.count(name) > 1]:
-            raise ValueError(f"two keys have the kid {twice[0]!r}; give each its own")
+            raise ValueError(f"two keys have the kid {twice[0]!r}; give each key its own kid")
         if told == OWN and (hidden := [k for k in self.keys if k.made is None]):
             raise ValueError(
-                f"nobody could find the key {hidden[0].kid!r}; give CardKey.remote(…, public=…), "
-                "or say in card_jku where it is"
+                f"clients cannot find the key {hidden[0].kid!r}; use CardKey.remote(…, "
+                "public=…), or set card_jku to its URL"
             )
         try:
             made = await asyncio.to_thread(signing.signed, card, self.keys, self.jku(EXAMPLE))
         except ValueError:
             raise
         except Exception as error:  # whatever somebody's own function raises
-            raise ValueError(f"what signs elsewhere has failed: {error!r}") from error
+            raise ValueError(f"the remote signer failed: {error!r}") from error
         for key in self.keys:
             if key.made is None:
                 continue
             try:
                 signing.verify(made, {key.kid: key})
             except signing.Unverified:
-                text = f"what the key {key.kid!r} signs does not fit its public half"
+                text = f"the signature of the key {key.kid!r} does not match its public key"
                 raise ValueError(text) from None
 
     def jku(self, url: str) -> str:
@@ -102,11 +102,13 @@ class CardSigner:
             try:
                 return await asyncio.to_thread(work)
             except Exception as error:
-                logger.exception("the card cannot be signed, and is not shown")
+                logger.exception("the card cannot be signed, so it is not served")
                 if not isinstance(error, ValueError):  # that is of this card, and not of the key
                     self._failed = time.monotonic() + PAUSE
                 raise _unsigned() from None
 
 
 def _unsigned() -> Unavailable:
-    return Unavailable("The card cannot be signed now", headers={"retry-after": f"{PAUSE:.0f}"})
+    return Unavailable(
+        "The card cannot be signed at the moment", headers={"retry-after": f"{PAUSE:.0f}"}
+    )

@@ -182,9 +182,9 @@ class Endpoint:
         caller = await found if inspect.isawaitable(found) else found
         for name in ("identity", "realm", "tenant"):
             if why := fault(getattr(caller, name)):
-                raise Unauthenticated(f"The caller's {name} {why}")
+                raise Unauthenticated(f"The {name} of the caller {why}")
         if why := long(caller.tenant):
-            raise Unauthenticated(f"The caller's tenant {why}")
+            raise Unauthenticated(f"The tenant of the caller {why}")
         # It is stored with the message: what cannot be read back must not get there.
         return msgspec.json.decode(msgspec.json.encode(caller), type=Caller)
 
@@ -375,8 +375,8 @@ class Endpoint:
             return  # callers of gRPC name none
         if not self.hosts.signs(urlsplit(self._reached(incoming)).hostname or ""):
             raise Misdirected(
-                "The card is signed, and not for this host; the server's `url` or `hosts` says"
-                " for which"
+                "The card is signed, and not for this host; the server's `url` or `trusted_hosts`"
+                " says for which"
             )
 
     def known(self, incoming: RequestInfo) -> bool:
@@ -395,7 +395,7 @@ class Endpoint:
     def _reached(self, incoming: RequestInfo) -> str:
         """The address that the caller has named."""
         scheme, host, root = incoming.base
-        if self.settings.forwarded:
+        if self.settings.trust_forwarded:
             told = _first(incoming.header(b"x-forwarded-proto")).lower()
             scheme = told if told in ("http", "https") else scheme
             host = named(_first(incoming.header(b"x-forwarded-host"))) or host

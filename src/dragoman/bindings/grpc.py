@@ -96,8 +96,7 @@ class Port:
                 else server.add_insecure_port(wanted)
             )
         except RuntimeError:
-            files = "grpc_cert, grpc_key" if settings.grpc_cert else "cert, key"
-            what = f"{files}: are no certificate and its key" if credentials else ""
+            what = "cert, key: are no certificate and its key" if credentials else ""
             raise Unavailable(what or f"grpc_port: cannot listen on {wanted}") from None
         await server.start()
         self.endpoint.grpc = self.number
@@ -126,18 +125,14 @@ class Port:
         return grpc.dynamic_ssl_server_credentials(found, self._fetch, required)
 
     def _certificates(self) -> Any:
-        """Those of gRPC, else those of HTTP: beside https, nobody expects it in the clear."""
+        """Those of HTTP: beside https, nobody expects gRPC in the clear."""
         settings = self.settings
-        if settings.grpc_cert:
-            cert = _file("grpc_cert", settings.grpc_cert)
-            key = _file("grpc_key", settings.grpc_key)
-        elif settings.cert:
-            cert = _file("cert", settings.cert)
-            key = _file("key", settings.key) if settings.key else cert
-        else:
+        if not settings.cert:
             return None
-        name = _authority(settings)
-        ca = _file(name, getattr(settings, name)) if name else None
+        cert = _file("cert", settings.cert)
+        key = _file("key", settings.key) if settings.key else cert
+        authority = _authority(settings)
+        ca = _file("ca", authority) if authority else None
         return grpc.ssl_server_certificate_configuration([(key, cert)], ca)
 
     def reload(self) -> None:
@@ -147,17 +142,15 @@ class Port:
         if found is None:
             return
         settings = self.settings
-        own = settings.grpc_cert or settings.cert
-        key = settings.grpc_key if settings.grpc_cert else settings.key
-        name = _authority(settings)
+        authority = _authority(settings)
         # gRPC would find out only when somebody connects
         trial = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
-            trial.load_cert_chain(own, key or None, lambda: "")
-            if name:
-                trial.load_verify_locations(getattr(settings, name))
+            trial.load_cert_chain(settings.cert, settings.key or None, lambda: "")
+            if authority:
+                trial.load_verify_locations(authority)
         except ssl.SSLError as error:
-            files = ", ".join(file for file in (own, key, name and getattr(settings, name)) if file)
+            files = ", ".join(filter(None, (settings.cert, settings.key, authority)))
             raise ValueError(f"{files}: {error.reason or error}") from None
         self._fresh = found
 
@@ -168,11 +161,9 @@ class Port:
 
 
 def _authority(settings: Settings) -> str:
-    """The setting that says who must have signed the certificates of callers, if any does."""
-    if settings.grpc_ca:
-        return "grpc_ca"
+    """The CA bundle for the certificates of callers, if they need one."""
     # gRPC can require certificates, or not ask for them
-    return "ca" if settings.ca and not settings.ca_optional else ""
+    return "" if settings.ca_optional else settings.ca
 
 
 def _file(name: str, path: str) -> bytes:
@@ -429,7 +420,7 @@ async def _read(info: GrpcRequestInfo, bodies: BodyReader) -> bytes:
         if arriving.counted:
             bodies.decoded(arriving)
     if not isinstance(body, bytes):
-        raise InvalidRequest("The call has no message")
+        raise InvalidRequest("The call contains no message")
     return body
 
 
@@ -493,7 +484,7 @@ class GrpcStream:
         except asyncio.CancelledError:
             if not self._cut or self._task is None or self._task.uncancel():
                 raise
-            raise Unavailable("The reader has taken nothing for too long") from None
+            raise Unavailable("The client has read nothing for too long") from None
         finally:
             endpoint.streams.remove(self)
             self.stream.close()

@@ -15,5 +15,5 @@ def check_single(names: Iterable[bytes], single: frozenset[bytes]) -> None:
     seen = set()
     for name in names:
         if name in seen and name in single:
-            raise AmbiguousRequest(f"{name.decode('latin-1')}: the header is repeated")
+            raise AmbiguousRequest(f"{name.decode('latin-1')}: the header appears more than once")
         seen.add(name)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from dragoman.bindings.http_request import HTTPRequest
+from dragoman.security.addresses import loopback
 from dragoman.server.settings import Settings
 
 _PORT = re.compile(r":\d*$")
@@ -14,30 +14,20 @@ _USUAL = {"http": ":80", "https": ":443"}
 _REMEMBERED = 256
 
 
-def loopback(name: str) -> bool:
-    """Whether a name or address always means this machine."""
-    try:
-        address = ip_address(name.strip("[]"))
-        return (getattr(address, "ipv4_mapped", None) or address).is_loopback
-    except ValueError:
-        name = name.rstrip(".")
-        return name == "localhost" or name.endswith(".localhost")
-
-
 class Hosts:
     """Which hosts a request may name.
 
-    With the setting `hosts` it is those. Otherwise a server that listens on a loopback address
-    takes the names of this machine and the host of `url`: a page in a browser can give any other
-    name to that address. A server that listens elsewhere, or says by `forwarded` that a proxy is in
-    front of it, takes any name; what such a request names is not believed, only answered."""
+    With the setting `trusted_hosts` it is those. Otherwise a server that listens on a loopback
+    address accepts the names of this machine and the host of `url`: a page in a browser can give
+    any other name to that address. A server that listens elsewhere, or has `trust_forwarded` for a
+    proxy in front of it, accepts any name, but does not trust it."""
 
     def __init__(self, settings: Settings) -> None:
-        names = [host.lower() for host in settings.hosts]
+        names = [host.lower() for host in settings.trusted_hosts]
         self._listed = bool(names)
         self._names = frozenset(name for name in names if not name.startswith("*."))
         self._under = tuple(name[1:] for name in names if name.startswith("*."))
-        self._forwarded = settings.forwarded
+        self._forwarded = settings.trust_forwarded
         self._host = settings.host
         url = urlsplit(settings.url)
         self._url = (url.hostname or "").lower()
@@ -71,8 +61,8 @@ class Hosts:
 
     def signs(self, name: str) -> bool:
         """Whether a signed card may be shown to who names this host (of IPv6 without brackets):
-        that of `url`, one of `hosts`, or this machine. Who could name any other would get a signed
-        card that leads to it."""
+        that of `url`, one of `trusted_hosts`, or this machine. Who could name any other would get a
+        signed card that leads to it."""
         if name == self._url or self._lists(name) or self._lists(f"[{name}]"):
             return True
         return not self._listed and (name == self._host or loopback(name))

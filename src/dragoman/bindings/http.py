@@ -180,7 +180,7 @@ def _find(method: str, path: str) -> Found:
         found = _match(method, f"/{rest}")
         if found is not None and found.version == "1.0":
             return replace(found, fields={**found.fields, "tenant": tenant})
-    raise MethodNotFound(f"There is nothing at {path[:128]!r}")
+    raise MethodNotFound(f"Nothing is served at {path[:128]!r}")
 
 
 def _match(method: str, path: str) -> Found | None:
@@ -199,7 +199,7 @@ def _match(method: str, path: str) -> Found | None:
     if not allowed:
         return None
     verbs = ", ".join(allowed)
-    raise MethodNotAllowed(f"{path[:128]} takes {verbs}, not {method}", headers={"allow": verbs})
+    raise MethodNotAllowed(f"{path[:128]} requires {verbs}, not {method}", headers={"allow": verbs})
 
 
 async def _request(found: Found, incoming: HTTPRequest) -> WireStruct:

@@ -134,7 +134,7 @@ class HTTPRequest:
 
     def _safe(self) -> bool:
         """Whether the request came over https, as far as is known here."""
-        told = self.settings.forwarded and self.header(b"x-forwarded-proto").partition(",")[0]
+        told = self.settings.trust_forwarded and self.header(b"x-forwarded-proto").partition(",")[0]
         return (told.strip() if told else self.scope.get("scheme", "http")) == "https"
 
     @property
@@ -235,7 +235,7 @@ class HTTPRequest:
             text = bare.decode("latin-1")[:64]
             raise MediaTypeNotAccepted(f"Content-Type must be application/json, not {text!r}")
         if b"origin" in self.headers or self.header(b"sec-fetch-site") == "cross-site":
-            raise MediaTypeNotAccepted("Content-Type must be application/json, and is missing")
+            raise MediaTypeNotAccepted("Content-Type is missing; it must be application/json")
 
     async def _read(self, message: Any, limit: int, arriving: Arriving) -> bytes:
         """The body of which this message is the first."""

@@ -119,7 +119,7 @@ class JSONRPCCodec:
         self._id = id
         method = METHODS.get(envelope.method)
         if method is None:
-            raise MethodNotFound(f"There is no method {envelope.method[:64]!r}")
+            raise MethodNotFound(f"Unknown method {envelope.method[:64]!r}")
         self._versions, self.operation = method.versions, method.operation
         if method.versions[0] != "1.0" and dialects.older(incoming.version()):
             self._dialect, self._streams = v0_3, method.operation.streams
@@ -234,7 +234,7 @@ def _no_envelope(document: Any) -> InvalidRequest:
     if isinstance(document, list):
         return InvalidRequest("Batch requests are not supported; send one request at a time")
     if not isinstance(document, dict):
-        return InvalidRequest("A request is a JSON object")
+        return InvalidRequest("A request must be a JSON object")
     if document.get("jsonrpc") != "2.0":
         return InvalidRequest('jsonrpc: must be "2.0"', violations=[("jsonrpc", 'must be "2.0"')])
     if not isinstance(document.get("method"), str):

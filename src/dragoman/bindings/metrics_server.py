@@ -70,7 +70,7 @@ class MetricsServer:
                     writer.write(await self._answer(method, target.partition("?")[0]))
                     await writer.drain()
         except Exception:
-            logger.exception("a page of the metrics port failed")
+            logger.exception("a request to the metrics port failed")
         finally:
             writer.close()
 
@@ -80,7 +80,7 @@ class MetricsServer:
             status, kind, body = 405, "text/plain", b"GET only\n"
         elif page is None:
             known = " ".join(self._pages)
-            status, kind, body = 404, "text/plain", f"There is: {known}\n".encode()
+            status, kind, body = 404, "text/plain", f"Available: {known}\n".encode()
         else:
             status, kind, body = await page()
         head = (

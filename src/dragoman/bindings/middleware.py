@@ -40,7 +40,7 @@ class Admission:
         self._single = single
         self._limits = limits
         self._audit = settings.audit
-        self._remembers = not settings.forwarded
+        self._remembers = not settings.trust_forwarded
         self._origins = frozenset(origin.rstrip("/").encode() for origin in settings.cors)
         self._good: set[bytes | None] = set()
 
@@ -94,8 +94,8 @@ class Admission:
         host = incoming.headers.get(b"host")
         if not self._hosts.accepts(incoming):
             wrong = Misdirected(
-                "This host is not served here; the server's settings `hosts` and `url` say which"
-                " hosts are"
+                "This host is not served here; the server's settings `trusted_hosts` and `url` say"
+                " which hosts are"
             )
             self._note("host", incoming, wrong, host=incoming.header(b"host")[:LONGEST])
             raise wrong
@@ -108,8 +108,7 @@ class Admission:
             self._lists(origin) or self._own(incoming) or _public(incoming)
         ):
             foreign = Forbidden(
-                "Pages of this Origin may not call; the server's setting `cors` lists those that"
-                " may, and `url` is its own address"
+                "Pages of this origin may not call this server; see its settings `cors` and `url`"
             )
             self._note("origin", incoming, foreign, origin=incoming.header(b"origin")[:LONGEST])
             raise foreign

@@ -17,15 +17,17 @@ from dragoman.model.errors import MethodNotAllowed, MethodNotFound, Misdirected
 async def serve(found: Endpoint | None, incoming: HTTPRequest) -> None:
     """Answer with the metadata of an agent, if it is there and takes tokens of an issuer."""
     if found is None or found.gate is None or not found.gate.issued:
-        error = MethodNotFound(f"There is nothing at {incoming.path[:128]!r}")
+        error = MethodNotFound(f"Nothing is served at {incoming.path[:128]!r}")
         return await fail(incoming, error)
     if incoming.method not in ("GET", "HEAD"):
         allowed = {"allow": "GET, HEAD"}
-        return await fail(incoming, MethodNotAllowed("The metadata take GET", headers=allowed))
+        return await fail(
+            incoming, MethodNotAllowed("The metadata require GET or HEAD", headers=allowed)
+        )
     if not found.known(incoming):
         wrong = Misdirected(
-            "The metadata name only a host that is trusted; the server's `url` or `hosts` says"
-            " which"
+            "The metadata name only a host that is trusted; the server's `url` or `trusted_hosts`"
+            " says which"
         )
         found.note_refusal("host", incoming, wrong)
         return await fail(incoming, wrong)

@@ -19,8 +19,9 @@ from msgspec import UNSET
 
 from dragoman.model.errors import A2AError, InvalidRequest, TooSlow
 from dragoman.model.types import ListTasksResponse, SendMessageResponse, Task
+from dragoman.security.addresses import client_network
 from dragoman.security.budget import SMALL, ByteBudget
-from dragoman.security.limits import Proxies, customer
+from dragoman.security.limits import Proxies
 from dragoman.server.pace import SHARE, Pace
 from dragoman.server.settings import Settings
 
@@ -100,14 +101,14 @@ class BodyReader:
         """A body that comes whole, and is no larger, is not counted."""
         self._light = HEAVY if settings.max_elements >= HEAVY else -1
         self._depth = settings.max_depth
-        self.proxies = Proxies(settings.proxies)
+        self.proxies = Proxies(settings.trusted_proxies)
         self._computing = asyncio.Lock()
         """One at a time: each thread that computes slows the event loop down."""
         self._arriving: dict[asyncio.Task[Any], Arriving] = {}
 
     def address(self, request: RequestSource) -> str:
         """The address whose budget a request counts against."""
-        return customer(self.proxies.origin(request.peer, request.every(b"x-forwarded-for")))
+        return client_network(self.proxies.origin(request.peer, request.every(b"x-forwarded-for")))
 
     async def wait(self, body: Awaitable[R], arriving: Arriving) -> R:
         """The body, or a part of it; TooSlow if it does not arrive in time."""

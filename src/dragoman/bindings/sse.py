@@ -27,7 +27,7 @@ HEADERS: Headers = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no
 ALIVE = b": alive\n\n"
 QUIET = b": alive\n"
 """Without its empty line, for clients before 1.0: to some, one after an `id` is an event."""
-EXPIRED = "The credential has expired: show a new one, and resume the stream"
+EXPIRED = "The credential has expired: send a new one and resume the stream"
 RUSH, FEW, PAUSE = 4, 16, 0.002
 """After so many writes of few events, shortly after each other, a stream pauses between writes: a
 fast agent then costs few of them, and nobody sees the difference."""
@@ -72,7 +72,7 @@ class Streams:
             raise LimitExceeded(f"{self.settings.max_streams} streams are open")
         most = self.settings.quota_streams
         if owner and most and self._owned[owner] >= most:
-            raise LimitExceeded(f"{most} of your streams are open; close some")
+            raise LimitExceeded(f"{most} of your streams are open; close some of them")
 
     def add(self, stream: OpenStream) -> None:
         """It is open from now on."""

@@ -10,18 +10,22 @@ from typing import Any
 
 from msgspec import Struct
 
+from dragoman import stores
 from dragoman._version import __version__
 from dragoman.server import settings
 
-DEFAULTS = {"store": "sqlite:"}
-"""What the command does otherwise than `App`: it keeps what it is told, in a file that is named
-after the agents."""
+DEFAULTS = {"store": stores.LOCAL}
+"""The defaults that differ from those of `App`: tasks are stored in a file named after the
+agents."""
+MORE = "Use --set NAME=VALUE for every other setting; `dragoman config` lists them all."
+DEFAULTS_SHOWN = {"store": "a SQLite file named after the agents"}
 WORK = ("store", "bell", "log_level", "log_format")
-"""The settings that are options of `worker`: it listens nowhere."""
+"""The settings that are options of `worker`, which does not listen."""
 SERVE = (
-    *("host", "port", "grpc_port", "url", "cert", "key", "ca", "store", "bell", "workers"),
+    *("host", "port", "grpc_port", "url", "cert", "key", "ca", "store", "bell"),
     *("log_level", "log_format"),
 )
+SERVE_FLAGS = ("serve_only", "access_log")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,7 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         status: int = arguments.run(arguments)
         return status
     except (settings.SettingsError, UsageError) as error:
-        print(f"dragoman: {error}", file=sys.stderr)
+        for line in str(error).splitlines():
+            print(f"dragoman: {line}", file=sys.stderr)
         return 2
     except ImportError as error:
         if "pip install" not in str(error):  # an extra that says how to get it
@@ -55,6 +60,15 @@ class UsageError(Exception):
     """The command cannot do what it was asked, and says why."""
 
 
+def examples(*lines: str, more: str = "") -> dict[str, Any]:
+    """The arguments of a parser whose help ends with these examples, and with `more` before."""
+    shown = "\n".join(f"  dragoman {line}" for line in lines)
+    return {
+        "epilog": (f"{more}\n\n" if more else "") + f"Examples:\n{shown}",
+        "formatter_class": argparse.RawDescriptionHelpFormatter,
+    }
+
+
 class Parser(argparse.ArgumentParser):
     """One whose first word may be a command of its own, although it takes an argument there."""
 
@@ -69,63 +83,87 @@ class Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="dragoman", description="Serve agents over A2A, call them, and look at how."
-    )
+    parser = Parser(prog="dragoman", description="Run, call and inspect A2A agents.")
     parser.add_argument("--version", action="version", version=f"dragoman {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
 
     serve = commands.add_parser(
         "serve",
-        help="serve agents",
-        description="Serve one agent at /, or several, each under its key; or the agents of an "
-        "App, with what it was given in code.",
-        epilog="Every setting of `dragoman config` can be given with --set name=value.",
+        help="serve agents over A2A",
+        description="Serve one agent at /, several agents at /<key>, or an App.",
+        **examples(
+            "serve booking:agent",
+            "serve booking:agent --host 0.0.0.0 --cert server.pem --push",
+            "serve booking:agent weather:agent --store postgresql://db/tasks --set rate=20",
+            more=MORE,
+        ),
     )
     serve.add_argument(
-        "agents", nargs="+", metavar="module:agent", help="what to serve: agents, or one App"
+        "agents",
+        nargs="+",
+        metavar="module:agent",
+        help="an Agent or an App to import, such as booking:agent; several agents are allowed, "
+        "but only one App",
     )
     serve.add_argument(
         "--push", action="store_true", default=None, help=settings.DESCRIPTIONS["push"]
     )
     serve.add_argument(
-        "--reload", action="store_true", help="start again when a file changes; for development"
+        "--reload", action="store_true", help="restart when a Python file changes; for development"
     )
+    serve.add_argument("--workers", nargs="?", const="", help=argparse.SUPPRESS)  # of uvicorn
     _add_settings(serve)
     serve.set_defaults(run=_serve)
 
     worker = commands.add_parser(
         "worker",
-        help="run the turns of agents that are served elsewhere",
-        description="Run the turns of agents whose tasks are in a database that is shared with "
-        "those who serve them.",
-        epilog="Every setting of `dragoman config` can be given with --set name=value.",
+        help="run turns for agents that another process serves",
+        description="Run turns for agents whose tasks are in a shared PostgreSQL database.",
+        **examples(
+            "worker booking:agent --store postgresql://db/tasks",
+            "worker booking:agent --store postgresql://db/tasks --concurrency 50",
+            more=MORE,
+        ),
     )
     worker.add_argument(
-        "agents", nargs="+", metavar="module:agent", help="whose turns to run: agents, or one App"
+        "agents",
+        nargs="+",
+        metavar="module:agent",
+        help="an Agent or an App to import, such as booking:agent; several agents are allowed, "
+        "but only one App",
     )
     worker.add_argument(
-        "--concurrency", type=int, metavar="N", help="how many turns run at once at most"
+        "--concurrency",
+        type=int,
+        metavar="N",
+        help="the maximum number of turns that run at once (default: the setting max_running)",
     )
     worker.add_argument(
         "--push", action="store_true", default=None, help=settings.DESCRIPTIONS["push"]
     )
+    worker.add_argument("--workers", nargs="?", const="", help=argparse.SUPPRESS)
     _add_settings(worker, WORK)
     worker.set_defaults(run=_worker)
 
     config = commands.add_parser(
-        "config", help="print the settings in force", description="Print the settings in force."
+        "config",
+        help="print all settings and where they come from",
+        description="Print all settings, each with its value, its source (default, file, variable "
+        "or command line) and its meaning, as a TOML file. Wrong settings are reported all at "
+        "once. Secrets are masked.",
+        **examples("config", "config --config production.toml --json"),
     )
-    config.add_argument("--json", action="store_true", help="as JSON")
+    config.add_argument("--json", action="store_true", help="print JSON: value and source of each")
     _add_settings(config)
     config.set_defaults(run=_config)
 
     demo = commands.add_parser(
         "demo",
-        help="see three agents at work",
+        help="run a demonstration with three agents",
         description="Start three agents on this machine, plan a trip with them, and kill one.",
+        **examples("demo", "demo --once"),
     )
-    demo.add_argument("--once", action="store_true", help="end after one round")
+    demo.add_argument("--once", action="store_true", help="stop after one round")
     demo.set_defaults(run=_demo)
 
     from dragoman.cli import agent_commands, completion, db, webhook_commands
@@ -136,23 +174,40 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_settings(parser: argparse.ArgumentParser, names: Sequence[str] = SERVE) -> None:
-    parser.add_argument("--config", metavar="FILE", help="a TOML file; default dragoman.toml")
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="read settings from this TOML file (default: dragoman.toml, if it exists)",
+    )
     for name in names:
         parser.add_argument(
             f"--{name.replace('_', '-')}",
-            type=int if name.endswith("port") or name == "workers" else str,
-            help=settings.DESCRIPTIONS[name],
+            type=int if name.endswith("port") else str,
+            help=_described(name),
         )
     if names is SERVE:
-        parser.add_argument(
-            "--access-log",
-            action="store_true",
-            default=None,
-            help=settings.DESCRIPTIONS["access_log"],
-        )
+        for name in SERVE_FLAGS:
+            parser.add_argument(
+                f"--{name.replace('_', '-')}",
+                action="store_true",
+                default=None,
+                help=settings.DESCRIPTIONS[name],
+            )
     parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="any other setting"
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="set any other setting; can be repeated",
     )
+
+
+def _described(name: str) -> str:
+    """The help of a setting: what it does, and its default."""
+    default: Any = DEFAULTS_SHOWN.get(name, getattr(settings.Settings(), name))
+    if default in ("", None):
+        return settings.DESCRIPTIONS[name]
+    return f"{settings.DESCRIPTIONS[name]} (default: {default})"
 
 
 class Options(Struct, frozen=True):
@@ -166,11 +221,18 @@ class Options(Struct, frozen=True):
     def in_force(self, own: Mapping[str, Any] | None = None) -> settings.Settings:
         """All settings in force. `own` are those that an `App` was given in code: they come before
         the environment and the file, and the command line comes before them."""
+        return self.resolve(own)[0]
+
+    def resolve(
+        self, own: Mapping[str, Any] | None = None
+    ) -> tuple[settings.Settings, dict[str, str]]:
+        """All settings in force, and the source of each."""
         from dragoman.server.wiring import CHECKS
 
         named = {name: value for name, value in self.given.items() if value is not None}
-        return settings.load(
+        return settings.resolve(
             {**(own or {}), **named},
+            origin="command line",
             defaults=DEFAULTS,
             texts=self.texts,
             file=self.file,
@@ -181,7 +243,7 @@ class Options(Struct, frozen=True):
 
 def _options(arguments: argparse.Namespace, **more: Any) -> Options:
     given: dict[str, Any] = {
-        name: getattr(arguments, name, None) for name in (*SERVE, "access_log")
+        name: getattr(arguments, name, None) for name in (*SERVE, *SERVE_FLAGS)
     }
     texts = {}
     for item in arguments.set:
@@ -200,36 +262,32 @@ def warn(text: str) -> None:
 def _worker(arguments: argparse.Namespace) -> int:
     from dragoman.cli import worker
 
-    more = {"push": arguments.push, "workers": 1}
+    if arguments.workers is not None:
+        raise UsageError(
+            "--workers: there is no such option; --concurrency says how many turns run at once, "
+            "and more processes are more `dragoman worker` commands"
+        )
+    more = {"push": arguments.push, "serve_only": False}
     if arguments.concurrency is not None:
         if arguments.concurrency < 1:
-            raise UsageError("--concurrency: must be more than nothing")
+            raise UsageError("--concurrency: must be greater than 0")
         more["max_running"] = arguments.concurrency
     return worker.run(arguments.agents, _options(arguments, **more))
 
 
 def _config(arguments: argparse.Namespace) -> int:
-    values = _options(arguments).in_force().masked()
+    chosen, sources = _options(arguments).resolve()
+    values = chosen.masked()
     if arguments.json:
         from dragoman.cli.text_table import json_text
 
-        print(json_text(json.dumps(values, indent=2)))
+        shown = {name: {"value": value, "source": sources[name]} for name, value in values.items()}
+        print(json_text(json.dumps(shown, indent=2)))
         return 0
     for name, value in values.items():
-        shown = _toml(value)
-        line = f"# {name} =" if value is None else f"{name} = {shown}"
-        print(line.ljust(40) + f"  # {settings.DESCRIPTIONS[name]}")
+        line = f"# {name} =" if value is None else f"{name} = {settings.literal(name, value)}"
+        print(f"{line.ljust(40)}  # ({sources[name]}) {settings.DESCRIPTIONS[name]}")
     return 0
-
-
-def _toml(value: Any) -> str:
-    """A value as TOML writes it, which is as JSON does but for tables and what is not set."""
-    if isinstance(value, dict):
-        pairs = (f"{json.dumps(name)} = {_toml(item)}" for name, item in value.items())
-        return f"{{ {', '.join(pairs)} }}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    return json.dumps(value)
 
 
 def _demo(arguments: argparse.Namespace) -> int:
@@ -241,5 +299,7 @@ def _demo(arguments: argparse.Namespace) -> int:
 def _serve(arguments: argparse.Namespace) -> int:
     from dragoman.cli import serve
 
+    if arguments.workers is not None:
+        raise UsageError(f"--workers: there is no such option; {settings.INSTEAD['workers']}")
     options = _options(arguments, push=arguments.push)
     return serve.run(arguments.agents, options, reload=arguments.reload)

@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dragoman.cli import Parser, UsageError, card_keys, connect_options
+from dragoman.cli import Parser, UsageError, card_keys, connect_options, examples
 from dragoman.cli.colors import BOLD, DIM, paint
 from dragoman.cli.db import STATES
 from dragoman.cli.text_table import json_text, moment, plain, table, word
@@ -28,78 +28,164 @@ if TYPE_CHECKING:
 
 WAITING = "waiting for the answer"
 CHAT = """\
+Commands in the chat:
   /attach FILE …   send files with the next message
   /data JSON       send data with the next message
-  /new             begin a new conversation
-  /task            the task, and how it stands
-  /approve         allow what the agent asks to be approved; /decline does not
-  /cancel          end the task that waits for you
-  /history         what has been said and produced in this task
-  /card            who this is
-  /quit            leave; so does Ctrl-D
-A line that ends in \\ goes on in the next. Ctrl-C ends the turn that is under way."""
+  /new             start a new conversation
+  /task            show the task and its state
+  /approve         approve what the agent asks for
+  /decline         decline what the agent asks for
+  /cancel          cancel the task that waits for your answer
+  /history         show the messages and results of this task
+  /card            show the agent's card
+  /quit            leave; Ctrl-D does the same
+A line that ends in \\ continues on the next line. Ctrl-C cancels the current turn."""
+EXAMPLES = {
+    "card": (
+        "card http://localhost:8000",
+        "card https://agent.example --check",
+        "card verify https://agent.example --key public.pem",
+    ),
+    "send": (
+        "send http://localhost:8000 Book a flight to Rome",
+        "send http://localhost:8000 --stream 'Summarize this' @report.pdf",
+        "send https://agent.example --bearer @token.txt --json hello",
+    ),
+    "chat": (
+        "chat http://localhost:8000",
+        "chat https://agent.example --client-id my-client",
+        "chat http://localhost:8000 < questions.txt",
+    ),
+    "get": ("task get http://localhost:8000 TASK", "task get http://localhost:8000 TASK -o files"),
+    "watch": (
+        "task watch http://localhost:8000 TASK",
+        "task watch http://localhost:8000 TASK --json",
+    ),
+    "cancel": (
+        "task cancel http://localhost:8000 TASK",
+        "task cancel https://agent.example TASK --bearer @token.txt",
+    ),
+    "approve": (
+        "task approve http://localhost:8000 TASK",
+        "task approve https://agent.example TASK --bearer @token.txt",
+    ),
+    "decline": (
+        "task decline http://localhost:8000 TASK",
+        "task decline https://agent.example TASK --bearer @token.txt",
+    ),
+    "list": (
+        "task list http://localhost:8000 --state working",
+        "task list http://localhost:8000 --since 1h --json",
+    ),
+}
 
 
 def add(commands: Any) -> None:
     """Add the commands."""
     card = _command(commands, "card", "show an agent's card", show_card)
-    card.add_argument("--check", action="store_true", help="say what is wrong with it instead")
-    card.add_argument("--raw", action="store_true", help="exactly as it is served")
-    card.add_argument("--json", action="store_true", help="as JSON; a line a finding with --check")
+    card.add_argument("--check", action="store_true", help="check the card and print the problems")
+    card.add_argument(
+        "--raw", action="store_true", help="print the document exactly as the agent serves it"
+    )
+    card.add_argument(
+        "--json", action="store_true", help="print JSON; with --check, one line for each problem"
+    )
     card.set_defaults(run=_card)
     card_keys.add(card)
 
     send = _command(commands, "send", "send a message and show the answer", say)
-    send.add_argument("said", nargs="*", metavar="TEXT", help="text, or @file; - is standard input")
-    send.add_argument("--data", action="append", default=[], metavar="JSON", help="structured data")
-    send.add_argument("--task", default="", help="go on with this task")
-    send.add_argument("--context", default="", help="in this conversation")
-    send.add_argument("--skill", default="", help="the skill to use")
+    send.add_argument(
+        "said", nargs="*", metavar="TEXT", help="a text; @FILE sends a file, - reads standard input"
+    )
+    send.add_argument(
+        "--data",
+        action="append",
+        default=[],
+        metavar="JSON",
+        help="send structured data; can be repeated",
+    )
+    send.add_argument("--task", default="", help="continue the task with this id")
+    send.add_argument("--context", default="", help="use the conversation (context) with this id")
+    send.add_argument("--skill", default="", help="use the skill with this id")
     either = send.add_mutually_exclusive_group()
-    either.add_argument("--stream", action="store_true", help="show events as they come")
-    either.add_argument("--no-wait", action="store_true", help="only until the task exists")
-    send.add_argument("-o", "--output", default="", metavar="FOLDER", help="save files there")
-    send.add_argument("--json", action="store_true", help="as JSON; a line an event with --stream")
+    either.add_argument("--stream", action="store_true", help="show events as they arrive")
+    either.add_argument("--no-wait", action="store_true", help="return as soon as the task exists")
+    send.add_argument(
+        "-o", "--output", default="", metavar="FOLDER", help="save received files in this folder"
+    )
+    send.add_argument(
+        "--json", action="store_true", help="print JSON; with --stream, one line for each event"
+    )
 
     chat = commands.add_parser(
         "chat",
-        help="talk with an agent",
-        description="Talk with an agent. Lines from a pipe are one message each.",
-        epilog=CHAT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        help="chat with an agent",
+        description="Chat with an agent. Each line from a pipe is one message.",
+        **examples(*EXAMPLES["chat"], more=CHAT),
     )
     connect_options.add(chat)
-    chat.add_argument("--task", default="", help="go on with this task")
-    chat.add_argument("--context", default="", help="in this conversation")
-    chat.add_argument("--skill", default="", help="the skill to use")
-    chat.add_argument("-o", "--output", default="", metavar="FOLDER", help="save files there")
+    chat.add_argument("--task", default="", help="continue the task with this id")
+    chat.add_argument("--context", default="", help="use the conversation (context) with this id")
+    chat.add_argument("--skill", default="", help="use the skill with this id")
+    chat.add_argument(
+        "-o", "--output", default="", metavar="FOLDER", help="save received files in this folder"
+    )
     chat.set_defaults(run=_chat, follows=True)
 
-    task = commands.add_parser("task", help="look at tasks of an agent, or end them")
+    task = commands.add_parser(
+        "task",
+        help="show, list, cancel or approve tasks of an agent",
+        description="Show, list, cancel or approve tasks of an agent.",
+        **examples(*(EXAMPLES[name][0] for name in ("get", "list", "cancel"))),
+    )
     inner = task.add_subparsers(required=True, metavar="command")
     for name, what, run in (
         ("get", "show a task", get),
-        ("watch", "show what happens to a task until it ends, also past questions", watch),
-        ("cancel", "ask the agent to end a task", cancel),
-        ("approve", "allow what a task asks to be approved", approve),
-        ("decline", "do not allow what a task asks to be approved", decline),
+        ("watch", "follow a task until it ends", watch),
+        ("cancel", "ask the agent to cancel a task", cancel),
+        ("approve", "approve what a task asks for", approve),
+        ("decline", "decline what a task asks for", decline),
     ):
         one = _command(inner, name, what, run)
-        one.add_argument("task")
+        one.add_argument("task", metavar="TASK", help="the id of the task")
         one.set_defaults(follows=name == "watch")
-        one.add_argument("-o", "--output", default="", metavar="FOLDER", help="save files there")
-        one.add_argument("--json", action="store_true", help="as JSON")
-    one = _command(inner, "list", "list the tasks that you may see", listing)
-    one.add_argument("--state", choices=STATES, metavar="STATE", help=", ".join(STATES))
-    one.add_argument("--context", default="", help="only those of this context")
-    one.add_argument("--since", type=moment, help="1h, 2026-01-31 or an RFC 3339 time")
-    one.add_argument("--limit", type=_positive, default=50, help="at most so many; 50")
-    one.add_argument("--json", action="store_true", help="as JSON, one line each")
+        one.add_argument(
+            "-o",
+            "--output",
+            default="",
+            metavar="FOLDER",
+            help="save received files in this folder",
+        )
+        one.add_argument("--json", action="store_true", help="print JSON")
+    one = _command(inner, "list", "list the tasks that you can access", listing)
+    one.add_argument(
+        "--state",
+        choices=STATES,
+        metavar="STATE",
+        help=f"list only tasks in this state: {', '.join(STATES)}",
+    )
+    one.add_argument("--context", default="", help="list only tasks of this context")
+    one.add_argument(
+        "--since",
+        type=moment,
+        help="list only tasks whose status changed after this time: 1h (ago), 2026-01-31 or an RFC "
+        "3339 time",
+    )
+    one.add_argument(
+        "--limit",
+        type=_positive,
+        default=50,
+        help="the maximum number of tasks to list (default: 50)",
+    )
+    one.add_argument("--json", action="store_true", help="print JSON, one line for each task")
 
 
 def _command(commands: Any, name: str, what: str, run: Callable[..., Awaitable[int]]) -> Parser:
     parser: Parser = commands.add_parser(
-        name, help=what, description=f"{what[0].upper()}{what[1:]}."
+        name,
+        help=what,
+        description=f"{what[0].upper()}{what[1:]}.",
+        **examples(*EXAMPLES[name]),
     )
     connect_options.add(parser)
     parser.set_defaults(run=lambda arguments: connect_options.run(arguments, run))
@@ -122,7 +208,7 @@ def _chat(arguments: argparse.Namespace) -> int:
 
 def _positive(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number greater than 0")
     return int(text)
 
 
@@ -161,7 +247,7 @@ async def show_card(agent: Client, arguments: argparse.Namespace) -> int:
     for skill in card.skills:
         print(f"  skill {paint(plain(skill.id), BOLD, out)}: {plain(skill.description)}")
         for example in skill.examples:
-            print(paint(f"    such as: {plain(example)}", DIM, out))
+            print(paint(f"    example: {plain(example)}", DIM, out))
     return 0
 
 
@@ -180,9 +266,9 @@ async def say(agent: Client, arguments: argparse.Namespace) -> int:
         try:
             parts.append(Part(data=json.loads(text, parse_constant=_number)))
         except ValueError as error:
-            raise UsageError(f"--data: not JSON: {error}") from None
+            raise UsageError(f"--data: not valid JSON: {error}") from None
     if not parts:
-        raise UsageError("nothing to send: give a text, @file, --data, or - for standard input")
+        raise UsageError("nothing to send: give a text, @FILE, --data, or - for standard input")
     saying: SendOptions = {"skill": arguments.skill}
     screen = Screen(as_json=arguments.json, folder=arguments.output)
     where = {"task": arguments.task, "context": arguments.context}
@@ -253,7 +339,7 @@ async def _answer(agent: Client, arguments: argparse.Namespace, *, approved: boo
     remote = agent.task(arguments.task)
     grant = Result(await remote.get()).grant
     if grant is None:
-        raise UsageError("the task asks for no approval")
+        raise UsageError("the task does not ask for an approval")
     print(f"{'approving' if approved else 'declining'}: {asks(grant)}", file=sys.stderr)
     screen = Screen(as_json=arguments.json, folder=arguments.output)
     with _interruptible(agent, screen, arguments), connect_options.waiting(WAITING):
@@ -299,7 +385,7 @@ def _said(words: Sequence[str]) -> list[Part | File]:
 
 
 def _number(text: str) -> Any:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a valid JSON number")
 
 
 def _part(text: str) -> Part | File:
@@ -309,7 +395,7 @@ def _part(text: str) -> Part | File:
         try:
             return Part(text=sys.stdin.buffer.read().decode())
         except UnicodeDecodeError as error:
-            raise UsageError(f"standard input is not UTF-8: {error}; send a @file") from None
+            raise UsageError(f"standard input is not UTF-8: {error}; send it as @FILE") from None
     path = Path(text[1:])
     try:
         path.open("rb").close()
@@ -330,8 +416,12 @@ def _interruptible(agent: Client, screen: Screen, arguments: argparse.Namespace)
             if progress.task:
                 task = plain(progress.task)
                 watch = f"dragoman task watch {plain(arguments.url)} {task}"
-                screen.note(f"task {task} goes on; see it with: {watch}")
+                screen.note(f"task {task} continues; follow it with: {watch}")
             else:
-                more = "" if getattr(arguments, "stream", True) else "; --stream names it at once"
-                screen.note(f"the agent may go on, and has not named its task yet{more}")
+                more = (
+                    ""
+                    if getattr(arguments, "stream", True)
+                    else "; --stream shows the id immediately"
+                )
+                screen.note(f"the agent may continue, but it has not sent a task id yet{more}")
             raise

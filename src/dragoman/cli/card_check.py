@@ -53,7 +53,7 @@ async def _checked(arguments: argparse.Namespace) -> list[Finding]:
     try:
         found = await fetch(arguments, guard.confine)
         findings = check(found.body, url=found.url, headers=found.headers)
-        with connect_options.waiting("dialling the interfaces"):
+        with connect_options.waiting("connecting to the interfaces"):
             findings += await probe(found, guard, spoken(sockets))
     finally:
         await guard.close()
@@ -69,7 +69,10 @@ async def fetch(
     from dragoman.client.discovery import Cards, address
 
     if arguments.pin:
-        raise UsageError("--pin: the document is shown as it is; `card trust` judges by pins")
+        raise UsageError(
+            "--pin: cannot be used with --check or --raw; `card trust` compares a card with "
+            "the pinned keys"
+        )
     where = address(arguments.url)
     guard = Guard(
         connect_options.sockets(arguments),
@@ -117,4 +120,4 @@ def text(findings: Sequence[Finding], columns: int) -> Iterator[str]:
         for noun in ("error", "warning", "note")
         if (number := sum(item.level == noun for item in findings))
     ]
-    yield ", ".join(sums) if sums else "nothing is wrong with this card"
+    yield ", ".join(sums) if sums else "no problems found"

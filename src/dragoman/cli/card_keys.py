@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import to_builtins
 
-from dragoman.cli import Parser, UsageError, connect_options
+from dragoman.cli import Parser, UsageError, connect_options, examples
 from dragoman.cli.text_table import json_text, plain
 
 if TYPE_CHECKING:
@@ -24,28 +24,51 @@ def add(card: Parser) -> None:
     """Add them to `card`, which shows one when none of them comes first."""
     keygen = Parser(
         prog=f"{card.prog} keygen",
-        description="Make a key that signs cards, and print its public half as a JWK.",
+        description="Create a private key that signs cards, and print its public key as a JWK.",
+        **examples("card keygen private.pem", "card keygen private.pem --alg EdDSA"),
     )
-    keygen.add_argument("file", metavar="FILE", help="where the private key goes; PEM")
-    keygen.add_argument("--alg", default="ES256", help="ES256, ES384, EdDSA, RS256 or PS256")
+    keygen.add_argument("file", metavar="FILE", help="write the private key to this file (PEM)")
+    keygen.add_argument(
+        "--alg",
+        default="ES256",
+        help="the algorithm: ES256 (default), ES384, EdDSA, RS256 or PS256",
+    )
     keygen.set_defaults(run=_keygen)
 
     sign = Parser(
         prog=f"{card.prog} sign",
-        description="Print a signature of a card, or put it into the card's file.",
-        epilog="The whole document is signed. A card that is served is signed by the setting "
-        "`card_keys`.",
+        description="Sign a card; print the signature or add it to the file.",
+        **examples(
+            "card sign card.json --key private.pem",
+            "card sign card.json --key private.pem --write",
+            more="The signature covers the whole document. To sign the card that an agent serves, "
+            "use\nthe setting `card_keys`.",
+        ),
     )
-    sign.add_argument("card", metavar="FILE", help="the card; - is standard input")
+    sign.add_argument("card", metavar="FILE", help="the card, a JSON file; - reads standard input")
     sign.add_argument("--key", required=True, metavar="FILE", help="the private key, PEM or JWK")
-    sign.add_argument("--kid", default="", help="what it is called; by default its thumbprint")
-    sign.add_argument("--alg", default="", help="for RSA keys: RS256, or PS256")
-    sign.add_argument("--jku", default="", metavar="URL", help="where its public half can be found")
-    sign.add_argument("--write", action="store_true", help="put the signature into the file")
+    sign.add_argument(
+        "--kid", default="", help="the key id in the signature (default: the thumbprint of the key)"
+    )
+    sign.add_argument(
+        "--alg", default="", help="the algorithm for an RSA key: RS256 (default) or PS256"
+    )
+    sign.add_argument(
+        "--jku",
+        default="",
+        metavar="URL",
+        help="the URL of the public keys, for the signature's `jku` header",
+    )
+    sign.add_argument("--write", action="store_true", help="add the signature to the file")
     sign.set_defaults(run=_sign)
 
     verify = Parser(
-        prog=f"{card.prog} verify", description="Say who has signed a card; 1 if nobody trusted."
+        prog=f"{card.prog} verify",
+        description="Verify the signatures of a card; exit with 1 if no trusted key signed it.",
+        **examples(
+            "card verify https://agent.example --key public.pem",
+            "card verify card.json --jwks keys.json --json",
+        ),
     )
     connect_options.add(verify)
     verify.add_argument(
@@ -53,31 +76,43 @@ def add(card: Parser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="a public key to trust, PEM or JWK, whatever the card calls it",
+        help="trust this public key (PEM or JWK) whatever key id the card names",
     )
-    verify.add_argument("--jwks", default="", metavar="FILE", help="keys to trust, by their kid")
+    verify.add_argument(
+        "--jwks", default="", metavar="FILE", help="trust the keys in this JWK set, by key id"
+    )
     verify.add_argument(
         "--jku",
         action="append",
         default=[],
         metavar="URL",
-        help="trust the keys at and below this address, if the card names it",
+        help="trust keys at this URL or below it, if the card names it",
     )
-    verify.add_argument("--json", action="store_true", help="as JSON, with what is covered")
+    verify.add_argument(
+        "--json", action="store_true", help="print JSON with the signed part of the card"
+    )
     verify.set_defaults(run=_verify)
 
     trust = Parser(
         prog=f"{card.prog} trust",
-        description="Pin an agent to the keys that sign its card now, for --pin; or look at pins.",
+        description="Pin the keys that sign an agent's card now, for --pin; or list pinned keys.",
+        **examples(
+            "card trust https://agent.example",
+            "card trust --list",
+            "card trust --forget https://agent.example",
+        ),
     )
     connect_options.add(trust, needed=False)
-    trust.add_argument("--list", action="store_true", help="all that are pinned")
-    trust.add_argument("--forget", default="", metavar="ORIGIN", help="take any of its keys again")
+    trust.add_argument("--list", action="store_true", help="list all pinned keys")
+    trust.add_argument(
+        "--forget", default="", metavar="ORIGIN", help="delete the pinned keys of this origin"
+    )
     trust.set_defaults(run=_trust, tells_pins=False)  # they are shown
     card.inner = {"keygen": keygen, "sign": sign, "verify": verify, "trust": trust}
     card.epilog = (
-        "`card sign FILE` signs a card, `card verify URL` says who has signed it, `card trust URL` "
-        "pins its keys, `card keygen FILE` makes one."
+        "`card keygen FILE` creates a key, `card sign FILE` signs a card, `card verify URL` "
+        "verifies\nits signatures, `card trust URL` pins its keys; each has its own --help.\n\n"
+        f"{card.epilog}"
     )
 
 
@@ -91,7 +126,7 @@ def _keygen(arguments: argparse.Namespace) -> int:
         with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
             file.write(key.pem())
     except FileExistsError:
-        raise UsageError(f"{path}: is there already, and is not overwritten") from None
+        raise UsageError(f"{path}: the file exists; it was not overwritten") from None
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     except ValueError as error:
@@ -110,7 +145,7 @@ def _trust(arguments: argparse.Namespace) -> int:
         if arguments.forget:
             if pins.forget(arguments.forget):
                 return 0
-            return connect_options.say(f"{plain(arguments.forget)} is not pinned", 1)
+            return connect_options.say(f"{plain(arguments.forget)} has no pinned keys", 1)
         if arguments.url:
             arguments.pin = True
             where = asyncio.run(_pinned(arguments))
@@ -147,7 +182,7 @@ def _sign(arguments: argparse.Namespace) -> int:
     try:
         body = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
         if arguments.write and name == "-":
-            raise UsageError("--write: standard input is no file")
+            raise UsageError("--write: needs a file, not standard input")
         document = parse(body)
         made = sign(
             document,
@@ -166,7 +201,7 @@ def _sign(arguments: argparse.Namespace) -> int:
         return 0
     others = document.get("signatures") or []
     if not isinstance(others, list):
-        raise UsageError("signatures: is not a list")
+        raise UsageError("signatures: must be a list")
     document["signatures"] = [*others, signature]
     _replace(Path(name), json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     return 0
@@ -197,18 +232,18 @@ async def _verified(arguments: argparse.Namespace) -> int:
     from dragoman.security.signing import Trust
 
     if not (arguments.key or arguments.jwks or arguments.jku):
-        raise UsageError("whom to trust? give --key, --jwks or --jku")
+        raise UsageError("no trusted keys: give --key, --jwks or --jku")
     named = key_set(Path(arguments.jwks)) if arguments.jwks else {}
     every = [CardKey.load(Path(file)) for file in arguments.key]
     keys: Any = every or named
     if every and named:
-        raise UsageError("--key, --jwks: give one of them")
+        raise UsageError("--key, --jwks: give only one of the two")
     trust = Trust(keys, jku=arguments.jku)
     found = await trust.verify((await fetch(arguments)).body)
     if arguments.json:
         print(json_text(json.dumps(to_builtins(found), indent=2, ensure_ascii=False)))
         return 0
-    what = "all of it" if found.form == "whole" else "its fields of A2A 1.0"
+    what = "the whole document" if found.form == "whole" else "its A2A 1.0 fields"
     print(
         f"{plain(found.document.get('name'))}: signed by {plain(found.kid)} ({found.alg}), {what}"
     )

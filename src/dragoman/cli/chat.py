@@ -96,7 +96,7 @@ class Chat:
                     print(file=sys.stderr)
                 return 0 if self._live else self._status
             except KeyboardInterrupt:
-                self._aside("\n(Ctrl-D or /quit leaves)")
+                self._aside("\n(Ctrl-D or /quit to leave)")
                 continue
             if line.startswith("/") and self._live:
                 if line.strip() in ("/quit", "/exit"):
@@ -167,28 +167,28 @@ class Chat:
         self._waiting = result.task.id if state.interrupted else ""
         self._grant = result.grant
         if self._grant is not None:
-            self._aside(f"(it asks to be allowed: {asks(self._grant)})", YELLOW)
+            self._aside(f"(the agent asks for approval: {asks(self._grant)})", YELLOW)
             self._aside("(until " + plain(self._grant.expires) + "; /approve or /decline)", YELLOW)
         elif state is TaskState.AUTH_REQUIRED:
-            self._aside("(the agent waits until you have logged in where it says)", YELLOW)
+            self._aside("(the agent waits until you have logged in)", YELLOW)
 
     def _stop(self, stream: Stream) -> None:
         """The person has had enough of this turn."""
         self._status = 130
         if stream.task is None:
-            self._aside("(stopped waiting; the agent had not answered yet)", YELLOW)
+            self._aside("(stopped waiting; the agent has not answered)", YELLOW)
             return
         self._last, self._context, self._waiting = stream.task.id, stream.task.context_id, ""
         self._cancel(stream.task.id)
 
     def _cancel(self, task: str) -> None:
-        self._aside("(canceling; Ctrl-C again to stop waiting)", YELLOW)
+        self._aside("(canceling; press Ctrl-C again to stop waiting)", YELLOW)
         try:
             found = self._agent.task(task).cancel()
             self._waiting = ""
             self._aside(f"[{word(found.status.state)}]", YELLOW)
         except KeyboardInterrupt:
-            self._aside("(left as it is)", YELLOW)
+            self._aside("(not canceled)", YELLOW)
         except (A2AError, Unreachable, TimeoutError) as error:
             self._aside(complaint(error) or "no answer in time", RED)
 
@@ -212,13 +212,13 @@ class Chat:
             if name in known:
                 known[name](rest)
             else:
-                self._aside(f"no command /{plain(name)}; /help has them")
+                self._aside(f"unknown command /{plain(name)}; type /help for the list")
         except (A2AError, Unreachable, TimeoutError, UsageError) as error:
             self._aside(complaint(error), RED)
 
     def _answer(self, *, approved: bool) -> None:
         if self._grant is None:
-            raise UsageError("there is nothing to be approved")
+            raise UsageError("the agent does not ask for an approval")
         metadata = answer(self._grant, approved=approved)
         self._grant = None
         self._say("Approved" if approved else "Declined", metadata=metadata)
@@ -231,7 +231,7 @@ class Chat:
         paths = [Path(name).expanduser() for name in names]
         missing = [name for name, path in zip(names, paths, strict=True) if not path.is_file()]
         if missing:  # all or none: whoever tries again would attach some twice
-            none = "; nothing was attached" if len(names) > 1 else ""
+            none = "; no file was attached" if len(names) > 1 else ""
             raise UsageError(f"{', '.join(missing)}: no such file{none}")
         self._attached += map(File, paths)
         count = len(self._attached)
@@ -241,13 +241,13 @@ class Chat:
         try:
             self._attached.append(Part(data=json.loads(rest)))
         except ValueError as error:
-            raise UsageError(f"not JSON: {error}") from None
+            raise UsageError(f"not valid JSON: {error}") from None
         self._aside(f"{len(self._attached)} attached to the next message")
 
     def _new(self, _: str) -> None:
         self._context = self._waiting = self._last = ""
         self._attached = []
-        self._aside("a new conversation")
+        self._aside("started a new conversation")
 
     def _task(self, _: str) -> None:
         if not self._last:
@@ -275,16 +275,16 @@ class Chat:
         self._aside(f"{who}  {f'{plain(name)}: ' if name else ''}{words}")
 
     def _idle(self) -> None:
-        self._aside("there is no task")
+        self._aside("there is no task yet")
 
     def _introduce(self) -> None:
         card = self._agent.card
         self._aside(f"{plain(card.name)} {plain(card.version)}", BOLD)
         self._aside(plain(card.description))
         for skill in card.skills:
-            such = f", such as: {plain(skill.examples[0])}" if skill.examples else ""
+            such = f", for example: {plain(skill.examples[0])}" if skill.examples else ""
             self._aside(f"  {plain(skill.id)}: {plain(skill.description)}{such}")
-        self._aside("/help tells what else you can type")
+        self._aside("type /help for the list of commands")
 
     def _aside(self, text: str, style: str = DIM) -> None:
         for line in text.split("\n"):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.server.settings import DESCRIPTIONS
+from dragoman.undocumented import parser_actions, repeatable, subparsers
 
 SCRIPTS = {
     # `=`, `:` and `@` end a word for bash, which then replaces only what follows: hence $2
@@ -61,9 +62,10 @@ complete -c dragoman -f -a '(__dragoman)'
 """,
 }
 INSTALL = """\
-for bash, in ~/.bashrc:                     eval "$(dragoman completion bash)"
-for zsh, in ~/.zshrc:                       eval "$(dragoman completion zsh)"
-for fish, in ~/.config/fish/config.fish:    dragoman completion fish | source
+Examples:
+  in ~/.bashrc:                     eval "$(dragoman completion bash)"
+  in ~/.zshrc:                      eval "$(dragoman completion zsh)"
+  in ~/.config/fish/config.fish:    dragoman completion fish | source
 """
 
 FILES = {
@@ -81,12 +83,12 @@ def add(commands: Any) -> None:
     """Add `completion` to the commands."""
     parser: ArgumentParser = commands.add_parser(
         "completion",
-        help="print what makes a shell complete this command",
-        description="Print what makes a shell complete this command.",
+        help="print a shell completion script",
+        description="Print a script that makes a shell complete the dragoman command.",
         epilog=INSTALL,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("shell", choices=list(SCRIPTS), help="the shell")
+    parser.add_argument("shell", choices=list(SCRIPTS), help="the shell: bash, zsh or fish")
     parser.set_defaults(run=_print)
 
 
@@ -146,8 +148,9 @@ class _Place:
     def enter(self, parser: ArgumentParser) -> None:
         """Begin with this parser."""
         self.inner: dict[str, ArgumentParser] = getattr(parser, "inner", {})
-        self.options = {name: a for a in parser._actions for name in a.option_strings}
-        self.positions = [a for a in parser._actions if not a.option_strings]
+        actions = parser_actions(parser)
+        self.options = {name: a for a in actions for name in a.option_strings}
+        self.positions = [a for a in actions if not a.option_strings]
         self.pending: Action | None = None
         self.used: set[str] = set()
         self.plain = False
@@ -165,10 +168,11 @@ class _Place:
             self._option(word)
         elif self.positions:
             action = self.positions[0]
-            if isinstance(action, argparse._SubParsersAction):
-                if word not in action.choices:
+            commands = subparsers(action)
+            if commands is not None:
+                if word not in commands:
                     return False
-                self.enter(action.choices[word])
+                self.enter(commands[word])
             elif action.nargs not in MANY:
                 self.positions.pop(0)
         return True
@@ -202,8 +206,8 @@ class _Place:
 
     def _names(self) -> Iterator[str]:
         for name, action in self.options.items():
-            again = isinstance(action, argparse._AppendAction)
-            if action.help != argparse.SUPPRESS and (again or name not in self.used):
+            free = name not in self.used or repeatable(action)
+            if action.help != argparse.SUPPRESS and free:
                 yield name
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dragoman.cli import UsageError
 from dragoman.cli.colors import RED, paint
-from dragoman.cli.text_table import Meter, plain
+from dragoman.cli.text_table import Meter, plain, seconds
 from dragoman.model.errors import A2AError
 
 if TYPE_CHECKING:
@@ -37,67 +37,106 @@ def add(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
         "url",
         metavar="URL",
         nargs=None if needed else "?",
-        help="the agent, its card, or a file with its card",
+        help="the URL of the agent or of its card, or a file that contains the card",
     )
-    group = parser.add_argument_group("how to reach it")
+    group = parser.add_argument_group("connection")
     group.add_argument(
         *("-H", "--header"),
         action="append",
         default=[],
         metavar="'NAME: VALUE'",
-        help="send this header with every request",
+        help="send this header with every request; can be repeated",
     )
-    group.add_argument("--bearer", default="", metavar="TOKEN", help="a bearer token, or @file")
     group.add_argument(
-        "--api-key", default="", metavar="KEY", help="an API key; the card says where it goes"
+        "--bearer",
+        default="",
+        metavar="TOKEN",
+        help="send this bearer token; @FILE reads it from a file",
     )
-    group.add_argument("--user", default="", metavar="NAME:PASSWORD", help="for HTTP Basic")
     group.add_argument(
-        "--client-id", default="", metavar="ID", help="log in by OAuth, as the card says"
+        "--api-key",
+        default="",
+        metavar="KEY",
+        help="send this API key where the card says; @FILE reads it from a file",
     )
-    group.add_argument("--client-secret", default="", metavar="SECRET", help="for OAuth")
     group.add_argument(
-        "--issuer", default="", metavar="URL", help="the OAuth server, if it is not the agent's own"
+        "--user",
+        default="",
+        metavar="NAME:PASSWORD",
+        help="log in with HTTP Basic; @FILE reads it from a file",
+    )
+    group.add_argument(
+        "--client-id", default="", metavar="ID", help="log in with OAuth as this client"
+    )
+    group.add_argument(
+        "--client-secret",
+        default="",
+        metavar="SECRET",
+        help="the OAuth client secret; @FILE reads it from a file",
+    )
+    group.add_argument(
+        "--issuer",
+        default="",
+        metavar="URL",
+        help="the OAuth server (default: the one that the agent names)",
     )
     group.add_argument(
         "--resource",
         metavar="URL",
-        help="what the OAuth token is for; by default the agent's address; '' leaves it out",
+        help="the resource that the OAuth token is for (default: the agent's URL); '' omits it",
     )
-    group.add_argument("--cert", default="", metavar="FILE", help="a client certificate and key")
-    group.add_argument("--ca", default="", metavar="FILE", help="whose certificates to trust")
+    group.add_argument(
+        "--cert",
+        default="",
+        metavar="FILE",
+        help="a client certificate and its key, in one PEM file",
+    )
+    group.add_argument(
+        "--ca",
+        default="",
+        metavar="FILE",
+        help="trust the certificate authorities in this PEM file (default: those of the system)",
+    )
     group.add_argument(
         "--trust",
         action="append",
         default=[],
         metavar="ORIGIN",
-        help="credentials may go there, too, if the card says so",
+        help="also send credentials to this origin, if the card names it; can be repeated",
     )
     group.add_argument(
         "--allow",
         action="append",
         default=[],
         metavar="HOST",
-        help="a card from a public address may lead to this host or network, if it is not public",
+        help="allow a card from a public address to name this private host or network; can be "
+        "repeated",
     )
     group.add_argument(
         "--pin",
         action="store_true",
-        help="take only a card that is signed by the keys of the agent's first one",
+        help="accept only a card that is signed with the keys that signed the agent's first card",
     )
     group.add_argument(
-        "--insecure-http", action="store_true", help="send credentials over plain HTTP, too"
+        "--insecure-http", action="store_true", help="also send credentials over plain HTTP"
     )
     group.add_argument(
         "--binding",
         metavar="NAME",
-        help="JSONRPC, HTTP+JSON or GRPC; by default the agent's choice",
+        help="use this binding: JSONRPC, HTTP+JSON or GRPC (default: the first on the card that "
+        "works)",
     )
     group.add_argument(
-        "--timeout", type=float, default=300.0, metavar="SECONDS", help="for one answer; 300"
+        "--timeout",
+        type=seconds,
+        default=300.0,
+        metavar="DURATION",
+        help="time limit of one answer, such as 45s or 5m; default 5m",
     )
     group.add_argument(
-        "--trace", action="store_true", help="show the bytes on the wire, secrets masked"
+        "--trace",
+        action="store_true",
+        help="print the bytes of each request and response, with secrets masked",
     )
 
 
@@ -109,9 +148,9 @@ def client(arguments: argparse.Namespace) -> Client:
     from dragoman.security.egress import Rule
 
     if not arguments.url:
-        raise UsageError("URL: it is empty")
+        raise UsageError("URL: must not be empty")
     if arguments.timeout <= 0:
-        raise UsageError("--timeout: must be more than nothing")
+        raise UsageError("--timeout: must be greater than 0")
     for where in arguments.trust:
         if not origin(where):
             raise UsageError(f"--trust {where}: expected an origin, such as https://agent.example")
@@ -123,7 +162,7 @@ def client(arguments: argparse.Namespace) -> Client:
     # what is followed may last
     follows = getattr(arguments, "follows", False) or getattr(arguments, "stream", False)
     if arguments.binding and arguments.binding.upper() not in BINDINGS:
-        raise UsageError(f"--binding {arguments.binding}: choose one of {', '.join(BINDINGS)}")
+        raise UsageError(f"--binding {arguments.binding}: must be one of {', '.join(BINDINGS)}")
     transport = sockets(arguments)
     _tell()
     return Client.connect(
@@ -232,7 +271,7 @@ class _Told(logging.Handler):
     pins = True
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.module == "discovery" or (self.pins and record.module == "pins"):
+        if record.module == "discovery" or (self.pins and record.module == "trusted_keys"):
             say(plain(record.getMessage()), 0)
 
 

@@ -8,14 +8,16 @@ from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
 
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
-
 from dragoman.bindings.access_log import AccessLine
 from dragoman.cli import tls
-from dragoman.cli.connection_limits import ConnectionLimits, party
+from dragoman.cli.connection_limits import ConnectionLimits
 from dragoman.model.errors import A2AError
+from dragoman.security.addresses import client_network
 from dragoman.security.budget import SMALL, ByteBudget
 from dragoman.server.settings import Settings
+from dragoman.undocumented import uvicorn_protocol
+
+UvicornProtocol = uvicorn_protocol()
 
 PLAIN = 4096
 """Data up to this size that begins at most two requests is parsed at once."""
@@ -83,7 +85,7 @@ class CoalescingTransport:
         return getattr(self._transport, name)
 
 
-class Protocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
+class Protocol(UvicornProtocol):  # type: ignore[misc,valid-type]
     """uvicorn's HTTP, with one write for a short answer instead of two, and with deadlines."""
 
     def __init__(
@@ -111,9 +113,10 @@ class Protocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
     def connection_made(self, transport: Any) -> None:
         """A connection with a cork in it, if there is room for it."""
         if not self.who:
-            who = party(transport.get_extra_info("peername"))
+            peer = transport.get_extra_info("peername")
+            who = client_network(peer[0]) if isinstance(peer, tuple) else ""
             if not self.book.enter(who):
-                transport.write(refusal(503, "There are too many connections"))
+                transport.write(refusal(503, "Too many open connections"))
                 transport.close()
                 return
             self.who = who
@@ -335,17 +338,17 @@ class Counted(Protocol):
 
 
 # by name, since each of a request's steps counts
-_received: Callable[[Any, bytes], None] = AutoHTTPProtocol.data_received
-_completed: Callable[[Any], None] = AutoHTTPProtocol.on_response_complete  # type: ignore[attr-defined]
+_received: Callable[[Any, bytes], None] = UvicornProtocol.data_received
+_completed: Callable[[Any], None] = UvicornProtocol.on_response_complete
 _body: Callable[[Any, bytes], None] = getattr(
-    AutoHTTPProtocol, "on_body", AutoHTTPProtocol.data_received
+    UvicornProtocol, "on_body", UvicornProtocol.data_received
 )
 
-HTTP = Counted if hasattr(AutoHTTPProtocol, "on_body") else Protocol
+HTTP = Counted if hasattr(UvicornProtocol, "on_body") else Protocol
 """What is spoken, by the parser that is installed; h11 limits what it holds by itself."""
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
-TOO_LARGE = "The head of the request is too large"
+TOO_LARGE = "The request line and headers are too large"
 
 
 def refusal(status: int, text: str) -> bytes:

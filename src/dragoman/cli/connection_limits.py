@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import time
 from contextlib import suppress
@@ -52,7 +51,7 @@ class ConnectionLimits:
             return
         self._told = now
         logger.warning(
-            "connections are refused: %d are open, %d of them from %s; the limits are "
+            "refusing new connections: %d are open, %d of them from %s; the limits are "
             "max_connections = %d and max_per_address = %d",
             *(self.count, held, who or "nowhere", self.most, self.each),
         )
@@ -66,17 +65,6 @@ def files() -> int | None:
         return None
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if soft == resource.RLIM_INFINITY else soft
-
-
-def party(peer: Any) -> str:
-    """The address that counts: of IPv6 the network, since a host has as many as it likes."""
-    host = str(peer[0]) if isinstance(peer, tuple) else ""
-    if ":" not in host:
-        return host
-    found = ipaddress.IPv6Address(host.partition("%")[0])
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(ipaddress.IPv6Network((found, 64), strict=False))
 
 
 def taken(listener: socket.socket) -> list[tuple[socket.socket, Any]]:

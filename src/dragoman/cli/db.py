@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from dragoman.cli import DEFAULTS, UsageError, warn
-from dragoman.cli.text_table import moment, span
+from dragoman.cli import DEFAULTS, UsageError, examples, warn
+from dragoman.cli.text_table import duration, moment
 from dragoman.server import settings
 
 if TYPE_CHECKING:
@@ -27,124 +26,207 @@ def add(commands: Any) -> None:
     """Add `db` to the commands."""
     db = commands.add_parser(
         "db",
-        help="look after the store",
-        description="Look after a store in SQLite or PostgreSQL, also while servers use it.",
+        help="inspect and maintain a store",
+        description="Inspect and maintain a store in SQLite or PostgreSQL, also a store in use.",
+        **examples("db list --state working", "db show TASK --events", "db backup monday.db"),
     )
     inner = db.add_subparsers(required=True, metavar="command")
 
-    one = _command(inner, "list", "list tasks, the latest status first", "--state working")
+    one = _command(
+        inner,
+        "list",
+        "list tasks, those that changed last first",
+        "--state working",
+        "--owner ann --since 7d --json",
+    )
     for name in ("agent", "tenant", "owner"):
-        one.add_argument(f"--{name}", help=f"only those of this {name}; '' is the one without name")
-    one.add_argument("--realm", help="the realm of --owner; default the empty one")
-    one.add_argument("--context", default="", help="only those of this context")
-    one.add_argument("--state", choices=STATES, metavar="STATE", help=", ".join(STATES))
-    one.add_argument("--since", type=moment, help="1h, 2026-01-31 or an RFC 3339 time")
+        one.add_argument(f"--{name}", help=f"list only tasks of this {name}; '' is the empty one")
+    one.add_argument("--realm", help="the realm of --owner (default: the empty realm)")
+    one.add_argument("--context", default="", help="list only tasks of this context")
+    one.add_argument(
+        "--state",
+        choices=STATES,
+        metavar="STATE",
+        help=f"list only tasks in this state: {', '.join(STATES)}",
+    )
+    one.add_argument(
+        "--since",
+        type=moment,
+        help="list only tasks whose status changed after this time: 1h (ago), 2026-01-31 or an RFC "
+        "3339 time",
+    )
     _bounded(one)
 
-    one = _command(inner, "show", "show a task and its webhooks", "0198… --events")
-    one.add_argument("task")
-    one.add_argument("--events", action="store_true", help="the entries of its log, too")
-    one.add_argument("--json", action="store_true", help="as JSON")
+    one = _command(inner, "show", "show a task and its webhooks", "0198…", "0198… --events")
+    one.add_argument("task", metavar="TASK", help="the id of the task")
+    one.add_argument("--events", action="store_true", help="also show the entries of its log")
+    one.add_argument("--json", action="store_true", help="print JSON")
 
-    one = _command(inner, "follow", "print the log of a task as it grows", "0198… --after 7")
-    one.add_argument("task")
-    one.add_argument("--after", type=_whole, default=0, metavar="N", help="only later entries")
-    one.add_argument("--json", action="store_true", help="as JSON, one line each")
+    one = _command(
+        inner, "follow", "print the log of a task as it grows", "0198…", "0198… --after 7"
+    )
+    one.add_argument("task", metavar="TASK", help="the id of the task")
+    one.add_argument(
+        "--after",
+        type=_whole,
+        default=0,
+        metavar="N",
+        help="print only entries after this number (default: 0)",
+    )
+    one.add_argument("--json", action="store_true", help="print JSON, one line for each entry")
 
-    one = _command(inner, "prune", "forget tasks that ended long ago", "--older 30d")
-    one.add_argument("--older", type=span, required=True, metavar="SPAN", help="30d, 12h, 90m")
+    one = _command(
+        inner,
+        "prune",
+        "delete tasks that ended long ago",
+        "--older 30d --dry-run",
+        "--older 12h --state failed",
+    )
+    one.add_argument(
+        "--older",
+        type=duration,
+        required=True,
+        metavar="DURATION",
+        help="delete tasks that ended longer ago than this: 30d, 12h or 90m",
+    )
     one.add_argument(
         "--state",
         action="append",
         choices=ENDED,
         metavar="STATE",
         default=[],
-        help=f"only those that ended so: {', '.join(ENDED)}; may be repeated",
+        help=f"delete only tasks in this state: {', '.join(ENDED)}; can be repeated",
     )
-    one.add_argument("--owner", help="only those of this identity; '' is who is anonymous")
-    one.add_argument("--realm", default="", help="the realm of --owner; default the empty one")
-    one.add_argument("--dry-run", action="store_true", help="only say what would be forgotten")
+    one.add_argument("--owner", help="delete only tasks of this owner; '' is the anonymous owner")
+    one.add_argument("--realm", default="", help="the realm of --owner (default: the empty realm)")
+    one.add_argument("--dry-run", action="store_true", help="only print what would be deleted")
     one.add_argument(
         "--force",
         action="store_true",
-        help="also what webhooks have not had yet, and sends of the last 24 hours",
+        help="also delete tasks with undelivered webhook events, and tasks that a client may "
+        "still resend (24 hours)",
     )
 
-    one = _command(inner, "webhooks", "list webhooks that are behind", "--parked")
-    one.add_argument("--parked", action="store_true", help="only those that were given up")
+    one = _command(inner, "webhooks", "list webhooks that have undelivered events", "", "--parked")
+    one.add_argument(
+        "--parked",
+        action="store_true",
+        help="list only parked webhooks: those whose delivery was given up",
+    )
     _bounded(one)
 
-    one = _command(inner, "redrive", "let parked webhooks go on at once", "--task 0198…")
-    one.add_argument("--task", default="", help="those of this task")
-    one.add_argument("--webhook", default="", help="those of this id")
-    one.add_argument("--all", action="store_true", help="all of them")
+    one = _command(inner, "redrive", "deliver to parked webhooks again", "--task 0198…", "--all")
+    one.add_argument("--task", default="", help="only webhooks of this task")
+    one.add_argument("--webhook", default="", help="only the webhook with this id")
+    one.add_argument("--all", action="store_true", help="all parked webhooks")
 
     one = _command(
         inner,
         "rename-owner",
-        "give the tasks of one owner to another, with receipts and counts",
+        "move all tasks of one owner to another owner",
         "ann ann --to-realm keys",
+        "'' ann --dry-run",
     )
-    one.add_argument("old", help="the identity whose tasks they are; '' is who is anonymous")
-    one.add_argument("new", help="the identity that gets them; it may have tasks already")
-    one.add_argument("--realm", default="", help="the realm of the old one; default the empty one")
-    one.add_argument("--to-realm", help="the realm of the new one; default the same")
-    one.add_argument("--agent", help="only those of this agent")
-    one.add_argument("--tenant", help="only those of this tenant; '' is the one without name")
-    one.add_argument("--dry-run", action="store_true", help="only say what would be renamed")
+    one.add_argument("old", help="the present owner; '' is the anonymous owner")
+    one.add_argument("new", help="the new owner; it may already have tasks")
+    one.add_argument(
+        "--realm", default="", help="the realm of the present owner (default: the empty realm)"
+    )
+    one.add_argument("--to-realm", help="the realm of the new owner (default: the same realm)")
+    one.add_argument("--agent", help="move only tasks of this agent")
+    one.add_argument("--tenant", help="move only tasks of this tenant; '' is the empty one")
+    one.add_argument("--dry-run", action="store_true", help="only print what would be moved")
 
-    one = _command(inner, "backup", "copy a SQLite store as it is now", "tasks-monday.db")
-    one.add_argument("file", type=Path)
+    one = _command(
+        inner,
+        "backup",
+        "copy a SQLite store to a file",
+        "tasks-monday.db",
+        "tasks-monday.db --force",
+    )
+    one.add_argument("file", type=Path, metavar="FILE", help="write the copy to this file")
     one.add_argument("--force", action="store_true", help="overwrite the file")
 
-    _command(inner, "check", "check that the store is sound")
+    _command(inner, "check", "check the integrity of a store", "", "--store sqlite:///tasks.db")
 
-    one = _command(inner, "export", "write tasks as JSON lines", "tasks.jsonl --since 7d")
-    one.add_argument("file", nargs="?", default="-", help="- is standard output, the default")
-    one.add_argument("--agent", default="", help="only those of this agent")
-    one.add_argument("--since", type=moment, help="only those with a later status")
+    one = _command(
+        inner,
+        "export",
+        "export tasks as JSON lines",
+        "tasks.jsonl --since 7d",
+        "--agent booking > booking.jsonl",
+    )
+    one.add_argument(
+        "file",
+        nargs="?",
+        default="-",
+        metavar="FILE",
+        help="write to this file; - is standard output (default)",
+    )
+    one.add_argument("--agent", default="", help="export only tasks of this agent")
+    one.add_argument(
+        "--since", type=moment, help="export only tasks whose status changed after this time"
+    )
     one.add_argument("--force", action="store_true", help="overwrite the file")
 
-    one = _command(inner, "import", "take in exported tasks", "tasks.jsonl")
-    one.add_argument("file", nargs="?", default="-", help="- is standard input, the default")
-    one.add_argument("--replace", action="store_true", help="also those that are there and differ")
+    one = _command(inner, "import", "import exported tasks", "tasks.jsonl", "tasks.jsonl --replace")
+    one.add_argument(
+        "file",
+        nargs="?",
+        default="-",
+        metavar="FILE",
+        help="read this file; - is standard input (default)",
+    )
+    one.add_argument("--replace", action="store_true", help="replace tasks that exist and differ")
 
-    one = _command(inner, "migrate", "bring the tables up to date; serve does it, too")
+    one = _command(
+        inner,
+        "migrate",
+        "update the database tables; serve does this at the start",
+        "--store postgresql://db/tasks",
+        "--row-security",
+    )
     one.add_argument(
         "--row-security",
         action=argparse.BooleanOptionalAction,
-        help="let other roles of PostgreSQL see only the tenant that dragoman.tenant names",
+        help="let other PostgreSQL roles read only rows of the tenant in dragoman.tenant: on or "
+        "off",
     )
 
 
-def _command(commands: Any, name: str, help: str, example: str = "") -> argparse.ArgumentParser:
+def _command(commands: Any, name: str, help: str, *tried: str) -> argparse.ArgumentParser:
     one: argparse.ArgumentParser = commands.add_parser(
         name,
         help=help,
         description=f"{help[0].upper()}{help[1:]}.",
-        epilog=f"Example: dragoman db {name} {example}".rstrip(),
+        **examples(*(f"db {name} {each}".rstrip() for each in tried)),
     )
     one.add_argument(
-        "--store", help="sqlite:///tasks.db or postgresql://host/tasks; default as for serve"
+        "--store",
+        help="sqlite:///tasks.db or postgresql://host/tasks (default: the store that `dragoman "
+        "serve` uses here)",
     )
-    one.add_argument("--config", metavar="FILE", help="a TOML file; default dragoman.toml")
+    one.add_argument(
+        "--config",
+        metavar="FILE",
+        help="read settings from this TOML file (default: dragoman.toml, if it exists)",
+    )
     one.set_defaults(run=_run, command=name)
     return one
 
 
 def _bounded(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--limit", type=_positive, default=50, help="the most; default 50")
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument(
+        "--limit", type=_positive, default=50, help="the maximum number of rows (default: 50)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    import sqlite3
-
     from dragoman.cli import db_commands
     from dragoman.model.errors import Unavailable
     from dragoman.stores.admin import Missing
     from dragoman.stores.export_format import Broken
-    from dragoman.stores.sqlite.driver import unavailable
     from dragoman.stores.store import Unreadable
 
     make = _make(arguments)
@@ -152,8 +234,6 @@ def _run(arguments: argparse.Namespace) -> int:
         return db_commands.COMMANDS[arguments.command](arguments, make)
     except Unavailable as error:
         words = error.message
-    except sqlite3.Error as error:
-        words = f"{make().name}: {unavailable(error).message}"
     except (Missing, Broken, Unreadable) as error:
         words = str(error)
     except BrokenPipeError:
@@ -165,51 +245,33 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _make(arguments: argparse.Namespace) -> Make:
     """What opens the store that the settings name, or the one that is here."""
-    from dragoman.stores import connect
-    from dragoman.stores.sqlite import SqliteStore
-    from dragoman.stores.sqlite.admin import SqliteAdmin
+    from dragoman import stores
 
     chosen = settings.load(
         {"store": arguments.store}, defaults=DEFAULTS, file=arguments.config, warn=warn
     )
-    if chosen.store == "sqlite:":
-        return partial(SqliteAdmin, _found())
     try:
-        store = connect(replace(chosen, seal_keys=()))  # nothing is unsealed here
+        if chosen.store == stores.LOCAL:
+            chosen = replace(chosen, store=stores.find_local())
+        store = stores.connect(replace(chosen, seal_keys=()))  # nothing is unsealed here
     except ValueError as error:
         raise UsageError(str(error)) from None
-    if isinstance(store, SqliteStore):
-        return partial(SqliteAdmin, store.path)
-    if chosen.store.startswith("postgres"):
-        from dragoman.stores.postgres.admin import PostgresAdmin as Elsewhere
-
-        return partial(Elsewhere, chosen.store)
-    raise UsageError(
-        f"store {chosen.store!r} does not last; db works on sqlite:///file.db and postgresql://…"
-    )
-
-
-def _found() -> Path:
-    """The one store in the working directory, its backups aside."""
-    from dragoman.stores.sqlite.admin import originals, ours
-
-    found = originals([path for path in sorted(Path().glob("*.db")) if ours(path)])
-    if len(found) == 1:
-        return found[0]
-    if found:
-        names = ", ".join(map(str, found))
-        raise UsageError(f"there are several stores here ({names}); say which with --store")
-    raise UsageError("there is no store here; say where with --store sqlite:///file.db")
+    if store.admin is None:
+        raise UsageError(
+            f"store: `dragoman db` cannot work on {chosen.masked()['store']}, which has no admin "
+            "interface; sqlite:///file.db and postgresql://… have one"
+        )
+    return store.admin
 
 
 def _whole(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return int(text)
 
 
 def _positive(text: str) -> int:
     number = _whole(text)
     if not number:
-        raise argparse.ArgumentTypeError("must be more than nothing")
+        raise argparse.ArgumentTypeError("must be greater than 0")
     return number

@@ -109,7 +109,7 @@ def webhooks(arguments: Namespace, make: Make) -> int:
     elif found:
         print(db_format.webhooks(found))
     else:
-        print(f"no webhook is {'parked' if arguments.parked else 'behind'}", file=sys.stderr)
+        print(f"no webhook is {('parked' if arguments.parked else 'behind')}", file=sys.stderr)
     return 0
 
 
@@ -151,12 +151,12 @@ def prune(arguments: Namespace, make: Make) -> int:
             dry=arguments.dry_run,
         ):
             meter.show(f"{count(done.tasks, 'task')}, {size(done.size)}")
-    verb = "would be forgotten" if arguments.dry_run else "forgotten"
+    verb = "would be deleted" if arguments.dry_run else "forgotten"
     print(f"{count(done.tasks, 'task')} {verb}, {size(done.size)}")
     if done.pending:
-        print(f"{count(done.pending, 'task')} kept: webhooks have not had everything")
+        print(f"{count(done.pending, 'task')} kept: webhooks have undelivered events")
     if done.recent:
-        print(f"{count(done.recent, 'task')} kept: the send may come again within 24 hours")
+        print(f"{count(done.recent, 'task')} kept: a client may resend within 24 hours")
     return 0
 
 
@@ -164,11 +164,11 @@ def redrive(arguments: Namespace, make: Make) -> int:
     """Let parked lines go on."""
     some = bool(arguments.task or arguments.webhook)
     if some == arguments.all:
-        raise UsageError("redrive: say which with --task and --webhook, or --all")
+        raise UsageError("redrive: name the webhooks with --task and --webhook, or give --all")
     with make(write=True) as admin:
         number = admin.redrive(arguments.task, arguments.webhook)
     if not number and some:
-        return fail(f"no such webhook is parked in {admin.name}")
+        return fail(f"no such parked webhook in {admin.name}")
     print(f"{count(number, 'webhook')} redriven")
     return 0
 
@@ -180,7 +180,9 @@ def rename_owner(arguments: Namespace, make: Make) -> int:
         if why := fault(value):
             raise UsageError(f"rename-owner: {name}: {why}")
     if not arguments.new:
-        raise UsageError("rename-owner: new: is empty; every anonymous caller would see the tasks")
+        raise UsageError(
+            "rename-owner: new: must not be empty; every anonymous caller would see the tasks"
+        )
     old, new = qualified(arguments.realm, arguments.old), qualified(realm, arguments.new)
     if old == new:
         raise UsageError("rename-owner: old and new are the same owner")
@@ -190,13 +192,16 @@ def rename_owner(arguments: Namespace, make: Make) -> int:
         )
     if not done.tasks:
         return fail(f"that owner has no tasks in {admin.name}")
-    verb = "would be renamed" if arguments.dry_run else "renamed"
+    verb = "would be moved" if arguments.dry_run else "renamed"
     print(f"{count(done.tasks, 'task')} {verb}, {count(done.receipts, 'receipt')}")
     if done.dropped:
-        print(f"{count(done.dropped, 'receipt')} dropped: the new owner has sent the same before")
+        print(
+            f"{count(done.dropped, 'receipt')} deleted: the new owner sent the same message before"
+        )
     if done.named:
         print(
-            f"{count(done.named, 'task')} with an id of a client of 0.1, which no longer finds it"
+            f"{count(done.named, 'task')} with an id that an A2A 0.1 client chose; that "
+            "client cannot find it any more"
         )
     return 0
 
@@ -299,7 +304,7 @@ def migrate(arguments: Namespace, make: Make) -> int:
     if before == after:
         print(f"{admin.name} is up to date: schema {after}")
     else:
-        print(f"{admin.name}: schema {before} brought to {after}")
+        print(f"{admin.name}: updated from schema {before} to schema {after}")
     if arguments.row_security is not None:
         print(f"row security is {'on' if arguments.row_security else 'off'}")
     return 0
@@ -345,7 +350,7 @@ def _same(target: Path, source: Path | None) -> bool:
 def _exists(target: Path, source: Path | None) -> str:
     if _same(target, source):
         return f"{target} is the store itself"
-    return f"{target} is there already; --force overwrites it"
+    return f"{target} exists; --force overwrites it"
 
 
 def _state(word: str) -> TaskState:

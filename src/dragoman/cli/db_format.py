@@ -146,7 +146,7 @@ def text(row: StoredHead, task: Task, lines: Sequence[Waiting]) -> Iterator[str]
         ("ended", when(row.ended_at) if row.ended_at else ""),
     ]
     if not row.born:
-        facts.insert(2, ("born", "not yet: the agent may answer without a task"))
+        facts.insert(2, ("born", "not yet: the agent may reply without a task"))
     for name, value in facts:
         if value != "":
             yield f"{name:9}{plain(value)}"
@@ -229,7 +229,7 @@ def _next(waiting: Waiting) -> str:
     line = waiting.line
     if line.parked:
         return "parked"
-    return when(line.due) if line.cursor < waiting.last else "nothing waits"
+    return when(line.due) if line.cursor < waiting.last else "nothing is waiting"
 
 
 def _used(

@@ -11,22 +11,28 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
+from dragoman import stores
 from dragoman.agent.agent import Agent, AgentError
 from dragoman.cli import Options, UsageError
 from dragoman.cli.imports import failure
 from dragoman.server.app import App
-from dragoman.server.settings import Settings
+from dragoman.server.settings import Settings, SettingsError
+from dragoman.server.wiring import check_serve_only
 from dragoman.telemetry.logs import configure, logger
 
 CHILD = "DRAGOMAN__SERVE"
+OBJECTS = ("store", "bell", "auth")
+"""What may be given in code as an object where others give a setting."""
+_importing = ""
+"""The `module:attribute` that is being imported."""
 
 GARBAGE = 10_000
 """How many objects there must be more before the collector looks for those that hold each other:
@@ -41,24 +47,82 @@ Python's own five milliseconds, several times for each write, add up to most of 
 
 def run(names: Sequence[str], options: Options, *, reload: bool) -> int:
     """Serve until interrupted."""
+    uvicorn = _uvicorn()
+    hang_up()
+    app = build(names, options)
+    if not reload:
+        return _host(uvicorn, app)
+    listener = _listen(app.settings)
+    with suppress(KeyboardInterrupt):
+        _reload(uvicorn, names, options, app.settings, listener)
+    return 0
+
+
+def start(served: Sequence[Agent | App], given: Mapping[str, Any]) -> None:
+    """See `dragoman.serve`."""
+    for each in served:
+        if not isinstance(each, Agent | App):
+            raise TypeError(f"serve: expected agents or an App, got {type(each).__name__}")
+    objects = {name: given[name] for name in OBJECTS if not _is_setting(given.get(name))}
+    if objects and any(isinstance(each, App) for each in served):
+        raise TypeError(f"serve: give {', '.join(objects)} to the App")
+    if _importing or _running():
+        where = f"while {_importing} is imported" if _importing else "in a running event loop"
+        raise RuntimeError(
+            f"serve: was called {where}; call it only if the file is the program: "
+            'if __name__ == "__main__": …'
+        )
+    options = Options({name: given[name] for name in given if name not in objects}, {})
+    try:
+        uvicorn = _uvicorn()
+        hang_up()
+        settings = options.in_force()
+        configure(settings.log_level, settings.log_format)
+        status = _host(uvicorn, compose(served, options, settings, **objects))
+    except (SettingsError, UsageError) as error:
+        print(f"dragoman: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    if status:
+        raise SystemExit(status)
+
+
+def _is_setting(value: Any) -> bool:
+    """Whether it can stand in a file of settings, and is no object that was made in code."""
+    return value is None or isinstance(value, str)
+
+
+def _running() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _uvicorn() -> Any:
     try:
         import uvicorn
     except ImportError:
         raise UsageError(
-            "serve needs a server that is not installed; `pip install 'dragoman[serve]'` brings it"
+            "serve needs uvicorn, which is not installed; run `pip install 'dragoman[serve]'`"
         ) from None
+    return uvicorn
+
+
+def _listen(settings: Settings) -> socket.socket:
     from dragoman.cli import tls
+
+    tls.context(settings)  # now, so that a wrong file is told in a line
+    return bind(settings.host, settings.port)
+
+
+def _host(uvicorn: Any, app: App) -> int:
+    """Serve the application until interrupted; the exit status."""
     from dragoman.cli.server import Server
 
-    hang_up()
-    app = build(names, options)
     settings = app.settings
-    tls.context(settings)  # now, so that a wrong file is told in a line
-    listener = bind(settings.host, settings.port)
+    listener = _listen(settings)
     with suppress(KeyboardInterrupt):  # uvicorn passes the signal on after it has ended in order
-        if reload:
-            _reload(uvicorn, names, options, settings, listener)
-            return 0
         # what is loaded now stays: the collector need not look at it again
         gc.collect()
         gc.freeze()
@@ -91,32 +155,50 @@ def build(names: Sequence[str], options: Options) -> App:
     settings = options.in_force()
     configure(settings.log_level, settings.log_format)
     found = [load(name) for name in names]
+    if len(found) > 1 and any(isinstance(each, App) for each in found):
+        raise UsageError(f"{' '.join(names)}: give agents, or one App, which has its agents")
+    return compose(found, options, settings)
+
+
+def compose(
+    found: Sequence[Agent | App], options: Options, settings: Settings, **objects: Any
+) -> App:
+    """The application of agents, or the one that is given, with the settings in force. `objects`
+    are a store, a bell or schemes that were made in code."""
     apps = [each for each in found if isinstance(each, App)]
     if apps and len(found) > 1:
-        raise UsageError(f"{' '.join(names)}: give agents, or one App, which has its agents")
+        raise UsageError("serve: give agents, or one App, which has its agents")
     agents = [each for each in found if isinstance(each, Agent)]
     if apps:
         agents = list(apps[0].agents.values())
         settings = options.in_force(apps[0].arguments)
         configure(settings.log_level, settings.log_format)
-    if settings.store == "sqlite:":
-        keys = "-".join(agent.key for agent in agents)
-        settings = replace(settings, store=f"sqlite:///{keys}.db")
+    if settings.store == stores.LOCAL:
+        url = stores.local_url(agent.key for agent in agents)
+        settings = replace(settings, store=url)
     if settings.port and settings.grpc_port == settings.port:
-        raise UsageError(f"grpc_port: {settings.port} is the port of HTTP; gRPC has its own")
+        raise UsageError(
+            f"grpc_port: HTTP already uses port {settings.port}; choose another port for gRPC"
+        )
     try:
-        app = apps[0] if apps else App(*agents, settings=settings)
+        app = apps[0] if apps else App(*agents, settings=settings, **objects)
         if apps:
             app.reconfigure(settings)
     except (AgentError, ValueError) as error:
         raise UsageError(str(error)) from None
-    if not settings.workers and not app.store.shared:
-        where = settings.masked()["store"]
-        raise UsageError(
-            f"workers: with 0, other processes run the turns, and they cannot reach {where}; use "
-            "--store postgresql://…, or leave --workers out"
-        )
+    check_serve_only(app.settings, app.store)
     return app
+
+
+@contextmanager
+def _import_of(name: str) -> Iterator[None]:
+    """A block in which `start` is refused: the module would serve before it is imported."""
+    global _importing
+    _importing = name
+    try:
+        yield
+    finally:
+        _importing = ""
 
 
 def load(name: str) -> Agent | App:
@@ -128,28 +210,29 @@ def load(name: str) -> Agent | App:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        found: Any = importlib.import_module(module)
+        with _import_of(name):
+            found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name and (module == error.name or module.startswith(f"{error.name}.")):
-            hint = "; leave out the .py" if module.endswith(".py") else ""
+            hint = "; omit the .py" if module.endswith(".py") else ""
             raise UsageError(f"{name}: there is no module {error.name!r} here{hint}") from None
         if "pip install" in str(error):  # it says what to do
             raise
         if module.endswith(".py"):
             right = f"{module.removesuffix('.py')}:{attribute}"
-            raise UsageError(f"{name}: leave out the .py: {right}") from None
+            raise UsageError(f"{name}: omit the .py: {right}") from None
         raise UsageError(failure(name, error)) from None
     except Exception as error:  # noqa: BLE001 - a module may raise anything
         raise UsageError(failure(name, error)) from None
     for part in attribute.split("."):
         if not hasattr(found, part):
             known = [key for key, value in vars(found).items() if isinstance(value, Agent | App)]
-            hint = f"; it has: {', '.join(known)}" if known else ""
+            hint = f"; it contains: {', '.join(known)}" if known else ""
             raise UsageError(f"{name}: {module!r} has no {part!r}{hint}")
         found = getattr(found, part)
     if not isinstance(found, Agent | App):
         kind = type(found).__name__
-        raise UsageError(f"{name}: its type is {kind}; give an Agent or an App")
+        raise UsageError(f"{name}: expected an Agent or an App, got {kind}")
     return found
 
 
@@ -179,7 +262,7 @@ def _config(uvicorn: Any, app: Any, settings: Settings, **more: Any) -> Any:
         server_header=False,
         proxy_headers=False,  # whom to believe is a setting of ours
         backlog=2048,
-        timeout_graceful_shutdown=int(settings.drain) + 5,
+        timeout_graceful_shutdown=int(settings.drain_timeout) + 5,
         **more,
     )
 
@@ -213,7 +296,7 @@ def child() -> App:
     names, options = msgspec.json.decode(os.environ[CHILD], type=tuple[list[str], Options])
     try:
         return build(names, options)
-    except UsageError as error:  # the next change may mend it
+    except (SettingsError, UsageError) as error:  # the next change may mend it
         print(f"dragoman: {error}", file=sys.stderr)
         raise SystemExit(2) from None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 import time
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from dragoman.cli.connection import HTTP, Protocol
 from dragoman.cli.connection_limits import ConnectionLimits, files, taken
 from dragoman.cli.serve import hang_up, leave
 from dragoman.model.errors import A2AError
+from dragoman.security.addresses import loopback
 from dragoman.server.app import App
 from dragoman.server.settings import SettingsError
 from dragoman.telemetry.logs import logger
@@ -31,23 +31,25 @@ class Server(uvicorn.Server):
     """Who is connected."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Drain; at the second signal, whichever it is, end at once."""
-        again = self.should_exit
-        super().handle_exit(sig, frame)
-        self.force_exit = self.force_exit or again
+        """Drain; at the second signal, whichever it is, end at once. An interrupt that was obeyed
+        is no failure: uvicorn's own way would raise it once more at the end."""
+        self.force_exit = self.force_exit or self.should_exit
+        self.should_exit = True
 
     def reload(self) -> None:
         """Read the certificates again. Connections from now on get the new ones; what cannot be
         used is told, and the old one stays."""
         app: App = self.config.loaded_app
         settings = app.settings
-        if not (settings.cert or settings.grpc_cert):
+        if not settings.cert:
             logger.info("SIGHUP: there is no certificate to reload")
             return
         try:
             secured = tls.context(settings)
         except SettingsError as error:
-            logger.error("SIGHUP: the old certificate stays in use: %s", error)
+            logger.error(
+                "SIGHUP: the new certificate cannot be used, the old one stays in use: %s", error
+            )
         else:
             for server in self.servers:
                 if isinstance(server, tls.TLSAcceptor) and secured is not None:
@@ -57,10 +59,13 @@ class Server(uvicorn.Server):
             try:
                 port.reload()
             except (A2AError, ValueError) as error:
-                logger.error("SIGHUP: the old certificate of gRPC stays in use: %s", error)
+                logger.error(
+                    "SIGHUP: the new certificate of gRPC cannot be used, the old one stays in "
+                    "use: %s",
+                    error,
+                )
             else:
-                file = settings.grpc_cert or settings.cert
-                logger.info("SIGHUP: reloaded the certificate %s of gRPC", file)
+                logger.info("SIGHUP: reloaded the certificate %s of gRPC", settings.cert)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to serve, and say where."""
@@ -93,9 +98,7 @@ class Server(uvicorn.Server):
         if sockets:
             announce(app, sockets[0].getsockname()[1])
             if self.book.most < settings.max_connections:
-                logger.info(
-                    "open files are limited: there is room for %d connections", self.book.most
-                )
+                logger.info("the limit of open files allows only %d connections", self.book.most)
 
     def _protocol(self, who: str = "") -> Protocol:
         app: App = self.config.loaded_app
@@ -129,7 +132,8 @@ class Server(uvicorn.Server):
         ]
         if not self.force_exit:
             logger.info(
-                "draining: running turns have %g s; Ctrl-C again to stop now", app.settings.drain
+                "draining: running turns have %g s; Ctrl-C again to stop now",
+                app.settings.drain_timeout,
             )
             drain = asyncio.ensure_future(app.drain())
             while not drain.done() and not self.force_exit:
@@ -143,10 +147,11 @@ class Server(uvicorn.Server):
         await asyncio.sleep(0)
         if self.force_exit:
             leave("at once")
-        # An interrupt that was obeyed is no failure: uvicorn would raise it once more.
-        getattr(self, "_captured_signals", []).clear()
         if app.stuck:
-            leave(f"without handler {', '.join(app.stuck)}, which ignores its cancellation")
+            leave(
+                f"without waiting for handler {', '.join(app.stuck)}, which ignores its "
+                "cancellation"
+            )
 
     async def _last(self, sockets: Sequence[socket.socket]) -> None:
         """Let nobody else in; who has come in by now may still say what they came for."""
@@ -174,14 +179,6 @@ class Server(uvicorn.Server):
         ) or any(isinstance(server, tls.TLSAcceptor) and server.busy for server in self.servers)
 
 
-def local(host: str) -> bool:
-    """Whether only this machine can reach this address."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def announce(app: App, port: int) -> None:
     """Say where everything is."""
     settings = app.settings
@@ -194,28 +191,23 @@ def announce(app: App, port: int) -> None:
         logger.info("%s at %s%s/", endpoint.service.agent.name, base, endpoint.prefix)
         logger.info("  card %s%s/.well-known/agent-card.json", base, endpoint.prefix)
         if endpoint.grpc:
-            secured = " (TLS)" if settings.grpc_cert or settings.cert else ""
+            secured = " (TLS)" if settings.cert else ""
             told = ", not on the card: `bindings` does not name GRPC"
             if endpoint.lists_grpc:
                 told = f", announced as {settings.grpc_url}" if settings.grpc_url else ""
             logger.info("  gRPC %s:%d%s%s", host, endpoint.grpc, secured, told)
-    if settings.store.startswith("memory:"):
-        logger.info("tasks are kept in memory: they end with this process")
-    elif settings.store.startswith("sqlite:"):
-        logger.info("tasks are kept in %s", settings.store.removeprefix("sqlite:///"))
-    else:
-        logger.info("tasks are kept in %s", settings.masked()["store"])
-    if not settings.workers:
-        logger.info("turns are run elsewhere: `dragoman worker` with the same store")
-    if not local(settings.host):
+    logger.info("tasks are kept in %s", app.store.name)
+    if settings.serve_only:
+        logger.info("it runs no turns: `dragoman worker` with the same store does")
+    if not loopback(settings.host):
         warn(app, base)
     if settings.push:
         logger.info(
-            "webhooks are delivered, %s; their secrets are %s",
+            "webhooks are enabled; deliveries are %s, their stored secrets are %s",
             "signed" if settings.push_keys else "not signed",
-            "sealed" if settings.seal_keys else "not sealed",
+            "sealed" if settings.seal_keys else "not encrypted",
         )
-    logger.info("Ctrl-C stops")
+    logger.info("press Ctrl-C to stop")
 
 
 def warn(app: App, base: str) -> None:
@@ -224,10 +216,11 @@ def warn(app: App, base: str) -> None:
     if app.unguarded:
         more = ", and make it call webhooks" if settings.push else ""
         logger.warning(
-            "NO AUTHENTICATION: anybody who reaches %s can run these agents, read every task and "
-            "its files, cancel it%s. Say who may call with [[auth]] in dragoman.toml, or with "
-            "App(agent, auth=...), which `dragoman serve module:app` serves; or listen on "
-            "127.0.0.1; or, if it is meant, say that by the scheme anonymous",
+            "NO AUTHENTICATION: anyone who can connect to %s can run these agents, read "
+            "every task and its files, cancel it%s. Configure callers with [[auth]] in "
+            "dragoman.toml, or with App(agent, auth=...), which `dragoman serve "
+            'module:app` serves; or listen on 127.0.0.1; or set scheme = "anonymous" to '
+            "confirm that this is intended",
             *(base, more),
         )
         return
@@ -235,7 +228,8 @@ def warn(app: App, base: str) -> None:
         return  # there is no secret to be read
     if not settings.cert and not settings.url.startswith("https:"):
         logger.warning(
-            "NO TLS: credentials go to %s in the clear; anybody on the way can read and use them. "
-            "Set cert and key; or, if a proxy in front of it speaks https, url",
+            "NO TLS: clients send credentials to %s unencrypted; anyone on the network "
+            "path can read and use them. Set cert and key; or, if a proxy terminates "
+            "https, set url",
             base,
         )

@@ -11,14 +11,14 @@ import sys
 import time
 from argparse import ArgumentTypeError
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from shutil import get_terminal_size
 from urllib.parse import urlsplit
 
 from dragoman.model import clock
 from dragoman.model.types import TaskState
+from dragoman.model.units import parse_duration
 
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)([smhdw])", re.ASCII)
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _UNUSUAL = re.compile(r"[^ -~\n]")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
@@ -106,23 +106,31 @@ def host(url: str) -> str:
     return f"{parts.scheme}://{name}{f':{port}' if port else ''}/…"
 
 
-def span(text: str) -> float:
+def duration(text: str) -> float:
     """An argument such as 90m or 30d, in seconds."""
-    match = _SPAN.fullmatch(text.strip())
-    if match is None:
-        raise ArgumentTypeError(f"{text!r} is no span of time; write 45s, 90m, 12h, 30d or 2w")
-    return float(match[1]) * _UNITS[match[2]]
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
+def seconds(text: str) -> float:
+    """An argument such as 90m, or a plain number of seconds."""
+    try:
+        return float(text)
+    except ValueError:
+        return duration(text)
 
 
 def moment(text: str) -> str:
     """An argument such as 1h (ago) or 2026-01-31T12:00:00Z, as the wire writes it."""
+    with suppress(ValueError):
+        return clock.stamp(max(time.time() - parse_duration(text), 0))
     try:
-        if _SPAN.fullmatch(text.strip()):
-            return clock.stamp(max(time.time() - span(text), 0))
         return clock.ceiling(f"{text}T00:00:00Z" if _DATE.fullmatch(text) else text)
     except ValueError:
         raise ArgumentTypeError(
-            f"{text!r} is no time; write 1h or 30d (ago), 2026-01-31, or 2026-01-31T12:00:00Z"
+            f"{text!r} is not a time; use 1h or 30d (ago), 2026-01-31 or 2026-01-31T12:00:00Z"
         ) from None
 
 

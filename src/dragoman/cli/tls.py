@@ -11,7 +11,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dragoman.cli.connection_limits import ConnectionLimits, party, taken
+from dragoman.cli.connection_limits import ConnectionLimits, taken
+from dragoman.security.addresses import client_network
 from dragoman.server.settings import Settings, SettingsError
 from dragoman.telemetry.logs import audit, logger
 
@@ -67,7 +68,7 @@ def context(settings: Settings) -> ssl.SSLContext | None:
     """What connections are secured with, if they are; SettingsError names what is wrong."""
     for name in ("key", "ca"):
         if getattr(settings, name) and not settings.cert:
-            raise SettingsError(f"{name}: needs cert; without it there is no TLS")
+            raise SettingsError(f"{name}: needs cert; without cert there is no TLS")
     if not settings.cert:
         return None
     for name in ("cert", "key", "ca"):
@@ -83,7 +84,7 @@ def context(settings: Settings) -> ssl.SSLContext | None:
         try:
             made.load_verify_locations(settings.ca)
         except ssl.SSLError:
-            raise SettingsError(f"ca: {settings.ca}: holds no certificate in PEM form") from None
+            raise SettingsError(f"ca: {settings.ca}: contains no PEM certificate") from None
         made.verify_mode = ssl.CERT_OPTIONAL if settings.ca_optional else ssl.CERT_REQUIRED
     return made
 
@@ -111,11 +112,11 @@ def _show(made: ssl.SSLContext, settings: Settings) -> None:
         if getattr(error, "reason", "") == "KEY_VALUES_MISMATCH":
             text = f"{name}: {path}: is not the key of {settings.cert}"
         elif locked:
-            text = f"key_password: does not open {path}"
+            text = f"key_password: cannot decrypt {path}"
         elif b"-----BEGIN CERTIFICATE-----" not in _read("cert", settings.cert):
-            text = f"cert: {settings.cert}: holds no certificate in PEM form"
+            text = f"cert: {settings.cert}: contains no PEM certificate"
         else:
-            text = f"{name}: {path}: holds no key in PEM form, or a certificate is damaged"
+            text = f"{name}: {path}: contains no PEM key, or a certificate is damaged"
         raise SettingsError(text) from None
 
 
@@ -197,13 +198,13 @@ class TLSAcceptor:
             try:
                 peer, address = await loop.sock_accept(self._listener)
             except OSError as error:  # gone again, or there are too many files
-                logger.warning("a connection could not be taken: %s", error)
+                logger.warning("cannot accept a connection: %s", error)
                 await asyncio.sleep(0.1)
                 continue
             self._enter(peer, address)
 
     def _enter(self, peer: socket.socket, address: Any) -> None:
-        who = party(address)
+        who = client_network(address[0])
         if self._book.enter(who):
             self._keep(self._greet(peer, who, str(address[0])))
         else:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from dragoman.cli import UsageError, connect_options
+from dragoman.cli import UsageError, connect_options, examples
 from dragoman.cli.colors import DIM, GREEN, RED, paint
 from dragoman.cli.terminal_output import Screen, complaint
 from dragoman.cli.text_table import json_text, plain, table
@@ -25,55 +25,103 @@ if TYPE_CHECKING:
 CONNECTIONS = 256
 """The most connections of `listen`; more are answered with 503."""
 
+EXAMPLES = {
+    "add": (
+        "push add http://localhost:8000 TASK https://me.example/events --token secret",
+        "push add https://agent.example TASK https://me.example/ --authorization 'Bearer abc'",
+    ),
+    "list": ("push list http://localhost:8000 TASK", "push list http://localhost:8000 TASK --json"),
+    "get": (
+        "push get http://localhost:8000 TASK ID",
+        "push get http://localhost:8000 TASK ID --json",
+    ),
+    "delete": (
+        "push delete http://localhost:8000 TASK ID",
+        "push delete https://agent.example TASK ID --bearer @token.txt",
+    ),
+}
+
 
 def add(commands: Any) -> None:
     """Add the commands."""
-    push = commands.add_parser("push", help="the webhooks of a task at an agent")
+    push = commands.add_parser(
+        "push",
+        help="manage the webhooks of a task",
+        description="Manage the webhooks of a task.",
+        **examples(*(EXAMPLES[name][0] for name in EXAMPLES)),
+    )
     inner = push.add_subparsers(required=True, metavar="command")
     for name, what, run in (
-        ("add", "have what happens to a task posted somewhere", _add),
+        ("add", "register a webhook", _add),
         ("list", "list the webhooks of a task", _list),
         ("get", "show a webhook", _get),
-        ("delete", "have no more posted there", _delete),
+        ("delete", "delete a webhook", _delete),
     ):
-        one = inner.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.")
+        one = inner.add_parser(
+            name,
+            help=what,
+            description=f"{what[0].upper()}{what[1:]}.",
+            **examples(*EXAMPLES[name]),
+        )
         connect_options.add(one)
-        one.add_argument("task")
+        one.add_argument("task", metavar="TASK", help="the id of the task")
         if name == "add":
-            one.add_argument("hook", metavar="WEBHOOK", help="the URL to post to")
-            one.add_argument("--id", default="", help="what to call it")
-            one.add_argument("--token", default="", help="for X-A2A-Notification-Token")
+            one.add_argument(
+                "hook", metavar="WEBHOOK", help="the URL that the agent posts events to"
+            )
+            one.add_argument(
+                "--id", default="", help="the id of the webhook (default: the agent chooses one)"
+            )
+            one.add_argument(
+                "--token", default="", help="the agent sends this token as X-A2A-Notification-Token"
+            )
             one.add_argument(
                 "--authorization",
                 default="",
                 metavar="'SCHEME CREDENTIALS'",
-                help="what the agent shall send as Authorization",
+                help="the agent sends this as the Authorization header",
             )
         elif name != "list":
-            one.add_argument("id", help="the webhook's id")
-        one.add_argument("--json", action="store_true", help="as JSON")
+            one.add_argument("id", help="the id of the webhook")
+        one.add_argument("--json", action="store_true", help="print JSON")
         one.set_defaults(run=lambda arguments, run=run: connect_options.run(arguments, run))
 
     listen = commands.add_parser(
         "listen",
-        help="receive webhooks here, verify and show them",
-        description="Receive webhooks on this machine, verify them and show what arrives.",
+        help="receive and verify webhook deliveries",
+        description="Receive webhook deliveries on this machine, verify them and print them.",
+        **examples(
+            "listen",
+            "listen --port 9000 --token secret --key whsec_…",
+            "listen --any --count 1 --json",
+        ),
     )
-    listen.add_argument("--host", default="127.0.0.1", help="the address to listen on")
-    listen.add_argument("--port", type=int, default=8099, help="the port; 0 picks a free one; 8099")
     listen.add_argument(
-        "--token", default="", help="what X-A2A-Notification-Token must be; made up by default"
+        "--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)"
+    )
+    listen.add_argument(
+        "--port",
+        type=int,
+        default=8099,
+        help="the port to listen on; 0 picks a free one (default: 8099)",
+    )
+    listen.add_argument(
+        "--token", default="", help="the token that deliveries must carry (default: a random one)"
     )
     listen.add_argument(
         "--key",
         action="append",
         default=[],
         metavar="KEY",
-        help="whsec_… or whpk_…: verify signatures, too",
+        help="also verify signatures with this key: whsec_… or whpk_…",
     )
-    listen.add_argument("--any", action="store_true", help="believe anybody")
-    listen.add_argument("--count", type=int, default=0, metavar="N", help="end after so many")
-    listen.add_argument("--json", action="store_true", help="the objects as they came, one a line")
+    listen.add_argument("--any", action="store_true", help="accept unauthenticated notifications")
+    listen.add_argument(
+        "--count", type=int, default=0, metavar="N", help="stop after this many deliveries"
+    )
+    listen.add_argument(
+        "--json", action="store_true", help="print the received objects, one on each line"
+    )
     listen.set_defaults(run=_listen)
 
 
@@ -100,7 +148,7 @@ async def _list(agent: Client, arguments: argparse.Namespace) -> int:
             print(json_text(v1_0.encode(config)))
     else:
         rows = [(config.id, config.url, _how(config)) for config in found]
-        print(table(("id", "url", "proves itself by"), rows) if rows else "no webhooks")
+        print(table(("id", "url", "authentication"), rows) if rows else "no webhooks")
     return 0
 
 
@@ -138,8 +186,7 @@ def _listen(arguments: argparse.Namespace) -> int:
         import uvicorn
     except ImportError:
         raise ModuleNotFoundError(
-            "listening needs a server that is not installed; "
-            "`pip install 'dragoman[serve]'` brings it",
+            "listen needs uvicorn, which is not installed; run `pip install 'dragoman[serve]'`",
             name="uvicorn",
         ) from None
     from dragoman.cli.serve import bind
@@ -160,10 +207,11 @@ def _listen(arguments: argparse.Namespace) -> int:
         async def startup(self, sockets: Any = None) -> None:
             """Say where it listens once it does: a Ctrl-C that came before could get lost."""
             await super().startup(sockets)
-            _note(f"listening at {url}; Ctrl-C ends it")
+            _note(f"listening at {url}; press Ctrl-C to stop")
             if not arguments.token and token:
                 _note(
-                    f"have a task pushed here: dragoman push add AGENT TASK {url} --token {token}"
+                    f"register this webhook with: dragoman push add AGENT TASK {url} "
+                    f"--token {token}"
                 )
 
     config = uvicorn.Config(
@@ -207,7 +255,7 @@ class ListenApp:
         if self._json:
             print(json_text(body.strip()).replace("\n", " "), flush=True)
         else:
-            again = "" if notification.fresh else ", which had come before"
+            again = "" if notification.fresh else ", a repeated delivery"
             told = f"task {plain(notification.task_id)}{again}" if notification.task_id else again
             _note(f"{paint('verified', GREEN, sys.stderr)} {told}")
             self._screen.event(notification.event)

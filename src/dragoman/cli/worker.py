@@ -10,8 +10,6 @@ from dragoman.cli import Options, UsageError
 from dragoman.cli.serve import build, hang_up, leave
 from dragoman.model.errors import A2AError
 from dragoman.server.app import App
-from dragoman.stores.memory import MemoryStore
-from dragoman.stores.sqlite import SqliteStore
 from dragoman.telemetry.logs import logger, redacted
 
 
@@ -19,10 +17,10 @@ def run(names: Sequence[str], options: Options) -> int:
     """Work until interrupted."""
     hang_up()
     app = build(names, options)
-    if isinstance(app.store, MemoryStore | SqliteStore):
+    if not app.store.shared:
         raise UsageError(
-            "store: a worker shares its tasks with others, which needs PostgreSQL: "
-            "--store postgresql://…"
+            "store: a worker shares its tasks with other processes, and they cannot reach "
+            f"{app.settings.masked()['store']}; use --store postgresql://…"
         )
     app.serves = False
     return asyncio.run(_work(app))
@@ -36,7 +34,7 @@ async def _work(app: App) -> int:
 
     def heard(sign: int) -> None:
         if signs:
-            leave("at once")
+            leave("immediately")
         signs.append(sign)
         ending.set()
 
@@ -50,12 +48,14 @@ async def _work(app: App) -> int:
         return 1
     settings = app.settings
     for agent in app.agents.values():
-        logger.info("working for %s, up to %d turns at once", agent.name, settings.max_running)
-    logger.info("Ctrl-C stops")
+        logger.info("running turns for %s, up to %d at once", agent.name, settings.max_running)
+    logger.info("press Ctrl-C to stop")
     await ending.wait()
-    logger.info("draining: running turns have %g s; Ctrl-C again to stop now", settings.drain)
+    logger.info(
+        "draining: running turns have %g s; Ctrl-C again to stop now", settings.drain_timeout
+    )
     await app.stop()
     if app.stuck:
-        leave(f"without handler {', '.join(app.stuck)}, which ignores its cancellation")
+        leave(f"without waiting for handler {', '.join(app.stuck)}, which ignores its cancellation")
     logger.info("stopped")
     return 0

@@ -45,8 +45,8 @@ class Dial:
         if self.refused is None or self.dialled:
             return None
         return NotAllowed(
-            f"the card is from a public address, and leads to {self.url} at {self.refused}, which "
-            f"is not public ({denied(self.refused)}); if that is right, "
+            f"the card comes from a public address, but names {self.url} at {self.refused}, "
+            f"which is not public ({denied(self.refused)}); to permit it, use "
             f'allow=["{self.refused}"] (--allow {self.refused})'
         )
 

@@ -119,7 +119,7 @@ class JsonRpc:
             self._result(
                 _document(await whole(response, self.limits.answer, "answer"), response), response
             )
-            raise InvalidAgentResponse("the agent answered a stream with something else")
+            raise InvalidAgentResponse("the agent did not answer with a stream")
         try:
             async for event in sse.events(response, self.limits.answer, order.meter):
                 yield self._read(operation, event.data, response)
@@ -164,13 +164,13 @@ class JsonRpc:
 
     def _result(self, document: Any, response: TransportResponse) -> Any:
         if not isinstance(document, dict):
-            raise _foreign(response, "the answer is no JSON-RPC")
+            raise _foreign(response, "the response is not valid JSON-RPC")
         error = document.get("error")
         if error is None:
             if "result" not in document:
                 if self.speech.version != "1.0" and "jsonrpc" in document:
                     return None  # some leave it out where there is nothing to tell
-                raise _foreign(response, "the answer has neither a result nor an error")
+                raise _foreign(response, "the response has neither a result nor an error")
             return document["result"]
         if not isinstance(error, dict):
             raise _foreign(response, "error: expected an object")
@@ -303,7 +303,7 @@ class HttpJson:
             return _former(document, response)
         error = document.get("error") if isinstance(document, dict) else None
         if not isinstance(error, dict):
-            return _foreign(response, "the answer is no error of A2A")
+            return _foreign(response, "the response is not an A2A error")
         code = error.get("code")
         return restored(
             str(error.get("message") or ""),
@@ -331,7 +331,7 @@ def _former(document: Any, response: TransportResponse) -> A2AError:
     """The error of 0.3 over HTTP+JSON: with a code, or only a message."""
     message = document.get("message") if isinstance(document, dict) else None
     if not isinstance(message, str):
-        return _foreign(response, "the answer is no error of A2A")
+        return _foreign(response, "the response is not an A2A error")
     code = document.get("code")
     if type(code) is int:
         return restored(message, rpc=code, http=response.status, headers=response.headers)
@@ -394,7 +394,7 @@ class Grpc:
         name = self._names.get(order.call)
         if name is None:
             raise UnsupportedOperation(
-                f"the agent speaks A2A {self.speech.version}, which has no {order.operation.name}"
+                f"the agent uses A2A {self.speech.version}, which has no {order.operation.name}"
             )
         body = self.speech.ask(upload.filled(request, order.files))
         url = f"{self.url}/{self.speech.service}/{name}"
@@ -480,7 +480,7 @@ def _document(body: bytes, response: TransportResponse) -> Any:
     try:
         return v1_0.parse(body)
     except ParseError as error:
-        page = "the answer is a web page, and no JSON" if discovery.web_page(body) else ""
+        page = "the response is a web page, not JSON" if discovery.web_page(body) else ""
         raise _foreign(response, page or str(error)) from None
 
 
@@ -493,8 +493,8 @@ def _foreign(response: TransportResponse, what: str) -> A2AError:
     if response.status >= 300:
         where = response.headers.get("location", "elsewhere")
         return InvalidAgentResponse(
-            f"the agent redirects to {where} (HTTP {response.status}), which is not followed: "
-            "its card must tell the right address"
+            f"the agent redirects to {where} (HTTP {response.status}); the client does not "
+            "follow redirects, so the card must contain the right address"
         )
     return InvalidAgentResponse(f"{what} (HTTP {response.status})")
 
@@ -509,4 +509,4 @@ def _value(operation: Operation, document: Any, speech: WireFormat) -> Any:
 
 
 def _bad(operation: Operation, error: A2AError) -> InvalidAgentResponse:
-    return InvalidAgentResponse(f"{operation.name} answered with a bad field: {error}")
+    return InvalidAgentResponse(f"the response of {operation.name} has an invalid field: {error}")

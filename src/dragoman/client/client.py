@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Any, NoReturn, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, TypeVar, Unpack
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
@@ -142,10 +142,10 @@ class Client:
 
     card: AgentCard
     interface: AgentInterface
-    binding: Binding
-    spans: otel.Spans | None = None
+    _binding: Binding
+    _spans: otel.Spans | None = None
     """Those of OpenTelemetry, where the process uses it."""
-    resumes = False
+    _resumes = False
     """The agent tells places: a broken stream goes on exactly where it was."""
 
     def __init__(
@@ -156,7 +156,7 @@ class Client:
                 raise TypeError(f"a client has no option {name!r}")
         for name in ("trust", "allow", "extensions", "bindings"):
             if isinstance(options.get(name), str):
-                raise TypeError(f"{name} is a list of strings, not one")
+                raise TypeError(f"{name}: expected a list of strings, not a string")
         self._target = target
         self._guard = Guard(
             transport,
@@ -175,14 +175,14 @@ class Client:
             and "GRPC" not in spoken(transport)
         ):
             raise ModuleNotFoundError(f"gRPC is not installed{INSTALL}", name="grpc")
-        self.timeout = options.get("timeout", 60.0)
-        self.deadline = options.get("deadline")
-        self.patience = options.get("patience", 60.0)
-        self.attempts = options.get("attempts", 8)
-        if self.timeout <= 0 or self.patience <= 0 or self.attempts < 1:
+        self._timeout = options.get("timeout", 60.0)
+        self._deadline = options.get("deadline")
+        self._patience = options.get("patience", 60.0)
+        self._attempts = options.get("attempts", 8)
+        if self._timeout <= 0 or self._patience <= 0 or self._attempts < 1:
             raise ValueError("timeout, patience and attempts must be more than nothing")
-        self.limits = options.get("limits", DEFAULT)
-        self.inbox = options.get("inbox")
+        self._limits = options.get("limits", DEFAULT)
+        self._inbox = options.get("inbox")
         self._delegation = options.get("delegation")
         self._open: set[str] = set()
         """Tasks that were begun here on somebody's behalf, and have not ended."""
@@ -194,7 +194,9 @@ class Client:
         strict = options.get("strict", False)
         own = options.get("headers") or self._judge is not None or strict
         card_cache = None if own else options.get("card_cache")
-        self.cards = Cards(self._guard, card_cache, self._judge, self._guard.confine, strict=strict)
+        self._cards = Cards(
+            self._guard, card_cache, self._judge, self._guard.confine, strict=strict
+        )
 
     @classmethod
     def connect(
@@ -217,14 +219,14 @@ class Client:
 
     async def open(self) -> Client:
         """Find the card, as at the beginning of a block. An open client stays open."""
-        if "binding" in vars(self):
+        if "_binding" in vars(self):
             return self
-        self.spans = otel.spans()
+        self._spans = otel.spans()
         try:
             target = self._target
             if isinstance(target, AgentCard):
                 if self._judge is not None:
-                    await self._judge.verify(target, fetch=self.cards.keys)
+                    await self._judge.verify(target, fetch=self._cards.keys)
                 self.card = target
             else:
                 where = address(target)
@@ -242,7 +244,7 @@ class Client:
         try:
             await self._leave()
         finally:
-            vars(self).pop("binding", None)
+            vars(self).pop("_binding", None)
 
     async def __aenter__(self) -> Client:
         return await self.open()
@@ -251,19 +253,21 @@ class Client:
         await self.close()
 
     def __repr__(self) -> str:
-        if "binding" in vars(self):
+        if "_binding" in vars(self):
             used = f"{self.interface.protocol_binding} {self.interface.protocol_version}"
             return f"Client({self.card.name!r} at {self.interface.url}, {used})"
         target = self._target if isinstance(self._target, str) else self._target.name
         return f"Client({target!r}, not open)"
 
-    def __getattr__(self, name: str) -> NoReturn:
-        if name in Client.__annotations__:
-            raise RuntimeError(
-                "the client is not open: use `async with Client.connect(…) as client`, or "
-                "`client = await Client.connect(…).open()`"
-            )
-        raise AttributeError(f"a client has no {name!r}")
+    if not TYPE_CHECKING:  # or a checker would take any name for one of a client
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name in Client.__annotations__:
+                raise RuntimeError(
+                    "the client is not open: use `async with Client.connect(…) as client`, or "
+                    "`client = await Client.connect(…).open()`"
+                )
+            raise AttributeError(f"a client has no {name!r}")
 
     async def _leave(self) -> None:
         if self._open and self._delegation is not None and self._delegation.canceled():
@@ -274,16 +278,16 @@ class Client:
 
     async def _found(self, target: str) -> AgentCard:
         async def once() -> AgentCard:
-            async with asyncio.timeout(self.timeout):
-                return await self.cards.find(target)
+            async with asyncio.timeout(self._timeout):
+                return await self._cards.find(target)
 
-        async with self.limit() as progress:
+        async with self._limit() as progress:
             try:
                 return await self._repeat(once, progress)
             except TimeoutError as error:
                 if error.args:
                     raise
-                raise progress.late(self.timeout) from error
+                raise progress.late(self._timeout) from error
 
     def _choose(self) -> None:
         """Take the agent's first interface that is spoken here, and our extension if it has it."""
@@ -295,17 +299,17 @@ class Client:
         self._usable = self._guard.admitted(usable)
         self._use(self._usable[0])
         offered = {item.uri for item in self.card.capabilities.extensions}
-        self.resumes = RESUME in offered
+        self._resumes = RESUME in offered
         wanted = dict.fromkeys((*self.extensions, RESUME))
         self.extensions = tuple(uri for uri in wanted if uri in offered)
 
     def _use(self, interface: AgentInterface) -> None:
         self.interface = interface
-        self.binding = BINDINGS[interface.protocol_binding.upper()](
-            self._guard, interface, self.limits
+        self._binding = BINDINGS[interface.protocol_binding.upper()](
+            self._guard, interface, self._limits
         )
 
-    def rotate(self, asked: AgentInterface, error: BaseException) -> None:
+    def _rotate(self, asked: AgentInterface, error: BaseException) -> None:
         """Use the next interface if this one does not answer; unless another call, which failed at
         the same time, has done so. One whose answer merely broke off is good enough."""
         if isinstance(error, NotAllowed):
@@ -314,15 +318,15 @@ class Client:
                 self._use(self._usable[0])
             return
         silent = isinstance(error, Unreachable | TimeoutError) and not isinstance(error, Broken)
-        if asked is self.interface and len(self._usable) > 1 and (silent or self.doubtful(error)):
+        if asked is self.interface and len(self._usable) > 1 and (silent or self._doubtful(error)):
             place = self._usable.index(asked)
             self._use(self._usable[(place + 1) % len(self._usable)])
 
-    def answered(self) -> None:
+    def _answered(self) -> None:
         """The interface in use is what the card says of it."""
         self._good.add(self.interface)
 
-    def doubtful(self, error: BaseException) -> bool:
+    def _doubtful(self, error: BaseException) -> bool:
         """Whether it is this interface that is wrong, and not what was asked: another one is good,
         and this one has never been; or its version was only guessed."""
         if isinstance(error, NotAllowed):
@@ -356,15 +360,17 @@ class Client:
                     pass
             return Result(stream.task, stream.result.message)
         request, key, files = self._request(said, task, context, wait, **saying)
-        async with self.limit():
-            answer = await self.call("send", request, {"idempotency-key": key}, files)
+        async with self._limit():
+            answer = await self._call("send", request, {"idempotency-key": key}, files)
             found: Task | None = answer.task
             if found is not None:
-                self.begun(found.id)
+                self._begun(found.id)
                 if wait and not found.status.state.settled:  # not every agent waits, nor for ever
                     found = await self.task(found.id).wait()
             elif answer.message is None:
-                raise InvalidAgentResponse("SendMessage answered with neither a task nor a message")
+                raise InvalidAgentResponse(
+                    "the response of SendMessage is neither a task nor a message"
+                )
         return Result(found, answer.message)
 
     def stream(
@@ -407,7 +413,7 @@ class Client:
                 page_size=page,
                 page_token=token,
             )
-            answer = await self.call("list", request)
+            answer = await self._call("list", request)
             for found in answer.tasks:
                 yield found
             if not answer.next_page_token or answer.next_page_token == token:
@@ -416,8 +422,8 @@ class Client:
 
     async def extended_card(self) -> AgentCard:
         """The card for those who are known to the agent."""
-        found = await self.call("extended_card", GetExtendedAgentCardRequest())
-        return await self.cards.extended(found, self._address)
+        found = await self._call("extended_card", GetExtendedAgentCardRequest())
+        return await self._cards.extended(found, self._address)
 
     @property
     def _address(self) -> str:
@@ -427,37 +433,37 @@ class Client:
     # -- for streams and tasks
 
     @property
-    def joins(self) -> bool:
+    def _joins(self) -> bool:
         """Whether to listen to a task that is under way. Before 1.0 it is only looked at: some
         agents tell neither what there was nor that it ends, and some keep each chunk once more
         for every one who listens."""
         newest = minor(self.interface.protocol_version) == SPOKEN[0]
-        return bool(self.card.capabilities.streaming) and (newest or self.resumes)
+        return bool(self.card.capabilities.streaming) and (newest or self._resumes)
 
     @property
-    def until(self) -> float | None:
+    def _until(self) -> float | None:
         """When what begins now must have ended, by the monotonic clock."""
-        limits = [] if self.deadline is None else [time.monotonic() + self.deadline]
+        limits = [] if self._deadline is None else [time.monotonic() + self._deadline]
         if self._delegation is not None:
             limits.append(self._delegation.until)
         found = min(limits, default=math.inf)
         return found if math.isfinite(found) else None
 
-    def limit(self, about: str = "") -> Limit:
+    def _limit(self, about: str = "") -> Limit:
         """A block that ends with DeadlineExceeded when what begins now must have ended. `about` is
         the task that is asked for."""
-        until = self.until
+        until = self._until
         seconds = None if until is None else max(until - time.monotonic(), 0)
         return Limit(Progress.of(self), seconds, about)
 
     @property
-    def where(self) -> str:
+    def _where(self) -> str:
         """The origin that is called, for people."""
         if "interface" in vars(self):
             return origin(self.interface.url) or self.interface.url
         return address(self._target) if isinstance(self._target, str) else ""
 
-    def headers(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    def _headers(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """What every request carries, beside what is secret."""
         version = minor(self.interface.protocol_version)
         found = {"a2a-version": version, **(more or {})}
@@ -467,13 +473,13 @@ class Client:
         logs.carry(found, self._delegation.trace if self._delegation else "")
         return found
 
-    def span(self, call: str, request: WireStruct) -> AbstractContextManager[Any]:
+    def _span(self, call: str, request: WireStruct) -> AbstractContextManager[Any]:
         """A block that is a span of OpenTelemetry, where the process uses it."""
-        if self.spans is None:
+        if self._spans is None:
             return nullcontext()
-        return self.spans.open("CLIENT", BY_CALL[call].name, *self.about(call, request))
+        return self._spans.open("CLIENT", BY_CALL[call].name, *self._about(call, request))
 
-    def about(self, call: str, request: WireStruct) -> tuple[dict[str, str], str]:
+    def _about(self, call: str, request: WireStruct) -> tuple[dict[str, str], str]:
         """What such a span says, and the trace that the work came with."""
         binding = self.interface.protocol_binding
         about = {
@@ -486,7 +492,7 @@ class Client:
         }
         return about, self._delegation.trace if self._delegation else ""
 
-    async def call(
+    async def _call(
         self,
         call: str,
         request: WireStruct,
@@ -496,14 +502,14 @@ class Client:
         """Ask for an operation, as often as it takes and may be done."""
 
         async def once() -> Any:
-            with self.span(call, request) as span:
+            with self._span(call, request) as span:
                 order = Order(
-                    call=call, request=request, headers=self.headers(headers), files=files or {}
+                    call=call, request=request, headers=self._headers(headers), files=files or {}
                 )
-                async with asyncio.timeout(self.timeout) as limit:
+                async with asyncio.timeout(self._timeout) as limit:
                     before = LIMIT.set(limit)
                     try:
-                        answer = await self.binding.call(order)
+                        answer = await self._binding.call(order)
                     finally:
                         LIMIT.reset(before)
                 if span is not None:
@@ -511,15 +517,15 @@ class Client:
                 return answer
 
         about = _about(request)
-        async with self.limit(about) as progress:
+        async with self._limit(about) as progress:
             try:
                 return await self._repeat(once, progress, call, about)
             except TimeoutError as error:
                 if error.args:
                     raise
-                raise progress.late(self.timeout, about) from error
+                raise progress.late(self._timeout, about) from error
 
-    def explain(self, error: BaseException, about: str = "") -> None:
+    def _explain(self, error: BaseException, about: str = "") -> None:
         """Say more in an error of a call: see `dragoman.client.error_messages`."""
         target = self._target if isinstance(self._target, str) else ""
         explain(
@@ -531,12 +537,12 @@ class Client:
             about=about,
         )
 
-    def begun(self, task: str) -> None:
+    def _begun(self, task: str) -> None:
         """A task was begun here."""
         if self._delegation is not None and task:
             self._open.add(task)
 
-    def settled(self, task: str) -> None:
+    def _settled(self, task: str) -> None:
         """It was followed to where it ends or asks."""
         self._open.discard(task)
 
@@ -548,8 +554,8 @@ class Client:
         stream is not as sure as an answer.)"""
         if self._delegation is not None:
             return True
-        streams = self.resumes and bool(self.card.capabilities.streaming)
-        return self.deadline is not None and streams and "history" not in saying
+        streams = self._resumes and bool(self.card.capabilities.streaming)
+        return self._deadline is not None and streams and "history" not in saying
 
     def _request(
         self,
@@ -604,26 +610,26 @@ class Client:
     ) -> T:
         """Try until it succeeds, or has failed too often; only for what may be done twice."""
         # whoever asks for a card may have mistyped its address
-        pauses = Pauses(self.attempts if call else min(self.attempts, 4))
+        pauses = Pauses(self._attempts if call else min(self._attempts, 4))
         while True:
             asked = self.interface if call else None
             try:
                 found = await once()
                 if call:
-                    self.answered()
+                    self._answered()
                 progress.error = None
                 return found
             except (*PASSING, TimeoutError, A2AError, NotAllowed) as error:
                 if call:
-                    self.explain(error, about)
+                    self._explain(error, about)
                 progress.failed(error)
                 passing = isinstance(error, (*PASSING, TimeoutError)) and not self._once(
                     call, error
                 )
-                if not passing and not self.doubtful(error):
+                if not passing and not self._doubtful(error):
                     raise
                 if asked is not None:
-                    self.rotate(asked, error)
+                    self._rotate(asked, error)
                 if not isinstance(error, NotAllowed):  # there is one less to be tried
                     await pauses.after(error)
 
@@ -632,7 +638,7 @@ class Client:
         if call == "cancel":  # done twice, it is answered otherwise
             return isinstance(error, Unreachable | TimeoutError)
         # An agent may simply take long. One that keeps no receipts would begin again.
-        return call == "send" and isinstance(error, TimeoutError) and not self.resumes
+        return call == "send" and isinstance(error, TimeoutError) and not self._resumes
 
     async def _cancel_all(self) -> None:
         """Nobody wants the results any more: say so, and close."""
@@ -640,11 +646,11 @@ class Client:
         async def cancel(task: str) -> None:
             with suppress(A2AError, ConnectionError, TimeoutError):
                 async with asyncio.timeout(LAST_WORD):
-                    await self.binding.call(
+                    await self._binding.call(
                         Order(
                             call="cancel",
                             request=CancelTaskRequest(id=task),
-                            headers=self.headers({"idempotency-key": clock.uuid7()}),
+                            headers=self._headers({"idempotency-key": clock.uuid7()}),
                         )
                     )
 

@@ -27,10 +27,10 @@ from dragoman.client.transport import (
     Transport,
     TransportRequest,
     TransportResponse,
-    loopback,
     origin,
 )
 from dragoman.model.types import AgentCard, AgentInterface, SecurityScheme
+from dragoman.security.addresses import loopback
 from dragoman.security.egress import Rule
 from dragoman.telemetry.logs import MASK, secretive
 
@@ -230,11 +230,11 @@ def choose(card: AgentCard, auth: Auth) -> dict[str, tuple[TokenProvider, tuple[
         return {}  # it lets anybody in
     if not card.security_schemes:
         raise CredentialsNotSent(
-            "the card names no way to authenticate; send it yourself, "
-            "such as headers={'authorization': 'Bearer …'}"
+            "the card names no security scheme; send the credentials in a header, such as "
+            "headers={'authorization': 'Bearer …'}"
         )
     raise CredentialsNotSent(
-        f"the card wants {wanted(card) or kinds(card)}; auth= has nothing for it"
+        f"the card requires {wanted(card) or kinds(card)}; auth= contains no such credential"
     )
 
 
@@ -372,15 +372,15 @@ class Guard:
         where = origin(url)
         if where not in self._origins and ANYWHERE not in self._origins:
             raise CredentialsNotSent(
-                f"the card says that the agent is at {where}, and credentials are only for "
-                f"{', '.join(sorted(self._origins))}; if both are one party, "
+                f"the card says that the agent is at {where}, but credentials are only sent "
+                f"to {', '.join(sorted(self._origins))}; if both belong together, use "
                 f"trust=[{where!r}] (--trust {where})"
             )
         secret = self._auth or any(map(secretive, self._headers))
         if secret and not (self._insecure or private(url)):
             raise CredentialsNotSent(
-                f"credentials are not sent over plain HTTP, as to {where}; "
-                "use https, or insecure=True (--insecure-http) where the network is safe"
+                f"credentials are not sent over plain HTTP (to {where}); use https, or "
+                "insecure=True (--insecure-http) on a safe network"
             )
 
     def _called(self, url: str) -> str:

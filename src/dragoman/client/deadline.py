@@ -14,7 +14,7 @@ class Owner(Protocol):
     """A client, as far as it is told of."""
 
     @property
-    def where(self) -> str:
+    def _where(self) -> str:
         """The origin that it calls."""
 
 
@@ -54,13 +54,13 @@ class Progress:
 
     def late(self, seconds: float, about: str = "") -> DeadlineExceeded:
         """What to raise after so many seconds. `about` is a task that was asked for."""
-        words = f"{self.owner.where}: no answer within {round(seconds, 3):g} s"
+        words = f"{self.owner._where}: no answer within {round(seconds, 3):g} s"
         if about and about != self.task:
             words += f" (task {about})"
         if self.error is not None:
             words += f"; the last error: {self.error}"
         if self.task:
-            words += f"; task {self.task} goes on"
+            words += f"; task {self.task} continues"
         return DeadlineExceeded(words, task=self.task or about, last=self.error)
 
 

@@ -42,14 +42,16 @@ LATER = {"HTTP+JSON": ("1.0", "0.3"), "GRPC": ("1.0", "0.3")}
 """The bindings that the oldest versions did not have."""
 MOST_NAMED = 5
 """So many missing fields are named in a line of the log."""
-INSTALL = "; `pip install 'dragoman[grpc]'` brings GRPC"
+INSTALL = "; for GRPC, run `pip install 'dragoman[grpc]'`"
 
 
 def address(target: str) -> str:
     """The URL that is meant: https, or http on this machine; empty if it is a file."""
     if "://" in target:
         if not target.lower().startswith(("http://", "https://")):
-            raise ValueError(f"{target}: an agent's address is https:// or http://")
+            raise ValueError(
+                f"{target}: the address of an agent must start with https:// or http://"
+            )
         return target
     if (target.endswith(".json") and "/" not in target) or target.startswith(("/", "./", "../")):
         return ""
@@ -213,7 +215,7 @@ async def _first(target: str, get: Callable[[str], Awaitable[T]]) -> T:
                 raise
             missing = missing or error
     # such as where the agents are, if a server has several
-    told = "".join(f"; it says: {note}" for note in getattr(missing, "__notes__", ()))
+    told = "".join(f"; the server says: {note}" for note in getattr(missing, "__notes__", ()))
     raise type(missing or InvalidAgentResponse())(
         f"there is no agent card at {target}: neither {PATHS[0]} nor {PATHS[1]}{told}"
     )
@@ -230,7 +232,7 @@ def _refused(url: str, response: TransportResponse, body: bytes = b"") -> A2AErr
             error.add_note(told)
         return error
     where = response.headers.get("location")
-    hint = f" and leads to {where}, which is not followed" if where else ""
+    hint = f" and redirects to {where}; the client does not follow redirects" if where else ""
     return InvalidAgentResponse(words + hint)
 
 
@@ -284,7 +286,7 @@ def accepted(reading: Reading, where: str, strict: bool) -> AgentCard:
         raise _invalid(where, f"{reading.missing[0]}: is required")
     if reading.missing:
         logger.warning(
-            "the card at %s lacks required fields: %s; the client uses it all the same",
+            "the card at %s lacks required fields: %s; the client uses the card anyway",
             where,
             ", ".join(reading.missing[:MOST_NAMED]) + (", …" * (len(reading.missing) > MOST_NAMED)),
         )
@@ -364,7 +366,7 @@ def interfaces(
         for found in usable:
             if not origin(found.url).startswith(("http", "grpc")):
                 raise InvalidAgentResponse(
-                    f"the card is not valid: {found.url!r} is no address of an interface"
+                    f"the card is not valid: {found.url!r} is not the address of an interface"
                 )
         return usable
     offered = ", ".join(
@@ -372,7 +374,7 @@ def interfaces(
     )
     hint = "" if "GRPC" in bindings or "GRPC" not in offered else INSTALL
     spoken = ", ".join(f"{name} {'/'.join(LATER.get(name, SPOKEN))}" for name in bindings)
-    raise VersionNotSupported(f"the agent offers {offered}; this client speaks {spoken}{hint}")
+    raise VersionNotSupported(f"the agent offers {offered}; this client supports {spoken}{hint}")
 
 
 def _dialled(interface: AgentInterface, plain: bool) -> list[AgentInterface]:

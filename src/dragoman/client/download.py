@@ -17,7 +17,7 @@ async def fetch(part: Part, *, allow: Sequence[str] = ()) -> AsyncIterator[bytes
         yield part.raw
         return
     if part.url is None:
-        raise ValueError("this part is no file")
+        raise ValueError("this part is not a file")
     async with egress.Egress(allow=allow, timeout=60.0) as way:
         try:
             async for piece in way.fetch(part.url):

@@ -45,8 +45,8 @@ def _named(found: str, called: AgentInterface) -> str:
         return ""
     setting = "grpc_url" if called.protocol_binding.upper() == "GRPC" else "url"
     return (
-        f"the card at {found} names this address: if it is wrong, change it on the server, in "
-        f"dragoman with the setting `{setting}`"
+        f"the card at {found} contains this address; if it is wrong, correct it on the "
+        f"server (in dragoman: the setting `{setting}`)"
     )
 
 
@@ -66,7 +66,7 @@ def advice(card: AgentCard) -> str:
     commands = ", or ".join(" and ".join(command for command, _ in way) for way in ways)
     given = [python for _, python in ways[0]]
     python = given[0] if len(given) == 1 else f"[{', '.join(given)}]"
-    return f"the agent wants {commands}; in Python auth={python}"
+    return f"the agent requires {commands}; in Python auth={python}"
 
 
 def _option(scheme: SecurityScheme) -> tuple[str, str]:
@@ -81,7 +81,7 @@ def _option(scheme: SecurityScheme) -> tuple[str, str]:
             return "a bearer token: --bearer TOKEN", "StaticToken(TOKEN)"
         return f"HTTP {http.scheme}: --api-key SECRET", "StaticToken(SECRET)"
     if scheme.oauth2_security_scheme or scheme.open_id_connect_security_scheme:
-        return "a login by OAuth: --client-id ID, or --bearer TOKEN", "OAuth(ID)"
+        return "an OAuth login: --client-id ID, or --bearer TOKEN", "OAuth(ID)"
     if scheme.mtls_security_scheme is not None:
-        return "a client certificate: --cert FILE", "Certificate(FILE)"
+        return "a client certificate: --cert FILE", "ClientCertificate(FILE)"
     return "", ""

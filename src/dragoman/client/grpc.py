@@ -171,7 +171,7 @@ class GrpcResponse:
             await self._trailers()
         except TimeoutError:
             self._call.cancel()
-            raise Silent(f"{self._where}: nothing came in time") from None
+            raise Silent(f"{self._where}: no data within the time limit") from None
         except asyncio.CancelledError:
             self._call.cancel()
             raise
@@ -191,7 +191,7 @@ class GrpcResponse:
             if message is not None and (code := await self._call.code()).name != "OK":
                 raise Failed(code.name, await self._call.details(), await self._found())
         except TimeoutError:
-            raise Silent(f"{self._where}: nothing came in time") from None
+            raise Silent(f"{self._where}: no data within the time limit") from None
         except grpc.aio.AioRpcError as error:
             details = await self._found()
             if _lost(error.code().name, details):
@@ -212,7 +212,9 @@ class GrpcResponse:
     async def _trailers(self) -> None:
         self._details = await self._found()
         if _lost(self.name, self._details):
-            words = reason_of_tls(self.headers["grpc-message"], plain="it speaks no TLS there")
+            words = reason_of_tls(
+                self.headers["grpc-message"], plain="the server does not use TLS on this port"
+            )
             raise Unreachable(f"{self._where}: {words}")
         pairs = await self._call.trailing_metadata() or ()
         told = {name: value for name, value in pairs if isinstance(value, str)}

@@ -64,7 +64,7 @@ class TokenGrant(Struct, frozen=True):
         """The grant in a token response; a refresh token that is not replaced stays."""
         access, life = answer.get("access_token"), answer.get("expires_in")
         if not isinstance(access, str) or not access:
-            raise Unauthenticated("the authorization server gave no access_token")
+            raise Unauthenticated("the response of the authorization server has no access_token")
         until = float("inf")
         with suppress(TypeError, ValueError):
             until = time.time() + max(float(life) - EARLY, float(life) * 0.9)  # type: ignore[arg-type]
@@ -112,7 +112,7 @@ class OAuth:
         self._secret = client_secret
         self.issuer = origin(issuer) if issuer else ""
         if resource and (not urlsplit(resource).scheme or "#" in resource):
-            raise ValueError(f"OAuth: resource={resource!r} is not a URI without a fragment")
+            raise ValueError(f"OAuth: resource={resource!r}: must be a URI without a fragment")
         self._resource = resource
         self._resources: dict[str, str] = {}
         """What agents call themselves, by their address."""
@@ -165,8 +165,9 @@ class OAuth:
         except Denied as error:
             if endpoints.resource and (error.word == "invalid_target" or "resource" in str(error)):
                 hint = (
-                    f"{error} (the token was asked for {endpoints.resource}; OAuth(resource=…) "
-                    "names another resource, or with an empty one none)"
+                    f"{error} (the token was requested for {endpoints.resource}; use "
+                    "OAuth(resource=…) to name another resource, or an empty one to omit "
+                    "it)"
                 )
                 error.message, error.args = hint, (hint,)
             raise
@@ -184,7 +185,7 @@ class OAuth:
         if openid is not None:
             found = await self._discover(need, openid.open_id_connect_url)
         elif oauth is None:
-            raise CredentialsNotSent(f"{need.name} is no OAuth scheme")
+            raise CredentialsNotSent(f"{need.name} is not an OAuth scheme")
         elif (code := oauth.flows.authorization_code) is not None:
             found = Endpoints(
                 flow="code",
@@ -240,7 +241,7 @@ class OAuth:
         document = _object(await whole(response, CARD), response.status, url)
         issuer = str(document.get("issuer", ""))
         if url != f"{issuer.rstrip('/')}/.well-known/openid-configuration":
-            raise Unauthenticated(f"{url} speaks for another issuer: {issuer or 'none'}")
+            raise Unauthenticated(f"{url} belongs to another issuer: {issuer or 'none'}")
         flow = self._flow or ("client" if self._secret else "code")
         person = {"code": "authorization_endpoint", "device": "device_authorization_endpoint"}
         names = ["token_endpoint", *([person[flow]] if flow in person else [])]
@@ -257,11 +258,11 @@ class OAuth:
         where = origin(url)
         if where not in need.origins and where != self.issuer:
             raise CredentialsNotSent(
-                f"the card sends OAuth requests to {where or url}; "
-                f"if that is right, say OAuth(…, issuer={where!r})"
+                f"the card names the OAuth server {where or url}; if this is right, use "
+                f"OAuth(…, issuer={where!r})"
             )
         if not private(url):
-            raise CredentialsNotSent(f"OAuth requests are not sent over plain HTTP, as to {where}")
+            raise CredentialsNotSent(f"OAuth requests are not sent over plain HTTP (to {where})")
 
     # -- how
 
@@ -326,7 +327,9 @@ class OAuth:
             pause = max(float(asked.get("interval", 5)), 1.0)
             life = min(float(asked.get("expires_in", PATIENCE)), 3600.0)
         except (KeyError, TypeError, ValueError):
-            raise Unauthenticated("the authorization server gave no proper device code") from None
+            raise Unauthenticated(
+                "the response of the authorization server has no valid device code"
+            ) from None
         await self._invite(LoginPrompt(url, code))
         end = time.monotonic() + life
         while True:
@@ -348,7 +351,7 @@ class OAuth:
             except (Unreachable, TimeoutError):
                 pause *= 2
             if time.monotonic() > end:
-                raise Unauthenticated("nobody let the client in while the device code was valid")
+                raise Unauthenticated("nobody approved the login before the device code expired")
 
     async def _invite(self, invitation: LoginPrompt) -> None:
         told = self._tell(invitation)
@@ -454,7 +457,7 @@ class Callback:
             async with asyncio.timeout(PATIENCE):
                 return await self._found
         except TimeoutError:
-            raise Unauthenticated(f"nobody logged in within {PATIENCE:g} s") from None
+            raise Unauthenticated(f"no login within {PATIENCE:g} s") from None
 
     async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -479,13 +482,13 @@ class Callback:
         if parts.path != "/callback" or not secrets.compare_digest(
             query.get("state", "").encode(), self._state.encode()
         ):
-            return 404, "This is not what was waited for."
+            return 404, "This request does not belong to the login in progress."
         if not self._found.done():
             if code := query.get("code"):
                 self._found.set_result(code)
             else:
                 self._found.set_exception(_denied(query, 400))
-        return 200, "Done. You can close this window and go back to the terminal."
+        return 200, "Done. You can close this window and return to the terminal."
 
 
 def _announce(invitation: LoginPrompt) -> None:
@@ -508,7 +511,7 @@ def _object(body: bytes, status: int, url: str) -> dict[str, Any]:
     if status >= 500 or status == 429:
         raise Unreachable(f"{url} answered {status}")
     if not isinstance(document, dict):
-        raise Unauthenticated(f"{url} answered {status}, and nothing of OAuth")
+        raise Unauthenticated(f"{url} answered with HTTP {status}, and not with an OAuth response")
     if status != 200 or "error" in document:
         raise _denied(document, status)
     return document

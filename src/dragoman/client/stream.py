@@ -82,9 +82,9 @@ class Stream:
         self._folding = Folding(keep=keep)
         self._count = 0
         """How many events have come."""
-        self._most = client.limits.events if keep else math.inf
+        self._most = client._limits.events if keep else math.inf
         self._meter = Meter()
-        self._weigh_at = client.limits.task // EXPANSION
+        self._weigh_at = client._limits.task // EXPANSION
         """The bytes that must have come before it is worth while to weigh the task."""
         self._strays = 0
         self._ending: TaskStatusUpdateEvent | None = None
@@ -100,15 +100,15 @@ class Stream:
         """What the latest connection told last."""
         joining = isinstance(request, SubscribeToTaskRequest)
         # a stream that is joined late may lack what came before
-        self._patched = joining and not client.resumes
+        self._patched = joining and not client._resumes
         """What was told must be compared with the task in the end."""
-        self._deaf = not (client.joins if joining else client.card.capabilities.streaming)
+        self._deaf = not (client._joins if joining else client.card.capabilities.streaming)
         """The agent does not offer to be listened to."""
         self._before: TaskStatus | None = None
         """What a message that follows up answers, where it had to be looked for."""
         self._items: AsyncGenerator[StreamResponse, None] | None = None
         """The connection."""
-        self._until = client.until
+        self._until = client._until
         self._whole = None if self._until is None else self._until - time.monotonic()
         self._progress = Progress.of(client)
         self._events = self._run()
@@ -176,7 +176,7 @@ class Stream:
     # -- one connection after the other
 
     async def _run(self) -> AsyncGenerator[Event, None]:
-        pauses = Pauses(self._client.attempts)
+        pauses = Pauses(self._client._attempts)
         while True:
             began, asked = time.monotonic(), self._client.interface
             try:
@@ -190,25 +190,25 @@ class Stream:
             except TooLarge as error:
                 raise self._much(error) from None
             except NotAllowed as error:
-                if not self._client.doubtful(error):
+                if not self._client._doubtful(error):
                     raise
-                self._client.rotate(asked, error)
+                self._client._rotate(asked, error)
             except (A2AError, Unreachable) as error:
-                self._client.explain(error, self._id)
+                self._client._explain(error, self._id)
                 self._progress.failed(error)
                 passing = isinstance(error, PASSING) and not (self._deaf or self._once(error))
                 if passing and self._final():
                     break
                 # the next connection asks for a new credential; nothing is wrong with the agent
                 expired = isinstance(error, Expired) and not self._fresh
-                if not passing and not expired and not self._client.doubtful(error):
+                if not passing and not expired and not self._client._doubtful(error):
                     raise
                 self._broken = True
                 if time.monotonic() - began > LASTING:
                     pauses.reset()
                 # (a quiet one may be at work)
                 if not expired and (self._fresh or not isinstance(error, Silent)):
-                    self._client.rotate(asked, error)
+                    self._client._rotate(asked, error)
                 await pauses.after(error)
             finally:
                 if self._items is not None:  # now, and not when the collector comes by
@@ -216,15 +216,15 @@ class Stream:
         if self._patched:
             for event in await self._correct():
                 yield event
-        elif self._folding.empty and not (self._client.resumes or self._deaf):
+        elif self._folding.empty and not (self._client._resumes or self._deaf):
             await self._recall()
-        self._client.settled(self._folding.id)
+        self._client._settled(self._folding.id)
 
     def _once(self, error: BaseException) -> bool:
         """Whether to leave it at that. An agent may simply take long; one that keeps no receipts
         would begin again."""
         sending = self._fresh and isinstance(self._request, SendMessageRequest)
-        return sending and isinstance(error, Silent) and not self._client.resumes
+        return sending and isinstance(error, Silent) and not self._client._resumes
 
     def _attempt(self) -> AsyncIterator[Event]:
         """The events of one connection."""
@@ -232,7 +232,7 @@ class Stream:
             return self._looked() if self._deaf else self._first()
         if self._placed:
             return self._resumed()
-        self._deaf = self._deaf or not self._client.joins
+        self._deaf = self._deaf or not self._client._joins
         return self._polled() if self._deaf else self._again()
 
     async def _first(self) -> AsyncIterator[Event]:
@@ -271,7 +271,7 @@ class Stream:
         configuration = replace(request.configuration, return_immediately=True)
         request = replace(request, configuration=configuration)
         headers = {"idempotency-key": self._key}
-        answer = await self._client.call("send", request, headers, self._files)
+        answer = await self._client._call("send", request, headers, self._files)
         event = _event(StreamResponse(task=answer.task, message=answer.message))
         self._take(event)
         return event
@@ -340,11 +340,11 @@ class Stream:
         order = Order(
             call="get",
             request=GetTaskRequest(id=self._folding.id),
-            headers=self._client.headers(),
+            headers=self._client._headers(),
         )
         with suppress(A2AError, Unreachable, TimeoutError):  # then there is no answer
             async with asyncio.timeout(RECALL):
-                task: Task = await self._client.binding.call(order)
+                task: Task = await self._client._binding.call(order)
             status = self._folding.status
             if task.id == self._folding.id and status and task.status.state is status.state:
                 self._catch_up(task)
@@ -352,7 +352,9 @@ class Stream:
     async def _get(self, id: str) -> Task:
         task = await self._client.task(id).get()
         if task.id != id:
-            raise InvalidAgentResponse(f"the agent was asked for task {id} and told {task.id}")
+            raise InvalidAgentResponse(
+                f"the client asked for task {id}, but the agent sent task {task.id}"
+            )
         return task
 
     # -- inside
@@ -422,8 +424,8 @@ class Stream:
         self._ending = event if ended else None  # type: ignore[assignment]
         if self._strays == 1:  # an agent that does so may do so often
             logger.warning(
-                "the agent sent an event of another task on the stream of task %s; "
-                "such events are skipped",
+                "the agent sent an event of another task on the stream of task %s; the "
+                "client skips such events",
                 self._id,
             )
         return True
@@ -454,20 +456,20 @@ class Stream:
         headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[StreamResponse]:
         self._ending = None
-        found, spans = self._client.headers(headers), self._client.spans
+        found, spans = self._client._headers(headers), self._client._spans
         span = None
         if spans is not None:
-            span = spans.begin("CLIENT", BY_CALL[call].name, *self._client.about(call, request))
+            span = spans.begin("CLIENT", BY_CALL[call].name, *self._client._about(call, request))
             found["traceparent"] = otel.parent(span)
         order = Order(
             call=call,
             request=request,
             headers=found,
             files=self._files if call == "stream" else {},
-            patience=self._client.patience,
+            patience=self._client._patience,
             meter=self._meter,
         )
-        items = self._client.binding.stream(order)
+        items = self._client._binding.stream(order)
         self._items = items if spans is None or span is None else spans.around(span, items)
         return self._items
 
@@ -478,9 +480,9 @@ class Stream:
 
     def _bound(self) -> None:
         """Weigh the task. To do so at each event would cost more than to take it."""
-        most, size = self._client.limits.task, self._folding.weigh()
+        most, size = self._client._limits.task, self._folding.weigh()
         if size > most:
-            words = f"the stream's task takes more than {most} bytes"
+            words = f"the task of the stream is larger than {most} bytes"
             raise TooLarge.of(words, "task", most, ", or stream with keep=False")
         self._weigh_at = self._meter.bytes + max((most - size) // EXPANSION, 4096)
 
@@ -498,10 +500,10 @@ class Stream:
             self._bound()
         if self._fresh:
             self._fresh = False
-            self._client.answered()
+            self._client._answered()
             self._progress.task = self._folding.id
             if isinstance(self._request, SendMessageRequest):
-                self._client.begun(self._folding.id)
+                self._client._begun(self._folding.id)
 
     @property
     def _follows(self) -> bool:
@@ -512,7 +514,7 @@ class Stream:
     @property
     def _placed(self) -> bool:
         """Whether the agent can tell exactly what comes after what was told."""
-        return self._client.resumes and self._number > 0
+        return self._client._resumes and self._number > 0
 
     @property
     def _place(self) -> str:
@@ -572,7 +574,7 @@ class Stream:
 def _event(item: StreamResponse) -> Event:
     found = item.artifact_update or item.status_update or item.task or item.message
     if found is None:
-        raise InvalidAgentResponse("an event has neither a task, a message nor an update")
+        raise InvalidAgentResponse("an event contains neither a task, a message nor an update")
     return found
 
 

@@ -41,7 +41,10 @@ class Loop:
         """Wait for it; whoever is interrupted meanwhile, as by Ctrl-C, interrupts it too."""
         if threading.current_thread() is self._thread:
             work.close()
-            raise RuntimeError("this runs on the loop that would have to work: await it instead")
+            raise RuntimeError(
+                "a blocking call on the event loop would wait forever; await the async method "
+                "instead"
+            )
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

@@ -48,7 +48,7 @@ class TaskHandle:
     async def get(self, *, history: int | None = None) -> Task:
         """The task as it is now."""
         request = GetTaskRequest(id=self.id, history_length=history)
-        task: Task = await self._client.call("get", request)
+        task: Task = await self._client._call("get", request)
         return task
 
     async def cancel(self, *, metadata: dict[str, Any] | None = None) -> Task:
@@ -57,12 +57,12 @@ class TaskHandle:
         headers = {"idempotency-key": clock.uuid7()}
         task: Task
         try:
-            task = await self._client.call("cancel", request, headers)
+            task = await self._client._call("cancel", request, headers)
         except Unreachable:
             # it may have arrived, or not; asked twice, an agent without receipts would refuse
             task = await self.get()
             if task.status.state is not TaskState.CANCELED:
-                task = await self._client.call("cancel", request, headers)
+                task = await self._client._call("cancel", request, headers)
         return task
 
     def subscribe(self, *, keep: bool = True) -> Stream:
@@ -105,13 +105,13 @@ class TaskHandle:
         """The task once it has ended or asks for something: by its stream, else by a webhook if
         the client has an inbox, else by looking every `poll` seconds, and less often as it lasts.
         """
-        async with self._client.limit() as progress:
+        async with self._client._limit() as progress:
             progress.task = self.id
             return await self._wait(poll)
 
     async def _wait(self, poll: float) -> Task:
         task = await self.get()
-        if self._client.joins and not task.status.state.settled:
+        if self._client._joins and not task.status.state.settled:
             with suppress(UnsupportedOperation, MethodNotFound):  # ended, or not streamed after all
                 async with self.subscribe(keep=False) as stream:
                     async for event in stream:
@@ -119,7 +119,7 @@ class TaskHandle:
                         if status is not None and status.state.settled:
                             break
             task = await self.get()
-        inbox = self._client.inbox if self._client.card.capabilities.push_notifications else None
+        inbox = self._client._inbox if self._client.card.capabilities.push_notifications else None
         if inbox is not None and not task.status.state.settled:
             return await self._pushed(inbox)
         while not task.status.state.settled:
@@ -132,7 +132,7 @@ class TaskHandle:
         with inbox.expecting(self.id) as came:
             config = inbox.config(self.id)
             try:
-                config = await self._client.call("create_webhook", config)
+                config = await self._client._call("create_webhook", config)
                 while not (task := await self.get()).status.state.settled:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(LOOK):
@@ -162,13 +162,13 @@ class TaskHandle:
             authentication=authentication,
             id=id or clock.uuid7(),  # a request that is repeated makes the same one
         )
-        config: TaskPushNotificationConfig = await self._client.call("create_webhook", request)
+        config: TaskPushNotificationConfig = await self._client._call("create_webhook", request)
         return config
 
     async def webhook(self, id: str) -> TaskPushNotificationConfig:
         """One of its webhooks."""
         request = GetTaskPushNotificationConfigRequest(task_id=self.id, id=id)
-        config: TaskPushNotificationConfig = await self._client.call("get_webhook", request)
+        config: TaskPushNotificationConfig = await self._client._call("get_webhook", request)
         return config
 
     async def webhooks(self) -> AsyncIterator[TaskPushNotificationConfig]:
@@ -176,7 +176,7 @@ class TaskHandle:
         token = ""
         while True:
             request = ListTaskPushNotificationConfigsRequest(task_id=self.id, page_token=token)
-            answer = await self._client.call("list_webhooks", request)
+            answer = await self._client._call("list_webhooks", request)
             for config in answer.configs:
                 yield config
             if not answer.next_page_token or answer.next_page_token == token:
@@ -186,4 +186,4 @@ class TaskHandle:
     async def delete_webhook(self, id: str) -> None:
         """Have no more events posted there."""
         request = DeleteTaskPushNotificationConfigRequest(task_id=self.id, id=id)
-        await self._client.call("delete_webhook", request)
+        await self._client._call("delete_webhook", request)

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from dragoman.client.address_rules import DIALLING, Allow, Dial, Dialled, local, narrowed
 from dragoman.client.limits import DEFAULT, TooLarge
+from dragoman.security.addresses import loopback
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
@@ -108,14 +109,6 @@ def origin(url: str) -> str:
     host = f"[{host}]" if ":" in host else host
     shown = "" if port in (None, {"http": 80, "https": 443}.get(parts.scheme)) else f":{port}"
     return f"{parts.scheme}://{host}{shown}"
-
-
-def loopback(host: str) -> bool:
-    """Whether this is the machine itself."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
 
 
 async def whole(response: TransportResponse, most: int, limit: str = "") -> bytes:
@@ -218,8 +211,8 @@ class HTTPTransport:
             import aiohttp
         except ImportError:
             raise ModuleNotFoundError(
-                "the client needs an HTTP transport that is not installed; "
-                "`pip install 'dragoman[client]'` brings it",
+                "the client needs aiohttp, which is not installed; run `pip install "
+                "'dragoman[client]'`",
                 name="aiohttp",
             ) from None
         connector = aiohttp.TCPConnector(
@@ -323,26 +316,26 @@ OTHERWISE = ("Hostname mismatch", "IP address mismatch", "expired", "not yet val
 
 
 def reason_of_tls(
-    text: str, why: str = "", *, plain: str = "it speaks http there, not https"
+    text: str, why: str = "", *, plain: str = "the server uses http on this port, not https"
 ) -> str:
     """What went wrong with TLS, in words that say what to do. `why` is what is wrong with the
     certificate, where that is known; `plain` is what to say of a server without TLS."""
     if any(word in text for word in NO_TLS):
         return plain
     if any(word in text for word in UNTRUSTED):
-        found = why.rstrip(".") or "it is not signed by an authority that is trusted here"
+        found = why.rstrip(".") or "no trusted authority signed it"
         if any(word in found for word in OTHERWISE):
             return f"its certificate is not valid: {found}"
         return (
-            f"its certificate is not trusted: {found}; trust it with --ca FILE, in Python with "
-            "transport=HTTPTransport(ssl=…)"
+            f"its certificate is not trusted: {found}; trust it with --ca FILE, or in "
+            "Python with transport=HTTPTransport(ssl=…)"
         )
     return text
 
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
-        return "no answer in time"
+        return "no response in time"
     inner = getattr(error, "os_error", error)
     if isinstance(inner, SSLError):  # its number is not one of the system's
         return reason_of_tls(str(inner), getattr(inner, "verify_message", ""))
@@ -370,7 +363,7 @@ class ASGITransport:
         exchange.task = task
         await exchange.begun.wait()
         if not exchange.status:
-            raise Unreachable("the application gave no answer") from exchange.error
+            raise Unreachable("the application sent no response") from exchange.error
         return exchange
 
     async def close(self) -> None:
@@ -459,7 +452,7 @@ class _Exchange:
                 break
             yield piece
         if self.error is not None:
-            raise Unreachable("the application broke off") from self.error
+            raise Unreachable("the application ended the response early") from self.error
 
     async def close(self) -> None:
         self._gone.set()

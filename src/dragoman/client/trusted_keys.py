@@ -19,9 +19,10 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from dragoman.client.transport import loopback, origin
+from dragoman.client.transport import origin
 from dragoman.model import clock
 from dragoman.model.errors import A2AError
+from dragoman.security.addresses import loopback
 from dragoman.security.canonical import Document
 from dragoman.security.jwk import CardKey
 from dragoman.security.signing import (
@@ -67,8 +68,8 @@ class TrustedKeys:
         where = origin(url)
         if not where or fetch is None:
             raise Unverified(
-                "keys are pinned by the address of a card; connect to that, or name the keys that "
-                "you trust"
+                "keys are pinned by the address of a card; connect to the card's address, "
+                "or name the trusted keys"
             )
         known = (await self._aside(self.known)).get(where, {})
         if not known:
@@ -90,14 +91,15 @@ class TrustedKeys:
             for pins in found.values():
                 for name, pin in pins.items():
                     if CardKey.load(pin.jwk).thumbprint != name:
-                        raise ValueError(f"the thumbprint {name} is of another key")
+                        raise ValueError(f"the thumbprint {name} belongs to another key")
         except FileNotFoundError:
             return {}
         except OSError as error:
             raise ValueError(f"{self.path}: {error.strerror}") from None
         except ValueError as error:  # of JSON, too
             raise ValueError(
-                f"{self.path}: is no file of pins ({error}); correct it, or delete it to begin anew"
+                f"{self.path}: is not a valid file of pinned keys ({error}); correct it, or "
+                "delete it to start again"
             ) from None
         return found
 
@@ -117,14 +119,14 @@ class TrustedKeys:
         parts = urlsplit(where)
         if parts.scheme != "https" and not loopback(parts.hostname or ""):
             raise Unverified(
-                f"no key of {where} is pinned: over plain http anybody in between could choose it; "
-                "use https, or name the keys that you trust"
+                f"the keys of {where} are not pinned: over plain http, anyone on the "
+                "network path can replace them; use https, or name the trusted keys"
             )
         offered = await _offered(document, where, fetch)
         if not offered:
             raise Unverified(
-                f"no key of {where} can be pinned: its signatures name none that is there (jku); "
-                "name the keys that you trust"
+                f"the keys of {where} cannot be pinned: the signatures of its card name no "
+                "available key (jku); name the trusted keys"
             )
         signed = _signers(document, offered.values())
         return await self._aside(lambda: self._pin(where, [offered[name] for name in signed]))
@@ -145,7 +147,7 @@ class TrustedKeys:
             offered = await _offered(document, where, fetch)
             signed = _signers(document, (offered[name] for name in heirs if name in offered))
         except (Unverified, ConnectionError, TimeoutError) as error:
-            logger.warning("%s has a new key, which cannot be had yet: %s", where, error)
+            logger.warning("%s has a new key, which cannot be fetched yet: %s", where, error)
             return
         new = [offered[name] for name in signed]
         await self._aside(lambda: self._pin(where, new, more=True))
@@ -154,14 +156,17 @@ class TrustedKeys:
         self, document: Document, where: str, fetch: Fetch, old: list[str], why: Unverified
     ) -> Unverified:
         """What to say of a card that no pinned key has signed."""
-        new = "nobody" if why.reason == UNSIGNED else "keys that cannot be had"
+        new = "nobody" if why.reason == UNSIGNED else "keys that cannot be fetched"
         with suppress(Unverified, ConnectionError, TimeoutError):
             offered = await _offered(document, where, fetch)
             new = ", ".join(_signers(document, offered.values()))
         book = f"`dragoman card trust --forget {where}` or edit {self.path}"
         return Unverified(
-            f"{where} was pinned to {', '.join(old)}, and this card is signed by {new}: {why}. "
-            "Somebody may be in between, or the keys were changed. Ask who runs it; then "
+            (
+                f"{where} was pinned to {', '.join(old)}, but this card is signed by {new}: "
+                f"{why}. Either the agent changed its keys, or someone intercepts the "
+                "connection. Ask the operator of the agent; then "
+            )
             + (book if self.path else f"pins.forget({where!r})")
         )
 
@@ -177,7 +182,7 @@ class TrustedKeys:
                 if key.thumbprint in pins:
                     continue
                 pins[key.thumbprint] = Pin(key.jwk(), clock.now())
-                first = "a key that its own vouches for" if more else "seen for the first time"
+                first = "a key that a pinned key signed" if more else "first contact"
                 logger.warning("pinned %s to %s, %s", where, key.thumbprint, first)
             return pins
 
@@ -229,12 +234,12 @@ class Origins:
         others: Verifier | Literal["refuse", "accept"] = "refuse",
     ) -> None:
         if isinstance(others, str) and others not in ("refuse", "accept"):
-            raise ValueError(f"others: {others!r} is neither refuse nor accept")
+            raise ValueError(f"others: must be refuse or accept, not {others!r}")
         self._judges: dict[str, Verifier] = {}
         for name, given in keys.items():
             where = origin(name)
             if not where or urlsplit(name).path.strip("/"):
-                raise ValueError(f"{name!r} is no origin, such as https://agent.example")
+                raise ValueError(f"{name!r} is not an origin such as https://agent.example")
             self._judges[where] = judge(given)
         self._others = others
 
@@ -247,7 +252,7 @@ class Origins:
             if self._others == "accept":
                 return None
             if isinstance(self._others, str):
-                raise Unverified(f"no key of {origin(url) or 'a card without an address'} is known")
+                raise Unverified(f"no pinned key for {origin(url) or 'a card without an address'}")
             found = self._others
         return await found.verify(document, url=url, fetch=fetch)
 
@@ -266,7 +271,7 @@ async def _offered(document: Document, where: str, fetch: Fetch) -> dict[str, Ca
             for key in published(await fetch(url)).values():
                 found[key.thumbprint] = key
         except (A2AError, ValueError) as error:
-            raise Unverified(f"its keys at {url} cannot be had: {error}") from None
+            raise Unverified(f"cannot fetch its keys at {url}: {error}") from None
     return found
 
 

@@ -34,7 +34,7 @@ class WireFormat(Struct, frozen=True, kw_only=True):
         found = self.names.get(operation.call)
         if not found:
             raise UnsupportedOperation(
-                f"the agent speaks A2A {self.version}, which has no {operation.name}"
+                f"the agent uses A2A {self.version}, which has no {operation.name}"
             )
         return found
 

@@ -9,15 +9,15 @@ from functools import partial
 from typing import Any
 
 from aiohttp import TCPConnector
-from aiohttp.client_proto import ResponseHandler
 
 from dragoman.client.transport import Tap
+from dragoman.undocumented import aiohttp_protocol, set_aiohttp_protocol
 
 LONGEST = 1 << 16
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,9})", re.IGNORECASE)
 
 
-class Tapped(ResponseHandler):
+class Tapped(aiohttp_protocol()):  # type: ignore[misc]
     """aiohttp's side of a connection."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, tap: Tap) -> None:
@@ -28,7 +28,7 @@ class Tapped(ResponseHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Show what is written, from now on."""
-        super().connection_made(Watched(transport, self._tap))  # type: ignore[arg-type]
+        super().connection_made(Watched(transport, self._tap))
 
     def data_received(self, data: bytes) -> None:
         """Show what has come."""
@@ -80,5 +80,5 @@ class Watched:
 
 def attach(connector: TCPConnector, tap: Tap) -> None:
     """Have this connector's connections watched."""
-    # aiohttp has no public place for this; it makes each connection's protocol here
-    connector._factory = partial(Tapped, loop=asyncio.get_running_loop(), tap=tap)  # type: ignore[assignment]
+    loop = asyncio.get_running_loop()
+    set_aiohttp_protocol(connector, partial(Tapped, loop=loop, tap=tap))

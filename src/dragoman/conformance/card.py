@@ -95,7 +95,7 @@ def check(document: bytes, *, url: str = "", headers: Mapping[str, str] = {}) ->
             if all(finding.level != "error" for finding in found):
                 v1_0.decode(kind, document)
     except A2AError as error:  # what a client refuses is an error, whether we know why or not
-        found.append(Finding("error", "", f"{error}; correct it there"))
+        found.append(Finding("error", "", f"{error}; correct it"))
     except RecursionError:
         found.append(Finding("error", "", "is nested too deeply; make it flatter"))
     return ordered(found)
@@ -138,10 +138,10 @@ def _headers(headers: Mapping[str, str]) -> Iterator[Finding]:
     if "charset" in options and "utf-8" not in options:
         yield Finding("warning", "Content-Type", f"says {quote(options)}, but JSON is UTF-8")
     if "max-age" not in headers.get("cache-control", "").lower():
-        text = "has no max-age, so clients ask each time; send one, such as max-age=300"
+        text = "has no max-age, so clients fetch the card each time; send one, such as max-age=300"
         yield Finding("note", "Cache-Control", text)
     if "etag" not in headers:
-        text = "is missing, so clients load the card anew each time; send one with each version"
+        text = "is missing, so clients download the card each time; send one for each version"
         yield Finding("note", "ETag", text)
 
 
@@ -160,7 +160,7 @@ def _interfaces(card: Card, url: str) -> Iterator[Finding]:
             usable.add(".".join(version.split(".")[:2]))
         key = (item.get("url", "").rstrip("/"), binding, version, item.get("tenant", ""))
         if all(key[:3]) and seen.setdefault(key, path) != path:
-            yield Finding("warning", path, f"is {seen[key]} once more; leave it out")
+            yield Finding("warning", path, f"repeats {seen[key]}; remove it")
     if not card.get("supportedInterfaces") or NOW in usable:
         return
     way = f'give one with protocolVersion "{NOW}" and a protocolBinding of {", ".join(BINDINGS)}'
@@ -169,7 +169,7 @@ def _interfaces(card: Card, url: str) -> Iterator[Finding]:
         text = f"have none for {NOW}, so that only clients that speak {', '.join(older)} can call"
         yield Finding("warning", "supportedInterfaces", f"{text}; {way}")
     else:
-        text = f"have none that a {NOW} client can use; {way}"
+        text = f"has none that a {NOW} client can use; {way}"
         yield Finding("error", "supportedInterfaces", text)
 
 
@@ -183,10 +183,10 @@ def _binding(path: str, binding: str) -> Iterator[Finding]:
             yield Finding("warning", path, text)
             return
     if _URI.fullmatch(binding):
-        yield Finding("note", path, "is a binding of its own; only clients that know it can call")
+        yield Finding("note", path, "is a custom binding; only clients that know it can call")
         return
-    text = f"is {quote(binding)}, which clients do not know; write {', '.join(BINDINGS)}, or a URI"
-    yield Finding("warning", path, f"{text} for a binding of your own")
+    text = f"is {quote(binding)}, which clients do not know; use {', '.join(BINDINGS)}, or a URI"
+    yield Finding("warning", path, f"{text} for a custom binding")
 
 
 def _version(path: str, version: str) -> Iterator[Finding]:
@@ -220,18 +220,18 @@ def _texts(card: Card, _: str) -> Iterator[Finding]:
     for pattern, limit in LONGEST.items():
         for path, text in visit(card, pattern):
             if len(text) > limit:
-                more = f"is {len(text)} characters long; say it in {limit}"
+                more = f"is {len(text)} characters long; use at most {limit}"
                 yield Finding("warning", path, more)
     for pattern in LINES:
         for path, text in visit(card, pattern):
             if re.search(r"[\r\n\t]", text):
-                yield Finding("warning", path, "has a line end or tab in it; write one line")
+                yield Finding("warning", path, "contains a line break or a tab; write one line")
     yield from _marks(card, "")
 
 
 def _marks(value: Any, path: str) -> Iterator[Finding]:
     if isinstance(value, str) and (match := _CONTROL.search(value)):
-        text = f"has the control character U+{ord(match[0]):04X} in it; take it out"
+        text = f"contains the control character U+{ord(match[0]):04X}; remove it"
         yield Finding("warning", path, text)
     items = value.items() if isinstance(value, dict) else ()
     for name, item in items:
@@ -245,42 +245,48 @@ def _modes(card: Card, _: str) -> Iterator[Finding]:
         for path, mode in visit(card, pattern):
             if not _MODE.fullmatch(mode):
                 way = MEANT.get(mode.lower(), "type/subtype, such as text/plain")
-                yield Finding("warning", path, f"is {quote(mode)}, no media type; write {way}")
+                yield Finding("warning", path, f"is {quote(mode)}, not a media type; write {way}")
 
 
 def _skills(card: Card, _: str) -> Iterator[Finding]:
     if card.get("skills") == []:
-        yield Finding("note", "skills", "are none; name some, so that others know what to ask for")
+        yield Finding(
+            "note", "skills", "is empty; name some skills, so that callers know what to ask for"
+        )
     seen: dict[str, str] = {}
     for path, skill in visit(card, "skills[]"):
         name = skill.get("id")
         if name and seen.setdefault(name, path) != path:
-            text = f"is the id of {seen[name]}, too; give each skill its own"
+            text = f"is also the id of {seen[name]}; give each skill its own id"
             yield Finding("error", f"{path}.id", text)
     for path, tag in visit(card, "skills[].tags[]"):
         if not tag.strip():
-            yield Finding("warning", path, "is empty; give a keyword, or leave it out")
+            yield Finding("warning", path, "is empty; give a keyword, or remove it")
 
 
 def _capabilities(card: Card, _: str) -> Iterator[Finding]:
     able = card.get("capabilities", {})
     if able.get("extendedAgentCard") and not card.get("securitySchemes"):
-        text = "is true, but only known callers get that card, and securitySchemes has no way "
-        yield Finding("warning", "capabilities.extendedAgentCard", f"{text}to be known; give one")
+        text = (
+            "is true, but only authenticated callers get that card, and securitySchemes has no way "
+        )
+        yield Finding(
+            "warning", "capabilities.extendedAgentCard", f"{text}to authenticate; add one"
+        )
     seen: set[str] = set()
     for path, extension in visit(card, "capabilities.extensions[]"):
         uri = extension.get("uri", "")
         if not uri:
             yield Finding("error", f"{path}.uri", "is missing; give the URI of the extension")
         elif not _URI.fullmatch(uri):
-            text = f"is {quote(uri)}, no URI; write the one of the extension's specification"
+            text = f"is {quote(uri)}, not a URI; use the URI in the extension's specification"
             yield Finding("warning", f"{path}.uri", text)
         elif uri in seen:
-            yield Finding("warning", f"{path}.uri", "is declared twice; leave one out")
+            yield Finding("warning", f"{path}.uri", "is declared twice; remove one")
         seen.add(uri)
         if extension.get("required"):
-            text = "is true: callers that do not name it in A2A-Extensions are refused"
-            yield Finding("note", f"{path}.required", f"{text}; keep it only if that is meant")
+            text = "is true: the agent refuses callers that do not name it in A2A-Extensions"
+            yield Finding("note", f"{path}.required", f"{text}; keep it only if this is intended")
 
 
 # ---- security ------------------------------------------------------------------------------
@@ -292,7 +298,7 @@ def _schemes(card: Card, _: str) -> Iterator[Finding]:
             yield Finding("error", path, f"is {quote(place)}; write header, query or cookie")
     for path, flows in visit(card, f"{OAUTH}.flows"):
         for name in (name for name in RETIRED if name in flows):
-            text = f"is deprecated, since it gives tokens or passwords away; use {RETIRED[name]}"
+            text = f"is deprecated, because it exposes tokens or passwords; use {RETIRED[name]}"
             yield Finding("warning", at(path, name), text)
 
 
@@ -303,17 +309,19 @@ def _requirements(card: Card, _: str) -> Iterator[Finding]:
         *visit(card, "skills[].securityRequirements[]"),
     ]
     if schemes and not found:
-        text = "are declared, but nothing requires them; say so in securityRequirements, or leave "
-        yield Finding("note", "securitySchemes", f"{text}them out")
+        text = (
+            "are declared, but nothing requires them; add them to securityRequirements, or remove "
+        )
+        yield Finding("note", "securitySchemes", f"{text}them")
     for path, requirement in found:
         if not requirement.get("schemes"):
-            text = "requires nothing, so that anybody may call; leave it out if that is not meant"
+            text = "requires nothing, so anyone may call; remove it if this is not intended"
             yield Finding("note", path, text)
         for name, scopes in requirement.get("schemes", {}).items():
             place = at(f"{path}.schemes", name)
             if name not in schemes:
                 near = get_close_matches(name, schemes, 1)
-                way = f"did you mean {near[0]}?" if near else "declare it, or leave it out"
+                way = f"did you mean {near[0]}?" if near else "declare it, or remove it"
                 yield Finding("error", place, f"is not among securitySchemes; {way}")
                 continue
             yield from _scopes(place, scopes.get("list", []), schemes[name])
@@ -324,14 +332,17 @@ def _scopes(path: str, scopes: list[str], scheme: Card) -> Iterator[Finding]:
     known = {name for flow in flows for name in flow.get("scopes", {})}
     for place, scope in enumerate(scopes):
         if flows and scope not in known:
-            text = f"is {quote(scope)}, which no flow of the scheme offers; add it to its scopes"
+            text = (
+                f"is {quote(scope)}, which no flow of the scheme offers; add it to the scopes "
+                "of a flow"
+            )
             yield Finding("warning", f"{path}.list[{place}]", text)
 
 
 def _signatures(card: Card, _: str) -> Iterator[Finding]:
     for path, item in visit(card, "signatures[]"):
         if item.get("signature") and _bytes(item["signature"]) is None:
-            text = "is not base64url without padding, as JWS wants it; encode it so"
+            text = "is not base64url without padding, as JWS requires; encode it so"
             yield Finding("error", f"{path}.signature", text)
         if item.get("protected"):
             yield from _protected(f"{path}.protected", item["protected"])
@@ -341,22 +352,26 @@ def _protected(path: str, text: str) -> Iterator[Finding]:
     try:
         header = msgspec.json.decode(_bytes(text) or b"", type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError):
-        words = "is not base64url, without padding, of a JSON object; encode the header so"
+        words = "must be a JSON object in base64url without padding"
         yield Finding("error", path, words)
         return
     algorithm = header.get("alg")
     if not isinstance(algorithm, str) or algorithm.lower() in ("", "none"):
         words = (
-            f"has alg {quote(str(algorithm))}, which proves nothing; sign with ES256 or the like"
+            f"has alg {quote(str(algorithm))}, which proves nothing; sign with an algorithm "
+            "such as ES256"
         )
         yield Finding("error", path, words)
     elif algorithm.startswith("HS"):
-        words = f"has alg {algorithm}, and who can check it can forge it; sign with ES256"
+        words = (
+            f"has alg {algorithm}, so anyone who can verify a signature can forge one; sign "
+            "with ES256"
+        )
         yield Finding("warning", path, words)
     if not header.get("kid"):
-        yield Finding("error", path, "has no kid, so nobody knows the key to check with; add it")
+        yield Finding("error", path, "has no kid, so clients cannot find the key; add it")
     if header.get("typ") != "JOSE":
-        yield Finding("note", path, 'has another typ than "JOSE"; write that')
+        yield Finding("note", path, 'must have the typ "JOSE"')
     if "jku" in header and not str(header["jku"]).startswith("https://"):
         yield Finding("error", path, "has a jku that is not https; serve the keys over https")
 
@@ -379,8 +394,11 @@ EXPECTED = (
 def _older(card: Card, url: str) -> Iterator[Finding]:
     main = (card.get("url", ""), card.get("preferredTransport", ""))
     first = next(v0_3.interfaces(card.get("protocolVersion", ""), main))
-    text = f"is of A2A {first.protocol_version}, and {NOW} clients may find no address in it; serve"
-    yield Finding("note", "", f"{text} {NOW} there, too")
+    text = (
+        f"is for A2A {first.protocol_version}, and {NOW} clients may find no address in it; "
+        "also serve"
+    )
+    yield Finding("note", "", f"{text} {NOW} there")
     for pattern in EXPECTED:
         parent, _, name = pattern.rpartition(".")
         for path, item in visit(card, parent) if parent else [("", card)]:
@@ -405,7 +423,7 @@ def _older_security(card: Card, _: str) -> Iterator[Finding]:
     for path, requirement in (*visit(card, "security[]"), *visit(card, "skills[].security[]")):
         for name in requirement:
             if name not in schemes:
-                text = "is not among securitySchemes; declare it, or leave it out"
+                text = "is not among securitySchemes; declare it, or remove it"
                 yield Finding("error", at(path, name), text)
 
 

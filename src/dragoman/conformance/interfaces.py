@@ -29,7 +29,7 @@ from dragoman.model.types import AgentCard, AgentInterface, GetTaskRequest
 
 PATIENCE = 10.0
 """How long an interface may take to answer."""
-CORRECT = "start what should be there, or correct the address"
+CORRECT = "start the server, or correct the address"
 AT_ONCE = 8
 """The most that are dialled at the same time."""
 
@@ -66,7 +66,7 @@ async def _dialled(
     if name not in BINDINGS:
         return None
     if name not in bindings:
-        text = "was not dialled, since gRPC is not installed; `pip install 'dragoman[grpc]'`"
+        text = "was not called, because gRPC is not installed; run `pip install 'dragoman[grpc]'`"
         return Finding("note", path, text)
     try:
         ways = interfaces(replace(card, supported_interfaces=(interface,)), list(BINDINGS))
@@ -92,7 +92,7 @@ async def _asked(interface: AgentInterface, transport: Transport, path: str) -> 
         async with asyncio.timeout(PATIENCE):
             await binding.call(order)
     except NotAllowed as error:
-        return Finding("warning", path, f"was not dialled: {error}")
+        return Finding("warning", path, f"was not called: {error}")
     except TimeoutError:
         return Finding("error", path, f"does not answer within {PATIENCE:g} s; {CORRECT}")
     except Unreachable as error:
@@ -100,10 +100,10 @@ async def _asked(interface: AgentInterface, transport: Transport, path: str) -> 
     except Unavailable as error:
         return Finding("warning", path, f"answers that it is not available: {error}")
     except ValueError as error:
-        return Finding("error", path, f"cannot be dialled: {error}; correct it")
+        return Finding("error", path, f"cannot be called: {error}; correct it")
     except (MethodNotFound, InvalidAgentResponse) as error:
         name = f"{interface.protocol_binding} {interface.protocol_version}"
-        return Finding("error", path, f"answers, but not as {name} does: {error}; {CORRECT}")
+        return Finding("error", path, f"answers, but not as {name} requires: {error}; {CORRECT}")
     except A2AError:
         return None  # there is no such task, or nobody may ask for it without a credential
     return None

@@ -50,29 +50,29 @@ WAYS: dict[tuple[type, type], str] = {
 }
 
 GIVE = {
-    "name": "a name for people",
-    "description": "a sentence or two on what it does",
+    "name": "a name that people can read",
+    "description": "one or two sentences on what it does",
     "supportedInterfaces": 'at least one {"url", "protocolBinding", "protocolVersion"}',
     "version": 'the version of the agent, such as "1.0.0"',
     "capabilities": '{"streaming": true}, or {} for none',
-    "defaultInputModes": 'the media types that it takes, such as ["text/plain"]',
-    "defaultOutputModes": 'the media types that it answers with, such as ["text/plain"]',
-    "skills": "what the agent can do, or [] for nothing in particular",
+    "defaultInputModes": 'the accepted media types, such as ["text/plain"]',
+    "defaultOutputModes": 'the media types of the results, such as ["text/plain"]',
+    "skills": "the skills of the agent, or [] for none",
     "url": "an absolute https URL",
-    "organization": "who runs the agent",
+    "organization": "the operator of the agent",
     "protocolBinding": "JSONRPC, HTTP+JSON or GRPC",
     "protocolVersion": '"1.0"',
-    "id": "a short word that no other skill has",
+    "id": "an id that no other skill has",
     "tags": "at least one keyword",
     "location": "header, query or cookie",
     "apiKeySecurityScheme.name": "the name of the header, query parameter or cookie",
     "scheme": 'the HTTP authentication scheme, such as "Bearer"',
     "flows": "one flow, such as authorizationCode",
     "openIdConnectUrl": "the https address of the provider's openid-configuration",
-    "authorizationUrl": "the https address where people sign in",
-    "tokenUrl": "the https address where tokens are given out",
-    "deviceAuthorizationUrl": "the https address where devices begin",
-    "scopes": "the scopes and what each is for, or {} if there are none",
+    "authorizationUrl": "the https URL where people log in",
+    "tokenUrl": "the https URL of the token endpoint",
+    "deviceAuthorizationUrl": "the https URL of the device authorization endpoint",
+    "scopes": "the scopes and their descriptions, or {} for none",
     "protected": "the protected header of the JWS, base64url of a JSON object",
     "signature": "the signature of the JWS in base64url",
 }
@@ -126,7 +126,7 @@ def _object(pairs: list[tuple[str, Any]]) -> _Object:
 
 
 def _constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def read(document: bytes, found: list[Finding]) -> dict[str, Any] | None:
@@ -143,9 +143,9 @@ def read(document: bytes, found: list[Finding]) -> dict[str, Any] | None:
         elif text.startswith("\ufeff"):
             fault = "begins with a byte order mark; save it as UTF-8 without one"
         elif text.lstrip().startswith("<"):
-            fault = "is a web page or XML, not JSON; the address may lead somewhere else"
+            fault = "is a web page or XML, not JSON; check the address"
         else:
-            fault = f"is not JSON: {error}; correct it there"
+            fault = f"is not valid JSON: {error}; correct it"
     else:
         if isinstance(value, dict):
             found.extend(_twice(value, ""))
@@ -158,7 +158,7 @@ def read(document: bytes, found: list[Finding]) -> dict[str, Any] | None:
 def _twice(value: Any, path: str) -> Iterator[Finding]:
     if isinstance(value, _Object):
         for name in value.twice:
-            text = "is there more than once, and readers differ in which one counts; keep one"
+            text = "appears more than once, and clients differ in which one they use; keep one"
             yield Finding("error", at(path, name), text)
         for name, item in value.items():
             yield from _twice(item, at(path, name))
@@ -242,10 +242,10 @@ def _struct(
             found.extend(_unknown(kind, given, value, path))
             continue
         if name != given and name in value:
-            found.append(Finding("error", place, f"is {name} once more; leave this one out"))
+            found.append(Finding("error", place, f"repeats {name}; remove this one"))
             continue
         if name != given:
-            text = f"is written {name} in JSON; only some readers take it for that"
+            text = f"must be written {name} in JSON; only some clients accept this spelling"
             found.append(Finding("warning", place, text))
         if item is not None:  # which is the same as absent
             made[name] = fit(fields[name].type, item, place, found)
@@ -265,7 +265,7 @@ def _missing(kind: type[WireStruct], name: str, value: dict[str, Any], path: str
             f"give {_give(place)}"
         )
         return Finding("error", place, text)
-    what = "is null, which is the same as missing" if name in value else "is missing"
+    what = "is null, which means missing" if name in value else "is missing"
     return Finding("error", place, f"{what}; give {_give(place)}")
 
 
@@ -281,18 +281,20 @@ def _unknown(
     if name in OLD.get(kind, {}):
         now = OLD[kind][name]
         if value[name] and not _says(value, now):
-            way = f"say it in {now}" if now else "leave it out"
-            yield Finding("warning", place, f"is of A2A 0.3, and 1.0 clients ignore it; {way}")
+            way = f"say it in {now}" if now else "remove it"
+            yield Finding("warning", place, f"belongs to A2A 0.3, and 1.0 clients ignore it; {way}")
     elif kind is types.SecurityRequirement and isinstance(value[name], list):
         scopes = ", ".join(quote(str(scope)) for scope in value[name])
         way = f'{{"schemes": {{{quote(name)}: {{"list": [{scopes}]}}}}}}'
-        yield Finding("error", place, f"is of A2A 0.3, so that nothing is required; write {way}")
+        yield Finding(
+            "error", place, f"has the form of A2A 0.3, so nothing is required; write {way}"
+        )
     elif near:
         meant = next(other for other in known if other.lower() == near[0])
-        yield Finding("warning", place, f"is no field of A2A {edition}; did you mean {meant}?")
+        yield Finding("warning", place, f"is not a field of A2A {edition}; did you mean {meant}?")
     else:
-        text = f"is no field of A2A {edition}, and clients ignore it; leave it out, or say it in "
-        yield Finding("note", place, f"{text}params of an extension")
+        text = f"is not a field of A2A {edition}, and clients ignore it; remove it, or put it in "
+        yield Finding("note", place, f"{text}the params of an extension")
 
 
 def _says(value: Any, path: str) -> bool:
@@ -306,9 +308,9 @@ def _one(
 ) -> Finding:
     if made:
         what = "scheme" if kind is types.SecurityScheme else "flow"
-        text = f"has {' and '.join(made)}, and only one can be; make a scheme of each {what}"
+        text = f"has {' and '.join(made)}, but only one is allowed; make a scheme of each {what}"
         return Finding("error", path, text)
     if new := KINDS.get(str(value.get("type"))):
         text = f'is in its 0.3 form, which 1.0 clients ignore; write {{"{new}": {{…}}}}'
         return Finding("error", path, text)
-    return Finding("error", path, f"says nothing; give one of {', '.join(fields)}")
+    return Finding("error", path, f"is empty; give one of {', '.join(fields)}")

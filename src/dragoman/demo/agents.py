@@ -22,7 +22,7 @@ flight = Agent(
 hotel = Agent("Hotel Booking Agent", description="Books hotel rooms.", version="1.0.0", key="hotel")
 travel = Agent(
     "Travel Agent",
-    description="Plans a trip: has the flight and the hotel booked by others.",
+    description="Plans a trip: asks other agents to book the flight and the hotel.",
     version="1.0.0",
     key="travel",
     retries=1,

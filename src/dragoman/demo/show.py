@@ -39,10 +39,14 @@ def run(*, once: bool) -> int:
             plan_trip(urls["travel"], servers["flight"])
             if not once:
                 show_more(urls)
-                say("\nThe agents stay up; Ctrl-C ends them.", BOLD)
+                say("\nThe agents keep running; press Ctrl-C to stop them.", BOLD)
                 while True:
                     time.sleep(3600)
-        say("\nThe agents have ended. Without --once they stay up, for you to try.", BOLD)
+        say(
+            "\nThe agents have stopped. Without --once they keep running, so that you can try "
+            "them.",
+            BOLD,
+        )
     except KeyboardInterrupt:
         say("\nbye")
     return 0
@@ -59,7 +63,7 @@ class Server:
         self._command = [
             *(sys.executable, "-m", "dragoman", "serve", f"dragoman.demo.agents:{name}"),
             *("--port", str(self.port), "--store", f"sqlite:///{folder}/{name}.db"),
-            *("--log-level", "error", "--set", "drain=1"),
+            *("--log-level", "error", "--set", "drain_timeout=1"),
         ]
         known = {f"DEMO_{other.upper()}": url for other, url in others.items()}
         self._environment = {**os.environ, **known}
@@ -70,7 +74,7 @@ class Server:
             title(f"{agent.card.name}: {agent.card.description}")
             for skill in agent.card.skills:
                 say(f"  skill  {skill.id}: {skill.description}")
-            say(f"  speaks {agent.interface.protocol_binding} at {agent.interface.url}")
+            say(f"  uses {agent.interface.protocol_binding} at {agent.interface.url}")
         return self
 
     def start(self) -> None:
@@ -139,7 +143,7 @@ def book_hotel(url: str) -> None:
 
 def plan_trip(url: str, flight: Server) -> None:
     """A trip by an agent that has others work for it, one of which is killed meanwhile."""
-    title("Plan a trip: the travel agent asks the two others, and one is killed meanwhile")
+    title("Plan a trip: the travel agent asks the two others, and one is killed in the middle")
     with Client.connect(url) as agent:
         said = "Plan a trip to Lisbon"
         say(f"  you    {said}", CYAN)
@@ -156,7 +160,7 @@ def plan_trip(url: str, flight: Server) -> None:
             if not killed and event.artifact.name == "itinerary":
                 killed = True
                 flight.kill()
-                say("  kill -9 of the flight agent, and a new one on the same file", RED)
+                say("  kill -9 the flight agent, and start a new one on the same file", RED)
                 flight.start()
 
         with agent.stream(said, task=task.id) as stream:

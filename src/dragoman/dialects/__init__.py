@@ -70,8 +70,8 @@ def agreed(asked: str, possible: Sequence[str]) -> str:
         raise unsupported(asked[:32])
     if match[1] not in possible:
         raise VersionNotSupported(
-            f"The request is in A2A {' or '.join(possible)} by its method, path or package, but it "
-            f"names version {asked}",
+            "The method, path or package of the request belongs to A2A "
+            f"{' or '.join(possible)}, but it names version {asked}",
             metadata={"supported": ", ".join(SUPPORTED)},
         )
     return match[1]

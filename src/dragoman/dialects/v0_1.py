@@ -378,7 +378,7 @@ def told(kind: type[W], document: Any) -> W:
     elif kind is types.StreamResponse:
         found = _new_event(document)
     else:
-        raise InvalidParams.at("params", "there is no such thing in 0.1")
+        raise InvalidParams.at("params", "A2A 0.1 has no such object")
     return found  # type: ignore[no-any-return]
 
 

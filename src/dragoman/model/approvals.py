@@ -79,7 +79,7 @@ def refusal(
 ) -> str:
     """Why the approval does not allow the operation in this turn; nothing if it does."""
     if grant is None or grant.id != approval.id:
-        return "it is not of the grant that was asked for"
+        return "it is for another approval request"
     if not approval.approved:
         return "it was declined"
     if approval.digest != grant.digest or grant.digest != digest(task, grant.id, operation):

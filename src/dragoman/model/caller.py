@@ -158,4 +158,4 @@ def fault(name: str) -> str:
     they are, character by character."""
     if len(name) > LONGEST:
         return f"is longer than {LONGEST} characters"
-    return "has a control character, or is no Unicode" if _ODD.search(name) else ""
+    return "contains a control character, or is not valid Unicode" if _ODD.search(name) else ""

@@ -47,7 +47,7 @@ def plain(value: Any) -> Any:
 def _inner(value: Any) -> Any:
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
-    raise TypeError(f"a value of type {_kind(value)} is not JSON")
+    raise TypeError(f"a value of type {_kind(value)} is not valid JSON")
 
 
 def _kind(value: Any) -> str:

@@ -259,7 +259,7 @@ class Misdirected(A2AError):
     """The request names a host that is not this server's."""
 
     rpc, http, grpc = -32600, 421, "INVALID_ARGUMENT"
-    reason, text, transport = "MISDIRECTED", "This host is not served here", True
+    reason, text, transport = "MISDIRECTED", "This server does not accept this host", True
     former = "InvalidRequestError"
 
 

@@ -29,7 +29,7 @@ def advance(state: TaskState | None, event: Event) -> TaskState:
     if state is None:
         if type(event) is Received:
             return TaskState.SUBMITTED
-        raise IllegalEvent("a log begins with a message")
+        raise IllegalEvent("a log must start with a message")
     if state.terminal:
         raise IllegalEvent(f"the task has already ended ({state.name.lower()})")
     if type(event) is TaskStatusUpdateEvent:
@@ -51,7 +51,7 @@ def fold(task: Task | None, events: Iterable[Event]) -> Task:
     if task is None:
         first = next(rest, None)
         if not isinstance(first, Received):
-            raise IllegalEvent("a log begins with a message")
+            raise IllegalEvent("a log must start with a message")
         task = birth(first)
     made = Fold(task)
     for event in rest:

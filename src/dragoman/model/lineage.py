@@ -47,9 +47,9 @@ def admit(path: Sequence[Ancestor], name: str, origin: str, most: int) -> None:
     """UnsupportedOperation if the request has come round to an agent that waits for it, or has
     been handed on too often."""
     if any(ancestor.origin == origin for ancestor in path):
-        what = "The request has come back to an agent that waits for it"
+        what = "The request came back to an agent that waits for its result"
     elif len(path) > most:
-        what = f"The request has been handed on more than {most} times"
+        what = f"The request was forwarded more than {most} times"
     else:
         return
     shown = " > ".join([ancestor.agent[:64] for ancestor in path[-8:]] + [name])

@@ -106,7 +106,7 @@ class Part(WireStruct, frozen=True, kw_only=True):
             + (self.data is not UNSET)
         )
         if found != 1:
-            raise ValueError("a part holds exactly one of text, raw, url, data")
+            raise ValueError("a part must have exactly one of text, raw, url, data")
 
 
 Parts = Annotated[tuple[Part, ...], Meta(min_length=1)]

@@ -27,13 +27,13 @@ class ByteBudget:
         held = self._of.get(address, 0)
         if held and held + size > self.share:
             raise LimitExceeded(
-                f"More than {self.share} bytes of requests and answers are under way for your "
-                "address; let some of them end",
+                f"Requests and responses of your address use more than {self.share} bytes; "
+                "wait until some of them end",
                 headers={"connection": "close"},
             )
         if self.used and self.used + size > self.total:
             raise Unavailable(
-                f"More than {self.total} bytes of requests and answers are under way",
+                f"Requests and responses in progress use more than {self.total} bytes",
                 headers={"retry-after": "1", "connection": "close"},
             )
         self.used += size

@@ -34,13 +34,13 @@ def canonical(document: Document, form: Form = "whole") -> bytes:
         import rfc8785
     except ImportError:
         raise ImportError(
-            "signed cards need a library that is not installed; "
-            "`pip install 'dragoman[crypto]'` brings it"
+            "signed cards need a library that is not installed; run `pip install "
+            "'dragoman[crypto]'`"
         ) from None
     try:
         return rfc8785.dumps(covered(parse(document), form))
     except UnicodeEncodeError:
-        raise ValueError("a text in it is no Unicode") from None
+        raise ValueError("a text is not valid Unicode") from None
 
 
 def covered(document: Mapping[str, Any], form: Form) -> dict[str, Any]:
@@ -103,11 +103,11 @@ def read(document: bytes | str, most: int) -> Any:
     except UnicodeDecodeError:
         raise ValueError("it is not UTF-8") from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"it is not JSON: {error}") from None
+        raise ValueError(f"it is not valid JSON: {error}") from None
 
 
 def _constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _bound(document: Any) -> None:
@@ -171,7 +171,7 @@ def _clean(kind: Any, value: Any, whole: bool) -> Any:
                 found[name] = item
             continue
         if name != given and name in value:
-            raise ValueError(f"{name} is there twice, in two spellings")
+            raise ValueError(f"{name} appears twice, in two spellings")
         inner, kept = fields[name]
         item = _clean(inner, item, whole)
         if item is not None and (kept or not _empty(item)):

@@ -57,17 +57,21 @@ class Certificate:
         name: str = "",
     ) -> None:
         if bool(header) != bool(proxies):
-            raise ValueError("Certificate: header= is believed from proxies=, so give both or none")
+            raise ValueError(
+                "Certificate: header= is only used from proxies=; give both or neither"
+            )
         if isinstance(proxies, str):
-            raise ValueError("Certificate: proxies is a list of networks, not one string")
+            raise ValueError("Certificate: proxies: expected a list of networks, not a string")
         if isinstance(identity, str) and identity not in _NAMES:
-            raise ValueError(f"Certificate: identity {identity!r} is not among {', '.join(_NAMES)}")
+            raise ValueError(
+                f"Certificate: identity {identity!r}: must be one of {', '.join(_NAMES)}"
+            )
         try:
             import cryptography  # noqa: F401 - so that it is missed now, and not by a caller
         except ImportError:
             raise ImportError(
-                "client certificates need a library that is not installed; "
-                "`pip install 'dragoman[crypto]'` brings it"
+                "client certificates need a library that is not installed; run `pip "
+                "install 'dragoman[crypto]'`"
             ) from None
         self.realm, self.tenants = realm, tenants
         self.name = name or "certificate"
@@ -131,13 +135,13 @@ class Certificate:
                 certificate.not_valid_after_utc.timestamp(),
             )
             if not begins <= time.time() < ends:
-                raise Unauthenticated("The certificate is not of this time")
+                raise Unauthenticated("The certificate has expired or is not valid yet")
             found = self._whose(certificate, digest)
         except (ValueError, x509.ExtensionNotFound):
             raise Unauthenticated("The certificate cannot be read") from None
         caller = Caller(identity=found) if isinstance(found, str) else found
         if caller is None or not caller.identity:
-            raise Unauthenticated("The certificate is nobody's who is known")
+            raise Unauthenticated("The certificate is not known")
         if not 0 < caller.expires <= ends:
             caller = replace(caller, expires=ends)
         return min(ends, time.time() + AGE), caller
@@ -180,7 +184,9 @@ def _by_print(identities: Mapping[str, str]) -> dict[str, str]:
     for text, identity in identities.items():
         digits = text.lower().removeprefix("sha256:").replace(":", "")
         if len(digits) != 64 or set(digits) - set("0123456789abcdef"):
-            raise ValueError(f"Certificate: {text!r} is no SHA-256 fingerprint of 64 digits")
+            raise ValueError(
+                f"Certificate: {text!r} is not a SHA-256 fingerprint of 64 hexadecimal digits"
+            )
         found[digits] = identity
     return found
 

@@ -44,14 +44,14 @@ class Proofs:
         """Unproven if the request has no good proof of the key with this thumbprint."""
         proof = request.headers.get("dpop", "")
         if not proof:
-            raise Unproven("The token is bound to a key, and there is no proof of it")
+            raise Unproven("The token is bound to a key; send a DPoP proof")
         claims = _verified(proof, key)
         if claims.get("htm") != request.method:
             raise Unproven("The proof is for another method")
         if not request.url:
             raise Unproven(
                 "The server does not know its own URL, which a proof must name; it needs the"
-                " setting `url`, or `hosts`"
+                " setting `url`, or `trusted_hosts`"
             )
         if not _same(claims.get("htu"), request.url):
             raise Unproven("The proof is for another URL")
@@ -60,9 +60,9 @@ class Proofs:
             raise Unproven("The proof is for another token")
         made, name = claims.get("iat"), claims.get("jti")
         if isinstance(made, bool) or not isinstance(made, int | float):
-            raise Unproven("The proof does not say when it was made")
+            raise Unproven("The proof has no valid time (iat)")
         if not abs(time.time() - made) <= WINDOW:
-            raise Unproven("The proof is not of this time")
+            raise Unproven("The proof is too old or from the future")
         if not isinstance(name, str) or not name:
             raise Unproven("The proof has no jti")
         self._use(key, hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest())
@@ -77,7 +77,9 @@ class Proofs:
         if (key, name) in used:
             raise Unproven("The proof was used before")
         if len(used) >= ALL or self._each[key] >= EACH:
-            raise Unavailable("There are too many proofs to remember", headers={"retry-after": "5"})
+            raise Unavailable(
+                "The server cannot store more proofs at the moment", headers={"retry-after": "5"}
+            )
         # from the earliest to the latest moment at which its time is good
         used[key, name] = now + 2 * WINDOW
         self._each[key] += 1
@@ -95,21 +97,21 @@ def _verified(proof: str, key: str) -> Mapping[str, Any]:
     try:
         header = unsealed(proof)
     except Unauthenticated:
-        raise Unproven("The proof is no JWT") from None
+        raise Unproven("The proof is not a JWT") from None
     algorithm, jwk = header.get("alg"), header.get("jwk")
     if header.get("typ") != "dpop+jwt" or "crit" in header:
-        raise Unproven("The proof is no dpop+jwt")
+        raise Unproven("The proof is not of the type dpop+jwt")
     if algorithm not in ALGORITHMS:
-        raise Unproven(f"The proof's algorithm is not among {', '.join(ALGORITHMS)}")
+        raise Unproven(f"The algorithm of the proof must be one of {', '.join(ALGORITHMS)}")
     if not isinstance(jwk, dict) or jwk.get("kty") == "oct" or PRIVATE & jwk.keys():
-        raise Unproven("The proof's jwk is no public key")
+        raise Unproven("The jwk of the proof is not a public key")
     try:
         (known,) = KeySet.import_key_set({"keys": [jwk]}).keys
         if known.thumbprint() != key:
-            raise Unproven("The proof is of another key")
+            raise Unproven("The proof was made with another key")
         return claimed(proof, known, algorithm)
     except (JoseError, ValueError, TypeError, KeyError, RecursionError):
-        raise Unproven("The proof is not signed by its key") from None
+        raise Unproven("The signature of the proof is wrong") from None
 
 
 def _same(told: Any, url: str) -> bool:

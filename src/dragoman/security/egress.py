@@ -30,7 +30,7 @@ from collections.abc import (
     Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -123,6 +123,14 @@ class EgressResponse(Struct, frozen=True):
     """The body was longer than it may be; this is its beginning."""
 
 
+class Place(Struct, frozen=True):
+    """The right to send requests to a host, one after the other; see `Egress.place`."""
+
+    host: str
+    waited: bool
+    """It was not free at once."""
+
+
 class Target(Struct, frozen=True):
     """A URL in pieces. The host is in its one canonical form."""
 
@@ -181,7 +189,7 @@ class Rule(Struct, frozen=True):
         try:
             host, port = _split(text[2:] if wild else text)
             if wild and not isinstance(host, str):
-                raise EgressRefused("a wildcard stands before a name")
+                raise EgressRefused("a wildcard must be followed by a name")
         except EgressRefused as error:
             raise ValueError(f"{entry!r} cannot be allowed: {error}") from None
         if isinstance(host, str):
@@ -239,8 +247,8 @@ class Lookup:
                 return await asyncio.shield(self._asked[key])
         except TimeoutError:
             if begun:
-                raise Late(f"the host's name was not looked up within {deadline:g} s") from None
-            raise Busy("too many names of one owner are being looked up") from None
+                raise Late(f"the name of the host was not resolved within {deadline:g} s") from None
+            raise Busy("too many DNS look-ups of one owner are in progress") from None
 
     def _begin(self, key: tuple[Hashable, str]) -> None:
         asked: asyncio.Future[Sequence[str]]
@@ -268,7 +276,8 @@ class Egress:
     """Requests to addresses that strangers chose: https to public addresses, and what is allowed.
 
     No redirect is followed, no proxy, cookie or credential is taken from anywhere, nothing is
-    decompressed. Time, sizes and the number of connections are bounded. `resolve` stands in for
+    decompressed. Time, sizes and the number of connections are bounded: `per_host` requests at once
+    go to one host, and `total` to all, of which owners have fair shares. `resolve` stands in for
     DNS, `ssl` for the system's certificate authorities."""
 
     def __init__(
@@ -283,12 +292,13 @@ class Egress:
         ssl: SSLContext | None = None,
     ) -> None:
         self._rules = [Rule.parse(entry) for entry in allow]
-        self._timeout = timeout
+        self.timeout = timeout
+        """How long a request may take; and before that, how long it may wait for its place."""
         self._max_response = max_response
-        self._per_host = per_host
+        self.per_host = per_host
         self._lines: dict[str, asyncio.Semaphore] = {}
         self._users: Counter[str] = Counter()
-        self._places = asyncio.Semaphore(total)
+        self._places = Shares(total)
         # as many hosts as keep no more idle connections than there may be busy ones
         self._max_warm = max(1, total // per_host)
         self._warm: dict[str, float] = {}
@@ -308,7 +318,7 @@ class Egress:
     def open(self) -> None:
         """Load the HTTP transport, which the first request does otherwise. Needs a running loop."""
         if self._closed:
-            raise EgressUnreachable("the way out is closed")
+            raise EgressUnreachable("the HTTP client is closed")
         if self._sessions is None:
             self._sessions = (self._session(keep=False), self._session(keep=True))
 
@@ -340,10 +350,16 @@ class Egress:
                     return
 
     async def post(
-        self, url: str, body: bytes, *, headers: Mapping[str, str] = {}, owner: Hashable = ""
+        self,
+        url: str,
+        body: bytes,
+        *,
+        headers: Mapping[str, str] = {},
+        owner: Hashable = "",
+        place: Place | None = None,
     ) -> EgressResponse:
         """`request` with POST."""
-        return await self.request("POST", url, headers=headers, body=body, owner=owner)
+        return await self.request("POST", url, headers=headers, body=body, owner=owner, place=place)
 
     async def request(
         self,
@@ -353,22 +369,26 @@ class Egress:
         headers: Mapping[str, str] = {},
         body: bytes = b"",
         owner: Hashable = "",
+        place: Place | None = None,
     ) -> EgressResponse:
         """Send one request to a URL that a caller gave, and wait for the response; EgressRefused or
-        EgressUnreachable."""
+        EgressUnreachable. Without a `place` it waits for one; Busy."""
         target = self.admit(url)
         fields = _fields(headers)
         self.open()
-        begun = False
+        if place is None:
+            async with self.place(target.host, owner) as place:
+                return await self.request(
+                    method, url, headers=headers, body=body, owner=owner, place=place
+                )
+        if place.host != target.host:
+            raise ValueError(f"the place is for {place.host!r}, not for {target.host!r}")
         try:
-            async with asyncio.timeout(self._timeout), self._place(target.host):
-                begun = True
+            async with asyncio.timeout(self.timeout):
                 with _owned(owner):
                     return await self._exchange(method, target, fields, body)
         except TimeoutError:
-            if begun:
-                raise EgressUnreachable(f"no answer within {self._timeout:g} s") from None
-            raise Busy("too many requests to this host are still waiting") from None
+            raise EgressUnreachable(f"no answer within {self.timeout:g} s") from None
 
     async def fetch(self, url: str) -> AsyncIterator[bytes]:
         """What is at a URL, piece by piece, of any length; EgressRefused, or EgressUnreachable,
@@ -378,20 +398,20 @@ class Egress:
         from aiohttp import ClientError, ClientTimeout
 
         assert self._sessions is not None
-        limit = ClientTimeout(total=None, sock_connect=self._timeout, sock_read=self._timeout)
+        limit = ClientTimeout(total=None, sock_connect=self.timeout, sock_read=self.timeout)
         try:
             async with (
-                self._place(target.host),
+                self.place(target.host),
                 self._sessions[False].get(
                     target.url(), allow_redirects=False, timeout=limit
                 ) as response,
             ):
                 if response.status != 200:
-                    raise EgressUnreachable(f"the answer is HTTP {response.status}")
+                    raise EgressUnreachable(f"the response is HTTP {response.status}")
                 async for chunk in response.content.iter_any():
                     yield chunk
         except TimeoutError:
-            raise EgressUnreachable(f"nothing came for {self._timeout:g} s") from None
+            raise EgressUnreachable(f"nothing came for {self.timeout:g} s") from None
         except (ClientError, OSError, RuntimeError) as error:
             raise EgressUnreachable(_reason(error)) from error
 
@@ -426,7 +446,7 @@ class Egress:
         try:
             # the dot keeps a stranger's name out of the search list of our own network
             name = host if named or self._given else f"{host}."
-            texts = await self._lookup(name, _OWNER.get(), min(deadline, self._timeout))
+            texts = await self._lookup(name, _OWNER.get(), min(deadline, self.timeout))
         except (OSError, UnicodeError):
             texts = ()
         if not texts:
@@ -442,13 +462,22 @@ class Egress:
         return any(rule.matches(host, port) for rule in self._rules)
 
     @asynccontextmanager
-    async def _place(self, host: str) -> AsyncIterator[None]:
-        """A place in the host's own line first, so that one who waits there takes no other's."""
-        line = self._lines.setdefault(host, asyncio.Semaphore(self._per_host))
+    async def place(self, host: str, owner: Hashable = "") -> AsyncIterator[Place]:
+        """The right to send to a host, as `admit` has it: one of the host's places first, so that
+        what waits for those takes none of another host, then one of the owner's share. Busy if
+        there is none within the time-out."""
+        line = self._lines.setdefault(host, asyncio.Semaphore(self.per_host))
         self._users[host] += 1
+        place = Place(host, waited=line.locked() or self._places.full(owner))
         try:
-            async with line, self._places:
-                yield
+            async with AsyncExitStack() as stack:
+                try:
+                    async with asyncio.timeout(self.timeout):
+                        await stack.enter_async_context(line)
+                        await stack.enter_async_context(self._places.place(owner))
+                except TimeoutError:
+                    raise Busy("all places were taken") from None
+                yield place
         finally:
             self._users[host] -= 1
             if not self._users[host]:
@@ -461,7 +490,7 @@ class Egress:
         self._warm = {name: until for name, until in self._warm.items() if until > now}
         if origin not in self._warm and len(self._warm) >= self._max_warm:
             return False
-        self._warm[origin] = now + self._timeout + KEEP
+        self._warm[origin] = now + self.timeout + KEEP
         return True
 
     def _session(self, *, keep: bool) -> ClientSession:
@@ -469,8 +498,8 @@ class Egress:
             import aiohttp
         except ImportError:
             raise ModuleNotFoundError(
-                "webhooks need an HTTP client that is not installed; "
-                "`pip install 'dragoman[push]'` brings it",
+                "webhooks need an HTTP client that is not installed; run `pip install "
+                "'dragoman[push]'`",
                 name="aiohttp",
             ) from None
         connector = aiohttp.TCPConnector(
@@ -617,6 +646,6 @@ def _reason(error: Exception) -> str:
             number = error.os_error.errno  # its own text names the address
             return f"no connection: {os.strerror(number).lower()}" if number else "no connection"
         case aiohttp.ClientResponseError() | aiohttp.ClientPayloadError():
-            return "the answer is broken"
+            return "the response is not valid HTTP"
         case _:
-            return "the connection broke"
+            return "the connection was lost"

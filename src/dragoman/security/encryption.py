@@ -46,19 +46,23 @@ class Seal:
         if text.startswith(PLAIN):
             return text[len(PLAIN) :]
         if not text.startswith(SEALED):
-            raise Unsealable("a stored secret is sealed in a form that is not known here")
+            raise Unsealable("a stored secret is encrypted in an unknown format")
         name, _, rest = text[len(SEALED) :].partition(":")
         cipher = self._ciphers.get(name)
         if cipher is None:
-            have = f"not among the {len(self._ciphers)} configured" if self._ciphers else "missing"
-            raise Unsealable(f"a stored secret is sealed, and its key {name[:8]!r} is {have}")
+            have = (
+                f"not among the {len(self._ciphers)} configured keys"
+                if self._ciphers
+                else "missing"
+            )
+            raise Unsealable(f"a stored secret is encrypted, but its key {name[:8]!r} is {have}")
         try:
             raw = base64.b64decode(rest, validate=True)
             opened: bytes = cipher.decrypt(raw[:NONCE], raw[NONCE:], _bound(name, about))
             return opened.decode()
         except (ValueError, _invalid_tag()):
             raise Unsealable(
-                "a sealed secret was changed, or belongs to something else than where it was found"
+                "an encrypted secret was changed or moved from another place"
             ) from None
 
 
@@ -91,8 +95,8 @@ def _cipher(raw: bytes) -> Any:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError:
         raise ImportError(
-            "sealing secrets needs a library that is not installed; "
-            "`pip install 'dragoman[crypto]'` brings it"
+            "encrypting secrets needs a library that is not installed; run `pip install "
+            "'dragoman[crypto]'`"
         ) from None
     return AESGCM(raw)
 

@@ -9,6 +9,5 @@ def need(module: str, extra: str, what: str) -> None:
     """ImportError, which names the extra, if this module is not installed."""
     if find_spec(module) is None:
         raise ImportError(
-            f"{what} needs {module}, which is not installed; "
-            f"`pip install 'dragoman[{extra}]'` brings it"
+            f"{what} needs {module}, which is not installed; run `pip install 'dragoman[{extra}]'`"
         )

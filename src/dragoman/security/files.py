@@ -47,7 +47,7 @@ class Files:
             return
         what = f"{told!r} is" if told else "a file without a type is"
         raise ContentTypeNotSupported(
-            f"{field}.mediaType: {what} not taken; files may be {', '.join(self._types)}",
+            f"{field}.mediaType: {what} not accepted; accepted types: {', '.join(self._types)}",
             metadata={"field": f"{field}.mediaType"},
         )
 
@@ -57,9 +57,9 @@ class Files:
             found = scan(part, caller)
             return await found if inspect.isawaitable(found) else found
         except Exception:
-            logger.exception("a file could not be scanned")
+            logger.exception("cannot scan a file")
             raise Unavailable(
-                "The file cannot be looked at now", headers={"retry-after": "30"}
+                "The file cannot be scanned at the moment", headers={"retry-after": "30"}
             ) from None
 
 

@@ -68,18 +68,20 @@ def _entry(
     if ready or isinstance(table, AllOf):
         return table  # type: ignore[return-value]
     if not isinstance(table, Mapping):
-        raise Wrong(f"{where}: {type(table).__name__} is neither a scheme nor a table of one")
+        raise Wrong(f"{where}: expected a scheme or a table, got {type(table).__name__}")
     if "all_of" not in table:
         return _scheme(table, where, secrets)
     inner = table["all_of"]
     if len(table) > 1 or not isinstance(inner, list | tuple) or len(inner) < 2:
-        raise Wrong(f"{where}.all_of: is a list of two tables or more, alone in its own")
+        raise Wrong(
+            f"{where}.all_of: must be a list of two or more tables, and the only key of its table"
+        )
     return AllOf(*(_scheme(each, f"{where}.all_of[{n}]", secrets) for n, each in enumerate(inner)))
 
 
 def _scheme(table: Any, where: str, secrets: list[str]) -> Scheme:
     if not isinstance(table, Mapping):
-        raise Wrong(f"{where}: is no table")
+        raise Wrong(f"{where}: must be a table")
     name = table.get("scheme")
     if not isinstance(name, str) or name not in SCHEMES:
         raise Wrong(f"{where}.scheme: must be one of {', '.join(SCHEMES)}, or all_of a list")
@@ -91,12 +93,12 @@ def _scheme(table: Any, where: str, secrets: list[str]) -> Scheme:
             continue
         if key not in known:
             has = ", ".join(known) or "no arguments"
-            raise Wrong(f"{where}.{key}: there is no such argument; {name} has {has}")
+            raise Wrong(f"{where}.{key}: unknown argument; {name} has {has}")
         if key == "client_secret" and str(value).startswith(DIGEST):
-            raise Wrong(f"{where}.{key}: is sent, so that a digest of it is of no use")
+            raise Wrong(f"{where}.{key}: cannot be a digest, because the server sends this secret")
         given[key] = _value(value, known[key], f"{where}.{key}", secrets, secret=key in SECRET)
     if missing := [key for key in needed if key not in given]:
-        raise Wrong(f"{where}.{missing[0]}: is needed by {name}")
+        raise Wrong(f"{where}.{missing[0]}: is required for {name}")
     try:
         return kind(**given)
     except ValueError as error:
@@ -157,12 +159,12 @@ def _revealed(value: Any, where: str, secrets: list[str]) -> Any:
     if place == "env":
         found = os.environ.get(rest, "")
         if not found:
-            raise Wrong(f"{where}: there is no variable {rest}")
+            raise Wrong(f"{where}: the variable {rest} is not set")
     else:
         try:
             found = Path(rest).read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "is no text"
+            reason = getattr(error, "strerror", None) or "is not text"
             raise Wrong(f"{where}: {rest}: {reason}") from None
     if not found.startswith(DIGEST):
         secrets.append(found)
@@ -183,11 +185,11 @@ def _flow(value: Mapping[str, Any], where: str) -> Any:
         raise Wrong(f"{where}: must be one of {', '.join(FLOWS)}, with its fields")
     fields, kind = value[name], FLOWS[name]
     if not isinstance(fields, Mapping):
-        raise Wrong(f"{where}.{name}: is no table")
+        raise Wrong(f"{where}.{name}: must be a table")
     items = {item.name: item for item in msgspec.structs.fields(kind)}
     for key in fields:
         if key not in items:
-            raise Wrong(f"{where}.{name}.{key}: there is no such field; it has {', '.join(items)}")
+            raise Wrong(f"{where}.{name}.{key}: unknown field; the fields are {', '.join(items)}")
     try:
         return msgspec.convert({items[key].encode_name: item for key, item in fields.items()}, kind)
     except msgspec.ValidationError as error:

@@ -17,6 +17,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from dragoman.model.caller import Request
 from dragoman.model.errors import Unauthenticated, Unavailable
 from dragoman.model.types import HTTPAuthSecurityScheme, SecurityScheme
+from dragoman.security.addresses import loopback
 from dragoman.security.extras import need
 from dragoman.security.issuers import Backoff, read
 from dragoman.security.realms import Tenants
@@ -33,7 +34,6 @@ LARGEST = 64 * 1024
 """The most bytes of an answer."""
 FAILURES = 5
 """So many failures in a row begin a pause: one token that its issuer cannot answer begins none."""
-LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 class Introspection:
@@ -61,9 +61,10 @@ class Introspection:
         name: str = "",
     ) -> None:
         if not url or not client_id or not client_secret:
-            raise ValueError("Introspection: give url, client_id and client_secret")
+            raise ValueError("Introspection: url, client_id and client_secret are required")
         parts = urlsplit(url)
-        if parts.scheme != "https" and (parts.scheme, parts.hostname in LOCAL) != ("http", True):
+        local = parts.scheme == "http" and loopback(parts.hostname or "")
+        if parts.scheme != "https" and not local:
             raise ValueError(f"Introspection: {url}: tokens and secrets are sent by https only")
         # now, and not when the first caller shows a token
         need("aiohttp", "client", "Introspection")
@@ -115,10 +116,13 @@ class Introspection:
             # after a pause, one request finds out whether the issuer is back
             if backoff.failing and (self._asking or backoff.left()):
                 raise Unavailable(
-                    "The issuer cannot be asked about the token", headers=backoff.retry_after()
+                    "The issuer cannot verify the token at the moment",
+                    headers=backoff.retry_after(),
                 )
             if len(self._asking) >= AT_ONCE:
-                raise Unavailable("The issuer is asked too much", headers={"retry-after": "1"})
+                raise Unavailable(
+                    "Too many requests to the issuer are in progress", headers={"retry-after": "1"}
+                )
             asking = self._asking[digest] = asyncio.create_task(self._ask(token))
             asking.add_done_callback(lambda done: self._answered(digest, done))
         return await asyncio.shield(asking)
@@ -132,14 +136,16 @@ class Introspection:
         try:
             found = await self._post(token)
             if not isinstance(found, dict) or not isinstance(found.get("active"), bool):
-                raise ValueError(f"{self._url} does not say whether the token is active")
+                raise ValueError(
+                    f"the response of {self._url} does not say whether the token is active"
+                )
         except (OSError, ValueError, TimeoutError, RecursionError) as error:
             if self._backoff.failed():
                 logging.getLogger("dragoman").warning(
-                    "%s cannot be asked about tokens: %s", self._url, error or type(error).__name__
+                    "%s cannot verify tokens: %s", self._url, error or type(error).__name__
                 )
             raise Unavailable(
-                "The issuer cannot be asked about the token", headers={"retry-after": "5"}
+                "The issuer cannot verify the token at the moment", headers={"retry-after": "5"}
             ) from None
         self._backoff.succeeded()
         until = time.time() + BRIEF
@@ -170,7 +176,7 @@ class Introspection:
                 ) as response,
             ):
                 if response.status != 200:
-                    raise ValueError(f"it answered {response.status}")
+                    raise ValueError(f"it answered with HTTP {response.status}")
                 return json.loads(await read(response, LARGEST))
         except aiohttp.ClientError as error:
             raise OSError(str(error) or type(error).__name__) from error

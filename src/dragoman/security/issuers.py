@@ -63,5 +63,5 @@ async def read(response: aiohttp.ClientResponse, limit: int) -> bytes:
     async for chunk in response.content.iter_any():
         found += chunk
         if len(found) > limit:
-            raise ValueError(f"the answer is larger than {limit} bytes")
+            raise ValueError(f"the response is larger than {limit} bytes")
     return bytes(found)

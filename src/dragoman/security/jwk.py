@@ -45,10 +45,10 @@ class CardKey(Struct, frozen=True):
         rsa = made.key_type == "RSA"
         algorithms: tuple[str, ...] = RSA if rsa else CURVES[made.curve_name]
         if rsa and made.raw_value.key_size < SMALLEST:
-            raise ValueError(f"{where}: an RSA key has at least {SMALLEST} bits")
+            raise ValueError(f"{where}: an RSA key must have at least {SMALLEST} bits")
         own = data if isinstance(data, dict) else {}
         if own.get("use", "sig") != "sig":
-            raise ValueError(f"{where}: the key is not meant for signatures")
+            raise ValueError(f"{where}: the key is not for signatures")
         for wanted in (own.get("alg"), alg):
             if wanted:
                 algorithms = tuple(each for each in algorithms if each == wanted)
@@ -56,7 +56,7 @@ class CardKey(Struct, frozen=True):
             raise ValueError(f"{where}: the key cannot be used with {alg or own.get('alg')!r}")
         name = kid or own.get("kid") or made.thumbprint()
         if not isinstance(name, str):
-            raise ValueError(f"{where}: the kid is not a text")
+            raise ValueError(f"{where}: the kid must be text")
         return cls(algorithms, name, made)
 
     @classmethod
@@ -71,12 +71,12 @@ class CardKey(Struct, frozen=True):
         """A key that somebody else keeps, such as a KMS: `call` signs these bytes, unhashed. With
         its public half others can find it, and it need not be given a `kid`."""
         if alg not in ALGORITHMS:
-            raise ValueError(f"alg {alg!r} is not among {', '.join(ALGORITHMS)}")
+            raise ValueError(f"alg {alg!r}: must be one of {', '.join(ALGORITHMS)}")
         if public is not None:
             half = cls.load(public, kid=kid, alg=alg)
             return cls((alg,), half.kid, half.made, call)
         if not kid:
-            raise ValueError("a key that is kept elsewhere needs a kid, or its public half")
+            raise ValueError("a remote key needs a kid or its public key")
         return cls((alg,), kid, None, call)
 
     @classmethod
@@ -89,7 +89,7 @@ class CardKey(Struct, frozen=True):
             kind = jwk.OKPKey if alg == "EdDSA" else jwk.ECKey
             made = kind.generate_key(curve)
         else:
-            raise ValueError(f"alg {alg!r} is not among {', '.join(ALGORITHMS)}")
+            raise ValueError(f"alg {alg!r}: must be one of {', '.join(ALGORITHMS)}")
         return cls((alg,), made.thumbprint(), made)
 
     @property
@@ -105,7 +105,7 @@ class CardKey(Struct, frozen=True):
     def jwk(self) -> dict[str, Any]:
         """The public half as a JWK, by a list of what may be seen, whatever else there is."""
         if self.made is None:
-            raise ValueError(f"key {self.kid!r} is kept elsewhere, and its public half with it")
+            raise ValueError(f"key {self.kid!r} is remote, and its public key is not known here")
         members = self.made.as_dict(private=False)
         found = {name: members[name] for name in PUBLIC[self.made.key_type]}
         found |= {"kid": self.kid, "use": "sig"}
@@ -119,7 +119,7 @@ class CardKey(Struct, frozen=True):
     def sign(self, content: bytes) -> bytes:
         """The bare signature, as JWS has it."""
         if not self.private:
-            raise ValueError("the key is public: it verifies, but does not sign")
+            raise ValueError("the key is public: it can verify, but not sign")
         alg = self.algorithms[0]
         if self.call is None:
             signed: bytes = _algorithm(alg).sign(content, self.made)
@@ -188,7 +188,7 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         seen: set[str] = set()
         name = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise ValueError(f"{name[:64]!r} is there twice in one object")
+        raise ValueError(f"{name[:64]!r} appears twice in one object")
     return found
 
 
@@ -200,15 +200,15 @@ def _import(data: bytes | dict[str, Any], where: str) -> Any:
     if isinstance(data, dict):
         kty = data.get("kty")
         if kty not in kinds:
-            raise ValueError(f"{where}: a key of a card is EC, OKP or RSA, not {str(kty)[:16]!r}")
+            raise ValueError(f"{where}: a card key must be EC, OKP or RSA, not {str(kty)[:16]!r}")
         kinds = {kty: kinds[kty]}
     elif b"-----BEGIN ENCRYPTED" in data or b"Proc-Type: 4,ENCRYPTED" in data:
-        raise ValueError(f"{where}: the key is locked with a password; give it unlocked")
+        raise ValueError(f"{where}: the key is encrypted with a password; give an unencrypted key")
     for kind in kinds.values():
         try:
             made = kind.import_key(data)
             if made.key_type != "RSA" and made.curve_name not in CURVES:
-                raise ValueError(f"{where}: the curve is none of {', '.join(CURVES)}")
+                raise ValueError(f"{where}: the curve must be one of {', '.join(CURVES)}")
             made.public_key  # noqa: B018 - a JWK is read only when it is used
         except JoseError:
             continue
@@ -217,7 +217,7 @@ def _import(data: bytes | dict[str, Any], where: str) -> Any:
                 raise
             continue
         return made
-    raise ValueError(f"{where}: is neither a PEM key nor a JWK that can be read")
+    raise ValueError(f"{where}: is not a readable PEM key or JWK")
 
 
 def _raw(signature: bytes, half: int) -> bytes:
@@ -228,7 +228,7 @@ def _raw(signature: bytes, half: int) -> bytes:
         numbers = decode_dss_signature(signature)
         return b"".join(number.to_bytes(half, "big") for number in numbers)
     except (ValueError, OverflowError):
-        raise ValueError("what signed elsewhere is no ECDSA signature of this curve") from None
+        raise ValueError("the remote signature is not an ECDSA signature of this curve") from None
 
 
 def _algorithm(alg: str) -> Any:
@@ -240,7 +240,7 @@ def _joserfc(name: str) -> Any:
         from joserfc import jwk, jws
     except ImportError:
         raise ImportError(
-            "signed cards need a library that is not installed; "
-            "`pip install 'dragoman[crypto]'` brings it"
+            "signed cards need a library that is not installed; run `pip install "
+            "'dragoman[crypto]'`"
         ) from None
     return {"jwk": jwk, "jws": jws}[name]

@@ -14,14 +14,13 @@ from typing import TypeAlias
 from dragoman.model.caller import Caller, Scope
 from dragoman.model.errors import LimitExceeded
 from dragoman.model.types import TaskState
+from dragoman.security.addresses import client_network
 
 KNOWN = 100_000
 """The most callers that are remembered; the longest silent are forgotten first."""
 GOOD = 5
 """For so many seconds a count of an owner's tasks is good."""
 Count: TypeAlias = Callable[[Scope], Awaitable[Mapping[TaskState, int]]]
-NEIGHBOURS = 64
-"""So many leading bits of an IPv6 address are one customer's."""
 
 
 class Rate:
@@ -46,7 +45,7 @@ class Rate:
             self._buckets.popitem(last=False)
         if late:
             raise LimitExceeded(
-                f"More than {self.rate:g} requests a second",
+                f"More than {self.rate:g} requests per second",
                 retry_after=math.ceil((1 - left) / self.rate),
             )
 
@@ -64,7 +63,7 @@ class Limits:
     def knock(self, peer: str, forwarded: str) -> None:
         """LimitExceeded if too many requests come from there."""
         if self._addresses is not None:
-            self._addresses.take(customer(self.proxies.origin(peer, forwarded)))
+            self._addresses.take(client_network(self.proxies.origin(peer, forwarded)))
 
     def enter(self, caller: Caller) -> None:
         """LimitExceeded if the caller makes too many."""
@@ -126,9 +125,11 @@ class Quota:
         open = sum(number for state, number in found.items() if not state.terminal)
         waiting = sum(number for state, number in found.items() if state.interrupted)
         if waiting >= self._waiting:
-            share.reason = f"{waiting} of your tasks wait for an answer; answer or cancel some"
+            share.reason = (
+                f"{waiting} of your tasks wait for your input; answer or cancel some of them"
+            )
         else:
-            share.reason = f"{open} of your tasks are open; wait until some have ended"
+            share.reason = f"{open} of your tasks are unfinished; wait until some of them end"
         room = min(self._tasks - open, self._waiting - waiting) - (share.landing - 1)
         share.room = int(min(room, sys.maxsize))
         share.until = time.monotonic() + GOOD
@@ -158,19 +159,6 @@ class Proxies:
         except ValueError:
             return False
         return any(parsed in network for network in self._networks)
-
-
-def customer(address: str) -> str:
-    """Whose address it is: of IPv6, one customer has a whole network."""
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return address[:64]
-    if isinstance(parsed, ipaddress.IPv6Address):
-        if parsed.ipv4_mapped is not None:
-            return str(parsed.ipv4_mapped)
-        return str(ipaddress.ip_network((parsed, NEIGHBOURS), strict=False))
-    return address
 
 
 def _bare(hop: str) -> str:

@@ -55,10 +55,10 @@ class OAuth2:
     ) -> None:
         kinds = {kind: field for field, kind in FLOWS.items()}
         if type(flow) not in kinds:
-            raise ValueError(f"OAuth2: flow is one of {', '.join(k.__name__ for k in kinds)}")
+            raise ValueError(f"OAuth2: flow must be one of {', '.join(k.__name__ for k in kinds)}")
         for item in msgspec.structs.fields(flow):
             if item.name in URLS and not getattr(flow, item.name):
-                raise ValueError(f"OAuth2: the flow needs its {item.name}")
+                raise ValueError(f"OAuth2: the flow requires {item.name}")
         self.name = name or "oauth2"
         self.scopes: tuple[str, ...] = tuple(getattr(verify, "scopes", ()))
         self.issuer: str = getattr(verify, "issuer", "")

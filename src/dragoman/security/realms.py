@@ -24,11 +24,11 @@ def check(naming: Sequence[Sequence[Any]]) -> None:
         if getattr(scheme, "realm", None) is None:
             names = ", ".join(repr(same[0].name) for same in naming)
             raise ValueError(
-                f"auth: {names} each say who calls, so that one's 'ann' would be the other's; "
-                f"give {scheme.name!r} a realm, as in {type(scheme).__name__}(…, "
-                f"realm={scheme.name!r}), and each of the others one. The same realm twice means "
-                "the same people, and realm='' means the owners of tasks that are stored without "
-                "a realm"
+                f"auth: {names} each identify callers, so 'ann' of one scheme would be "
+                f"'ann' of the other; give {scheme.name!r} a realm, as in "
+                f"{type(scheme).__name__}(…, realm={scheme.name!r}), and give one to each "
+                "of the others. The same realm twice means the same people; realm='' means "
+                "the owners of tasks that are stored without a realm"
             )
 
 
@@ -42,7 +42,7 @@ class Mark:
             raise ValueError(f"auth: {title}: realm {why}")
         told: Tenants = getattr(scheme, "tenants", ())
         if isinstance(told, str):
-            raise ValueError(f"auth: {title}: tenants is a list, such as [{told!r}]")
+            raise ValueError(f"auth: {title}: tenants: expected a list, such as [{told!r}]")
         self._known: dict[int, tuple[Caller, Caller]] = {}
         self._for_all = frozenset[str]()
         self._by_identity: dict[str, frozenset[str]] = {}

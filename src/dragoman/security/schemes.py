@@ -87,12 +87,12 @@ class Secrets:
                     self._known[digest(secret)] = Caller(identity=name)
         else:
             if isinstance(keys, str):
-                raise ValueError("keys is a list of strings, or a mapping, not one string")
+                raise ValueError("keys: expected a list of strings or a mapping, not a string")
             for secret in keys:
                 known = digest(secret)
                 self._known[known] = Caller(identity=f"key-{known.hex()[:12]}")
         if not self._known:
-            raise ValueError("there are no keys, so that nobody could call")
+            raise ValueError("keys: must not be empty, or no caller could authenticate")
 
     def find(self, secret: str) -> Caller | None:
         """Whose secret this is."""
@@ -107,7 +107,7 @@ def digest(secret: str) -> bytes:
         except ValueError:
             found = b""
         if len(found) != hashlib.sha256().digest_size:
-            raise ValueError(f"{DIGEST} is followed by 64 hexadecimal digits")
+            raise ValueError(f"{DIGEST} must be followed by 64 hexadecimal digits")
         return found
     if not secret:
         raise ValueError("a key must not be empty")
@@ -121,7 +121,7 @@ def _find(scheme: str, keys: Keys, verify: Verify | None, value: str, unknown: s
     """Whose secret it is: by the keys, or by the function; Unauthenticated."""
     if verify is not None:
         if keys:
-            raise ValueError(f"{scheme}: give what is known beforehand, or verify=, not both")
+            raise ValueError(f"{scheme}: give either fixed values or verify=, not both")
         return Verifier(scheme, verify, value, unknown=unknown)
     secrets = Secrets(keys)
 
@@ -153,7 +153,7 @@ class ApiKey:
         places = [("header", header), ("query", query), ("cookie", cookie)]
         given = [(where, what) for where, what in places if what]
         if len(given) != 1:
-            raise ValueError("ApiKey: give one of header=, query=, cookie=")
+            raise ValueError("ApiKey: give exactly one of header=, query=, cookie=")
         ((self._where, self._what),) = given
         self.headers = (header.lower(),) if header else ()
         """See `Authenticator.headers`."""
@@ -182,7 +182,7 @@ class ApiKey:
             except ValueError as error:
                 raise Unauthenticated(str(error)) from None
         if len(found) > 1:
-            raise AmbiguousRequest(f"The {self._where} has the API key more than once")
+            raise AmbiguousRequest(f"The {self._where} contains the API key more than once")
         return found[0] if found else None
 
     def challenge(self, realm: str) -> str:
@@ -237,9 +237,9 @@ class Basic:
             for user, words in users.items()
         }
         if verify is not None and self._users:
-            raise ValueError("Basic: give users, or verify=, not both")
+            raise ValueError("Basic: give either users or verify=, not both")
         if verify is None and not self._users:
-            raise ValueError("Basic: there are no users, so that nobody could call")
+            raise ValueError("Basic: users must not be empty, or no caller could authenticate")
         self._verify = verify and Verifier("Basic", verify, "user", "password", unknown=WRONG)
         self.realm, self.tenants = realm, tenants
         self.name = name or "login"
@@ -256,7 +256,9 @@ class Basic:
         try:
             user, _, password = base64.b64decode(told, validate=True).decode().partition(":")
         except (binascii.Error, ValueError):
-            raise Unauthenticated("The name and password are not encoded as Basic has it") from None
+            raise Unauthenticated(
+                "The name and password are not in the format of HTTP Basic"
+            ) from None
         if self._verify is not None:
             return self._verify(request, user, password)
         given = hashlib.sha256(password.encode()).digest()
@@ -300,7 +302,7 @@ class AllOf:
 
     def __init__(self, *schemes: Scheme) -> None:
         if len(schemes) < 2:
-            raise ValueError("AllOf: give two schemes or more")
+            raise ValueError("AllOf: needs two or more schemes")
         self.schemes = schemes
 
 
@@ -324,7 +326,7 @@ class Authenticator:
             way.schemes if isinstance(way, AllOf) else (way,) for way in given
         ]
         if not self._ways:
-            raise ValueError("auth: there is no way in; Anonymous() lets anybody in")
+            raise ValueError("auth: must not be empty; use Anonymous() to accept any caller")
         self._named = self._names()
         self._marks = _marks(self._ways)
         self._mark = self._marks.get(id(self._ways[0][0]))
@@ -356,7 +358,8 @@ class Authenticator:
                     continue
                 if scheme.name in found:
                     raise ValueError(
-                        f"auth: two schemes are called {scheme.name!r}; give one of them name="
+                        f"auth: two schemes have the name {scheme.name!r}; set name= for "
+                        "one of them"
                     )
                 found[scheme.name] = scheme
         return found
@@ -401,7 +404,7 @@ class Authenticator:
         try:
             found = scheme.identify(request)
             if found is None:
-                raise self._refusal("Say who you are", {})
+                raise self._refusal("Authentication is required", {})
             if inspect.isawaitable(found):
                 return self._later(scheme, found)
             return found if self._mark is None else self._mark.on(found)
@@ -412,7 +415,7 @@ class Authenticator:
         try:
             caller = await found
             if caller is None:
-                raise self._refusal("Say who you are", {})
+                raise self._refusal("Authentication is required", {})
             return caller if self._mark is None else self._mark.on(caller)
         except Unauthenticated as error:
             raise self._refused(error, scheme) from None
@@ -437,7 +440,7 @@ class Authenticator:
             for scheme in self._named.values()
             if isinstance(what := met.get(id(_judge(scheme))), Unauthenticated)
         }
-        raise self._refusal(refused.message if refused else "Say who you are", bad)
+        raise self._refusal(refused.message if refused else "Authentication is required", bad)
 
     async def _all(self, way: tuple[Scheme, ...], request: Request, met: Met) -> Found:
         callers = []

@@ -188,7 +188,7 @@ def _each(said: dict[str, Any], find: Find) -> Iterator[Verified]:
             yield found
     if good:
         return
-    raise Unverified(f"the card has no signature that is good here ({'; '.join(reasons)})")
+    raise Unverified(f"no signature of the card is accepted ({'; '.join(reasons)})")
 
 
 class Trust:
@@ -199,10 +199,10 @@ class Trust:
         self, keys: Keys = (), *, jku: Sequence[str] = (), egress: Egress | None = None
     ) -> None:
         if isinstance(jku, str):
-            raise TypeError("jku is a list of addresses, not one")
+            raise TypeError("jku: expected a list of URLs, not a string")
         for prefix in jku:
             if not re.match(r"https?://[^/?#@\\]+(/|$)", prefix):
-                raise ValueError(f"jku: {prefix!r} is not the beginning of an https address")
+                raise ValueError(f"jku: {prefix!r} must start with https:// and a host")
         self._find = _finder(keys)
         self._prefixes = tuple(jku)
         self._egress = egress
@@ -229,13 +229,13 @@ class Trust:
             try:
                 known[jku] = await self._set(jku)
             except (EgressRefused, EgressUnreachable, ValueError, TimeoutError) as error:
-                faults[jku] = str(error) or f"no answer within {PATIENCE:g} s"
+                faults[jku] = str(error) or f"no response within {PATIENCE:g} s"
 
         def find(kid: str, jku: str) -> list[CardKey]:
             if found := self._find(kid, jku):
                 return found
             if jku in faults:
-                raise Unverified(f"its keys at {_quote(jku)} cannot be had: {faults[jku]}")
+                raise Unverified(f"cannot fetch its keys at {_quote(jku)}: {faults[jku]}")
             if jku and self._prefixes and not self.admits(jku):
                 raise Unverified(f"keys at {_quote(jku)} are not trusted")
             return [key] if (key := known.get(jku, {}).get(kid)) is not None else []
@@ -259,7 +259,7 @@ class Trust:
                     async for chunk in chunks:
                         body += chunk
                         if len(body) > SET_SIZE:
-                            raise ValueError(f"the key set is longer than {SET_SIZE} bytes")
+                            raise ValueError(f"the key set is larger than {SET_SIZE} bytes")
                 finally:
                     await chunks.aclose()  # type: ignore[attr-defined]
         finally:
@@ -313,7 +313,7 @@ def _finder(keys: Any) -> Find:
         every = [_public(source) for source in keys]
         return lambda *_: every
     if not callable(keys):
-        raise TypeError("keys are a mapping by kid, a list, or a function of kid and jku")
+        raise TypeError("keys: expected a mapping by kid, a list, or a function of kid and jku")
     resolve = keys
 
     def find(kid: str, jku: str) -> list[CardKey]:
@@ -330,7 +330,7 @@ def _is_jwk(keys: Any) -> bool:
 def _public(source: Any, kid: str = "") -> CardKey:
     key = CardKey.load(source, kid=kid)
     if key.made is None:
-        raise ValueError(f"key {key.kid!r} is kept elsewhere: it signs, but does not verify here")
+        raise ValueError(f"key {key.kid!r} is remote: it can sign, but not verify")
     return key
 
 
@@ -373,19 +373,19 @@ def _header(item: Any) -> dict[str, Any]:
         raise Unverified("its protected header is not base64url of a JSON object")
     alg, kid = header.get("alg"), header.get("kid")
     if alg not in ALGORITHMS:
-        raise Unverified(f"alg {_quote(alg)} is not taken")
+        raise Unverified(f"alg {_quote(alg)} is not accepted")
     if not isinstance(kid, str) or not kid:
         raise Unverified("it has no kid")
     if "crit" in header or "b64" in header:
-        raise Unverified("it has critical headers that are not known here")
+        raise Unverified("it has unknown critical headers")
     if brought := [name for name in EMBEDDED if name in header]:
-        raise Unverified(f"it brings its own key ({brought[0]})")
+        raise Unverified(f"it contains its own key ({brought[0]})")
     loose = item.get("header")
     if loose is not None and not isinstance(loose, Mapping):
         raise Unverified("its header is not an object")
     for name in loose or {}:
         if name in header or name in ("alg", "crit", "b64", "jku", *EMBEDDED):
-            raise Unverified(f"it says {_quote(name)} outside of what is protected")
+            raise Unverified(f"it has {_quote(name)} outside of the protected header")
     return header
 
 
@@ -422,7 +422,7 @@ def _good(
                     key.thumbprint,
                     _heirs(header),
                 )
-    raise Unverified(f"it is not by the key {_quote(kid)}, or the card was changed")
+    raise Unverified(f"the key {_quote(kid)} did not make it, or the card was changed")
 
 
 def _heirs(header: Mapping[str, Any]) -> tuple[str, ...]:

@@ -132,7 +132,9 @@ class KeySets:
             from dragoman.security.certificates import thumbprint
 
             if thumbprint(request.certificate) != verdict.certificate:
-                raise Unauthenticated("The token is bound to a certificate that was not shown")
+                raise Unauthenticated(
+                    "The token is bound to a client certificate that was not sent"
+                )
         if verdict.key or self._dpop or kind == "dpop":
             self._prove(verdict, request, kind, token)
         return verdict.caller
@@ -143,7 +145,7 @@ class KeySets:
         if not verdict.key:
             raise Unauthenticated("The token is not bound to a key")
         if kind != "dpop":
-            raise Unauthenticated("The token is bound to a key: show it as DPoP, with a proof")
+            raise Unauthenticated("The token is bound to a key: send it as DPoP, with a proof")
         self._proofs = self._proofs or Proofs()
         self._proofs.check(request, token, verdict.key)
 
@@ -166,23 +168,23 @@ class Terms(Struct, frozen=True, kw_only=True):
         until = min(expires + self.leeway, now + age)
         issuer = claims.get("iss")
         if self.issuer and issuer != self.issuer and not (self.lenient and issuer is None):
-            raise Unauthenticated("The token is of another issuer")
+            raise Unauthenticated("The token was issued by another issuer")
         if self.audience:
             audience = claims.get("aud")
             named = (audience,) if isinstance(audience, str) else audience
             if not isinstance(named, list | tuple) or not set(self.audience) & set(map(str, named)):
                 raise Unauthenticated("The token is for another audience")
         if not identity:
-            raise Unauthenticated("The token names nobody")
+            raise Unauthenticated("The token has no subject")
         told = claims.get("scope", claims.get("scp")) or ()
         words = told.split() if isinstance(told, str) else told
         if not isinstance(words, list | tuple) or not all(map(_word, words)):
-            raise Unauthenticated("The token's scope is no list of words")
+            raise Unauthenticated("The scope of the token is not a list of words")
         scopes = frozenset(words)
         lacks = next((scope for scope in self.scopes if scope not in scopes), "")
         tenant = claims.get(self.tenant)
         if not isinstance(tenant, str | None):
-            raise Unauthenticated("The token's tenant is no text")
+            raise Unauthenticated("The tenant of the token is not text")
         key, certificate = _confirmation(claims.get("cnf"))
         return Verdict(
             until=until,
@@ -218,7 +220,7 @@ def _confirmation(told: Any) -> tuple[str, str]:
         if isinstance(key, str) and isinstance(certificate, str) and (key or certificate):
             return key, certificate
     # who holds it must prove something, and we do not know what
-    raise Unauthenticated("The token is bound in a way that is not known here")
+    raise Unauthenticated("The token is bound in an unknown way (cnf)")
 
 
 def _moment(value: Any) -> float | None:
@@ -258,9 +260,9 @@ class Bearer:
         title = type(self).__name__
         for algorithm in algorithms:
             if algorithm not in ALGORITHMS:
-                raise ValueError(f"{title}: {algorithm} is not among {', '.join(ALGORITHMS)}")
+                raise ValueError(f"{title}: {algorithm}: must be one of {', '.join(ALGORITHMS)}")
         if not issuer or not audience or not algorithms:
-            raise ValueError(f"{title}: give issuer, audience and algorithms")
+            raise ValueError(f"{title}: issuer, audience and algorithms are required")
         # now, and not when the first caller shows a token
         need("joserfc", "crypto", title)
         if isinstance(jwks, str) and fetch is None:
@@ -307,10 +309,10 @@ class Bearer:
         header = unsealed(token)
         algorithm, kid = header.get("alg"), header.get("kid")
         if algorithm not in self._algorithms:
-            raise Unauthenticated(f"The token's algorithm is not among {self._algorithms}")
+            raise Unauthenticated(f"The algorithm of the token must be one of {self._algorithms}")
         # whoever signs does not choose the key: it is one of the issuer's, or none
         if "crit" in header or not isinstance(kid, str | None):
-            raise Unauthenticated("The token's header is not understood")
+            raise Unauthenticated("The header of the token is not supported")
         if str(header.get("typ", "jwt")).lower() not in self._types:
             raise Unauthenticated("The token is of another type")
         claims = await self._claims(token, kid, algorithm)
@@ -325,7 +327,7 @@ class Bearer:
                 return claimed(token, key, algorithm)
             except (JoseError, ValueError, TypeError, RecursionError):
                 continue
-        raise Unauthenticated("The token's signature is not one of the issuer's")
+        raise Unauthenticated("No key of the issuer made the signature of the token")
 
 
 class OpenId(Bearer):
@@ -384,7 +386,7 @@ class Keyring:
                 self._keys = {}
             if not self._keys:
                 raise Unavailable(
-                    "The issuer's keys cannot be had", headers=self._backoff.retry_after()
+                    "The keys of the issuer cannot be fetched", headers=self._backoff.retry_after()
                 )
         if kid is not None:
             return [self._keys[kid]] if kid in self._keys else []
@@ -410,7 +412,7 @@ class Keyring:
             if not url:
                 found = await self._fetch(self._issuer.rstrip("/") + DISCOVERY)
                 if found.get("issuer") != self._issuer:
-                    raise ValueError("the issuer's metadata is of another issuer")
+                    raise ValueError("the metadata belong to another issuer")
                 url = str(found["jwks_uri"])
             self._take(await self._fetch(url))
             self._until = time.monotonic() + FRESH
@@ -421,7 +423,7 @@ class Keyring:
         ) as error:
             if self._backoff.failed():
                 logging.getLogger("dragoman").warning(
-                    "the keys of %s cannot be had: %s", self._issuer, error or type(error).__name__
+                    "cannot fetch the keys of %s: %s", self._issuer, error or type(error).__name__
                 )
 
     def _take(self, document: Any) -> None:
@@ -438,7 +440,7 @@ class Keyring:
                 continue  # of a kind that is not known here
             found[str(item.get("kid", f"#{number}"))] = key
         if not found:
-            raise ValueError("there are no keys in it")
+            raise ValueError("it contains no keys")
         self._keys = found
 
 
@@ -453,7 +455,7 @@ def unsealed(token: str) -> dict[str, Any]:
     except (binascii.Error, ValueError, RecursionError):
         found = None
     if token.count(".") != 2 or not isinstance(found, dict):
-        raise Unauthenticated("The token is no JWT")
+        raise Unauthenticated("The token is not a JWT")
     return found
 
 

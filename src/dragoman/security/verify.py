@@ -42,13 +42,13 @@ class Verifier:
             return Caller(identity=found)
         # such as True, which does not say who it is
         kind = type(found).__name__
-        raise TypeError(f"{self._title} returned {kind}, not a Caller, an identity or None")
+        raise TypeError(f"{self._title} returned {kind}; expected a Caller, an identity or None")
 
 
 def _takes_request(function: Verify, title: str, values: tuple[str, ...]) -> bool:
     """Whether a function wants the request beside these values; ValueError if it takes neither."""
     if not callable(function):
-        raise ValueError(f"{title} is {type(function).__name__}, not a function")
+        raise ValueError(f"{title}: expected a function, got {type(function).__name__}")
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some that are written in C have none

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from msgspec.structs import asdict, replace
 
@@ -29,6 +29,7 @@ from dragoman.security.files import Scan
 from dragoman.security.jwk import CardKey
 from dragoman.server import settings as settings_module
 from dragoman.server import wiring
+from dragoman.server.app_options import AppOptions
 from dragoman.server.maintenance import Maintenance
 from dragoman.server.reader import Shutdown
 from dragoman.server.service import Service
@@ -70,29 +71,32 @@ class App:
         scan: Scan | None = None,
         sign: Sequence[CardKey] = (),
         settings: Settings | None = None,
-        **arguments: Any,
+        **options: Unpack[AppOptions],
     ) -> None:
+        arguments: dict[str, Any] = {**options}
         if auth is not None and identify is not None:
             raise TypeError(
-                "App: give either auth, which is on the card, or identify, which is not"
+                "App: give either auth, which appears on the card, or identify, which does not"
             )
         self._keys = tuple(sign)
         for key in self._keys:
             if not isinstance(key, CardKey):
                 raise TypeError(
-                    f"App: sign takes keys (CardKey.load, CardKey.remote), not {key!r:.40}"
+                    f"App: sign expects keys (CardKey.load, CardKey.remote), not {key!r:.40}"
                 )
         if not agents:
-            raise AgentError("App: no agent to serve")
+            raise AgentError("App: needs at least one agent")
         if isinstance(store, str):
             arguments["store"], store = store, None
         if isinstance(bell, str):
             arguments["bell"], bell = bell, None
         if settings is not None and arguments:
-            raise TypeError("App: give either settings or single ones, not both")
+            raise TypeError(
+                "App: give either settings or individual settings as keywords, not both"
+            )
         self.agents = {agent.key: agent for agent in agents}
         if len(self.agents) < len(agents):
-            raise AgentError("App: two agents have the same key; give one Agent(key=…)")
+            raise AgentError("App: two agents have the same key; set Agent(key=…) for one of them")
         self._store, self._bell = store, bell
         self._auth, self._identify, self._policy, self._scan = auth, identify, policy, scan
         self.arguments: dict[str, Any] = asdict(settings) if settings is not None else arguments
@@ -122,10 +126,12 @@ class App:
         """Take these settings in place of those that it was made with. What was given to it as an
         object stays; ValueError if a setting would replace that, RuntimeError once it runs."""
         if self._runner is not None:
-            raise RuntimeError("App: it has started; its settings cannot be changed any more")
+            raise RuntimeError("App: cannot change settings after the start")
         for name, given in (("store", self._store), ("bell", self._bell)):
             if given is not None and getattr(settings, name) != getattr(self.settings, name):
-                raise ValueError(f"{name}: the App has one that was given in code")
+                raise ValueError(
+                    f"{name}: cannot be changed here, because the App received it in code"
+                )
         self._compose(settings)
 
     def _compose(self, settings: Settings) -> None:
@@ -145,12 +151,8 @@ class App:
             agent.check()
         secret(*settings.secrets())
         self.store: Store = stores.connect(settings) if self._store is None else self._store
-        self._idle = self._store is None and not settings.workers and not self.store.shared
-        """Nothing can run the turns of what it accepts."""
         self.bell: Bell = (
-            bells.connect(settings.bell or bells.fitting(settings.store))
-            if self._bell is None
-            else self._bell
+            bells.connect(settings.bell or self.store.bell) if self._bell is None else self._bell
         )
         if self.settings.push:  # now, so that a wrong setting is not found out later
             self._way_out()
@@ -213,7 +215,7 @@ class App:
                         logger.error("the application cannot start: %s", why)
                     else:
                         logger.exception("the application cannot start")
-                    error = Unavailable("The agent is not started", headers={"retry-after": "5"})
+                    error = Unavailable("The agent has not started", headers={"retry-after": "5"})
                     if incoming.path == "/":
                         return await jsonrpc.fail(incoming, error)
                     return await http.fail(incoming, error)
@@ -245,7 +247,7 @@ class App:
             if incoming.method == "POST":
                 return await jsonrpc.serve(endpoint, incoming)
             error = MethodNotAllowed(
-                "JSON-RPC takes POST; the card is at /.well-known/agent-card.json",
+                "JSON-RPC requires POST; the card is at /.well-known/agent-card.json",
                 headers={"allow": "POST"},
             )
             return await http.fail(incoming, error)
@@ -282,7 +284,7 @@ class App:
         if path == "/" and incoming.method in ("GET", "HEAD"):
             return await incoming.respond(200, v1_0.encode({"agents": found}))
         urls = ", ".join(e.url(incoming) for e in self.endpoints.values())
-        error = MethodNotFound(f"There is nothing at {path[:128]!r}; the agents are at {urls}")
+        error = MethodNotFound(f"Nothing is served at {path[:128]!r}; the agents are at {urls}")
         return await http.fail(incoming, error)
 
     async def _health(self, incoming: HTTPRequest, path: str) -> None:
@@ -324,7 +326,7 @@ class App:
         for port in self.ports:
             await port.drain()
         if self._worker is not None:
-            await self._worker.drain(self.settings.drain)
+            await self._worker.drain(self.settings.drain_timeout)
         self.closing.now = True
         self.bell.listeners.wake_all()
         await self.closing.cancels_ended(self.settings.cancel_grace)
@@ -363,6 +365,8 @@ class App:
     async def _run(self, started: asyncio.Future[None], stopping: asyncio.Event) -> None:
         """Own every background task from start to stop."""
         try:
+            if self._store is None:  # another App of this process may have one that was given
+                wiring.check_serve_only(self.settings, self.store)
             async with AsyncExitStack() as stack:
                 await self.store.open()
                 stack.push_async_callback(self.store.close)
@@ -370,9 +374,9 @@ class App:
                 stack.push_async_callback(self.bell.close)
                 monitoring = self._look_out()
                 bell = monitoring.bell(self.bell)
-                worker = (
-                    await self._hire(stack, bell, monitoring) if self.settings.workers else None
-                )
+                worker = None
+                if not self.settings.serve_only:
+                    worker = await self._hire(stack, bell, monitoring)
                 egress = self._way_out() if self.settings.push else None
                 if egress is not None:
                     await stack.enter_async_context(egress)
@@ -444,15 +448,11 @@ class App:
         self._told = True
         if self.settings.grpc_url and not any(e.lists_grpc for e in self.endpoints.values()):
             logger.warning("grpc_url: is not on the card; add GRPC to `bindings`")
-        if self._idle:
-            logger.warning(
-                "workers is 0, and no other process can reach the store: no turn is ever run"
-            )
         gates = [endpoint.gate for endpoint in self.endpoints.values()]
         if self.unguarded or any(gate is not None and gate.open for gate in gates):
             why = "no auth is set" if self.unguarded else "Anonymous() is set"
             more = ", and the secrets of every webhook" if self.settings.push else ""
-            logger.info("callers are anonymous (%s): each of them sees every task%s", why, more)
+            logger.info("callers are anonymous (%s): each caller sees every task%s", why, more)
 
     async def _sign(self) -> None:
         """Have the cards signed, or do not start."""
@@ -463,20 +463,20 @@ class App:
             except SettingsError:
                 raise
             except ValueError as error:
-                hint = "; give it one: @agent.skill(…)" if "skills: " in str(error) else ""
+                hint = "; give the agent one: @agent.skill(…)" if "skills: " in str(error) else ""
                 raise SettingsError(f"card_keys: agent {name!r}: {error}{hint}") from None
-        if self.settings.url or self.settings.hosts:
+        if self.settings.url or self.settings.trusted_hosts:
             return
         if keys:
             logger.warning(
                 "card_keys: the card is signed for callers on this machine only; set `url`, or "
-                "`hosts`, for others"
+                "`trusted_hosts`, for others"
             )
         gates = [endpoint.gate for endpoint in self.endpoints.values()]
         if self.serves and any(gate is not None and gate.issued for gate in gates):
             logger.info(
                 "auth: only callers on this machine are told where to get a token; set `url`, or "
-                "`hosts`, for others"
+                "`trusted_hosts`, for others"
             )
 
     async def _hire(self, stack: AsyncExitStack, bell: Bell, monitoring: Monitoring) -> Worker:
@@ -532,6 +532,7 @@ class App:
             allow=self.settings.egress_allow,
             timeout=self.settings.push_timeout,
             per_host=self.settings.push_per_host,
+            # one owner alone has `push_running`, and others find some left
             total=2 * self.settings.push_running,
         )
 

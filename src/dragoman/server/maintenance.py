@@ -56,9 +56,9 @@ class Maintenance:
                     pass
             except Unavailable as error:
                 self._answered = -math.inf
-                logger.error("the store could not be looked after; trying again: %s", error)
+                logger.error("maintenance of the store failed; retrying: %s", error)
             except Exception:
-                logger.exception("the store could not be looked after; trying again")
+                logger.exception("maintenance of the store failed; retrying")
             await asyncio.sleep(self.settings.poll)
 
     async def wake(self) -> None:
@@ -99,9 +99,9 @@ class Maintenance:
         if await self.store.revoke(head, self._verdict(head), expired=True) is None:
             return
         event = self._verdict(head)
-        how = "it is run again" if event is None else f"it is {event.status.state.name.lower()}"
+        how = "it will run again" if event is None else f"it is {event.status.state.name.lower()}"
         logger.warning(
-            "a turn was cut off, since its worker stopped (attempt %d); %s",
+            "a worker stopped in the middle of a turn (attempt %d); %s",
             head.attempt,
             how,
             extra={"task": head.id},
@@ -118,6 +118,4 @@ class Maintenance:
         if head.attempt <= retries:
             return None
         times = "" if head.attempt == 1 else f" (attempt {head.attempt})"
-        return head.ending(
-            TaskState.FAILED, f"The worker stopped before the agent had finished{times}"
-        )
+        return head.ending(TaskState.FAILED, f"The worker stopped before the agent finished{times}")

@@ -22,6 +22,7 @@ from dragoman.agent.handler import large
 from dragoman.agent.threads import Threads
 from dragoman.agent.turn import Over, Turn
 from dragoman.agent.unyielded import FIRST_TURNS, EventNotYielded, counted, told
+from dragoman.agent.user_error import UserError
 from dragoman.bells.bell import Bell
 from dragoman.dialects import v1_0
 from dragoman.model import clock
@@ -154,7 +155,7 @@ class Run:
         )
         if self.handler.followed or worker.raised is not None:
             self.handler.followed = max(self.handler.followed - 1, 0)
-            self.turn.made = {}
+            self.turn._made = {}
         self._id = head.id
         self._max_events = worker.settings.max_events
         self._max_output = worker.settings.max_output
@@ -177,12 +178,12 @@ class Run:
         """Take what was yielded; True asks for a pause."""
         kind = type(value)
         if kind is TaskArtifactUpdateEvent or kind is TaskStatusUpdateEvent:
-            self.turn.handed_over(value)
+            self.turn._handed_over(value)
             if self.state is not WORKING and kind is TaskArtifactUpdateEvent:
                 self._start()
             self._say(value)
         else:
-            for event in self.turn.events(value):
+            for event in self.turn._events(value):
                 if self.state is not WORKING and type(event) is TaskArtifactUpdateEvent:
                     self._start()
                 self._say(event)
@@ -193,7 +194,7 @@ class Run:
         """Take what was returned."""
         if self.handler.reply and not self.born and value is not None:
             value = self.turn.reply(value) if not self._is_event(value) else value
-        for event in self.turn.result(value):
+        for event in self.turn._result(value):
             self._say(event)
 
     async def relieve(self) -> None:
@@ -249,9 +250,9 @@ class Run:
         itself stays."""
         waits = self.state is self.claim.head.state and not self.paused
         if waits and not (self.ended or self.lost):
-            sound = self.turn.sound
+            sound = self.turn._sound
             self._say(self.turn._status(WORKING, None, None), ours=True)
-            self.turn.sound = sound
+            self.turn._sound = sound
 
     def _say(self, event: Event, *, ours: bool = False) -> None:
         """Append what the handler said, or what is said for it."""
@@ -265,15 +266,15 @@ class Run:
             event = replace(event, status=replace(event.status, timestamp=clock.now()))
         try:
             wire = v1_0.response(event)
-            if event is not self.turn.sound:
+            if event is not self.turn._sound:
                 _readable(wire)  # what cannot be read back must not get into a log
             if not ours:
                 self._events += 1
                 self._bytes += len(wire)
                 if self._events > self._max_events or self._bytes > self._max_output:
                     raise IllegalEvent(
-                        f"the turn wrote more than {self._max_events} events "
-                        f"or {self._max_output} bytes"
+                        f"the turn wrote more than {self._max_events} events or "
+                        f"{self._max_output} bytes"
                     )
             self._check(event)
         except (IllegalEvent, TypeError, ValueError, RecursionError) as error:
@@ -289,14 +290,14 @@ class Run:
         if not self.lost and name not in self._dropped:  # a flood of them is told once
             self._dropped = (*self._dropped, name)
             logger.warning(
-                "handler %s: dropped %s after the end of the task", self.handler.name, name
+                "handler %s: dropped %s, because the task has ended", self.handler.name, name
             )
 
     def _check(self, event: Event) -> None:
         """Keep the local picture of the task, and refuse what cannot follow it."""
         if type(event) is TaskArtifactUpdateEvent:
             if event.task_id != self._id:
-                raise IllegalEvent("the event is of another task")
+                raise IllegalEvent("the event belongs to another task")
             key = event.artifact.artifact_id
             if not event.append:
                 self._artifacts.add(key)
@@ -306,7 +307,7 @@ class Run:
                 self.paused = False  # it has gone on, so its end is completion
         elif type(event) is TaskStatusUpdateEvent:
             if event.task_id != self._id:
-                raise IllegalEvent("the event is of another task")
+                raise IllegalEvent("the event belongs to another task")
             self.state = state = advance(self.state, event)
             self.ended = state.terminal
             self.paused = state.interrupted
@@ -362,7 +363,7 @@ class Run:
             # The store may come back; until then the handler waits with what it has said.
             self._flying = True
             self._pause = min(2 * self._pause or FIRST_PAUSE, LONGEST_PAUSE)
-            logger.warning("append failed, again in %g s: %s", self._pause, error)
+            logger.warning("append failed; retrying in %g s: %s", self._pause, error)
             self.worker.loop.call_later(self._pause, self._reship, entries, release)
         else:
             self._refused(error, release)
@@ -430,7 +431,7 @@ class Run:
         try:
             try:
                 await self.handler.perform(self.turn, self, self.worker.threads)
-                if self.turn.made_count > self.turn.handed_count:
+                if self.turn._made_count > self.turn._handed_count:
                     self._unyielded()
             except asyncio.CancelledError as error:
                 if not self.reason and not self.lost:
@@ -439,6 +440,8 @@ class Run:
                 self._invalid(error)
             except NotHeld:
                 self.worker.let_go(self)
+            except UserError as error:
+                self._user_error(error)
             except BaseException as error:  # an agent cannot take the server down
                 if interrupted(error):
                     raise
@@ -515,7 +518,7 @@ class Run:
             return f"The agent did not finish within {seconds:g} seconds"
         if reason == "store":
             return "The result could not be stored"
-        return "The server was shut down before the agent had finished"
+        return "The server was shut down before the agent finished"
 
     def _invalid(self, error: InvalidAgentResponse) -> None:
         logger.error("handler %s: invalid agent response: %s", self.handler.name, error)
@@ -524,6 +527,16 @@ class Run:
         if not self.ended and not self.lost:
             reason = error.message.encode("utf-8", "replace").decode()
             self._say(self.turn.fail(f"{InvalidAgentResponse.text}: {reason}"), ours=True)
+
+    def _user_error(self, error: UserError) -> None:
+        """Fail the task with the words that the author chose; what caused it is only logged."""
+        self.error = name = type(error).__name__
+        cause = error.__cause__ or error.__context__
+        words = "handler %s raised %s: %s"
+        logger.info(words, self.handler.name, name, error.shown, exc_info=cause)
+        self._tell(error)
+        if not self.ended and not self.lost:
+            self._say(self.turn.fail(error.shown), ours=True)
 
     def _failed(self, error: BaseException) -> None:
         correlation = clock.uuid7()
@@ -543,8 +556,8 @@ class Run:
             return  # it was stopped on its way
         turn, handler = self.turn, self.handler
         handler.followed = FIRST_TURNS
-        number = turn.made_count - turn.handed_count
-        for what in told(turn.made) if turn.made else [counted(number, handler.run)]:
+        number = turn._made_count - turn._handed_count
+        for what in told(turn._made) if turn._made else [counted(number, handler.run)]:
             words = f"handler {handler.name}: {what}, and so dropped"
             logger.warning("%s: yield it, return it, or await turn.emit(…)", words)
             self._tell(EventNotYielded(words))

@@ -65,10 +65,10 @@ from dragoman.telemetry.logs import logger
 PAGE, LARGEST_PAGE = 50, 100
 WEBHOOKS = 100
 """The most that one task may have."""
-USED = "was used before, with another request"
+USED = "was used before with a different request"
 FOREIGN = (
-    "The caller may not name this tenant: show a credential of the tenant, leave the tenant out, "
-    "or have the server allow it (tenants= of the scheme)"
+    "The caller may not use this tenant: send a credential of the tenant, omit the tenant, "
+    "or allow it on the server (tenants= of the scheme)"
 )
 _HEADER = re.compile(r"[\t\x20-\x7e]{1,8192}")
 
@@ -134,7 +134,9 @@ class Service:
             return SendMessageResponse(message=await self._reply(scope, head.id))
         record = await self.store.load(scope, head.id)
         if record is None:
-            raise Unavailable("The agent has not answered in time; the message is in work")
+            raise Unavailable(
+                "The agent has not answered in time; it is still working on the message"
+            )
         length = configuration.history_length if configuration else None
         return SendMessageResponse(task=trimmed(record.task, length))
 
@@ -261,7 +263,7 @@ class Service:
             return LogStream(self.reader, scope, head.id, context=head.context, after=place)
         if place is None and head.state.terminal:
             raise UnsupportedOperation(
-                f"Task has ended ({head.state.name.lower()}); there is nothing to subscribe to"
+                f"Task has ended ({head.state.name.lower()}); it cannot be subscribed to"
             )
         first = Entry(head.last, record.task)
         return LogStream(
@@ -342,7 +344,7 @@ class Service:
         if not self.agent.extended:
             raise UnsupportedOperation("The agent has no extended card")
         if not call.caller.identity:
-            raise Unauthenticated("The extended card is for authenticated callers")
+            raise Unauthenticated("The extended card requires authentication")
         if self.agent.extend is None:
             raise ExtendedAgentCardNotConfigured
         card = self.agent.extend(call.caller, public)
@@ -355,7 +357,7 @@ class Service:
         for uri in self.required:
             if uri not in asked:
                 raise ExtensionSupportRequired(
-                    f"The agent requires the extension {uri}; name it in A2A-Extensions",
+                    f"The agent requires the extension {uri}; name it in the A2A-Extensions header",
                     metadata={"extension": uri},
                 )
         return tuple(dict.fromkeys(uri for uri in asked if uri in self.offered))
@@ -373,14 +375,16 @@ class Service:
             # a key makes the same request the same message; without one no two are the same
             message = replace(message, message_id=call.key or clock.uuid7())
         if len(message.parts) > self.settings.max_parts:
-            raise InvalidParams.at("message.parts", f"more than {self.settings.max_parts} parts")
+            raise InvalidParams.at(
+                "message.parts", f"has more than {self.settings.max_parts} parts"
+            )
         before, context, task = "", message.context_id, message.task_id
         new = not task
         if task:
             head = await self.store.head(scope, task)
             new = head is None and task == call.name
             if new and (why := long(task)):
-                raise InvalidParams.at("id", f"{why}, as it is stored")
+                raise InvalidParams.at("id", f"{why}, in its stored form")
             if not new:
                 if head is None or not head.born:
                     raise TaskNotFound
@@ -388,7 +392,7 @@ class Service:
                     raise InvalidParams.at("message.contextId", "is not the context of the task")
                 before, context = head.skill, head.context
         if "\0" in context:  # not every database can look for it
-            raise InvalidParams.at("message.contextId", "has a NUL character")
+            raise InvalidParams.at("message.contextId", "contains a NUL character")
         skill, handler = self.agent.route(message, before)
         if handler.reply and self.reader.closing.now:  # nobody could be told
             raise Unavailable("The server is shutting down", headers={"retry-after": "1"})
@@ -459,7 +463,7 @@ class Service:
 
     def _receipt(self, message: Message, call: Call, chosen: str, scope: Scope) -> Receipt | None:
         """What makes a repeated send recognisable, if anything does."""
-        merge = self.settings.duplicates
+        merge = self.settings.idempotency
         merged = merge == "always" or (merge == "authenticated" and call.caller.identity)
         if not chosen and not call.key and not merged:
             return None
@@ -533,13 +537,13 @@ class Service:
             found = self._policy(Access(call.caller, operation, task, identity, realm))
             shared = await found if inspect.isawaitable(found) else found
         except Exception:
-            logger.exception("the policy failed, and so shares nothing")
+            logger.exception("the sharing policy raised an error, so nothing is shared")
             shared = False
         return replace(scope, owner=owner) if shared is True else scope
 
     def _streaming(self) -> None:
         if not self.agent.streaming:
-            raise UnsupportedOperation("The agent does not stream")
+            raise UnsupportedOperation("The agent does not support streaming")
 
     def _pushing(self) -> None:
         if not self.settings.push:
@@ -557,7 +561,7 @@ class Service:
         """LimitExceeded if the task can have no more webhooks; TaskNotFound."""
         known = await self.store.webhooks(scope, config.task_id)
         if len({each.config.id for each in known} | {config.id}) > WEBHOOKS:
-            raise LimitExceeded(f"A task has at most {WEBHOOKS} webhooks")
+            raise LimitExceeded(f"A task can have at most {WEBHOOKS} webhooks")
 
     async def _webhook(
         self, config: TaskPushNotificationConfig, task: str, field: str, caller: Caller
@@ -615,4 +619,4 @@ def _cursor(token: str) -> tuple[str, str]:
         raw = base64.urlsafe_b64decode(token.encode("ascii") + b"=" * (-len(token) % 4))
         return msgspec.json.decode(raw, type=tuple[str, str])
     except (binascii.Error, msgspec.DecodeError, UnicodeError, ValueError):
-        raise InvalidParams.at("pageToken", "is not a token of this listing") from None
+        raise InvalidParams.at("pageToken", "is not a page token of this list") from None

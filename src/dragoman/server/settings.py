@@ -10,25 +10,18 @@ import tomllib
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Struct, field
+
+from dragoman.model.units import parse_duration, parse_size, show_duration, show_size
 
 PREFIX = "DRAGOMAN_"
 FILE = "dragoman.toml"
 # userinfo of each host in a URL, greedy up to its last @, and the query's password
 _PASSWORD = re.compile(r"((?:://|,)[^/@:,]*:)[^,]*@|([?&]password=)[^&]*")
 _PASSWORDS = re.compile(r"(?<=:)(?<!://)[^/@:,]+(?=@)")
-POSITIVE = {
-    *("max_body", "max_depth", "max_parts", "max_running", "max_tasks"),
-    *("max_events", "max_output", "stream_buffer", "threads", "poll", "lease", "keepalive"),
-    *("max_hops", "rate_burst", "connections"),
-    *("stall", "turn_timeout", "body_timeout", "max_task"),
-    *("max_connections", "max_head", "grpc_calls", "header_timeout"),
-    *("push_timeout", "push_running", "push_per_host"),
-}
-SECRET = {"seal_keys", "push_keys"}
 TABLES = {"auth"}
 """Settings that are lists of tables: in a variable, JSON."""
 HIDDEN = {"keys", "tokens", "users", "client_secret"}
@@ -38,262 +31,368 @@ ELSEWHERE = ("sha256:", "env:", "file:")
 Checks = Mapping[str, Callable[[Any], None]]
 """What must be so of a setting beyond its type: ValueError says what is not, and begins with where
 in it, such as `[0].name: …`."""
-PASSWORD = {"key_password"}
-MAX_TASK = 256 * 1024 * 1024
+INSTEAD = {
+    "workers": "one server is one process: to use more of them, start `dragoman serve` several "
+    "times with the same --store postgresql://… behind a load balancer",
+}
+"""What to do where other servers have a setting of this name."""
+MAX_TASK_BYTES = 256 * 1024 * 1024
 """How large a task in a database may be, unless something else is set."""
 
 
 class SettingsError(ValueError):
-    """A setting is unknown or has a wrong value."""
+    """Settings are unknown or have wrong values; a line for each."""
+
+    def __init__(self, *errors: str) -> None:
+        super().__init__("\n".join(errors))
+        self.errors = errors
 
 
-def setting(default: Any, help: str) -> Any:
-    """A field of `Settings` with its line of help."""
-    HELP.append(help)
+class Setting(Struct, frozen=True, kw_only=True):
+    """What a setting declares beside its name, type and default."""
+
+    help: str
+    unit: Literal["duration", "size"] | None = None
+    """A value with a unit may also be written as text, such as 90m or 16MiB."""
+    positive: bool = False
+    """Whether 0 is refused. A negative number always is."""
+    secret: bool = False
+
+
+_declared: list[Setting] = []
+
+
+def setting(default: Any, help: str, **more: Any) -> Any:
+    """A field of `Settings`, with what a `Setting` declares."""
+    _declared.append(Setting(help=help, **more))
     return field(default=default)
 
 
-HELP: list[str] = []
+def duration(default: float | tuple[float, ...] | None, help: str, **more: Any) -> Any:
+    """A setting in seconds."""
+    return setting(default, help, unit="duration", **more)
+
+
+def size(default: int, help: str, **more: Any) -> Any:
+    """A setting in bytes."""
+    return setting(default, help, unit="size", **more)
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that can be set. Times are in seconds, sizes in bytes."""
+    """Everything that can be set, and the limits that cannot. Durations are in seconds, sizes in
+    bytes."""
 
-    # where
-    host: str = setting("127.0.0.1", "the address to listen on")
-    port: int = setting(8000, "the port to listen on; 0 picks a free one")
-    url: str = setting("", "the public URL that the card tells; by default that of the request")
-    cert: str = setting("", "the certificate of `dragoman serve`, a PEM file; without it no TLS")
-    key: str = setting("", "the key of that certificate; by default it is in the same file")
-    key_password: str = setting("", "what opens that key, if it is locked")
-    ca: str = setting("", "who must have signed the certificates of clients, a PEM file")
+    # constants
+    card_age: ClassVar[int] = 300
+    """How long a client may cache the card."""
+    grpc_calls: ClassVar[int] = 1000
+    """The maximum number of concurrent calls on one gRPC connection."""
+    max_depth: ClassVar[int] = 100
+    """The maximum nesting of JSON."""
+    max_elements: ClassVar[int] = 100_000
+    """The maximum number of JSON elements in one request."""
+    max_head: ClassVar[int] = 64 * 1024
+    """The maximum size of a request line and headers."""
+    max_hops: ClassVar[int] = 8
+    """The maximum number of agents that may have passed a request on."""
+    push_per_host: ClassVar[int] = 8
+    """The maximum number of concurrent deliveries to one host."""
+    push_running: ClassVar[int] = 64
+    """The maximum number of concurrent deliveries of one owner; twice as many of all owners."""
+    stream_buffer: ClassVar[int] = 64 * 1024
+    """How much of a log a stream sends at once."""
+
+    # addresses and TLS
+    host: str = setting("127.0.0.1", "address to listen on")
+    port: int = setting(8000, "port to listen on; 0 picks a free one")
+    url: str = setting("", "public URL on the card; by default the URL of the request")
+    cert: str = setting(
+        "", "TLS certificate (PEM file) of `dragoman serve` and gRPC; without it, no TLS"
+    )
+    key: str = setting("", "private key of `cert` (PEM file); by default in the file of `cert`")
+    key_password: str = setting("", "password of an encrypted `key`", secret=True)
+    ca: str = setting("", "CA bundle (PEM file) for client certificates; enables mutual TLS")
     ca_optional: bool = setting(
-        False, "take clients without a certificate, too; gRPC then asks nobody for one"
+        False, "accept clients without a certificate, too; gRPC then requests none"
     )
     grpc_port: int | None = setting(
-        None, "the port of gRPC; 0 picks a free one, and without it there is no gRPC"
+        None, "port of gRPC; 0 picks a free one; without it, gRPC is not served"
     )
     grpc_url: str = setting(
         "",
-        "the gRPC address that the card tells if `bindings` names GRPC, host:port or a URL; by "
-        "default the host of `url`",
-    )
-    grpc_cert: str = setting("", "the certificate of gRPC, a PEM file; by default `cert`")
-    grpc_key: str = setting("", "the key of that certificate; by default `key` for `cert`")
-    grpc_ca: str = setting(
-        "", "who must have signed the certificates of gRPC clients; by default `ca`"
+        "gRPC address on the card if `bindings` lists GRPC, host:port or a URL; by default the "
+        "host of `url`",
     )
     bindings: tuple[str, ...] = setting(
         ("JSONRPC", "HTTP+JSON"),
-        "what the card lists, in this order: JSONRPC, HTTP+JSON, GRPC (it needs `grpc_port`); with "
-        "a path of its own as JSONRPC:/rpc. All are served, also those that are not listed",
+        "bindings that the card lists, in this order: JSONRPC, HTTP+JSON, GRPC (needs "
+        "`grpc_port`); JSONRPC:/rpc sets the path. Bindings that are not listed are served, too",
     )
     versions: tuple[str, ...] = setting(
-        ("1.0", "0.3"), "the versions in which the card lists them, in this order"
+        ("1.0", "0.3"), "protocol versions that the card lists, in this order"
     )
-    forwarded: bool = setting(False, "trust X-Forwarded-Proto, -Host and -Prefix for the card")
-    hosts: tuple[str, ...] = setting(
+    trust_forwarded: bool = setting(
+        False, "use X-Forwarded-Proto, -Host and -Prefix for the URLs on the card"
+    )
+    trusted_hosts: tuple[str, ...] = setting(
         (),
-        "the hosts that requests may name, also as *.example; others get 421. Empty is any; of a "
-        "server on loopback, the names of this machine and the host of `url`",
+        "Host names that requests may use, also *.example; others get 421. Empty allows all, but "
+        "on a loopback address only the names of this machine and the host of `url`",
+    )
+    trusted_proxies: tuple[str, ...] = setting(
+        (), "networks of the proxies whose X-Forwarded-For gives the address of the client"
     )
     cors: tuple[str, ...] = setting(
-        (), "origins whose pages may call the agents from a browser, beside its own; * is any"
+        (), "origins whose pages may call the agents from a browser; * allows all"
     )
-    hsts: float = setting(
-        0.0, "tell browsers that come over https to do so for so many seconds; 0 is not"
-    )
+    hsts: float = duration(0.0, "max-age of Strict-Transport-Security over https; 0 sends none")
+    # storage
     store: str = setting(
         "memory:",
-        "where the logs are kept: memory:, sqlite:///file, postgresql://…; `serve` keeps a file",
+        "where tasks are stored: memory:, sqlite:///file, postgresql://…; `dragoman serve` uses a "
+        "SQLite file",
     )
-    connections: int = setting(8, "the most connections to PostgreSQL")
+    postgres_pool_size: int = setting(
+        8, "maximum number of connections to PostgreSQL", positive=True
+    )
     migrate: bool = setting(
-        True, "bring PostgreSQL's tables up to date at the start; else `dragoman db migrate` has to"
+        True, "update the tables of PostgreSQL at the start; if false, run `dragoman db migrate`"
     )
     bell: str = setting(
         "",
-        "how replicas wake each other: memory:, postgresql://…, nats://…, redis://…; by default "
+        "how replicas notify each other: memory:, postgresql://…, nats://…, redis://…; by default "
         "what fits the store",
     )
     synchronous: Literal["full", "normal"] = setting(
-        "full", "what a SQLite commit survives: a power loss, or only the end of the process"
+        "full", "what a SQLite commit survives: full a power loss, normal only a process crash"
     )
-    keep: float = setting(0.0, "how long a database keeps a task that ended; 0 is for ever")
+    retention: float | None = duration(
+        None,
+        "how long a task is kept after its end; 0 is for ever. By default 1d in memory, for ever "
+        "in a database",
+    )
     seal_keys: tuple[str, ...] = setting(
-        (), "keys that encrypt the secrets of webhooks in a database; the first one seals"
+        (),
+        "keys that encrypt the secrets of webhooks in a database; the first one encrypts, all "
+        "decrypt",
+        secret=True,
     )
-    # what
-    push: bool = setting(False, "offer webhooks, and deliver to them")
-    push_keys: tuple[str, ...] = setting((), "keys that sign deliveries: whsec_… or whsk_…")
-    push_retries: tuple[float, ...] = setting(
+    # webhooks
+    push: bool = setting(False, "offer webhooks and deliver to them")
+    push_keys: tuple[str, ...] = setting(
+        (), "keys that sign deliveries: whsec_… or whsk_…", secret=True
+    )
+    push_retries: tuple[float, ...] = duration(
         (5, 30, 120, 300, 600, 1800, 7200, 18000, 36000, 50400, 72000, 86400),
-        "the pauses after which a failed delivery is tried again; then it is parked",
+        "pauses before a failed delivery is tried again; after the last one it is parked",
     )
-    push_timeout: float = setting(15.0, "how long a webhook may take to answer")
-    push_running: int = setting(
-        64, "the most deliveries at once of one owner; twice as many of all"
-    )
-    push_per_host: int = setting(8, "the most deliveries at once to one host")
+    push_timeout: float = duration(15.0, "time limit of one delivery", positive=True)
     egress_allow: tuple[str, ...] = setting(
-        (), "hosts and networks that webhooks may reach although they are not public, or not https"
+        (), "hosts and networks that webhooks may reach although they are private or without https"
     )
-    duplicates: Literal["off", "authenticated", "always"] = setting(
-        "authenticated", "whose identical messages count as one send without an Idempotency-Key"
+    # cards and callers
+    idempotency: Literal["off", "authenticated", "always"] = setting(
+        "authenticated",
+        "callers whose identical messages count as one send without an Idempotency-Key",
     )
-    card_age: int = setting(300, "how long a card may be cached")
     card_keys: tuple[str, ...] = setting(
-        (), "files with the keys that sign the card, PEM or JWK; each of them signs"
+        (), "files with the keys that sign the card (PEM or JWK); each key adds a signature"
     )
     card_jku: str = setting(
-        "own", "where signatures say that their keys are: own is /.well-known/jwks.json; or a URL"
+        "own", "URL of the key set in card signatures; own is /.well-known/jwks.json"
     )
     auth: tuple[dict[str, Any], ...] = setting(
-        (), "who may call: tables with a `scheme` and its arguments, as security.md has them"
+        (), "who may call: tables with a `scheme` and its arguments, see security.md"
     )
-    # limits
+    # limits of the server
     max_connections: int = setting(
-        10_000, "the most open connections; fewer if the limit of open files is lower"
+        10_000,
+        "maximum number of open connections; fewer if the limit of open files is lower",
+        positive=True,
     )
     max_per_address: int = setting(
-        0, "the most connections of one address, of IPv6 one /64; 0 is half of max_connections"
+        0,
+        "maximum number of connections from one address (IPv6: one /64); 0 is half of "
+        "`max_connections`",
     )
-    max_head: int = setting(64 * 1024, "the largest head of a request: its line and its headers")
-    grpc_calls: int = setting(
-        1000, "the most calls at once on one gRPC connection; others wait or are UNAVAILABLE"
-    )
-    max_body: int = setting(16 * 1024 * 1024, "the largest request body")
-    max_depth: int = setting(100, "the deepest nesting of JSON")
-    max_elements: int = setting(100_000, "the most elements of JSON in one request")
-    max_in_flight: int = setting(
+    max_body: int = size(16 * 1024 * 1024, "maximum size of a request body", positive=True)
+    max_in_flight: int = size(
         256 * 1024 * 1024,
-        "the most bytes of large bodies and answers at once; one address has half of them",
+        "maximum size of all large bodies and answers in memory; one address may use half",
     )
-    max_parts: int = setting(1000, "the most parts in a message")
-    workers: Literal[0, 1] = setting(
-        1, "0 only serves: turns are run by other processes, such as `dragoman worker`"
-    )
-    max_running: int = setting(1000, "the most turns that run at once; others wait their turn")
-    max_streams: int = setting(10_000, "the most streams that are open at once")
-    max_tasks: int = setting(50_000, "the most tasks in the memory store; old ones make room")
-    task_age: float = setting(24 * 3600.0, "how long the memory store keeps a task that ended")
-    max_events: int = setting(100_000, "the most events that one turn may write")
-    max_task: int = setting(MAX_TASK, "the most bytes of one task in a database")
-    max_output: int = setting(64 * 1024 * 1024, "the most bytes that one turn may write")
-    stream_buffer: int = setting(64 * 1024, "how much of a log a stream hands over at once")
-    threads: int = setting(32, "the most plain functions that run at once, in threads")
-    max_hops: int = setting(8, "how often a request may have been handed on by other agents")
-    max_file: int = setting(0, "the largest file in a message; 0 is whatever a body may hold")
+    max_parts: int = setting(1000, "maximum number of parts in a message", positive=True)
+    max_file: int = size(0, "maximum size of a file in a message; 0 is no limit but the body's")
     file_types: tuple[str, ...] = setting(
-        (),
-        "the media types that files may have, also as image/*; empty is any that the agent takes",
+        (), "media types that files may have, also image/*; empty allows what the agent accepts"
     )
-    # of each caller
-    quota_tasks: int = setting(10_000, "the most open tasks of one identity; 0 is any number")
+    max_streams: int = setting(10_000, "maximum number of open streams")
+    # limits of turns and tasks
+    serve_only: bool = setting(
+        False,
+        "serve requests and run no turns: `dragoman worker` processes run them. It needs a store "
+        "that they can reach, such as PostgreSQL",
+    )
+    max_running: int = setting(
+        1000, "maximum number of concurrent turns; others wait", positive=True
+    )
+    threads: int = setting(
+        32, "maximum number of handlers that run in threads (plain functions)", positive=True
+    )
+    max_tasks: int = setting(
+        50_000, "maximum number of tasks in the memory store; the oldest are deleted", positive=True
+    )
+    max_task_bytes: int = size(
+        MAX_TASK_BYTES, "maximum size of one task in a database", positive=True
+    )
+    max_events: int = setting(
+        100_000, "maximum number of events that one turn may write", positive=True
+    )
+    max_output: int = size(
+        64 * 1024 * 1024, "maximum size of all that one turn may write", positive=True
+    )
+    # limits of each caller
+    quota_tasks: int = setting(
+        10_000, "maximum number of open tasks of one identity; 0 is no limit"
+    )
     quota_waiting: int = setting(
-        5_000, "the most tasks of one identity that wait for its answer; 0 is any number"
+        5_000, "maximum number of tasks of one identity that wait for its answer; 0 is no limit"
     )
-    quota_streams: int = setting(1_000, "the most open streams of one identity; 0 is any number")
-    rate: float = setting(0.0, "the requests a second that one identity may make; 0 is any number")
+    quota_streams: int = setting(
+        1_000, "maximum number of open streams of one identity; 0 is no limit"
+    )
+    rate: float = setting(0.0, "requests per second that one identity may make; 0 is no limit")
     rate_address: float = setting(
-        0.0, "the same for one address, whoever asks; it counts before anything is verified"
+        0.0, "requests per second from one address, counted before authentication; 0 is no limit"
     )
-    rate_burst: int = setting(50, "how many requests may come at once within those rates")
-    proxies: tuple[str, ...] = setting(
-        (), "networks of the proxies in front, whose X-Forwarded-For is believed"
+    rate_burst: int = setting(
+        50, "requests that may come at once within those rates", positive=True
     )
     # times
-    header_timeout: float = setting(
-        10.0, "how long the head of a request may take to arrive, and a TLS handshake"
+    header_timeout: float = duration(
+        10.0, "time limit for request headers, and for a TLS handshake", positive=True
     )
-    body_timeout: float = setting(30.0, "how long a request body may take to arrive")
-    blocking_timeout: float = setting(300.0, "how long a send waits for its answer")
-    turn_timeout: float = setting(3600.0, "how long a turn may run")
-    cancel_grace: float = setting(5.0, "how long an agent may take to stop when canceled")
-    drain: float = setting(10.0, "how long running turns may go on at shutdown")
+    body_timeout: float = duration(30.0, "time limit for a request body", positive=True)
+    blocking_timeout: float = duration(300.0, "how long a send waits for its answer")
+    turn_timeout: float = duration(3600.0, "time limit of a turn", positive=True)
+    cancel_grace: float = duration(5.0, "how long a canceled handler may take to stop")
+    drain_timeout: float = duration(10.0, "how long running turns may continue at shutdown")
     # below the 5 s that the reference client waits for a byte by default
-    keepalive: float = setting(4.0, "how often an idle stream says that it is alive")
-    stall: float = setting(
-        120.0, "how long a reader may take no byte, and a gRPC connection no call, before it is cut"
+    keepalive: float = duration(
+        4.0, "interval of keepalive comments on an idle stream", positive=True
     )
-    lease: float = setting(30.0, "how long a worker holds a task without renewing")
-    poll: float = setting(1.0, "how often to look at the store when no bell rings")
-    watchdog: float = setting(1.0, "report a handler that blocks the event loop so long; 0 is off")
-    # what it tells of itself
+    stall: float = duration(
+        120.0,
+        "close a stream whose client has read nothing, or an idle gRPC connection, after this time",
+        positive=True,
+    )
+    lease: float = duration(
+        30.0, "how long a worker that does not renew it holds a task", positive=True
+    )
+    poll: float = duration(
+        1.0, "how often to read the store when no notification comes", positive=True
+    )
+    watchdog: float = duration(
+        1.0, "report a handler that blocks the event loop for this time; 0 is off"
+    )
+    # monitoring
     metrics_port: int | None = setting(
-        None, "the port of /metrics, /healthz and /readyz; 0 picks a free one, without it none"
+        None, "port of /metrics, /healthz and /readyz; 0 picks a free one; without it, none"
     )
-    metrics_host: str = setting("127.0.0.1", "the address of that port")
-    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "what to log")
-    log_format: Literal["text", "json"] = setting("text", "how to log")
+    metrics_host: str = setting("127.0.0.1", "address of `metrics_port`")
+    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "lowest log level")
+    log_format: Literal["text", "json"] = setting("text", "format of log lines")
     access_log: bool = setting(False, "log every request")
     audit: bool = setting(
         False,
-        "tell dragoman.audit who was refused, named another's task, canceled, set webhooks or saw "
-        "the extended card",
+        "log to dragoman.audit: refused callers, requests for tasks of others, cancels, webhook "
+        "changes, reads of the extended card",
     )
 
     def secrets(self) -> list[str]:
         """What must not be shown: keys, and the passwords in URLs."""
-        found = [key for name in sorted(SECRET) for key in getattr(self, name)]
+        found: list[str] = []
+        for name, declared in DECLARED.items():
+            value = getattr(self, name)
+            if declared.secret and value:
+                found += [value] if isinstance(value, str) else value
         found += table_secrets(self.auth)
-        found += [word for name in sorted(PASSWORD) if (word := getattr(self, name))]
         return [*found, *_PASSWORDS.findall(self.store), *_PASSWORDS.findall(self.bell)]
 
     def masked(self) -> dict[str, Any]:
         """All values, with keys and the passwords in URLs hidden."""
-        return {
-            name: ("***",) * len(value)
-            if name in SECRET
-            else _masked(value)
-            if name in TABLES
-            else value and "***"
-            if name in PASSWORD
-            else _PASSWORD.sub(_mask, value)
-            if isinstance(value, str)
-            else value
-            for name, value in msgspec.structs.asdict(self).items()
-        }
+        return {name: _shown(name, value) for name, value in msgspec.structs.asdict(self).items()}
 
 
-DESCRIPTIONS: dict[str, str] = dict(zip(Settings.__struct_fields__, HELP, strict=True))
+DECLARED: dict[str, Setting] = dict(zip(Settings.__struct_fields__, _declared, strict=True))
+DESCRIPTIONS: dict[str, str] = {name: each.help for name, each in DECLARED.items()}
 
 
-def load(
+def load(arguments: Mapping[str, Any] | None = None, **more: Any) -> Settings:
+    """The settings in force; the arguments are those of `resolve`."""
+    return resolve(arguments, **more)[0]
+
+
+def resolve(
     arguments: Mapping[str, Any] | None = None,
     *,
+    origin: str = "code",
     defaults: Mapping[str, Any] | None = None,
     texts: Mapping[str, str] | None = None,
     environ: Mapping[str, str] | None = None,
     file: str | Path | None = None,
     checks: Checks | None = None,
     warn: Callable[[str], None] | None = None,
-) -> Settings:
-    """The settings in force. `texts` are arguments from a command line, not yet of their type.
-    The file is the one given, `DRAGOMAN_CONFIG`, or `dragoman.toml` if it is there. `warn` is told
-    what may be a mistake; by default it is logged."""
+) -> tuple[Settings, dict[str, str]]:
+    """The settings in force, and for each its source: default, a file, a variable, command line,
+    or `origin` for `arguments`. `texts` are arguments from a command line, not yet of their type.
+    The file is the one given, `DRAGOMAN_CONFIG`, or `dragoman.toml` if it exists. `warn` gets
+    what may be a mistake; by default it is logged. SettingsError has all that is wrong."""
     warn = warn or logging.getLogger("dragoman").warning
     environ = _without_service_links(os.environ if environ is None else environ)
-    checks = checks or {}
     values: dict[str, Any] = dict(defaults or {})
+    sources = dict.fromkeys(Settings.__struct_fields__, "default")
+    errors: list[str] = []
+
+    def take(name: str, value: Any, where: str, source: str, *, strict: bool) -> None:
+        try:
+            values[name] = _one(name, value, where, checks or {}, strict=strict)
+            sources[name] = source
+        except SettingsError as error:
+            errors.extend(error.errors)
+
     named = file or environ.get(PREFIX + "CONFIG")
     path = Path(named or FILE)
     if named or path.is_file():
-        values.update(_read(path, checks))
-    for name in environ:
-        known = name[len(PREFIX) :].lower() in (*Settings.__struct_fields__, "config")
-        if name.startswith(PREFIX) and not name.startswith(PREFIX + "_") and not known:
-            warn(f"{name}: there is no such setting; `dragoman config` lists them")
-    for name in Settings.__struct_fields__:
-        text = environ.get(PREFIX + name.upper())
-        if text is not None:
-            values[name] = _one(name, text, f"{PREFIX}{name.upper()}", checks, strict=False)
+        try:
+            for name, value in _read(path).items():
+                take(name, value, f"{path}: {name}", str(path), strict=True)
+        except SettingsError as error:
+            errors.extend(error.errors)
+    for variable, text in environ.items():
+        name = variable.removeprefix(PREFIX).lower()
+        if variable in (name, PREFIX + "CONFIG") or variable.startswith(PREFIX + "_"):
+            continue
+        if variable.startswith(PREFIX) and name not in DECLARED:
+            warn(f"{variable}: {_unknown(name, lambda known: PREFIX + known.upper())}")
+        elif variable == PREFIX + name.upper():
+            take(name, text, variable, variable, strict=False)
     for name, value in (arguments or {}).items():
         if value is not None:
-            values[name] = _one(name, value, name, checks, strict=True)
+            take(name, value, name, origin, strict=True)
     for name, text in (texts or {}).items():
-        values[name] = _one(name, text, name, checks, strict=False)
-    return Settings(**values)
+        take(name, text, name, "command line", strict=False)
+    if errors:
+        raise SettingsError(*errors)
+    return Settings(**values), sources
+
+
+def _unknown(name: str, spell: Callable[[str], str] = str) -> str:
+    """The error for a name that no setting has, with the name that was probably meant."""
+    from difflib import get_close_matches  # only where something is wrong
+
+    close = get_close_matches(name.lower().replace("-", "_"), DECLARED, 1)
+    hint = f"did you mean {spell(close[0])}?" if close else "`dragoman config` lists all settings"
+    return f"there is no such setting; {hint}"
 
 
 def _without_service_links(environ: Mapping[str, str]) -> dict[str, str]:
@@ -313,17 +412,41 @@ def _without_service_links(environ: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _read(path: Path, checks: Checks) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, Any]:
     try:
-        found = tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text())
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: {error}") from error
-    return {
-        name: _one(name, value, f"{path}: {name}", checks, strict=True)
-        for name, value in found.items()
-    }
+
+
+def literal(name: str, value: Any) -> str:
+    """The value of a setting as TOML writes it, durations and sizes with a unit."""
+    unit = DECLARED[name].unit
+    show = show_duration if unit == "duration" else show_size
+    if isinstance(value, tuple) and unit:
+        return _toml([show(item) for item in value])
+    return _toml((show(value) if value else 0) if unit else value)
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML writes it, which is as JSON does but for tables."""
+    if isinstance(value, Mapping):
+        pairs = (f"{json.dumps(name)} = {_toml(item)}" for name, item in value.items())
+        return f"{{ {', '.join(pairs)} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value)
+
+
+def _shown(name: str, value: Any) -> Any:
+    """A value without its secrets."""
+    if DECLARED[name].secret:
+        return ("***",) * len(value) if isinstance(value, tuple) else value and "***"
+    if name in TABLES:
+        return _masked(value)
+    return _PASSWORD.sub(_mask, value) if isinstance(value, str) else value
 
 
 def _mask(match: re.Match[str]) -> str:
@@ -359,12 +482,14 @@ def _masked(value: Any, secret: bool = False) -> Any:
 def _one(name: str, value: Any, where: str, checks: Checks, *, strict: bool) -> Any:
     kinds = {item.name: item.type for item in msgspec.structs.fields(Settings)}
     if name not in kinds:
-        raise SettingsError(f"{where}: there is no such setting; `dragoman config` lists them")
+        instead = INSTEAD.get(name)
+        why = f"there is no such setting; {instead}" if instead else _unknown(name)
+        raise SettingsError(f"{where}: {why}")
     if isinstance(value, str) and name in TABLES:
         try:
             value = json.loads(value or "[]")
         except ValueError as error:
-            raise SettingsError(f"{where}: is no JSON: {error}") from None
+            raise SettingsError(f"{where}: is not JSON: {error}") from None
     if isinstance(value, str) and typing.get_origin(kinds[name]) is tuple:
         value, strict = [item.strip() for item in value.split(",") if item.strip()], False
     if isinstance(value, Mapping) and name in TABLES:
@@ -372,20 +497,44 @@ def _one(name: str, value: Any, where: str, checks: Checks, *, strict: bool) -> 
         way = f"write [[{name}]] with two brackets" if toml else "give a list, also of one"
         raise SettingsError(f"{where}: is one table, not a list of tables; {way}")
     try:
+        value = _without_units(value, DECLARED[name], strict=strict)
+    except ValueError as error:
+        raise SettingsError(f"{where}: {error}") from None
+    try:
         found = msgspec.convert(value, kinds[name], strict=strict)
     except msgspec.ValidationError as error:
         if typing.get_origin(kinds[name]) is Literal:
             known = ", ".join(map(str, typing.get_args(kinds[name])))
-            raise SettingsError(f"{where}: is one of {known}: {DESCRIPTIONS[name]}") from None
+            raise SettingsError(f"{where}: must be one of {known}; {DESCRIPTIONS[name]}") from None
         raise SettingsError(f"{where}: {error}") from None
     numbers = found if isinstance(found, tuple) else (found,)
     if not all(number >= 0 for number in numbers if isinstance(number, int | float)):
         raise SettingsError(f"{where}: must not be negative")
-    if name in POSITIVE and not found:
-        raise SettingsError(f"{where}: must be more than nothing")
+    if DECLARED[name].positive and not found:
+        raise SettingsError(f"{where}: must be greater than 0")
     if name in checks:
         try:
             checks[name](found)
         except ValueError as error:
             raise SettingsError(f"{where}{error}") from None
     return found
+
+
+def _without_units(value: Any, declared: Setting, *, strict: bool) -> Any:
+    """The value, with a number in place of a text such as 90m. Where a text cannot be a number,
+    as in a file, it needs a unit."""
+    if isinstance(value, list | tuple):
+        return [_without_units(item, declared, strict=strict) for item in value]
+    if declared.unit is None or not isinstance(value, str):
+        return value
+    if not strict and _is_number(value):
+        return value.strip()
+    return parse_duration(value) if declared.unit == "duration" else parse_size(value)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -61,8 +61,8 @@ class Watchdog:
             inner = inner.f_back
         if logger.isEnabledFor(logging.WARNING):
             text = (
-                "%s has blocked the event loop for %.1f s; use a plain function (it runs in a "
-                "thread), or await what blocks. It is here:"
+                "%s has blocked the event loop for %.1f s; use a plain function (it runs "
+                "in a thread), or await the blocking call. Stack:"
             )
             values = (who or "something", late)
             record = logger.makeRecord(

@@ -13,8 +13,9 @@ from dragoman.bindings.card_interfaces import GRPC, check_bindings, check_versio
 from dragoman.bindings.endpoint import Endpoint
 from dragoman.model.errors import Unavailable
 from dragoman.security.jwk import CardKey
-from dragoman.security.limits import Limits
+from dragoman.security.limits import Limits, Proxies
 from dragoman.server.settings import Checks, Settings, SettingsError, table_secrets
+from dragoman.stores.store import Store
 from dragoman.telemetry.logs import secret
 
 if TYPE_CHECKING:
@@ -53,7 +54,20 @@ def _check_auth(tables: Sequence[Mapping[str, Any]]) -> None:
             raise ValueError(str(error).removeprefix("auth")) from None
 
 
-CHECKS: Checks = {"auth": _check_auth, "bindings": check_bindings, "versions": check_versions}
+def _check_proxies(networks: Sequence[str]) -> None:
+    """ValueError if they are no networks."""
+    try:
+        Proxies(networks)
+    except ValueError as error:
+        raise ValueError(str(error).removeprefix("proxies")) from None
+
+
+CHECKS: Checks = {
+    "auth": _check_auth,
+    "bindings": check_bindings,
+    "versions": check_versions,
+    "trusted_proxies": _check_proxies,
+}
 """What must be so of settings, beyond their types."""
 
 
@@ -62,25 +76,25 @@ def gate(auth: Auth, settings: Settings) -> Authenticator:
     from dragoman.security.schemes import Authenticator
 
     found = Authenticator(auth)
-    if not (settings.url or settings.hosts):
+    if not (settings.url or settings.trusted_hosts):
         for scheme in found.tokens:
             if getattr(scheme, "dpop", False):
                 raise SettingsError(
-                    f"auth: {scheme.name!r} needs the setting url, or hosts: a DPoP proof is for"
-                    " one URL, and a caller can name any host"
+                    f"auth: {scheme.name!r} needs the setting url, or trusted_hosts: a DPoP proof"
+                    " is for one URL, and a caller can name any host"
                 )
     return found
 
 
 def limits(settings: Settings) -> Limits | None:
     """How often callers may come, if that is limited."""
-    if not (settings.rate or settings.rate_address or settings.proxies):
+    if not (settings.rate or settings.rate_address or settings.trusted_proxies):
         return None
     return Limits(
         address=settings.rate_address,
         identity=settings.rate,
         burst=settings.rate_burst,
-        proxies=settings.proxies,
+        proxies=settings.trusted_proxies,
     )
 
 
@@ -110,17 +124,25 @@ def check_grpc(settings: Settings, agents: int) -> None:
     """ValueError if what is set for gRPC makes no sense."""
     port = settings.grpc_port
     if port is None and any(each.binding == GRPC for each in listed(settings.bindings)):
-        raise ValueError("bindings: GRPC needs grpc_port, the port that it is served at")
+        raise ValueError("bindings: GRPC needs grpc_port")
     if port and port + agents - 1 > 65535:
         raise ValueError(f"grpc_port: {port + agents - 1} is beyond 65535; each agent has a port")
-    if settings.grpc_cert and not settings.grpc_key:
-        raise ValueError("grpc_key: is needed with grpc_cert")
-    if settings.grpc_key and not settings.grpc_cert:
-        raise ValueError("grpc_key: needs grpc_cert; without it there is no TLS")
-    if settings.grpc_ca and not (settings.grpc_cert or settings.cert):
-        raise ValueError("grpc_ca: needs grpc_cert; without it there is no TLS")
-    if port is not None and settings.key_password and not settings.grpc_cert:
-        raise ValueError("grpc_key: is needed; gRPC takes no key with a password")
+    if port is None:
+        return
+    for name in ("key", "ca"):
+        if getattr(settings, name) and not settings.cert:
+            raise ValueError(f"{name}: needs cert; without it there is no TLS")
+    if settings.key_password:
+        raise ValueError("key_password: gRPC cannot use an encrypted key; set a key without one")
+
+
+def check_serve_only(settings: Settings, store: Store) -> None:
+    """SettingsError if nothing could run the turns of the tasks that it accepts."""
+    if settings.serve_only and not store.shared:
+        raise SettingsError(
+            "serve_only: other processes run the turns, and they cannot reach the store "
+            f"{settings.masked()['store']}; use --store postgresql://…, or leave --serve-only out"
+        )
 
 
 def ports(settings: Settings, endpoints: Iterable[Endpoint]) -> list[Port]:
@@ -132,7 +154,7 @@ def ports(settings: Settings, endpoints: Iterable[Endpoint]) -> list[Port]:
         from dragoman.bindings.grpc import Port
     except ImportError:
         raise Unavailable(
-            "grpc_port: gRPC is not installed; `pip install 'dragoman[grpc]'` brings it"
+            "grpc_port: gRPC is not installed; run `pip install 'dragoman[grpc]'`"
         ) from None
     return [
         Port(endpoint, settings, first and first + index)

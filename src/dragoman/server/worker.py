@@ -149,7 +149,7 @@ class Worker:
 
     def left(self, run: Run) -> None:
         """A run has ended: its place is free."""
-        run.turn.leave(run.handler.name)
+        run.turn._leave(run.handler.name)
         if self.runs.get(run.claim.head.id) is run:
             if self.metrics is not None:
                 took = time.monotonic() - (run.deadline - self.settings.turn_timeout)
@@ -204,7 +204,7 @@ class Worker:
             away = isinstance(error, Unavailable)
             self._doubtful = True
             logger.error(
-                "no work could be claimed; trying again: %s",
+                "cannot claim tasks; retrying: %s",
                 error,
                 exc_info=None if away else error,
             )
@@ -268,9 +268,9 @@ class Worker:
                     if self.runs:
                         await self._renew()
                 except Unavailable as error:
-                    logger.error("claims could not be looked after; trying again: %s", error)
+                    logger.error("cannot renew claims; retrying: %s", error)
                 except Exception:
-                    logger.exception("claims could not be looked after; trying again")
+                    logger.exception("cannot renew claims; retrying")
 
     def _check_claims(self) -> None:
         """Give back what was claimed here without our hearing of it."""
@@ -284,7 +284,7 @@ class Worker:
             known = {(run.claim.head.id, run.claim.epoch) for run in self.runs.values()}
             for head in await self.store.held(self.id):
                 if (head.id, head.epoch) not in known | self._given_up:
-                    logger.warning("a claim was answered too late", extra={"task": head.id})
+                    logger.warning("the response to a claim came too late", extra={"task": head.id})
                     await self._let_go(head, None, begun=False)
             self._doubtful = False
         finally:
@@ -302,7 +302,7 @@ class Worker:
             async with asyncio.timeout(patience):
                 renewal = await self.store.renew(claims, lease)
         except TimeoutError:  # perhaps only this connection hangs
-            raise Unavailable(f"The store has not answered within {patience:g} s") from None
+            raise Unavailable(f"The store did not answer within {patience:g} s") from None
         lost = set(renewal.lost)
         for task, run in runs.items():
             if task not in lost:
@@ -347,11 +347,11 @@ class Worker:
     def _given(self, giving: asyncio.Future[None]) -> None:
         self._returned.remove(giving)
         if error := giving.exception():  # the lease will run out
-            logger.error("a claim could not be given back: %s", error)
+            logger.error("cannot release a claim: %s", error)
 
     def let_go(self, run: Run) -> None:
         """Give up a run before its handler has begun, since its claim has run out."""
-        logger.warning("a claim ran out before its turn began", extra={"task": run.claim.head.id})
+        logger.warning("a claim expired before its turn started", extra={"task": run.claim.head.id})
         run.lost = run.turn.canceled = True
         self._return(self._let_go(run.claim.head, None, begun=False))
 
@@ -367,7 +367,7 @@ class Worker:
             await self._let_go(run.claim.head, event)  # type: ignore[arg-type]
             self._given_up.discard(key)
         except Unavailable as error:  # its lease runs out, then
-            logger.error("a turn could not be handed back: %s", error)
+            logger.error("cannot return a turn to the queue: %s", error)
 
     async def _let_go(
         self, head: Head, event: TaskStatusUpdateEvent | None, *, begun: bool = True
@@ -392,7 +392,7 @@ class Worker:
             task.add_done_callback(self._zombies.discard)
             task.cancel()
             logger.warning(
-                "handler %s goes on after its task was taken from it",
+                "handler %s continues after its task was taken over",
                 run.handler.name,
                 extra={"task": run.claim.head.id},
             )

@@ -1,54 +1,30 @@
-"""The backends of the store. A backend is a URL and a module that is imported for it."""
+"""The store that the settings name. The backends are in the table of `dragoman.backends`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from dragoman import backends
 from dragoman.server.settings import Settings
 from dragoman.stores.store import Store
 
+LOCAL = "sqlite:"
+"""The store of the command if no other is set: a file in the working directory."""
+
 
 def connect(settings: Settings) -> Store:
-    """The store that the settings name; nothing is opened yet."""
-    scheme, _, rest = settings.store.partition(":")
-    if scheme == "memory":
-        from dragoman.stores.memory import MemoryStore
+    """The store that the settings name; nothing is opened yet. ValueError."""
+    found: Store = backends.find("store", settings.store)(settings)
+    return found
 
-        return MemoryStore(max_tasks=settings.max_tasks, task_age=settings.task_age)
-    if scheme == "sqlite":
-        from dragoman.security.encryption import Seal
-        from dragoman.stores.sqlite import SqliteStore
 
-        path = rest.removeprefix("///")
-        if not path or path.startswith((":", "//")) or (rest.startswith("//") and path == rest):
-            raise ValueError(
-                f"store: {settings.store!r} names no file; write sqlite:///tasks.db for one in the "
-                "working directory, or sqlite:////var/lib/tasks.db"
-            )
-        return SqliteStore(
-            path,
-            synchronous=settings.synchronous,
-            keep=settings.keep,
-            max_task=settings.max_task,
-            seal=Seal(settings.seal_keys),
-        )
-    if scheme in ("postgresql", "postgres"):
-        from dragoman.security.encryption import Seal
+def local_url(agents: Iterable[str]) -> str:
+    """The URL of the file that `LOCAL` means for agents with these keys."""
+    return f"{LOCAL}///{'-'.join(agents)}.db"
 
-        try:
-            from dragoman.stores.postgres import PostgresStore
-        except ImportError as error:
-            if error.name != "asyncpg":
-                raise
-            raise ValueError(
-                "store: PostgreSQL needs asyncpg; `pip install 'dragoman[postgres]'` brings it"
-            ) from None
-        return PostgresStore(
-            settings.store,
-            keep=settings.keep,
-            max_task=settings.max_task,
-            seal=Seal(settings.seal_keys),
-            size=settings.connections,
-            migrate=settings.migrate,
-        )
-    raise ValueError(
-        f"store: no backend for {scheme!r}; this version has postgresql:, sqlite: and memory:"
-    )
+
+def find_local() -> str:
+    """The URL of the one store that is in the working directory; ValueError."""
+    from dragoman.stores.sqlite.admin import find
+
+    return f"{LOCAL}///{find()}"

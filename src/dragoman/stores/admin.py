@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Literal, Protocol, Self, TypeAlias
+from typing import Any, Literal, Protocol, Self, TypeAlias
 
 from msgspec import Struct
 
@@ -75,7 +75,8 @@ class Renamed(Struct, frozen=True):
 
 
 class StoreAdmin(Protocol):
-    """A connection to a store that is there. Used in a `with`, but for `name` and `migrate`."""
+    """A connection to a store that is there. Used in a `with`, but for `name` and `migrate`.
+    Unavailable if the store cannot be used."""
 
     @property
     def name(self) -> str:
@@ -94,7 +95,7 @@ class StoreAdmin(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any, /) -> None: ...
 
     # -- looking
 

@@ -96,9 +96,9 @@ def snapshot(data: bytes, id: str, number: int, last: int) -> Task:
         kept = Snapshot(1, decode_task(data))
     task = kept.task
     if kept.form != FORM:
-        raise Outdated(f"it has form {kept.form}, not {FORM}")
+        raise Outdated(f"its format is {kept.form}, not {FORM}")
     if task.id != id or not 0 < number <= last:
-        raise ValueError("it is not one of this log")
+        raise ValueError("it does not belong to this log")
     return task
 
 
@@ -106,7 +106,7 @@ def webhook_of(data: bytes, id: str, task: str) -> Webhook:
     """The webhook of a line; ValueError if it is another's."""
     webhook = decode_webhook(data)
     if (webhook.config.id, webhook.config.task_id) != (id, task):
-        raise ValueError("its configuration is that of another webhook")
+        raise ValueError("its configuration belongs to another webhook")
     return webhook
 
 

@@ -66,6 +66,6 @@ def agrees(row: Any) -> None:
         if not 0 < inbox[0] <= inbox[-1] <= row.last:
             raise ValueError("inbox names messages that are not in its log")
         if row.replied or row.state.terminal:
-            raise ValueError("it has ended, and a message waits in its inbox")
+            raise ValueError("it has ended, but a message waits in its inbox")
     elif row.holder:
-        raise ValueError("somebody holds it, and its inbox is empty")
+        raise ValueError("a worker holds it, but its inbox is empty")

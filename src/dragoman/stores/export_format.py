@@ -183,7 +183,7 @@ def dumped(
 ) -> ExportedTask:
     """The task of a row, and what hangs on it. Broken, when its log has a gap."""
     if len(entries) != row.last:
-        raise Broken(f"its log has {len(entries)} entries of {row.last}")
+        raise Broken(f"its log has {len(entries)} of {row.last} entries")
     return ExportedTask(
         format=FORMAT,
         id=row.id,
@@ -245,7 +245,7 @@ def decode(line: bytes) -> ExportedTask:
     try:
         format = _mark(line).format
         if format != FORMAT:
-            raise Broken(f"it is of format {format}; this dragoman knows {FORMAT}")
+            raise Broken(f"its format is {format}; this version of dragoman supports {FORMAT}")
         dump = _dump(line)
         if long(dump.scope.owner):  # it was written by a version that kept such
             scope = structs.replace(dump.scope, owner=owner_key(dump.scope.owner))
@@ -265,13 +265,16 @@ def _check(dump: ExportedTask) -> None:
     try:
         task = fold(None, events)
     except IllegalEvent as error:
-        raise Broken(f"its log cannot be: {error}") from None
+        raise Broken(f"its log is not valid: {error}") from None
     last = len(events)
     messages = {n for n, event in enumerate(events, start=1) if isinstance(event, Received)}
     ended = dump.replied or dump.state.terminal
     refusals = (
-        (task.id != dump.id or task.context_id != dump.context, "its log is that of another task"),
-        (task.status.state is not dump.state, f"its log ends {task.status.state.name.lower()}"),
+        (task.id != dump.id or task.context_id != dump.context, "its log belongs to another task"),
+        (
+            task.status.state is not dump.state,
+            f"its log ends with {task.status.state.name.lower()}",
+        ),
         (dump.replied != any(isinstance(e, Reply) for e in events), "replied"),
         (not messages.issuperset(dump.inbox), "inbox"),
         (bool(dump.holder) and not dump.inbox, "holder"),
@@ -313,5 +316,5 @@ def _event(number: int, item: Item) -> Event:
     except msgspec.DecodeError as error:
         raise Broken(f"entry {number}: {error}") from None
     if event is None or type(event) is not _TYPES[item.kind]:
-        raise Broken(f"entry {number}: it is not of kind {item.kind}")
+        raise Broken(f"entry {number}: its kind is not {item.kind}")
     return event

@@ -38,12 +38,12 @@ HANGING = (
     (
         "SELECT task.id, snapshot.number FROM snapshot JOIN task ON task.key = snapshot.task "
         "WHERE snapshot.number NOT BETWEEN 1 AND task.last",
-        "task {0}: its snapshot is of entry {1}, which is not in its log",
+        "task {0}: its snapshot is for entry {1}, which is not in its log",
     ),
     (
         "SELECT task.id, line.id FROM line JOIN task ON task.key = line.task WHERE line.cursor < 0 "
         "OR line.cursor > task.last OR line.behind <> (line.cursor < task.last)",
-        "task {0}: webhook {1} is at a place that does not agree with its log",
+        "task {0}: the cursor of webhook {1} does not agree with its log",
     ),
     (
         "SELECT task.id, line.id FROM line JOIN task ON task.key = line.task "
@@ -104,7 +104,7 @@ def _log(
     for line in beside.lines:
         yield from (f"webhook {line.id}: {problem}" for problem in _line(row, line))
     if beside.lines and not row.hooked:
-        yield "it has webhooks, and its head does not say so"
+        yield "it has webhooks, but its head does not say so"
     size = 0
     found: list[Entry] = []
     for number, turn, kind, body in entries:
@@ -118,26 +118,26 @@ def _log(
             yield f"entry {number} cannot be read: {error}"
             return
         if kind != KINDS[type(found[-1].event)]:
-            yield f"entry {number} is not of kind {kind}"
+            yield f"entry {number}: its kind is not {kind}"
     if len(found) != row.last:
-        yield f"its log has {len(found)} entries, and its head says {row.last}"
+        yield f"its log has {len(found)} entries, but its head says {row.last}"
         return
     if size != row.size:
-        yield f"its log has {size} bytes, and its head says {row.size}"
+        yield f"its log has {size} bytes, but its head says {row.size}"
     try:
         task = fold(None, (item.event for item in found))  # type: ignore[misc]
     except IllegalEvent as error:
-        yield f"its log cannot be: {error}"
+        yield f"its log is not valid: {error}"
         return
     yield from _entries(row, found)
     yield from _head(row, found)
     if task.status.state is not row.state:
         says = row.state.name.lower()
-        yield f"its log ends {task.status.state.name.lower()}, and its head says {says}"
+        yield f"its log ends with {task.status.state.name.lower()}, but its head says {says}"
     elif (row.offered is not None) != row.ready:
-        yield "it is not in the queue" if row.ready else "it is in the queue, and nothing waits"
+        yield "it is not in the queue" if row.ready else "it is in the queue, but no message waits"
     elif (row.ended_at is not None) != row.ended:
-        yield "its head does not agree with itself on whether it has ended"
+        yield "its head is not consistent on whether the task has ended"
     yield from _stubs(beside.stubs, found)
     if beside.snapshot is not None:
         yield from _snapshot(row, found, *beside.snapshot)
@@ -157,11 +157,11 @@ def _entries(row: StoredHead, found: Sequence[Entry]) -> Iterator[str]:
             whose = (row.id, row.context)
         if whose != (row.id, row.context):
             yield (
-                f"entry {item.number} is of task {whose[0]} in context {whose[1]}, and its head "
-                f"says {row.context}"
+                f"entry {item.number} belongs to task {whose[0]} in context {whose[1]}, but "
+                f"its head says {row.context}"
             )
         if item.turn and (item.turn not in messages or item.turn > row.turn):
-            yield f"entry {item.number} is of turn {item.turn}, which there was not"
+            yield f"entry {item.number} belongs to turn {item.turn}, which does not exist"
 
 
 def _head(row: StoredHead, found: Sequence[Entry]) -> Iterator[str]:
@@ -230,21 +230,21 @@ def _snapshot(row: StoredHead, found: Sequence[Entry], number: int, data: bytes)
         yield f"its snapshot cannot be read: {error}"
         return
     if kept != fold(None, (item.event for item in found[:number])):  # type: ignore[misc]
-        yield f"its snapshot is not what its log says at entry {number}"
+        yield f"its snapshot does not agree with its log at entry {number}"
 
 
 def _stubs(stubs: Sequence[Stub], found: Sequence[Entry]) -> Iterator[str]:
     """A receipt is for a message."""
     for stub in stubs:
         if 0 < stub.number <= len(found) and not isinstance(found[stub.number - 1].event, Received):
-            yield f"a receipt is for entry {stub.number}, which is no message"
+            yield f"a receipt is for entry {stub.number}, which is not a message"
         if stub.name.startswith(VEIL) and not VEILED.fullmatch(stub.name):
             yield f"the name of the receipt for entry {stub.number} is not a digest"
         message = stub.name.startswith("message:")
         if len(stub.digest) != DIGEST or (
             message and not stub.name.endswith(f":{stub.digest.hex()}")
         ):
-            yield f"the digest of the receipt for entry {stub.number} is not one"
+            yield f"the digest of the receipt for entry {stub.number} is not valid"
 
 
 def _line(row: StoredHead, line: CursorRow) -> Iterator[str]:
@@ -255,7 +255,7 @@ def _line(row: StoredHead, line: CursorRow) -> Iterator[str]:
         yield f"it cannot be read: {error}"
         return
     if webhook.version not in _VERSIONS:
-        yield f"it is of version {webhook.version!r}, which is not known"
+        yield f"its version is {webhook.version!r}, which is unknown"
     broken: list[str] = []
 
     def look(text: str, about: str) -> str:
@@ -265,7 +265,7 @@ def _line(row: StoredHead, line: CursorRow) -> Iterator[str]:
 
     secrets(webhook, look)
     if broken:
-        yield "its sealed secret is damaged"
+        yield "its encrypted secret is damaged"
     for name, good in (
         ("attempts", line.attempts >= 0),
         ("due", _time(line.due)),
@@ -273,10 +273,10 @@ def _line(row: StoredHead, line: CursorRow) -> Iterator[str]:
         ("ticket", line.ticket >= 0),
     ):
         if not good:
-            yield f"its {name} cannot be: {getattr(line, name)!r}"
+            yield f"its {name} is not valid: {getattr(line, name)!r}"
 
 
 def counted(whose: Any, state: int, said: int, number: int) -> str:
     """The problem of a count."""
     name = STATES[state].name.lower() if state in STATES else f"state {state}"
-    return f"the count of {whose}: {said} tasks {name}, and there are {number}"
+    return f"the count of {whose}: {said} tasks {name}, but there are {number}"

@@ -19,6 +19,7 @@ from dragoman.model.errors import A2AError, LimitExceeded, TaskNotFound
 from dragoman.model.events import CancelRequested, Entry, Received
 from dragoman.model.lifecycle import IllegalEvent
 from dragoman.model.types import TaskState, TaskStatusUpdateEvent
+from dragoman.server.settings import Settings
 from dragoman.stores.damage import KINDS
 from dragoman.stores.memory_log import Log, TaskIndex
 from dragoman.stores.memory_queue import Queue
@@ -47,18 +48,23 @@ from dragoman.stores.store import (
 )
 from dragoman.stores.task_head import age
 
+RETENTION = 24 * 3600.0
+"""How long a task is kept after its end, by default."""
+
 
 class MemoryStore:
     """The store without a disk."""
 
-    url = "memory:"
+    url = bell = "memory:"
+    name = "memory, until this process ends"
     shared = False
+    admin = None
 
-    def __init__(self, *, max_tasks: int = 50_000, task_age: float = 24 * 3600.0) -> None:
+    def __init__(self, *, max_tasks: int = 50_000, retention: float = RETENTION) -> None:
         self.id = uuid.uuid4().hex
         self.unreadable: Mapping[str, int] = dict.fromkeys(KINDS, 0)
         self.max_tasks = max_tasks
-        self.task_age = task_age
+        self.retention = retention
         self._logs: dict[str, Log] = {}
         self._indexes: dict[Scope, TaskIndex] = {}
         self._queues: dict[str, Queue] = {}
@@ -332,10 +338,12 @@ class MemoryStore:
 
     async def prune(self) -> int:
         """See `Store.prune`."""
+        if not self.retention:
+            return 0
         now = time.monotonic()
         old = []
         for task, ended in self._ended.items():
-            if ended + self.task_age > now:
+            if ended + self.retention > now:
                 break
             if not self._logs[task].pending:
                 old.append(task)
@@ -537,7 +545,7 @@ class MemoryStore:
         for log in self._waiting.values():
             self._forget(log)
             return
-        raise LimitExceeded(f"The store is full: {self.max_tasks} tasks are under way")
+        raise LimitExceeded(f"The store is full: {self.max_tasks} tasks are unfinished")
 
     def _forget(self, log: Log) -> None:
         del self._logs[log.id]
@@ -555,3 +563,9 @@ class MemoryStore:
 
 def _at(received: Received) -> str:
     return received.at
+
+
+def store(settings: Settings) -> MemoryStore:
+    """The store that the settings name."""
+    kept = RETENTION if settings.retention is None else settings.retention
+    return MemoryStore(max_tasks=settings.max_tasks, retention=kept)

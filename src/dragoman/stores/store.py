@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -27,6 +27,9 @@ from dragoman.model.types import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
+
+if TYPE_CHECKING:
+    from dragoman.stores.admin import Make
 
 GIVEN_UP = 1e-9
 """The lease of a claim that nobody can hold any more: its process is known to have ended."""
@@ -268,10 +271,20 @@ class Store(Protocol):
     """Tells it from all others, once it is open; the same for all who share it."""
     url: str
     """Where it is, as the setting `store` says it."""
+    name: str
+    """The same for people: a file or an address, without secrets."""
+    bell: str
+    """The URL of the bell that replicas use if the setting `bell` names none; `memory:` if there
+    are no replicas, or if they can only poll."""
     shared: bool
     """Whether other processes can work on its tasks while this one has it open."""
     unreadable: Mapping[str, int]
     """How often something was found here that could not be read, by its kind."""
+
+    @property
+    def admin(self) -> Make | None:
+        """Opens the admin interface, which `dragoman db` uses; None if it has none. The store need
+        not be open."""
 
     async def open(self) -> None:
         """Make ready; constructors do no I/O."""

@@ -87,10 +87,10 @@ class TaskHead:
         """Take a message."""
         if self.state.terminal:
             raise UnsupportedOperation(
-                f"Task has ended ({self.state.name.lower()}) and takes no more messages"
+                f"Task has ended ({self.state.name.lower()}) and accepts no more messages"
             )
         if len(self.inbox) >= UNREAD:
-            raise LimitExceeded(f"{UNREAD} messages wait for their turn in this task")
+            raise LimitExceeded(f"{UNREAD} messages are already waiting in this task")
         number = self.write(Entry(0, received))
         self.inbox += (number,)
         self.skill = received.skill

@@ -65,7 +65,7 @@ class StoreHealth:
         if state and state != self.state:
             logger.warning("this process is not ready: %s (%s)", state, problem)
         elif not state and self.state:
-            logger.info("the store works again")
+            logger.info("the store is available again")
         self.state, self.up = state, not state
 
     def close(self) -> None:
@@ -95,5 +95,7 @@ class Headcount:
                     self.latest = await self._store.census(self._agents)
             except Exception as error:  # noqa: BLE001 - what cannot be counted is not told
                 self.latest = {}
-                logger.warning("the store could not be counted: %s", error or type(error).__name__)
+                logger.warning(
+                    "cannot count the tasks in the store: %s", error or type(error).__name__
+                )
             self._at = time.monotonic()

@@ -190,7 +190,7 @@ class Redaction(logging.Filter):
             self._clear(record)
         except Exception as error:  # noqa: BLE001 - a log call must not break what logs
             # what cannot be looked at is not shown
-            record.msg, record.args = f"a record could not be shown ({type(error).__name__})", ()
+            record.msg, record.args = f"cannot format a log record ({type(error).__name__})", ()
             record.exc_info = record.exc_text = record.stack_info = None
             for key in record.__dict__.keys() - _STANDARD:
                 del record.__dict__[key]

@@ -127,73 +127,73 @@ class Metrics:
     def __init__(self) -> None:
         self.requests = Counter(
             "dragoman_requests_total",
-            "Operations that were asked for, by what came of them",
+            "Operations, by outcome",
             *("agent", "operation", "binding", "version", "outcome"),
         )
         self.request = Histogram(
             "dragoman_request_seconds",
-            "From an operation's beginning to its answer, or to the beginning of its stream",
+            "Time from the start of an operation to its response, or to the start of its stream",
             "operation",
             buckets=LONG,
         )
         self.refused = Counter(
             "dragoman_refused_total",
-            "Requests that were turned away before an operation began",
+            "Requests that were rejected before an operation started",
             *("agent", "binding", "reason"),
         )
-        self.accept = Histogram(
-            "dragoman_accept_seconds", "Until a message was in the store", buckets=QUICK
-        )
+        self.accept = Histogram("dragoman_accept_seconds", "Time to store a message", buckets=QUICK)
         self.claim = Histogram(
             "dragoman_claim_seconds",
-            "From a message's acceptance to the beginning of its turn",
+            "Time from the acceptance of a message to the start of its turn",
             "agent",
             buckets=LONG,
         )
         self.append = Histogram(
-            "dragoman_append_seconds", "Until what a turn said was in the store", buckets=QUICK
+            "dragoman_append_seconds", "Time to store the events of a turn", buckets=QUICK
         )
         self.turn = Histogram(
             "dragoman_turn_seconds",
-            "From a turn's beginning to its end, by how it ended",
+            "Duration of a turn, by outcome",
             *("agent", "outcome"),
             buckets=LONG,
         )
-        self.running = Gauge("dragoman_turns_running", "Turns that run here", "agent")
-        self.streams = Gauge("dragoman_streams_open", "Streams that are open here")
+        self.running = Gauge("dragoman_turns_running", "Turns that run in this process", "agent")
+        self.streams = Gauge("dragoman_streams_open", "Streams that are open in this process")
         self.lag = Histogram(
             "dragoman_event_lag_seconds",
-            "From a status to its writing to a reader that waited for it",
+            "Time from a status to its delivery to a waiting reader",
             buckets=LONG,
         )
         self.deliveries = Counter(
-            "dragoman_deliveries_total", "Posts to webhooks, by outcome", "agent", "outcome"
+            "dragoman_deliveries_total", "Webhook deliveries, by outcome", "agent", "outcome"
         )
-        self.rings = Counter("dragoman_bell_rings_total", "Rings for other processes")
+        self.rings = Counter("dragoman_bell_rings_total", "Wake-ups sent to other processes")
         self.tasks = Gauge("dragoman_tasks", "Tasks in the store", "agent", "state")
         self.queue = Gauge("dragoman_queue_tasks", "Tasks that wait for a worker", "agent")
         self.oldest = Gauge(
-            "dragoman_queue_oldest_seconds", "How long the first of those has waited", "agent"
+            "dragoman_queue_oldest_seconds",
+            "Age of the oldest task that waits for a worker",
+            "agent",
         )
         self.lines = Gauge(
             "dragoman_webhook_lines",
-            "Webhooks with something to deliver: waiting, or parked",
+            "Webhooks with undelivered events: waiting or parked",
             *("agent", "state"),
         )
         self.aside = Gauge(
-            "dragoman_tasks_set_aside", "Tasks whose head cannot be read; others go on", "agent"
+            "dragoman_tasks_set_aside",
+            "Tasks whose stored head cannot be read; other tasks continue",
+            "agent",
         )
         self.unreadable = Gauge(
             "dragoman_unreadable_total",
-            "What this process found in the store and could not read: logged, and done without",
+            "Stored data that this process could not read; it logged and skipped them",
             "kind",
             kind="counter",
         )
-        self.ready = Gauge("dragoman_ready", "Whether this process takes work: 1, or 0")
-        self.store = Gauge(
-            "dragoman_store_up", "Whether the store answers and can be written: 1, or 0"
-        )
-        info = Gauge("dragoman_build_info", "The version, as a label", "version")
+        self.ready = Gauge("dragoman_ready", "1 if this process accepts work, else 0")
+        self.store = Gauge("dragoman_store_up", "1 if the store answers and accepts writes, else 0")
+        info = Gauge("dragoman_build_info", "The version of dragoman, as a label", "version")
         info.read = lambda: [((__version__,), 1)]
         self.figures: tuple[Figure, ...] = (
             *(self.requests, self.request, self.refused, self.accept, self.claim, self.append),
@@ -255,13 +255,13 @@ def _number(value: float) -> str:
 
 
 def _process() -> Iterator[Gauge]:
-    cpu = Gauge("process_cpu_seconds_total", "Processor time, user and system", kind="counter")
+    cpu = Gauge("process_cpu_seconds_total", "User and system CPU time", kind="counter")
     cpu.read = lambda: [((), sum(os.times()[:2]))]
-    memory = Gauge("process_resident_memory_bytes", "Memory that is in use")
+    memory = Gauge("process_resident_memory_bytes", "Resident memory size")
     memory.read = _resident
-    files = Gauge("process_open_fds", "Open files and sockets")
+    files = Gauge("process_open_fds", "Open file descriptors")
     files.read = _files
-    start = Gauge("process_start_time_seconds", "When it began to count, in Unix time")
+    start = Gauge("process_start_time_seconds", "Start time of the process, in Unix time")
     began = time.time()
     start.read = lambda: [((), began)]
     yield from (cpu, memory, files, start)

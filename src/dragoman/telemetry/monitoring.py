@@ -110,7 +110,7 @@ class Monitoring:
             board = MetricsServer(pages, self._settings.metrics_host, port)
             self.board = await self._stack.enter_async_context(board)
             where = f"{self._settings.metrics_host}:{board.port}"
-            logger.info("figures at http://%s/metrics", where)
+            logger.info("metrics at http://%s/metrics", where)
         if self._exported and self.metrics is not None:
             otel.publish(self.metrics.figures)
             self._stack.callback(otel.withdraw, self.metrics.figures)
@@ -136,8 +136,8 @@ class Monitoring:
         """The figures, as Prometheus reads them. RuntimeError if none are kept."""
         if self.metrics is None:
             raise RuntimeError(
-                "no figures are kept: set metrics_port (0 picks a free port), or set up a meter "
-                "provider of OpenTelemetry before the application starts"
+                "metrics are disabled: set metrics_port (0 picks a free port), or "
+                "configure an OpenTelemetry meter provider before the application starts"
             )
         await self._look()
         return render(self.metrics.figures)

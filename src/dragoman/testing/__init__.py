@@ -58,7 +58,7 @@ async def local_client(
     EventNotYielded, if a handler made an event and did not hand it over."""
     errors: list[BaseException] = []
     try:
-        async with App(agent, **{"drain": 0.0, **settings}) as app:
+        async with App(agent, **{"drain_timeout": 0.0, **settings}) as app:
             if app._worker is not None:
                 app._worker.raised = errors.append
             transport: Transport = ASGITransport(app)

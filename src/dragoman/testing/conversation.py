@@ -103,11 +103,11 @@ class Replay:
         body = request.body.decode() if isinstance(request.body, bytes) else LATER
         asked = _summary(request.method, request.url, body)
         if not self._left:
-            raise AssertionError(f"the recording has ended, and now comes {_shown(asked)}")
+            raise AssertionError(f"the recording has ended, but the client sends {_shown(asked)}")
         exchange = self._left.pop(0)
         known = _summary(exchange.method, exchange.url, exchange.body)
         if asked != known:
-            told = f"the recording has {_shown(known)}, and now comes {_shown(asked)}"
+            told = f"the recording has {_shown(known)}, but the client sends {_shown(asked)}"
             raise AssertionError(told)
         return Replayed(exchange)
 

@@ -54,7 +54,7 @@ class FaultyTransport:
             self._overtaken.set()
         if lost:
             await response.close()
-            raise Unreachable("the answer was lost")
+            raise Unreachable("the response was lost")
         if self._chance.random() < self._cut:
             return Cut(response, self._chance.randrange(1, 2000), self.done)
         return response
@@ -91,7 +91,7 @@ class Cut:
                 if self._left:
                     yield chunk[: self._left]
                 self._done["cut"] += 1
-                raise Unreachable("the answer broke off")
+                raise Unreachable("the response ended early")
             self._left -= len(chunk)
             yield chunk
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from dragoman.agent.agent import Agent
 from dragoman.agent.turn import Turn
 from dragoman.agent.unyielded import EventNotYielded
+from dragoman.agent.user_error import UserError
 from dragoman.bells.memory import MemoryBell
 from dragoman.model import clock, content
 from dragoman.model.caller import Call, Caller
@@ -122,8 +123,16 @@ async def run_handler(
 
 
 def fault(errors: Sequence[BaseException], strict: bool) -> BaseException | None:
-    """The first of these that must fail a test: any if it is strict, else a forgotten `yield`."""
-    return next((e for e in errors if strict or isinstance(e, EventNotYielded)), None)
+    """The first of these that must fail a test: a forgotten `yield`; if it is strict, any other
+    error, too, but for a `UserError`, which is an answer."""
+    return next(
+        (
+            error
+            for error in errors
+            if isinstance(error, EventNotYielded) or (strict and not isinstance(error, UserError))
+        ),
+        None,
+    )
 
 
 def _told(entries: Sequence[Entry], record: Any, error: BaseException | None) -> HandlerRun:

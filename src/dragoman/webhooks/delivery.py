@@ -13,8 +13,8 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING
@@ -28,8 +28,14 @@ from dragoman.dialects.v0_3 import rpc as v0_3
 from dragoman.model.errors import Unavailable
 from dragoman.model.events import Received
 from dragoman.model.types import TaskStatusUpdateEvent
-from dragoman.security.egress import Busy, Egress, EgressRefused, EgressResponse, EgressUnreachable
-from dragoman.security.shares import Shares
+from dragoman.security.egress import (
+    Busy,
+    Egress,
+    EgressRefused,
+    EgressResponse,
+    EgressUnreachable,
+    Place,
+)
 from dragoman.server.reader import History
 from dragoman.server.settings import Settings
 from dragoman.stores.store import Party, Store, Unreadable, WebhookCursor, party
@@ -113,15 +119,12 @@ class Courier:
         self.egress = egress
         self.keys = keys(settings)
         # longer than a wait or a delivery can take, so that a line is never taken twice
-        self.lease = 2 * settings.push_timeout + settings.lease
+        self.lease = 2 * egress.timeout + settings.lease
         self._held = 0
         self._hosts: Counter[str] = Counter()
         self._owners: Counter[Party] = Counter()
         self._moved: dict[str, float] = {}
         """When each of them took something last."""
-        self._doors: dict[str, asyncio.Semaphore] = {}
-        # one owner alone has `push_running`, and others find some left
-        self._places = Shares(2 * settings.push_running)
         self._wake: Callable[[], None] = lambda: None
         self._traces: dict[tuple[str, int], str] = {}
         """The `traceparent` of messages, by task and number."""
@@ -136,10 +139,10 @@ class Courier:
                         more = await self._look(group)
                     except Unavailable as error:
                         more = False
-                        logger.error("webhooks could not be looked after: %s", error)
+                        logger.error("processing of webhooks failed; retrying: %s", error)
                     except Exception:
                         more = False
-                        logger.exception("webhooks could not be looked after")
+                        logger.exception("processing of webhooks failed; retrying")
                     if not more:
                         await listener.wait(min(self.settings.poll, 4.0))
 
@@ -155,7 +158,7 @@ class Courier:
         for line in lines:
             host, owner = self._host(line), party(line.scope)
             most = (TAKEN - self._held) // 2
-            if self._hosts[host] >= max(self.settings.push_per_host, most) or owner in full:
+            if self._hosts[host] >= max(self.egress.per_host, most) or owner in full:
                 back.append((line, host))
                 continue
             self._hosts[host] += 1
@@ -183,23 +186,7 @@ class Courier:
         self._hosts[host] -= 1
         if not self._hosts[host]:
             del self._hosts[host], self._moved[host]
-            self._doors.pop(host, None)
         self._wake()
-
-    @asynccontextmanager
-    async def _place(self, host: str, owner: Party) -> AsyncIterator[bool]:
-        """A place at the host's own door first, so that who waits there takes no other's, then one
-        of the owner's share; whether it had to be waited for. Busy."""
-        door = self._doors.setdefault(host, asyncio.Semaphore(self.settings.push_per_host))
-        waited = door.locked() or self._places.full(owner)
-        async with AsyncExitStack() as stack:
-            try:
-                async with asyncio.timeout(self.settings.push_timeout):
-                    await stack.enter_async_context(door)
-                    await stack.enter_async_context(self._places.place(owner))
-            except TimeoutError:
-                raise Busy("all places were taken") from None
-            yield waited
 
     async def _later(self, line: WebhookCursor, cursor: int, host: str) -> None:
         """Put back what was not tried, for as long as its host has taken nothing: many lines to
@@ -215,15 +202,15 @@ class Courier:
         """Post what the line has waiting, or a stretch of it, until something fails."""
         cursor, sent = line.cursor, 0
         try:
-            async with self._place(host, party(line.scope)) as waited:
-                if waited and not await self.store.dispatched(line, cursor, wait=self.lease):
+            async with self.egress.place(host, party(line.scope)) as place:
+                if place.waited and not await self.store.dispatched(line, cursor, wait=self.lease):
                     return  # deleted meanwhile
                 # one stretch: a log that never ends must not keep the place for itself
                 events = line.webhook.version == "1.0"
                 for item in await (self._events if events else self._tasks)(line):
                     body = item.body
                     attempt = line.attempts + 1 if cursor == line.cursor else 1
-                    if body and (failure := await self._post(line, item, attempt)):
+                    if body and (failure := await self._post(line, item, attempt, place)):
                         await self._failed(line, cursor, failure)
                         return
                     if body:
@@ -297,13 +284,15 @@ class Courier:
         number, turn = changes.popitem()
         return [Delivery(number, encode(record.task), turn, record.task.context_id), skipped]
 
-    async def _post(self, line: WebhookCursor, item: Delivery, attempt: int) -> Failure | None:
+    async def _post(
+        self, line: WebhookCursor, item: Delivery, attempt: int, place: Place
+    ) -> Failure | None:
         """Post it, as a part of the trace that its message came with."""
         headers = self._headers(line, item.number, item.body)
         trace = await self._trace(line, item.turn or 1)
         if self.spans is None:
             carry(headers, trace)
-            return await self._request(line, headers, item.body)
+            return await self._request(line, headers, item.body, place)
         agent = line.scope.agent
         about: About = {
             "a2a.agent": agent,
@@ -317,24 +306,33 @@ class Courier:
         }
         with self.spans.open("CLIENT", f"webhook {agent}", about, trace) as span:
             carry(headers, trace)
-            failure = await self._request(line, headers, item.body, span)
+            failure = await self._request(line, headers, item.body, place, span)
             if failure is not None:
                 self.spans.failed(span, failure.kind)
             return failure
 
     async def _request(
-        self, line: WebhookCursor, headers: dict[str, str], body: bytes, span: Span | None = None
+        self,
+        line: WebhookCursor,
+        headers: dict[str, str],
+        body: bytes,
+        place: Place,
+        span: Span | None = None,
     ) -> Failure | None:
         try:
             answer = await self.egress.post(
-                line.webhook.config.url, body, headers=headers, owner=party(line.scope)
+                line.webhook.config.url,
+                body,
+                headers=headers,
+                owner=party(line.scope),
+                place=place,
             )
         except EgressRefused as error:
-            return Failure(f"refused: {error}", "EgressRefused", final=True)
+            return Failure(f"refused: {error}", "Refused", final=True)
         except Busy:
             raise  # it was not tried
         except EgressUnreachable as error:
-            return Failure(str(error), "EgressUnreachable")
+            return Failure(str(error), "Unreachable")
         if span is not None:
             span.set_attribute("http.response.status_code", answer.status)
         return _verdict(answer)
@@ -368,7 +366,7 @@ class Courier:
             line.webhook.config.id,
             cursor,
             failure.reason,
-            "parked" if parked else f"again in {wait:.0f} s",
+            "parked" if parked else f"retrying in {wait:.0f} s",
             extra={"task": line.task},
         )
         await self.store.dispatched(line, cursor, wait=wait, failed=failure.reason, parked=parked)
@@ -403,10 +401,14 @@ def _recording(line: WebhookCursor) -> Iterator[None]:
     try:
         yield
     except Unavailable as error:
-        logger.error("webhook %s: nothing was recorded: %s", line.webhook.config.id, error)
+        logger.error(
+            "webhook %s: cannot store the outcome of a delivery: %s", line.webhook.config.id, error
+        )
     except Exception:
         logger.exception(
-            "webhook %s: nothing was recorded", line.webhook.config.id, extra={"task": line.task}
+            "webhook %s: cannot store the outcome of a delivery",
+            line.webhook.config.id,
+            extra={"task": line.task},
         )
 
 
@@ -420,7 +422,7 @@ def keys(settings: Settings) -> list[signature.SigningKey]:
             raise ValueError(f"push_keys: {error}") from None
         if key.prefix == signature.PUBLIC:
             raise ValueError(
-                "push_keys: a whpk_ key is for receivers; give the whsk_ key of the pair"
+                "push_keys: a whpk_ key is for receivers; use the whsk_ key of the pair"
             )
         found.append(key)
     return found

@@ -107,7 +107,7 @@ class TooOld(Unauthenticated):
 class TooNew(Unauthenticated):
     """It was sent in the future: one of the two clocks is wrong."""
 
-    text = "The timestamp is too new"
+    text = "The timestamp is in the future"
 
 
 class Notification(Struct, frozen=True, kw_only=True):
@@ -147,18 +147,19 @@ class Receiver:
         insecure: bool = False,
     ) -> None:
         if isinstance(keys, str) or isinstance(tasks, str):
-            raise ValueError("keys and tasks are collections, not strings")
+            raise ValueError("keys and tasks: expected lists, not strings")
         self._keys = [SigningKey.parse(text) for text in keys]
         if any(key.prefix == signature.PRIVATE for key in self._keys):
-            raise ValueError("a whsk_ key is the sender's own; receivers get its whpk_ half")
+            raise ValueError("a whsk_ key is private to the sender; receivers use its whpk_ key")
         if token == "":
-            raise ValueError("the token is empty; None is for no token")
+            raise ValueError("token: must not be empty; use None for no token")
         if token is None and not self._keys and not insecure:
             raise ValueError(
-                "without a token or keys anybody can notify; give one, or say insecure=True"
+                "without a token or keys anyone can send notifications; give one, or set "
+                "insecure=True to confirm that this is intended"
             )
         if not tolerance > 0 or remember < 1 or max_body < 1:
-            raise ValueError("tolerance, remember and max_body must be more than nothing")
+            raise ValueError("tolerance, remember and max_body must be greater than 0")
         self._token = None if token is None else token.encode()
         self._tolerance = tolerance
         self._tasks = tasks
@@ -176,7 +177,7 @@ class Receiver:
         before the body is read, and the body within limits of size, time and memory; an A2AError
         says what was wrong, Gone that the sender went away."""
         if scope["method"] != "POST":
-            raise MethodNotAllowed("Webhooks are posted", headers={"allow": "POST"})
+            raise MethodNotAllowed("Webhooks require POST", headers={"allow": "POST"})
         envelope = self._admit(scope["headers"])
         chunks: list[bytes] = []
         try:
@@ -201,7 +202,9 @@ class Receiver:
             if size > self.max_body:
                 raise TooLarge(f"The body is larger than {self.max_body} bytes")
             if size > SMALL and self._held + len(chunk) > BODIES * self.max_body:
-                raise Unavailable("Too many bodies are being read", headers={"retry-after": "1"})
+                raise Unavailable(
+                    "Too many request bodies are in progress", headers={"retry-after": "1"}
+                )
             self._held += len(chunk)
             chunks.append(chunk)
 
@@ -261,7 +264,7 @@ class Receiver:
         fresh = id not in self._seen
         # what was handled is acknowledged, even if that was the end of expecting its task
         if fresh and not self._expects(task):
-            raise TaskNotFound("This task is not expected here")
+            raise TaskNotFound("This receiver does not expect notifications of this task")
         return Notification(id=id, task_id=task, event=event, timestamp=timestamp, fresh=fresh)
 
     def _expects(self, task: str) -> bool:
@@ -280,7 +283,7 @@ class Receiver:
             return
         key = notification.id or object()
         if key in self._running:
-            raise Unavailable("It is being handled", headers={"retry-after": "1"})
+            raise Unavailable("This notification is being processed", headers={"retry-after": "1"})
         task = asyncio.create_task(self._perform(handle, notification))
         self._running[key] = task
         task.add_done_callback(lambda _: self._running.pop(key))
@@ -301,7 +304,7 @@ class Receiver:
             if isinstance(error, asyncio.CancelledError) and me is not None and me.cancelling():
                 raise
             logger.exception(
-                "webhook %s: the handler failed; it will be called when this comes again",
+                "webhook %s: the handler failed; the sender will repeat the delivery",
                 notification.id or "without id",
                 extra={"task": notification.task_id},
             )

@@ -44,21 +44,21 @@ class SigningKey(Struct, frozen=True):
         name, mark, rest = text.strip().partition("_")
         prefix = name + mark
         if prefix not in SCHEMES:
-            raise ValueError("a signing key begins with whsec_, whsk_ or whpk_")
+            raise ValueError("a signing key must start with whsec_, whsk_ or whpk_")
         raw = _decode(rest + "=" * (-len(rest) % 4))
         if raw is None:
             raise ValueError(f"what follows {prefix} in a signing key must be base64")
         if prefix == SECRET:
             if not 24 <= len(raw) <= 64:
-                raise ValueError(f"a whsec_ key has 24 to 64 bytes, not {len(raw)}")
+                raise ValueError(f"a whsec_ key must have 24 to 64 bytes, not {len(raw)}")
             return cls(prefix, raw)
         if prefix == PRIVATE and len(raw) == 64:  # others write the public half behind the seed
             key = cls(prefix, raw[:32])
             if key.public().raw != raw[32:]:
-                raise ValueError("the two halves of a whsk_ key do not belong together")
+                raise ValueError("the private and the public half of the whsk_ key do not match")
             return key
         if len(raw) != 32:
-            raise ValueError(f"a {prefix} key has 32 bytes, not {len(raw)}")
+            raise ValueError(f"a {prefix} key must have 32 bytes, not {len(raw)}")
         _ed25519()  # better missed here than with the first webhook
         return cls(prefix, raw)
 
@@ -75,7 +75,7 @@ class SigningKey(Struct, frozen=True):
     def public(self) -> SigningKey:
         """What the receivers of an Ed25519 key's signatures are given."""
         if self.prefix == SECRET:
-            raise ValueError("a whsec_ key has no public half")
+            raise ValueError("a whsec_ key has no public key")
         if self.prefix == PUBLIC:
             return self
         return SigningKey(PUBLIC, self._private().public_key().public_bytes_raw())
@@ -83,7 +83,7 @@ class SigningKey(Struct, frozen=True):
     def sign(self, content: bytes) -> bytes:
         """The bare signature."""
         if self.prefix == PUBLIC:
-            raise ValueError("a whpk_ key is public: it verifies, but does not sign")
+            raise ValueError("a whpk_ key is public: it can verify, but not sign")
         if self.prefix == SECRET:
             return hmac.digest(self.raw, content, hashlib.sha256)
         return self._private().sign(content)
@@ -118,10 +118,10 @@ def private() -> SigningKey:
 def sign(keys: Sequence[SigningKey], id: str, timestamp: int, body: bytes) -> str:
     """The `webhook-signature` header, of all these keys."""
     if not keys:
-        raise ValueError("there is no key to sign with")
+        raise ValueError("no signing key was given")
     if not _PLAIN.fullmatch(id):
         # with a dot, an id and its timestamp could be read in more than one way
-        raise ValueError("a webhook id is printable ASCII without spaces and dots")
+        raise ValueError("a webhook id must be printable ASCII without spaces and dots")
     content = _content(id, timestamp, body)
     return " ".join(f"{key.scheme},{base64.b64encode(key.sign(content)).decode()}" for key in keys)
 
@@ -173,7 +173,7 @@ def _ed25519() -> Any:
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError:
         raise ImportError(
-            "Ed25519 keys need a library that is not installed; "
-            "`pip install 'dragoman[crypto]'` brings it"
+            "Ed25519 keys need a library that is not installed; run `pip install "
+            "'dragoman[crypto]'`"
         ) from None
     return ed25519

@@ -21,7 +21,7 @@ LEASE, POLL, GRACE, DRAIN = 2.0, 0.2, 1.0, 1.0
 SETTINGS = (
     f"poll={POLL}",
     f"cancel_grace={GRACE}",
-    f"drain={DRAIN}",
+    f"drain_timeout={DRAIN}",
     "push=true",
     "egress_allow=127.0.0.1",
     "push_timeout=1",
@@ -58,7 +58,7 @@ class Clock:
 
 
 class Replica(Served):
-    """`dragoman serve --workers 0`."""
+    """`dragoman serve --serve-only`."""
 
     kind = "replica"
     name = store = bell = ""
@@ -66,7 +66,7 @@ class Replica(Served):
 
     def command(self) -> list[str]:
         """See `Served.command`."""
-        command = ["serve", self.agent, "--port", str(self.port), "--workers", "0"]
+        command = ["serve", self.agent, "--port", str(self.port), "--serve-only"]
         return [*command, "--store", self.store, *(["--bell", self.bell] if self.bell else [])]
 
 

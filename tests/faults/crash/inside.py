@@ -52,7 +52,9 @@ class Inside:
         self.disk = Disk()
         store = SqliteStore(self.file, driver=self.disk.driver)
         self.agent = clerk.make(self.effects)
-        self.app = App(self.agent, store=store, drain=0, poll=0.05, watchdog=0, cancel_grace=0.1)
+        self.app = App(
+            self.agent, store=store, drain_timeout=0, poll=0.05, watchdog=0, cancel_grace=0.1
+        )
         await self.app.start()
         self.service: Service = next(iter(self.app.endpoints.values())).service
         self._dark.clear()

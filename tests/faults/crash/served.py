@@ -79,7 +79,7 @@ class Served:
         assert process.stderr is not None
         async for line in process.stderr:
             self.lines.append(line.decode().rstrip())
-            if "Ctrl-C stops" in self.lines[-1]:
+            if "press Ctrl-C to stop" in self.lines[-1]:
                 self._up.set()
         self._up.clear() if self._up.is_set() else self._up.set()  # it ended before it served
 

@@ -87,7 +87,7 @@ async def test_a_writer_that_wakes_up_late(tmp_path: Path, switch: str, expected
     with broken.promise(switch):
         async with (
             asyncio.timeout(20),
-            App(agent, store=SqliteStore(file), drain=0, cancel_grace=0) as app,
+            App(agent, store=SqliteStore(file), drain_timeout=0, cancel_grace=0) as app,
         ):
             service = app.endpoints[agent.key].service
             asked = SendMessageRequest(

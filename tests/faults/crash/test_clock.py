@@ -137,7 +137,9 @@ async def test_a_turn_whose_claim_ran_out_is_stopped_when_its_own_worker_takes_i
         finally:
             stopped.set()
 
-    async with App(agent, store=SqliteStore(tmp_path / "tasks.db"), poll=0.05, drain=0.2) as app:
+    async with App(
+        agent, store=SqliteStore(tmp_path / "tasks.db"), poll=0.05, drain_timeout=0.2
+    ) as app:
         service = app.endpoints[agent.key].service
         request = SendMessageRequest(
             message=message("x"), configuration=SendMessageConfiguration(return_immediately=True)

@@ -167,7 +167,7 @@ async def test_what_is_said_while_an_append_fails_is_written_behind_it(tmp_path:
 async def test_a_server_ends_in_order_though_its_disk_takes_nothing(tmp_path: Path) -> None:
     disk, file, effects = Disk(), tmp_path / "tasks.db", tmp_path / "effects"
     store = SqliteStore(file, driver=disk.driver)
-    app = App(clerk.make(effects), store=store, poll=0.1, drain=0.2, cancel_grace=0.1)
+    app = App(clerk.make(effects), store=store, poll=0.1, drain_timeout=0.2, cancel_grace=0.1)
     async with serving(app) as url, Served(tmp_path) as client:
         client.url = url
         for number in range(3):

@@ -40,12 +40,12 @@ async def read(served: Served, body: Any, pause: float = 0) -> tuple[int, bytes]
 @pytest.mark.soak
 @pytest.mark.parametrize(
     ("ceiling", "words"),
-    [("max_output", b"wrote more than"), ("max_task", b"The result could not be stored")],
+    [("max_output", b"wrote more than"), ("max_task_bytes", b"The result could not be stored")],
 )
 async def test_more_than_the_ceiling_fails_and_says_so(
     tmp_path: Path, ceiling: str, words: bytes
 ) -> None:
-    settings = {"max_output": 2 * LARGE * MB, "max_task": 2 * LARGE * MB}
+    settings = {"max_output": 2 * LARGE * MB, "max_task_bytes": 2 * LARGE * MB}
     settings[ceiling] = int(0.8 * LARGE * MB)
     texts = [f"{name}={value}" for name, value in settings.items()]
     async with Served(tmp_path, *texts, agent=AGENT) as served:
@@ -65,7 +65,7 @@ async def test_more_than_the_ceiling_fails_and_says_so(
 async def test_a_slow_reader_of_a_large_result_costs_little(tmp_path: Path) -> None:
     limit = (LARGE + 100) * MB
     async with Served(
-        tmp_path, f"max_output={limit}", f"max_task={limit}", "stall=30", agent=AGENT
+        tmp_path, f"max_output={limit}", f"max_task_bytes={limit}", "stall=30", agent=AGENT
     ) as served:
         await served.start()
         await read(served, asked(1))  # all that is loaded lazily is

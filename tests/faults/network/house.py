@@ -131,7 +131,7 @@ def difference(told: list[Any], log: list[Any]) -> str:
 @contextlib.asynccontextmanager
 async def house(**settings: Any) -> AsyncIterator[House]:
     """The agent, served until the block ends."""
-    app = App(teller(), drain=0.0, **settings)
+    app = App(teller(), drain_timeout=0.0, **settings)
     async with serving(app) as url:
         async with Client.connect(url) as client:
             card = client.card

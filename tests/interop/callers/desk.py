@@ -61,5 +61,5 @@ async def desk_serving() -> AsyncIterator[str]:
     settings: dict[str, Any] = {"egress_allow": ["127.0.0.1"], "keepalive": 0.1, "poll": 60.0}
     if has_grpc():
         settings |= {"grpc_port": 0, "bindings": BINDINGS}
-    async with serving(App(desk(), push=True, drain=0.0, **settings)) as url:
+    async with serving(App(desk(), push=True, drain_timeout=0.0, **settings)) as url:
         yield url

@@ -22,7 +22,7 @@ what                       reference             javascript                fasta
 answers without a task     yes                   yes                       no (1)
 answers at once            yes                   yes                       yes
 asks in its status         yes                   yes                       no (2)
-says why it failed         yes                   yes                       no (2)
+says why it failed         yes                   yes                       yes
 fails when it crashes      InternalError (3)     yes                       yes
 ... in a stream            InternalError (3)     yes                       yes
 goes on with a task        yes                   yes                       no (4)

@@ -28,6 +28,8 @@ BINDINGS: tuple[type[Binding], ...] = (
     *(JsonRpc03, Http03, Grpc03, JsonRpc01),
 )
 KEY = (b"x-key", b"m-key")
+DEEPEST = 200
+"""The levels of a document that is changed as one; a deeper one is changed as bytes."""
 
 
 class Case(Struct, frozen=True):
@@ -178,7 +180,22 @@ def changed(dice: random.Random, case: Case) -> Case:
 
 
 def _parsed(body: bytes) -> Any:
+    """The document; none if it is not JSON, or nested too deeply to be changed as one: how deep
+    the parser itself goes depends on the version of Python."""
     try:
-        return json.loads(body)
+        found = json.loads(body)
     except (ValueError, RecursionError):
         return None
+    level = [found]
+    for _ in range(DEEPEST):
+        level = [item for held in level for item in _items(held)]
+        if not level:
+            return found
+    return None
+
+
+def _items(value: Any) -> Any:
+    """What an object or a list holds; nothing for other values."""
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()

@@ -12,7 +12,7 @@ from dragoman.dialects.protobuf.wire import SPEECHES
 from dragoman.model.operations import OPERATIONS
 from tests.faults.crash.forms import SCALE, SOAK, seeded
 from tests.faults.raw import connect, request
-from tests.security.fuzz.cases import GRPC, HTTP, Case, changed, seeds
+from tests.security.fuzz.cases import CARD, GRPC, HTTP, Case, changed, seeds
 from tests.security.fuzz.house import housed
 from tests.security.fuzz.run import fuzz, kept, replayed
 from tests.serving import serving
@@ -70,6 +70,14 @@ async def test_over_sockets(tmp_path: Path) -> None:
                 assert answer is None or answer.status < 500, case.line()
             await target.alive()
             assert house.listener.heard == []
+
+
+def test_a_document_that_is_nested_deeply_can_be_changed() -> None:
+    dice = random.Random(1)
+    for depth in (2, 150, 900, 4000):
+        for opened, closed in ((b"[", b"]"), (b'{"a":', b"}")):
+            case = Case(CARD, opened * depth + b"1" + closed * depth)
+            assert any(changed(dice, case).body != case.body for _ in range(20))
 
 
 def test_a_case_is_kept_as_it_was() -> None:

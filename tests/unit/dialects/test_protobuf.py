@@ -243,7 +243,7 @@ def nested(depth: int, shape: str) -> Any:
         (sent(parts=(message(),)), "expected Part, got Message"),
         (sent(message_id=7), "'str' objects"),
         (sent(role="ROLE_NOBODY"), "ROLE_NOBODY"),
-        (GetTaskRequest(id="t", history_length=2**31), "beyond 32 bits"),
+        (GetTaskRequest(id="t", history_length=2**31), "does not fit in 32 bits"),
         (TaskStatus(state=TaskState.FAILED, timestamp="2026-02-30T00:00:00Z"), "day"),
         (TaskStatus(state=TaskState.FAILED, timestamp="yesterday"), "RFC 3339"),
         (TaskStatus(state=TaskState.FAILED, timestamp=5), "cannot be written"),  # type: ignore[arg-type]
@@ -305,7 +305,7 @@ def refused(body: bytes, kind: type[WireStruct] = SendMessageRequest) -> A2AErro
         (
             pb.SendMessageRequest(message={"message_id": "m", "role": 1, "parts": [{}]}),
             "message.parts[0]",
-            "a part holds exactly one of text, raw, url, data",
+            "a part must have exactly one of text, raw, url, data",
         ),
     ],
 )
@@ -323,7 +323,7 @@ def test_numbers_that_json_does_not_have(number: float) -> None:
             message={"message_id": "m", "role": 1, "parts": parts}
         ).SerializeToString()
     )
-    assert error.violations == (("message.parts[1].data", f"{number} is no number of JSON"),)
+    assert error.violations == (("message.parts[1].data", f"{number} is not a valid JSON number"),)
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def framed(tag: bytes, body: bytes) -> bytes:
 def int32(number: int) -> int:
     """The number itself, if it is one of 32 bits."""
     if not -(2**31) <= number < 2**31:
-        raise ValueError(f"{number} is beyond 32 bits")
+        raise ValueError(f"{number} does not fit in 32 bits")
     return number
 
 
@@ -87,7 +87,7 @@ def read_value(message: Any) -> Any:
         if number.is_integer() and -(2**53) < number < 2**53:
             return int(number)
         if not isfinite(number):
-            raise Refused(f"{number} is no number of JSON")
+            raise Refused(f"{number} is not a valid JSON number")
         return number
     if kind == "bool_value":
         return message.bool_value
@@ -133,7 +133,7 @@ def write_value(value: Any, levels: int = LEVELS) -> bytes:
         return framed(b"\x32", b"".join(items))
     plain = msgspec.to_builtins(value, str_keys=True)
     if type(plain) is kind:
-        raise TypeError(f"{kind.__name__} is no JSON")
+        raise TypeError(f"{kind.__name__} is not valid JSON")
     return write_value(plain, levels)
 
 

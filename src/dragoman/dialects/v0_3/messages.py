@@ -38,7 +38,7 @@ class FilePart(WireStruct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if (self.file_with_uri is None) == (self.file_with_bytes is None):
-            raise ValueError("a file has either fileWithUri or fileWithBytes")
+            raise ValueError("a file must have either fileWithUri or fileWithBytes")
 
 
 class DataPart(WireStruct, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ class Part(WireStruct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if (self.text is not None) + (self.file is not None) + (self.data is not None) != 1:
-            raise ValueError("a part holds exactly one of text, file, data")
+            raise ValueError("a part must have exactly one of text, file, data")
 
 
 Parts = Annotated[tuple[Part, ...], Meta(min_length=1)]

@@ -58,7 +58,7 @@ class File(WireStruct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if (self.raw is None) == (self.uri is None):
-            raise ValueError("a file has either bytes or a uri")
+            raise ValueError("a file must have either bytes or a uri")
 
 
 class Part(WireStruct, frozen=True, kw_only=True):
@@ -92,7 +92,9 @@ class Part(WireStruct, frozen=True, kw_only=True):
             if there
         ]
         if len(held) != 1 or kind not in ("", held[0]):
-            raise ValueError("a part is of kind text, file or data, and has the field of that name")
+            raise ValueError(
+                "a part must be of kind text, file or data, and have the field of that name"
+            )
 
 
 Parts = Annotated[tuple[Part, ...], Meta(min_length=1)]

@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import asyncpg
 import msgspec
@@ -17,13 +17,13 @@ from dragoman.model.events import CancelRequested, Entry, Received
 from dragoman.model.lifecycle import birth
 from dragoman.model.types import TaskState, TaskStatusUpdateEvent
 from dragoman.security.encryption import Seal, Unsealable
-from dragoman.server.settings import MAX_TASK
+from dragoman.server.settings import MAX_TASK_BYTES, Settings
 from dragoman.stores.cache import LogCache
 from dragoman.stores.codec import body, entry, secrets, webhook_of
 from dragoman.stores.damage import ASIDE, DECODING, PAUSE, Damage
 from dragoman.stores.delivery_turns import DeliveryTurns
 from dragoman.stores.postgres import deliveries
-from dragoman.stores.postgres.pool import Pool
+from dragoman.stores.postgres.pool import Pool, place
 from dragoman.stores.postgres.prune import MOST, SHARDS, START, merge, old
 from dragoman.stores.postgres.queries import Folded, Queries
 from dragoman.stores.postgres.queue import CLAIM, Others
@@ -57,6 +57,9 @@ from dragoman.stores.store import (
     party,
 )
 from dragoman.telemetry.logs import logger
+
+if TYPE_CHECKING:
+    from dragoman.stores.postgres.admin import PostgresAdmin
 
 T = TypeVar("T")
 
@@ -111,23 +114,25 @@ class PostgresStore:
         self,
         url: str,
         *,
-        keep: float = 0.0,
-        max_task: int = MAX_TASK,
+        retention: float = 0.0,
+        max_task_bytes: int = MAX_TASK_BYTES,
         seal: Seal | None = None,
         size: int = 8,
         migrate: bool = True,
     ) -> None:
         self.id = ""
         self.url = url
-        self.keep = keep
+        self.retention = retention
         """How long a task is kept after its end; 0 is for ever."""
-        self.max_task = max_task
+        self.max_task_bytes = max_task_bytes
         self.migrate = migrate
         """Bring older tables up to date; else they are refused."""
         self._damage = Damage()
         self.unreadable: Mapping[str, int] = self._damage.counts
         self._seal = seal or Seal(())
         self._link = Pool(url, size=size)
+        self.bell = self._link.url
+        self.name = place(self.bell)
         self._shard = random.randrange(SHARDS)
         self._drained = -DRAINED
         """When we last looked for what waits, and took it all."""
@@ -138,6 +143,12 @@ class PostgresStore:
         self._swept = 0.0
         self._merged = START
         self._working: set[asyncio.Future[Any]] = set()
+
+    def admin(self, *, write: bool = False, create: bool = False) -> PostgresAdmin:
+        """See `Store.admin`."""
+        from dragoman.stores.postgres.admin import PostgresAdmin
+
+        return PostgresAdmin(self.url, write=write, create=create)
 
     async def open(self) -> None:
         """Connect, and bring the tables up to date."""
@@ -154,7 +165,7 @@ class PostgresStore:
             await self._link.close()
             raise self._link.unavailable(error) from error
         self._view = Queries(self._link, self._damage)
-        self._transaction = Transaction(max_task=self.max_task, shard=self._shard)
+        self._transaction = Transaction(max_task_bytes=self.max_task_bytes, shard=self._shard)
         self._recent = LogCache()
         # of its own: claims are renewed while all others are in use
         self._renewing = self._link.hold()
@@ -165,8 +176,8 @@ class PostgresStore:
     async def _check(self, db: Any) -> None:
         if await db.fetchval("SHOW synchronous_commit") == "off":
             raise Unusable(
-                "store: synchronous_commit is off, so that what was accepted could be lost; set it "
-                "to on, for this role or database"
+                "store: synchronous_commit is off, so accepted messages could be lost; set "
+                "it to on, for this role or database"
             )
         if await db.fetchval("SHOW fsync") == "off":
             logger.warning("PostgreSQL runs with fsync = off: a power loss can lose everything")
@@ -202,8 +213,8 @@ class PostgresStore:
             row = (
                 transaction.add(scope, draft) if draft.new else transaction.mine(scope, draft.task)
             )
-            if row.size > self.max_task:
-                raise LimitExceeded(f"The task is larger than {self.max_task} bytes")
+            if row.size > self.max_task_bytes:
+                raise LimitExceeded(f"The task is larger than {self.max_task_bytes} bytes")
             number = row.receive(draft.received)
             row.mail = (number, draft.received)
             transaction.touch(row)
@@ -263,7 +274,7 @@ class PostgresStore:
         try:
             await self._view.keep(folded)
         except Unavailable as error:  # it only makes the next one slower
-            logger.warning("no snapshot could be kept: %s", error)
+            logger.warning("cannot store a snapshot: %s", error)
 
     async def read(self, scope: Scope, task: str, after: int, limit: int) -> Sequence[Entry] | None:
         """See `Store.read`. Entries that were written here are what they are everywhere; if there
@@ -450,7 +461,7 @@ class PostgresStore:
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this task's alone
             if not isinstance(error, Unreadable):
                 error = Unreadable("log", head.id, error)
-            self._damage.found(error, "the task is failed")
+            self._damage.found(error, "the task has failed")
             await self.revoke(head, head.ending(TaskState.FAILED, UNREADABLE), begun=False)
             return None
 
@@ -583,9 +594,9 @@ class PostgresStore:
             self._floors.clear()
             self._recent.clear()  # others may have forgotten what is remembered here
             self._merged = await merge(self._link, self._merged) or START
-        ages = {"replied": min(self.keep or RECEIPTS, RECEIPTS)}
-        if self.keep:
-            ages["NOT replied"] = self.keep
+        ages = {"replied": min(self.retention or RECEIPTS, RECEIPTS)}
+        if self.retention:
+            ages["NOT replied"] = self.retention
         count = 0
         for which, age in ages.items():
             ((now,),) = await self._link.fetch(f"SELECT {NOW}")
@@ -666,3 +677,15 @@ class PostgresStore:
 
 def _ended(head: Head) -> bool:
     return head.state.terminal or head.replied
+
+
+def store(settings: Settings) -> PostgresStore:
+    """The store that the settings name."""
+    return PostgresStore(
+        settings.store,
+        retention=settings.retention or 0.0,
+        max_task_bytes=settings.max_task_bytes,
+        seal=Seal(settings.seal_keys),
+        size=settings.postgres_pool_size,
+        migrate=settings.migrate,
+    )

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import asyncpg
 from msgspec.structs import replace
@@ -42,7 +41,7 @@ from dragoman.stores.postgres import (
     transfer,
 )
 from dragoman.stores.postgres.deliveries import LINE, shown
-from dragoman.stores.postgres.pool import CONNECT, gone, options_of
+from dragoman.stores.postgres.pool import CONNECT, gone, options_of, place
 from dragoman.stores.postgres.schema import SECURED, VERSION, Unusable
 from dragoman.stores.postgres.transaction import COLUMNS, NAMES, NOW, PostgresHead
 from dragoman.stores.store import Unreadable
@@ -92,8 +91,7 @@ class PostgresAdmin:
 
     def __init__(self, url: str, *, write: bool = False, create: bool = False) -> None:
         self.url, self._options = options_of(url)
-        parts = urlsplit(self.url)
-        self.name = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        self.name = place(self.url)
         self.version = VERSION
         self.write = write
         self.create = create
@@ -136,8 +134,10 @@ class PostgresAdmin:
     async def _prepare(self) -> None:
         found = await schema.version(self._db)
         if found < VERSION and not (self.create and not found):
-            which = f"its schema is {found}, not {VERSION}" if found else "it has no tables of ours"
-            raise Unusable(f"{self.name}: {which}; see `dragoman db migrate`")
+            which = (
+                f"its schema is {found}, not {VERSION}" if found else "it has no dragoman tables"
+            )
+            raise Unusable(f"{self.name}: {which}; run `dragoman db migrate`")
         await schema.usable(self._db, migrating=self.create)
         if not self.write:
             await self._db.execute("SET default_transaction_read_only = on")
@@ -153,8 +153,8 @@ class PostgresAdmin:
             raise Unavailable(f"{self.name}: {words}") from None
         except asyncpg.InsufficientPrivilegeError as error:
             raise Unavailable(
-                f"{self.name}: this role may not do that ({error}); use the role that owns the "
-                "tables, or one that was granted the rights in docs/operations.md"
+                f"{self.name}: this role lacks the permission ({error}); use the role that "
+                "owns the tables, or grant the rights in docs/operations.md"
             ) from None
         except Exception as error:
             if not (gone(error) or isinstance(error, asyncpg.PostgresError | ValueError)):
@@ -388,7 +388,7 @@ class PostgresAdmin:
     def backup(self, target: Path, *, force: bool, progress: Callable[[int, int], None]) -> int:
         """Not here: PostgreSQL has its own ways."""
         raise Unusable(
-            f"{self.name}: backup copies a file; PostgreSQL is copied by pg_dump or pg_basebackup"
+            f"{self.name}: backup copies a file; use pg_dump or pg_basebackup for PostgreSQL"
         )
 
     def migrate(self, *, row_security: bool | None = None) -> tuple[int, int]:

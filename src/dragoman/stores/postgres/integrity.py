@@ -16,7 +16,7 @@ HANGING = (
     (
         "SELECT count(*), min(task) FROM entry "
         "WHERE NOT EXISTS (SELECT 1 FROM task WHERE key = entry.task) HAVING count(*) > 0",
-        "{0} entries have no task (the first of key {1})",
+        "{0} entries have no task (the key of the first is {1})",
     ),
     (
         "SELECT encode(name, 'hex'), task FROM receipt "
@@ -27,7 +27,7 @@ HANGING = (
         "SELECT task.id, encode(receipt.name, 'hex') FROM receipt "
         "JOIN task ON task.key = receipt.task WHERE (receipt.agent, receipt.tenant, receipt.owner) "
         "<> (task.agent, task.tenant, task.owner)",
-        "task {0}: its receipt {1} is another's",
+        "task {0}: its receipt {1} belongs to another owner",
     ),
     (
         f"SELECT encode(name, 'hex'), task FROM receipt WHERE length(name) <> {integrity.DIGEST}",
@@ -36,11 +36,11 @@ HANGING = (
     (
         f"SELECT max(task.key), task_key.last_value + {BLOCK} FROM task, task_key "
         f"GROUP BY task_key.last_value HAVING max(task.key) >= task_key.last_value + {BLOCK}",
-        "the sequence task_key is at {1}, and there is a task with key {0}",
+        "the sequence task_key is at {1}, but there is a task with key {0}",
     ),
     (
         f"SELECT key, id FROM task WHERE octet_length(owner) > {INDEXED}",
-        f"task {{1}}: its owner is longer than {INDEXED} bytes, and is not known by its digest",
+        f"task {{1}}: its owner is longer than {INDEXED} bytes, but is not stored as a digest",
     ),
     (
         # an older process that still runs gives none

@@ -77,7 +77,7 @@ class Pool:
             if not (gone(error) or isinstance(error, asyncpg.PostgresError | ValueError)):
                 raise
             raise Unavailable(
-                f"store: PostgreSQL cannot be reached: {error or type(error).__name__}"
+                f"store: cannot connect to PostgreSQL: {error or type(error).__name__}"
             ) from error
 
     async def close(self) -> None:
@@ -240,3 +240,9 @@ def options_of(url: str) -> tuple[str, dict[str, str]]:
     ours = {name: value for name, value in pairs if name in ("prepared",)}
     rest = [(name, value) for name, value in pairs if name not in ours]
     return urlunsplit(parts._replace(query=urlencode(rest))), ours
+
+
+def place(url: str) -> str:
+    """Where a URL leads, for people: nothing else of it is sure to be public."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -266,7 +266,7 @@ class Queries:
             if state in STATES:
                 counts[STATES[state]] = int(number)
             else:
-                self._told(Unreadable("count", "", f"there is no state {state}"))
+                self._told(Unreadable("count", "", f"unknown state {state}"))
         return counts
 
     async def owner(self, scope: Scope, task: str) -> str | None:

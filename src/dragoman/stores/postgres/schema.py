@@ -147,8 +147,8 @@ class Unusable(Unavailable):
 
 
 OTHERS = (
-    "the database has tables of another application that are named like ours; give a database or "
-    "a schema of its own (postgresql://…?search_path=dragoman)"
+    "the database has tables of another application with the same names; use a separate "
+    "database or schema (postgresql://…?search_path=dragoman)"
 )
 
 SECURED = ("task", "entry", "snapshot", "receipt", "line", "tally")
@@ -171,14 +171,14 @@ async def version(db: Any) -> int:
         raise Unusable(OTHERS) from None
     if len(rows) != 1 or not rows[0][0]:
         raise Unusable(
-            f"the store is damaged: its table about must have one row with an id, and has "
+            "the store is damaged: its table about must have one row with an id, but has "
             f"{len(rows)}; see `dragoman db check`"
         )
     found = int(rows[0][1])
     if found > VERSION:
         raise Unusable(
-            f"the database was written by a newer dragoman (schema {found}, this one knows "
-            f"{VERSION}); upgrade dragoman, or give another database"
+            f"a newer dragoman wrote the database (schema {found}, this version supports "
+            f"{VERSION}); upgrade dragoman, or use another database"
         )
     return found
 
@@ -189,8 +189,8 @@ async def usable(db: Any, *, migrating: bool) -> None:
         await migrate(db)
     elif (found := await version(db)) < VERSION:
         raise Unusable(
-            f"store: the database's schema is {found}, not {VERSION}, and migrate is off; run "
-            "`dragoman db migrate` as the role that owns the tables"
+            f"store: the schema of the database is {found}, not {VERSION}, and migrate is "
+            "off; run `dragoman db migrate` as the role that owns the tables"
         )
     if await db.fetchval("SELECT row_security_active('task')"):
         raise Unusable(
@@ -215,8 +215,8 @@ async def migrate(db: Any) -> int:
         raise Unusable(OTHERS) from None
     except asyncpg.InsufficientPrivilegeError as error:
         raise Unusable(
-            f"store: the tables cannot be brought to schema {VERSION}: {error}; run "
-            "`dragoman db migrate` as a role that may"
+            f"store: cannot update the tables to schema {VERSION}: {error}; run `dragoman "
+            "db migrate` as a role with the permission"
         ) from None
     return before
 

@@ -125,9 +125,9 @@ class PostgresHead(StoredHead):
         row.scope = Scope(agent, tenant, owner)
         row.state = STATES.get(state)
         if row.state is None:
-            raise ValueError(f"there is no state {state}")
+            raise ValueError(f"unknown state {state}")
         if max(row.last, row.version, row.epoch, row.attempt) >= MOST:
-            raise ValueError("a number is too large to be counted on")
+            raise ValueError("a number is too large to be stored")
         row.inbox = tuple(map(int, inbox.split(","))) if inbox else ()
         row.canceled = None if canceled is None else decode_canceled(canceled)
         row.told = row.state if row.born else None
@@ -154,8 +154,8 @@ class PostgresHead(StoredHead):
 class Transaction:
     """The rows that are in use, and what is to be written of them."""
 
-    def __init__(self, *, max_task: int, shard: int) -> None:
-        self.max_task = max_task
+    def __init__(self, *, max_task_bytes: int, shard: int) -> None:
+        self.max_task_bytes = max_task_bytes
         self.shard = shard
         self.now = 0.0
         """The database's clock."""
@@ -264,8 +264,8 @@ class Transaction:
     def room(self, row: PostgresHead, fresh: Iterable[Entry]) -> None:
         """Refuse what would make a task larger than one may be."""
         size = row.size + sum(len(entry.wire or b"") for entry in fresh)
-        if size > self.max_task:
-            raise LimitExceeded(f"The task is larger than {self.max_task} bytes")
+        if size > self.max_task_bytes:
+            raise LimitExceeded(f"The task is larger than {self.max_task_bytes} bytes")
 
     def fresh(self, agent: str) -> list[PostgresHead]:
         """The new rows of an agent, which nobody else knows of yet, that wait for a worker."""

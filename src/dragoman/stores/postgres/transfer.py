@@ -190,13 +190,13 @@ class Tray:
             if there is not None and export_format.same(there, given):
                 return "same"
             if not self.replace:
-                raise Differs(f"task {given.id} is there already, and is not the same")
+                raise Differs(f"task {given.id} exists and differs")
             if row.holder not in ("", ASIDE) and row.lease > self._now:
-                raise Differs(f"task {given.id} is in work; it can be replaced when that is over")
+                raise Differs(f"task {given.id} is being processed; it can be replaced after that")
         for stub in given.receipts:
             other = self._taken.get((given.scope, export_format.unveiled(stub.key)), given.id)
             if other != given.id:
-                raise Differs(f"task {given.id}: its receipt {stub.key!r} is that of task {other}")
+                raise Differs(f"task {given.id}: its receipt {stub.key!r} belongs to task {other}")
         for stub in given.receipts:
             self._taken[given.scope, export_format.unveiled(stub.key)] = given.id
         if row is not None:
@@ -301,7 +301,7 @@ def _able(given: ExportedTask) -> str | None:
     texts = [given.id, given.context, given.skill, given.changed, given.holder]
     texts += [scope.agent, scope.tenant, scope.owner, *(hook.reason for hook in given.webhooks)]
     if any("\0" in text for text in texts):
-        return "PostgreSQL keeps no text with a NUL in it"
+        return "PostgreSQL cannot store text with a NUL character"
     keys = [given.id, scope.agent, scope.tenant, scope.owner]
     for text in (*keys, *(export_format.webhook(hook).config.id for hook in given.webhooks)):
         if why := long(text):

@@ -163,7 +163,7 @@ class Writer:
                     # somebody else was quicker: now it finds what that one wrote
                     await self._group(waiting)
                     return
-                logger.error("nothing was written: %s", error)
+                logger.error("a write failed: %s", error)
                 job.fail(self._fault(job, error))
 
     async def _apart(self, jobs: list[Change]) -> None:
@@ -191,7 +191,9 @@ class Writer:
         if job.owner is not None and len(self._suspects) < SUSPECTS:
             self._suspects[job.owner] = time.monotonic() + SUSPECTED
         if isinstance(error, UNSTORABLE):
-            return InvalidParams("The request cannot be stored: a text is too long, or has a NUL")
+            return InvalidParams(
+                "The request cannot be stored: a text is too long, or contains a NUL character"
+            )
         return error
 
     async def _all(self, db: Any, jobs: Sequence[Change]) -> None:
@@ -208,7 +210,7 @@ class Writer:
             if not again:
                 return
             jobs = again
-        raise Unavailable("Too many write to this task at once", headers={"retry-after": "1"})
+        raise Unavailable("Too many concurrent writes to this task", headers={"retry-after": "1"})
 
     async def _once(self, db: Any, jobs: Sequence[Change]) -> set[str]:
         """Do them on what is known; the rows that others have changed meanwhile."""
@@ -241,6 +243,6 @@ class Writer:
 
     async def _uncertain(self, jobs: Sequence[Change], error: BaseException) -> None:
         """The connection broke: nobody knows whether it was written."""
-        logger.error("the database is gone: %s", error or type(error).__name__)
+        logger.error("the database is not available: %s", error or type(error).__name__)
         for job in jobs:
             job.fail(self._link.unavailable(error))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -25,7 +25,7 @@ from dragoman.model.events import CancelRequested, Entry, Received
 from dragoman.model.lifecycle import birth
 from dragoman.model.types import Task, TaskState, TaskStatusUpdateEvent
 from dragoman.security.encryption import Seal, Unsealable
-from dragoman.server.settings import MAX_TASK
+from dragoman.server.settings import MAX_TASK_BYTES, Settings
 from dragoman.stores.cache import LogCache
 from dragoman.stores.codec import keep, secrets
 from dragoman.stores.damage import Damage
@@ -63,6 +63,9 @@ from dragoman.stores.store import (
 )
 from dragoman.telemetry.logs import logger
 
+if TYPE_CHECKING:
+    from dragoman.stores.sqlite.admin import SqliteAdmin
+
 T = TypeVar("T")
 
 READERS = 2
@@ -79,6 +82,7 @@ KNOWN = 10_000
 class SqliteStore:
     """The store in a file."""
 
+    bell = "memory:"
     shared = False
 
     def __init__(
@@ -86,18 +90,19 @@ class SqliteStore:
         path: str | Path,
         *,
         synchronous: str = "full",
-        keep: float = 0.0,
-        max_task: int = MAX_TASK,
+        retention: float = 0.0,
+        max_task_bytes: int = MAX_TASK_BYTES,
         seal: Seal | None = None,
         driver: Driver = STANDARD,
     ) -> None:
         self.path = Path(path)
         self.url = f"sqlite:///{path}"
+        self.name = str(path)
         self.id = ""
         self.synchronous = synchronous
-        self.keep = keep
+        self.retention = retention
         """How long a task is kept after its end; 0 is for ever."""
-        self.max_task = max_task
+        self.max_task_bytes = max_task_bytes
         self.driver = driver
         self._seal = seal or Seal(())
         self._damage = Damage()
@@ -109,10 +114,16 @@ class SqliteStore:
         self._swept = 0.0
         self._turn = 0
 
+    def admin(self, *, write: bool = False, create: bool = False) -> SqliteAdmin:
+        """See `Store.admin`."""
+        from dragoman.stores.sqlite.admin import SqliteAdmin
+
+        return SqliteAdmin(self.path, write=write, create=create)
+
     async def open(self) -> None:
         """Take the file, bring its tables up to date, and let go what a dead server held."""
         if self._open:
-            raise Unusable(f"{self.path}: the store is open already")
+            raise Unusable(f"{self.path}: the store is already open")
         self._loop = asyncio.get_running_loop()
         self._recent = LogCache()
         self._keys: dict[str, tuple[int, Scope]] = {}
@@ -137,7 +148,7 @@ class SqliteStore:
 
     def _prepare(self) -> Transaction:
         if not self.path.parent.is_dir():  # more likely a mistake than a wish
-            raise Unusable(f"{self.path}: there is no directory {self.path.parent}")
+            raise Unusable(f"{self.path}: the directory {self.path.parent} does not exist")
         self._lock.take()
         # There are secrets of others in it; what SQLite puts beside it gets the same mode.
         os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
@@ -158,7 +169,7 @@ class SqliteStore:
         db.execute(
             "UPDATE line SET due = 0, taken = 0 WHERE behind = 1 AND parked = 0 AND taken = 1"
         )
-        return Transaction(db, max_task=self.max_task, damage=self._damage)
+        return Transaction(db, max_task_bytes=self.max_task_bytes, damage=self._damage)
 
     async def close(self) -> None:
         """Finish what was begun, and let go of the file."""
@@ -191,8 +202,8 @@ class SqliteStore:
             row = (
                 transaction.add(scope, draft) if draft.new else transaction.mine(scope, draft.task)
             )
-            if row.size > self.max_task:
-                raise LimitExceeded(f"The task is larger than {self.max_task} bytes")
+            if row.size > self.max_task_bytes:
+                raise LimitExceeded(f"The task is larger than {self.max_task_bytes} bytes")
             number = row.receive(draft.received)
             row.mail = (number, draft.received)
             transaction.touch(row)
@@ -377,7 +388,7 @@ class SqliteStore:
                 try:
                     await self.revoke(claim.head, event, begun=False)
                 except Unavailable as worse:  # its lease runs out
-                    logger.error("a claim could not be given back: %s", worse)
+                    logger.error("cannot release a claim: %s", worse)
         claims.set_result(whole)
 
     async def _folded_task(self, claim: Claim) -> Task:
@@ -487,9 +498,9 @@ class SqliteStore:
         if time.monotonic() - self._swept > SWEEP:
             self._swept = time.monotonic()
             self._floors.clear()
-        ages = {"replied = 1": min(self.keep or RECEIPTS, RECEIPTS)}
-        if self.keep:
-            ages["replied = 0"] = self.keep
+        ages = {"replied = 1": min(self.retention or RECEIPTS, RECEIPTS)}
+        if self.retention:
+            ages["replied = 0"] = self.retention
 
         def work(transaction: Transaction) -> int:
             count = 0
@@ -659,7 +670,7 @@ def _take(
                 try:
                     received = transaction.received(row, row.inbox[0])
                 except Unreadable as error:  # it must not hold up the others
-                    transaction.damage.found(error, "the task is failed")
+                    transaction.damage.found(error, "the task has failed")
                     row.revoke(row.epoch, row.head().ending(TaskState.FAILED, UNREADABLE))
                 else:
                     row.take(worker, until)
@@ -667,3 +678,21 @@ def _take(
                     taken.append((row.head(), received))
                 transaction.touch(row)
     return taken
+
+
+def store(settings: Settings) -> SqliteStore:
+    """The store that the settings name; ValueError."""
+    rest = settings.store.partition(":")[2]
+    path = rest.removeprefix("///")
+    if not path or path.startswith((":", "//")) or (rest.startswith("//") and path == rest):
+        raise ValueError(
+            f"store: {settings.store!r} names no file; write sqlite:///tasks.db for one in the "
+            "working directory, or sqlite:////var/lib/tasks.db"
+        )
+    return SqliteStore(
+        path,
+        synchronous=settings.synchronous,
+        retention=settings.retention or 0.0,
+        max_task_bytes=settings.max_task_bytes,
+        seal=Seal(settings.seal_keys),
+    )

@@ -18,6 +18,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from dragoman.model.errors import Unavailable
 from dragoman.model.events import Entry
 from dragoman.model.types import Task, TaskState
 from dragoman.stores.admin import (
@@ -36,7 +37,7 @@ from dragoman.stores.export_format import ExportedTask
 from dragoman.stores.integrity import Progress
 from dragoman.stores.sqlite import RECEIPTS, rename, schema, transfer
 from dragoman.stores.sqlite.deliveries import LINE, shown
-from dragoman.stores.sqlite.driver import BUSY, fetch, prepare
+from dragoman.stores.sqlite.driver import BUSY, fetch, prepare, unavailable
 from dragoman.stores.sqlite.integrity import audit
 from dragoman.stores.sqlite.lock import Lock
 from dragoman.stores.sqlite.queries import Queries
@@ -64,16 +65,20 @@ class SqliteAdmin:
     def __enter__(self) -> SqliteAdmin:
         if not self.create and not self.path.is_file():
             raise Missing(f"there is no file {self.path}")
-        self.db = connect(self.path, "rwc" if self.create else "rw")
-        try:
-            self._prepare()
-        except BaseException:
-            self.db.close()
-            raise
+        with _named(self.name):
+            self.db = connect(self.path, "rwc" if self.create else "rw")
+            try:
+                self._prepare()
+            except BaseException:
+                self.db.close()
+                raise
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self.db.close()
+        if isinstance(error, sqlite3.Error):
+            with _named(self.name):
+                raise error
 
     def _prepare(self) -> None:
         try:
@@ -82,9 +87,9 @@ class SqliteAdmin:
                 schema.migrate(prepare(self.db, synchronous="full"))
                 Lock(self.path).mark()
             elif not found:
-                raise Unusable("it is empty; `dragoman serve` makes a store of it")
+                raise Unusable("it is empty; `dragoman serve` creates a store in it")
             elif found < VERSION:
-                raise Unusable(f"its schema is {found}, not {VERSION}; see `dragoman db migrate`")
+                raise Unusable(f"its schema is {found}, not {VERSION}; run `dragoman db migrate`")
         except Unusable as error:
             raise Unusable(f"{self.path}: {error.message}") from None
         if not self.write:
@@ -239,7 +244,7 @@ class SqliteAdmin:
         dry: bool = False,
     ) -> Iterator[Pruned]:
         """See `SqliteAdmin.prune`."""
-        transaction = Transaction(self.db, max_task=0)
+        transaction = Transaction(self.db, max_task_bytes=0)
         scopes = self.db.execute("SELECT key FROM scope WHERE owner = ?", (owner,)).fetchall()
         theirs = {key for (key,) in scopes}
         done, place, more = Pruned(), (0.0, 0), True
@@ -296,7 +301,8 @@ class SqliteAdmin:
         """See `migrate`."""
         if row_security is not None:
             raise Unusable("row security is PostgreSQL's; a file has the rights of the file")
-        return migrate(self.path)
+        with _named(self.name):
+            return migrate(self.path)
 
     def backup(self, target: Path, *, force: bool, progress: Callable[[int, int], None]) -> int:
         """Copy the file as it is at this moment; the size of the copy. FileExistsError."""
@@ -363,6 +369,17 @@ def ours(path: Path) -> bool:
     return False
 
 
+def find() -> Path:
+    """The one store in the working directory, its backups aside; ValueError."""
+    found = originals([path for path in sorted(Path().glob("*.db")) if ours(path)])
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(map(str, found))
+        raise ValueError(f"there are several stores here ({names}); say which with --store")
+    raise ValueError("there is no store here; say where with --store sqlite:///file.db")
+
+
 def originals(paths: Sequence[Path]) -> list[Path]:
     """These stores without the copies of one that is among them: a copy has its id, and no server
     has ever had it, so that there is no lock file beside it."""
@@ -387,7 +404,7 @@ def migrate(path: Path) -> tuple[int, int]:
     """Bring the tables of a file up to date; from which version, and to which. Unusable while a
     server has it: tables must not change under one."""
     if not path.is_file():
-        raise Missing(f"there is no file {path}")
+        raise Missing(f"the file {path} does not exist")
     db = connect(path, "rw")
     lock = Lock(path)
     try:
@@ -443,6 +460,15 @@ def _move(part: Path, target: Path) -> None:
 
 def _beside(path: Path) -> tuple[Path, ...]:
     return tuple(path.with_name(path.name + end) for end in ("-wal", "-shm", "-journal"))
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Errors of SQLite as Unavailable, with the name of the file."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise Unavailable(f"{name}: {unavailable(error).message}") from error
 
 
 @contextmanager

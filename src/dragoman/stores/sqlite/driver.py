@@ -55,7 +55,9 @@ class Driver(Struct, frozen=True):
 def _connect(path: Path) -> Connection:
     if sqlite3.sqlite_version_info < OLDEST:
         wanted = ".".join(map(str, OLDEST))
-        raise Unavailable(f"SQLite {sqlite3.sqlite_version} is too old; {wanted} is needed")
+        raise Unavailable(
+            f"SQLite {sqlite3.sqlite_version} is too old; at least {wanted} is required"
+        )
     return sqlite3.connect(
         path, timeout=BUSY, isolation_level=None, check_same_thread=False, cached_statements=256
     )
@@ -105,11 +107,11 @@ _WORDS = (
     ("readonly", "the file cannot be written"),
     ("read-only", "the file cannot be written"),
     ("readonly database", "the file cannot be written"),
-    ("locked", "another process keeps the file locked"),
-    ("busy", "another process keeps the file locked"),
+    ("locked", "another process has locked the file"),
+    ("busy", "another process has locked the file"),
     ("malformed", "the file is damaged; see `dragoman db check`"),
     ("not a database", "the file is damaged; see `dragoman db check`"),
-    ("disk I/O", "the disk does not work"),
+    ("disk I/O", "the disk has an error"),
     ("unable to open", "the file cannot be opened"),
 )
 

@@ -35,7 +35,7 @@ def audit(db: sqlite3.Connection, progress: Progress) -> Iterator[str]:
         yield from _hanging(db)
         yield from _counts(db)
     except sqlite3.DatabaseError as error:
-        yield f"the file cannot be read on: {error}"
+        yield f"the rest of the file cannot be read: {error}"
 
 
 def _about(db: sqlite3.Connection) -> Iterator[str]:
@@ -146,11 +146,11 @@ _HANGING = (
     (
         "SELECT task.id, scope.agent FROM task JOIN scope ON scope.key = task.scope "
         "WHERE scope.agent <> task.agent",
-        "task {0}: its scope is that of another agent, {1}",
+        "task {0}: its scope belongs to another agent, {1}",
     ),
     (
         f"SELECT key, agent FROM scope WHERE length(CAST(owner AS BLOB)) > {INDEXED}",
-        f"the owner of scope {{0}} is longer than {INDEXED} bytes, and is not known by its digest",
+        f"the owner of scope {{0}} is longer than {INDEXED} bytes, but is not stored as a digest",
     ),
     (
         "SELECT key, id FROM task WHERE NOT EXISTS (SELECT 1 FROM scope WHERE key = task.scope)",
@@ -164,7 +164,7 @@ _HANGING = (
     (
         "SELECT task.id, receipt.name FROM receipt JOIN task ON task.key = receipt.task "
         "WHERE receipt.scope <> task.scope",
-        "task {0}: its receipt {1!r} is another's",
+        "task {0}: its receipt {1!r} belongs to another owner",
     ),
     *HANGING,
 )

@@ -31,8 +31,8 @@ class Lock:
             owner = os.read(self._file, 32).decode("ascii", "replace").strip()
             self.release()
             raise Unusable(
-                f"{self.path.name.removesuffix('-lock')} is in use by another server "
-                f"(process {owner or 'unknown'}); a SQLite file has one server at a time"
+                f"{self.path.name.removesuffix('-lock')} is in use by another server (process "
+                f"{owner or 'unknown'}); only one server at a time can use a SQLite file"
             )
         os.truncate(self._file, 0)
         os.lseek(self._file, 0, os.SEEK_SET)

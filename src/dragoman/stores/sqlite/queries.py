@@ -236,7 +236,7 @@ class Queries:
             if state in STATES:
                 counts[STATES[state]] = number
             else:
-                self.damage.found(Unreadable("count", "", f"there is no state {state}"))
+                self.damage.found(Unreadable("count", "", f"unknown state {state}"))
         return counts
 
     def census(self, agents: Collection[str]) -> dict[str, Census]:

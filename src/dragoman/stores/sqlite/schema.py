@@ -150,8 +150,8 @@ def version(db: Connection) -> int:
         raise Unusable("it is a database of another application")
     if found > VERSION:
         raise Unusable(
-            f"it was written by a newer dragoman (schema {found}, this one knows {VERSION}); "
-            "upgrade dragoman, or give another file"
+            f"a newer dragoman wrote it (schema {found}, this version supports {VERSION}); "
+            "upgrade dragoman, or use another file"
         )
     return int(found)
 
@@ -161,8 +161,8 @@ def identity(db: Connection) -> str:
     found = fetch(db, "SELECT id FROM about")
     if len(found) != 1 or not isinstance(found[0][0], str) or not found[0][0]:
         raise Unusable(
-            f"it is damaged: its table about must have one row with an id, and has {len(found)}; "
-            "see `dragoman db check`"
+            "it is damaged: its table about must have one row with an id, but has "
+            f"{len(found)}; see `dragoman db check`"
         )
     return found[0][0]
 

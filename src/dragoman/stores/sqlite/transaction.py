@@ -66,7 +66,7 @@ class SqliteHead(StoredHead):
         row.scope = Scope(agent, tenant, owner)
         row.state = STATES.get(state)
         if row.state is None:
-            raise ValueError(f"there is no state {state}")
+            raise ValueError(f"unknown state {state}")
         row.born, row.replied, row.hooked = bool(born), bool(replied), bool(hooked)
         row.inbox = tuple(map(int, inbox.split(","))) if inbox else ()
         row.canceled = None if canceled is None else decode_canceled(canceled)
@@ -137,10 +137,12 @@ OLD = ", ".join(f"task.{name}" for name in Old._fields)
 class Transaction:
     """One transaction after the other. Work finds rows, changes them and touches them."""
 
-    def __init__(self, db: Connection, *, max_task: int, damage: Damage | None = None) -> None:
+    def __init__(
+        self, db: Connection, *, max_task_bytes: int, damage: Damage | None = None
+    ) -> None:
         self.db = db
         self.damage = damage or Damage()
-        self.max_task = max_task
+        self.max_task_bytes = max_task_bytes
         self._rows: dict[str, SqliteHead] = {}
         self._touched: dict[str, SqliteHead] = {}
         self._changes: dict[str, list[Entry]] = {}
@@ -438,8 +440,8 @@ class Transaction:
     def room(self, row: SqliteHead, fresh: Iterable[Entry]) -> None:
         """Refuse what would make a task larger than one may be."""
         size = row.size + sum(len(entry.wire or b"") for entry in fresh)
-        if size > self.max_task:
-            raise LimitExceeded(f"The task is larger than {self.max_task} bytes")
+        if size > self.max_task_bytes:
+            raise LimitExceeded(f"The task is larger than {self.max_task_bytes} bytes")
 
     def touch(self, row: SqliteHead) -> None:
         """This row was changed."""

@@ -99,9 +99,9 @@ def put(db: Connection, given: ExportedTask, *, replace: bool) -> Fate:
         if _same(db, given):
             return "same"
         if not replace:
-            raise Differs(f"task {given.id} is there already, and is not the same")
+            raise Differs(f"task {given.id} exists and differs")
         if holder not in (b"", ASIDE.encode()) and lease > time.monotonic():
-            raise Differs(f"task {given.id} is in work; it can be replaced when that is over")
+            raise Differs(f"task {given.id} is being processed; it can be replaced after that")
         if holder:  # whoever held it and wakes up late must not write here
             epoch = max(before, given.epoch) + 1
     for stub in given.receipts:
@@ -203,7 +203,7 @@ def _unclaimed(db: Connection, given: ExportedTask, stub: Stub) -> None:
         ),
     ).fetchone()
     if found is not None and found[0] != given.id:
-        raise Differs(f"task {given.id}: its receipt {stub.key!r} is that of task {found[0]}")
+        raise Differs(f"task {given.id}: its receipt {stub.key!r} belongs to task {found[0]}")
 
 
 def _scope(db: Connection, scope: Scope) -> int:

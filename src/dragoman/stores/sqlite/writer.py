@@ -94,7 +94,7 @@ class Writer:
             broken = isinstance(error, self._driver.error)
             self.failed = self.failed or broken
             jobs[0].error = unavailable(error) if broken else error
-            logger.error("nothing was written: %s", error)
+            logger.error("a write failed: %s", error)
         if commits:  # else there was nothing to write
             self.wrote, self.failed = time.monotonic(), False
         self._tell(self._deliver, jobs, commits)

@@ -1,0 +1,82 @@
+"""The settings that `App` takes as keywords, for type checkers and editors.
+
+A test compares this file with `Settings`, and `python -m tests.unit.test_app_options` writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypedDict
+
+
+class AppOptions(TypedDict, total=False):
+    """Settings by name; docs/settings.md describes them."""
+
+    host: str
+    port: int
+    url: str
+    cert: str
+    key: str
+    key_password: str
+    ca: str
+    ca_optional: bool
+    grpc_port: int | None
+    grpc_url: str
+    bindings: Sequence[str]
+    versions: Sequence[str]
+    trust_forwarded: bool
+    trusted_hosts: Sequence[str]
+    trusted_proxies: Sequence[str]
+    cors: Sequence[str]
+    hsts: float
+    postgres_pool_size: int
+    migrate: bool
+    synchronous: Literal["full", "normal"]
+    retention: float | None
+    seal_keys: Sequence[str]
+    push: bool
+    push_keys: Sequence[str]
+    push_retries: Sequence[float]
+    push_timeout: float
+    egress_allow: Sequence[str]
+    idempotency: Literal["off", "authenticated", "always"]
+    card_keys: Sequence[str]
+    card_jku: str
+    max_connections: int
+    max_per_address: int
+    max_body: int
+    max_in_flight: int
+    max_parts: int
+    max_file: int
+    file_types: Sequence[str]
+    max_streams: int
+    serve_only: bool
+    max_running: int
+    threads: int
+    max_tasks: int
+    max_task_bytes: int
+    max_events: int
+    max_output: int
+    quota_tasks: int
+    quota_waiting: int
+    quota_streams: int
+    rate: float
+    rate_address: float
+    rate_burst: int
+    header_timeout: float
+    body_timeout: float
+    blocking_timeout: float
+    turn_timeout: float
+    cancel_grace: float
+    drain_timeout: float
+    keepalive: float
+    stall: float
+    lease: float
+    poll: float
+    watchdog: float
+    metrics_port: int | None
+    metrics_host: str
+    log_level: Literal["debug", "info", "warning", "error"]
+    log_format: Literal["text", "json"]
+    access_log: bool
+    audit: bool

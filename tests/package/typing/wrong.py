@@ -1,0 +1,40 @@
+"""What a user may get wrong: type checkers find each line that says `wrong`."""
+
+import dragoman
+from dragoman import Agent, App, AppOptions, Turn, UserError
+from dragoman.client import Client
+
+agent = Agent("Echo", description="Echoes.", colour="red")  # wrong
+agent.serve(prot=8080)  # wrong
+agent.serve(port="8080")  # wrong
+_ = agent.skil  # wrong
+
+App(agent, max_boddy=3)  # wrong
+App(agent, max_body="3 MiB or so", push=True)  # wrong
+App(agent, log_level="loud")  # wrong
+App(agent, store=3)  # wrong
+App(agent, workers=4)  # wrong
+App("booking:agent")  # wrong
+dragoman.serve(agent, workers=4)  # wrong
+dragoman.serve("booking:agent")  # wrong
+options: AppOptions = {"max_boddy": 3}  # wrong
+
+UserError(ValueError("inside"))  # wrong
+UserError()  # wrong
+
+
+@agent.handler
+def echo(turn: Turn) -> int:
+    """Say it again."""
+    _ = turn.made  # wrong
+    _ = turn.sound  # wrong
+    turn.artifact("text", nam="result")  # wrong
+    return turn.text  # wrong
+
+
+async def call(client: Client) -> None:
+    """Call an agent."""
+    Client.connect("https://agent.example", time_out=5.0)  # wrong
+    _ = client.rotate  # wrong
+    client.sned("hello")  # wrong
+    await client.send("hello", skil="echo")  # wrong
