@@ -20,11 +20,12 @@ from dragoman.bindings import pipeline
 from dragoman.bindings.access_log import GONE, AccessLine
 from dragoman.bindings.endpoint import Endpoint, origin
 from dragoman.bindings.headers import check_single
-from dragoman.bindings.request_body import Arriving, BodyReader, bulk
+from dragoman.bindings.http_request import extensions_of
+from dragoman.bindings.request_body import Arriving, bulk
 from dragoman.bindings.sse import asking, current, formed, fresh_start, wrote
 from dragoman.dialects import client_quirks, protobuf, v1_0
-from dragoman.dialects.protobuf.wire import BARE, OLDER, SPEECHES, PackageCodec
-from dragoman.model.caller import Call, Caller, Request
+from dragoman.dialects.protobuf.wire import BARE, OLDER, PACKAGES, PackageCodec
+from dragoman.model.caller import Call, Request
 from dragoman.model.errors import (
     A2AError,
     AmbiguousRequest,
@@ -67,15 +68,15 @@ class Port:
         settings = self.settings
         self._server = server = grpc.aio.server(options=_options(settings))
         names = []
-        for speech in SPEECHES:
+        for package in PACKAGES:
             handlers = {
-                name: _handler(self.endpoint, speech, operation)
-                for name, operation in speech.methods.items()
+                name: _handler(self.endpoint, package, operation)
+                for name, operation in package.methods.items()
             }
             server.add_generic_rpc_handlers(
-                [grpc.method_handlers_generic_handler(speech.service, handlers)]
+                [grpc.method_handlers_generic_handler(package.service, handlers)]
             )
-            names.append(speech.service)
+            names.append(package.service)
         self._names = ("", *names, health.SERVICE_NAME)
         self._ready = True
         self._health = health.aio.HealthServicer()
@@ -301,17 +302,17 @@ def _text(value: str | bytes) -> str:
 
 
 def _handler(
-    endpoint: Endpoint, speech: PackageCodec, operation: Operation
+    endpoint: Endpoint, package: PackageCodec, operation: Operation
 ) -> grpc.RpcMethodHandler:
-    name = next(name for name, found in speech.methods.items() if found is operation)
-    path = f"/{speech.service}/{name}"
+    name = next(name for name, found in package.methods.items() if found is operation)
+    path = f"/{package.service}/{name}"
 
     async def serve(_: object, context: Context) -> Any:
         info = GrpcRequestInfo(context, path, endpoint.settings)
         if endpoint.settings.access_log:
             info.line = line = AccessLine("POST", path, origin(info, endpoint.limits))
             context.add_done_callback(lambda _: _ended(line))
-        return await pipeline.serve(endpoint, info, GrpcCodec(endpoint, info, speech, operation))
+        return await pipeline.serve(endpoint, info, GrpcCodec(endpoint, info, package, operation))
 
     # On the wire a stream of one message is the message.
     if operation.streams:
@@ -322,63 +323,79 @@ def _handler(
 class GrpcCodec:
     """Reads one call and writes its answer; see `pipeline.Codec`."""
 
-    __slots__ = ("_endpoint", "_info", "_speech", "operation")
+    __slots__ = ("_body", "_endpoint", "_info", "_package", "_request", "operation", "versions")
 
     def __init__(
-        self, endpoint: Endpoint, info: GrpcRequestInfo, speech: PackageCodec, operation: Operation
+        self, endpoint: Endpoint, info: GrpcRequestInfo, package: PackageCodec, operation: Operation
     ) -> None:
         self._endpoint = endpoint
         self._info = info
-        self._speech = _heard(speech, info)
+        older = package is OLDER and client_quirks.is_javascript_sdk(info.header(b"user-agent"))
+        self._package = BARE if older else package
         self.operation = operation
+        self.versions: tuple[str, ...] = (package.version,)
+        self._request: WireStruct | None = None
+        """The request of a large message, which is decoded in a thread as soon as it is read."""
 
-    def route(self) -> str:
-        """The version, by the package."""
-        versions = (self._speech.version,)
-        version = pipeline.agree(self._endpoint, self._info, self.operation, versions)
+    def route(self) -> bool:
+        """The method names the operation."""
         self._info.check_single(self._endpoint)
-        return version
+        return True
 
-    async def open(self) -> str:
-        """The package has said it."""
-        return self._speech.version
+    async def read(self) -> bytes:
+        """Read the message. It is read here, and not by gRPC, which would take any number of large
+        ones before anything is known of their callers."""
+        bodies, arriving = self._endpoint.bodies, Arriving()
+        arriving.hidden = self._info  # gRPC does not say how much of a message has come
+        try:
+            body = await bodies.wait(self._info.context.read(), arriving)
+        finally:
+            if arriving.counted:
+                bodies.decoded(arriving)
+        if not isinstance(body, bytes):
+            raise InvalidRequest("The call contains no message")
+        if len(body) > SMALL:
+            self._request = await self._decode_aside(body)
+        return body
 
-    async def decode(self, call: Call) -> tuple[WireStruct, Call]:
-        """The request. It is read here, and not by gRPC, which would take any number of large ones
-        before anything is known of their callers."""
-        bodies, kind = self._endpoint.bodies, self.operation.request
-        body = await _read(self._info, bodies)
-        if len(body) <= SMALL:
-            return self._speech.decode(kind, body), call
+    async def _decode_aside(self, body: bytes) -> WireStruct:
+        """The request in a large message."""
+        bodies, most = self._endpoint.bodies, self._endpoint.settings.max_elements
         address = bodies.address(self._info)
         bodies.budget.take(address, len(body))
         try:
-            most = self._endpoint.settings.max_elements
-            return await bodies.aside(self._speech.decode, kind, body, most), call
+            return await bodies.aside(self._package.decode, self.operation.request, body, most)
         finally:
             bodies.budget.give(address, len(body))
 
-    async def activate(self, call: Call) -> None:
-        """Send the metadata that come before the answer."""
-        name = "a2a-extensions" if call.caller.version == "1.0" else "x-a2a-extensions"
-        active = ", ".join(call.caller.extensions)
-        await self._info.context.send_initial_metadata(((name, active),))
+    def open(self, body: bytes) -> None:
+        """Take the message."""
+        self._body = body
+
+    def decode(self, call: Call) -> tuple[WireStruct, Call]:
+        """The request."""
+        request, self._request = self._request, None
+        body, self._body = self._body, b""
+        return request or self._package.decode(self.operation.request, body), call
 
     def other_version(self) -> str:
         """A package is of one version."""
         return ""
 
     async def encode(self, answer: Any, call: Call) -> bytes:
-        """The message."""
+        """The message; a large one counts until the call is over."""
         if bulk(answer) <= SMALL:
-            return self._speech.encode(answer)
-        bodies = self._endpoint.bodies
-        body = await bodies.aside(self._speech.encode, answer)
-        _reserve(self._info, bodies, len(body))
+            return self._package.encode(answer)
+        bodies, info = self._endpoint.bodies, self._info
+        body = await bodies.aside(self._package.encode, answer)
+        address = bodies.address(info)
+        bodies.budget.take(address, len(body))
+        info.context.add_done_callback(lambda _: bodies.budget.give(address, len(body)))
         return body
 
-    async def send(self, body: bytes) -> bytes:
+    async def send(self, body: bytes, call: Call) -> bytes:
         """Leave the message to gRPC, which sends what is returned."""
+        await _begin(self._info.context, call)
         if self._info.line is not None:
             self._info.line.complete = True
         return body
@@ -387,7 +404,7 @@ class GrpcCodec:
         """Send a stream, message by message."""
         info = self._info
         try:
-            await GrpcStream(info.context, stream, self._speech, call.caller).run(self._endpoint)
+            await GrpcStream(info.context, stream, self._package, call).run(self._endpoint)
             if info.line is not None:
                 info.line.complete = True
             return
@@ -406,52 +423,32 @@ class GrpcCodec:
         trailers: list[tuple[str, str | bytes]] = [(DETAILS, protobuf.status(error))]
         trailers += [(name, value) for name, value in error.headers.items() if name != "connection"]
         await info.context.abort(
-            ERRORS[error.grpc], self._speech.words(error), trailing_metadata=tuple(trailers)
+            ERRORS[error.grpc], self._package.words(error), trailing_metadata=tuple(trailers)
         )
 
 
-async def _read(info: GrpcRequestInfo, bodies: BodyReader) -> bytes:
-    """The message of a call. gRPC does not say how much of it has come."""
-    arriving = Arriving()
-    arriving.hidden = info
-    try:
-        body = await bodies.wait(info.context.read(), arriving)
-    finally:
-        if arriving.counted:
-            bodies.decoded(arriving)
-    if not isinstance(body, bytes):
-        raise InvalidRequest("The call contains no message")
-    return body
-
-
-def _reserve(info: GrpcRequestInfo, bodies: BodyReader, size: int) -> None:
-    """Count an answer as under way until the call is over; errors if too much is."""
-    address = bodies.address(info)
-    bodies.budget.take(address, size)
-    info.context.add_done_callback(lambda _: bodies.budget.give(address, size))
-
-
-def _heard(speech: PackageCodec, info: GrpcRequestInfo) -> PackageCodec:
-    """The speech as who asks understands it."""
-    older = speech is OLDER and client_quirks.is_javascript_sdk(info.header(b"user-agent"))
-    return BARE if older else speech
+async def _begin(context: Context, call: Call) -> None:
+    """Send the metadata that repeat which extensions are active, if there are any."""
+    if call.caller.extensions:
+        await context.send_initial_metadata((extensions_of(call),))
 
 
 class GrpcStream:
     """One reader of a stream being served."""
 
     def __init__(
-        self, context: Context, stream: LogStream, speech: PackageCodec, caller: Caller
+        self, context: Context, stream: LogStream, package: PackageCodec, call: Call
     ) -> None:
         self.context = context
         self.stream = stream
-        self.speech = speech
+        self.package = package
         self.sending = 0.0
         """Since when the reader has not taken what it was sent; 0 if it has."""
         self.sent = time.monotonic()
-        self.owner = caller.owner
-        self.expires = caller.expires
-        self._places = RESUME in caller.extensions
+        self.owner = call.caller.owner
+        self.expires = call.caller.expires
+        self._call = call
+        self._places = RESUME in call.caller.extensions
         self._cut = False
         self._metrics: Metrics | None = None
         self._task: asyncio.Task[None] | None = None
@@ -480,6 +477,7 @@ class GrpcStream:
         self._bodies = endpoint.bodies
         endpoint.streams.add(self)
         try:
+            await _begin(self.context, self._call)
             await self._pour()
         except asyncio.CancelledError:
             if not self._cut or self._task is None or self._task.uncancel():
@@ -495,7 +493,7 @@ class GrpcStream:
         while (entries := await self.stream.next()) is not None:
             current(self.expires)
             final = entries[-1] if self.stream.over and entries else None
-            if self.speech.version != "1.0" and entries:
+            if self.package.version != "1.0" and entries:
                 asked = asking(entries[-1], final)
             for start in range(0, len(entries), SOME):
                 for wire in await self._wires(entries[start : start + SOME], final):
@@ -519,8 +517,8 @@ class GrpcStream:
     def _wire(self, entry: Entry, last: bool) -> bytes:
         if self._places and self.stream.reset:
             self.stream.reset = False
-            return fresh_start(self.speech, entry, last)
-        return formed(self.speech, entry, last, places=self._places)
+            return fresh_start(self.package, entry, last)
+        return formed(self.package, entry, last, places=self._places)
 
 
 def _ended(line: AccessLine) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman import dialects
 from dragoman.bindings import pipeline
 from dragoman.bindings.endpoint import Endpoint
 from dragoman.bindings.http_request import (
@@ -23,11 +22,11 @@ from dragoman.bindings.http_request import (
 from dragoman.bindings.sse import SSEResponse
 from dragoman.dialects import Paths, client_quirks, v1_0
 from dragoman.dialects.v0_3 import proto as v0_3
+from dragoman.dialects.versions import older
 from dragoman.model.caller import Call
 from dragoman.model.errors import A2AError, InvalidParams, MethodNotAllowed, MethodNotFound
 from dragoman.model.operations import OPERATIONS, Operation
 from dragoman.model.types import WireStruct
-from dragoman.security.budget import SMALL
 from dragoman.server.reader import LogStream
 
 
@@ -39,12 +38,8 @@ class Route(Struct, frozen=True):
     version: str = "1.0"
 
 
-class Found(Struct, frozen=True):
-    """What a request's path says."""
-
-    operation: Operation
-    version: str
-    fields: dict[str, str]
+Found = tuple[Operation, tuple[str, ...], dict[str, str]]
+"""What a path says: the operation, its version, and fields of the request."""
 
 
 def _pattern(path: str) -> re.Pattern[str]:
@@ -78,108 +73,121 @@ def serve(endpoint: Endpoint, incoming: HTTPRequest, path: str) -> Awaitable[Non
 class HTTPCodec:
     """Reads one request of HTTP+JSON and writes its answer; see `pipeline.Codec`."""
 
-    __slots__ = ("_endpoint", "_found", "_headers", "_incoming", "_path", "_version", "operation")
+    __slots__ = (
+        *("_body", "_dialect", "_endpoint", "_fields", "_incoming", "_path"),
+        *("operation", "versions"),
+    )
 
     operation: Operation
+    versions: tuple[str, ...]
 
     def __init__(self, endpoint: Endpoint, incoming: HTTPRequest, path: str) -> None:
         self._endpoint = endpoint
         self._incoming = incoming
         self._path = path
-        older = path.startswith("/v1/") and dialects.older(incoming.version())
-        self._version = "0.3" if older else "1.0"
-        self._headers: list[tuple[bytes, bytes]] = []
+        self._dialect: Paths = v1_0
+        if path.startswith("/v1/") and older(incoming.version()):
+            javascript = client_quirks.is_javascript_sdk(incoming.header(b"user-agent"))
+            self._dialect = v0_3.BARE if javascript else v0_3.JSON
 
-    def route(self) -> str:
-        """The version, by the path."""
-        self._found = found = _find(self._incoming.method, self._path)
-        self.operation = found.operation
-        agree = pipeline.agree
-        self._version = agree(self._endpoint, self._incoming, found.operation, (found.version,))
-        return self._version
+    def route(self) -> bool:
+        """The path names the operation."""
+        found = _find(self._incoming.method, self._path)
+        self.operation, self.versions, self._fields = found
+        return True
 
-    async def open(self) -> str:
-        """The path has said it."""
-        return self._version
+    async def read(self) -> bytes:
+        """Read the body, where there may be one."""
+        return await self._incoming.body() if self._incoming.method == "POST" else b""
 
-    async def decode(self, call: Call) -> tuple[WireStruct, Call]:
+    def open(self, body: bytes) -> None:
+        """Take the body."""
+        self._body = body
+
+    def decode(self, call: Call) -> tuple[WireStruct, Call]:
         """The request, from path, query and body."""
-        return await _request(self._found, self._incoming), call
-
-    async def activate(self, call: Call) -> None:
-        """The answer has the header."""
-        self._headers = extension_headers(call)
+        kind, fields, incoming, dialect = (
+            self.operation.request,
+            self._fields,
+            self._incoming,
+            self._dialect,
+        )
+        body, self._body = self._body, b""
+        query = incoming.query() if incoming.scope.get("query_string") else {}
+        query.pop("A2A-Version", None)
+        if incoming.method != "POST":
+            return dialect.convert(kind, _merged(query, fields), text=True), call
+        if fields.keys() <= {"tenant"} and body and dialect is v1_0:
+            request = v1_0.decode(kind, body)
+            if fields:
+                _agree(getattr(request, "tenant", ""), fields["tenant"], "tenant")
+                request = replace(request, **fields)
+            return request, call
+        document = v1_0.parse(body) if body.strip() else {}
+        if not isinstance(document, dict):
+            raise InvalidParams.at("body", "expected an object")
+        return dialect.convert(kind, _merged({**query, **document}, fields)), call
 
     def other_version(self) -> str:
         """A path is of one version."""
         return ""
 
-    async def encode(self, answer: Any, call: Call) -> bytes:
+    def encode(self, answer: Any, call: Call) -> bytes | Awaitable[bytes]:
         """The body; an empty object if there is nothing to say."""
-        incoming = self._incoming
-        if incoming.bodies.large:
-            await incoming.in_turn(call)
-        body = b"{}" if answer is None else _form(self._version, incoming).encode(answer)
-        if len(body) > SMALL:
-            incoming.reserve(len(body), call)
-        return body
+        return self._incoming.encoded(self._encode, answer, call)
 
-    def send(self, body: bytes) -> Awaitable[None]:
+    def _encode(self, answer: Any) -> bytes:
+        return b"{}" if answer is None else self._dialect.encode(answer)
+
+    def send(self, body: bytes, call: Call) -> Awaitable[None]:
         """Send an answer."""
-        headers = self._headers
+        headers = extension_headers(call)
         if self._incoming.method == "GET":
             headers.append(PRIVATE)
-        return self._incoming.respond(200, body, KINDS[self._version], headers)
+        return self._incoming.respond(200, body, _media_type(self._dialect), headers)
 
     async def stream(self, stream: LogStream, call: Call) -> None:
         """Send a stream as Server-Sent Events."""
-        version = self._version
-        response = SSEResponse(self._incoming, stream, call, dialect=_form(version, self._incoming))
-        await response.run(
+        await SSEResponse(self._incoming, stream, call, self._dialect).run(
             self._endpoint.streams,
-            self._headers,
-            lambda error: b"event: error\ndata: %b\n\n" % _error(error, version),
+            lambda error: b"event: error\ndata: %b\n\n" % _error(error, self._dialect),
         )
 
     async def fail(self, error: A2AError) -> None:
         """Send an error in the version of the request."""
-        await fail(self._incoming, error, self._version)
+        await fail(self._incoming, error, self._dialect)
 
 
-def _form(version: str, incoming: HTTPRequest) -> Paths:
-    if version == "1.0":
-        return v1_0
-    javascript = client_quirks.is_javascript_sdk(incoming.header(b"user-agent"))
-    return v0_3.BARE if javascript else v0_3.JSON
-
-
-KINDS = {"1.0": A2A, "0.3": JSON}
 PRIVATE = (b"cache-control", b"no-store")
 """With what a cache might keep: answers to GET, and errors."""
 
 
-async def fail(incoming: HTTPRequest, error: A2AError, version: str = "1.0") -> None:
+async def fail(incoming: HTTPRequest, error: A2AError, dialect: Paths = v1_0) -> None:
     """Answer with an error."""
     incoming.failed(error)
-    body = _error(error, version)
     headers = (PRIVATE, *headers_of(error.headers))
-    await incoming.respond(error.http, body, KINDS[version], headers)
+    await incoming.respond(error.http, _error(error, dialect), _media_type(dialect), headers)
 
 
-def _error(error: A2AError, version: str) -> bytes:
-    return v1_0.encode(error.to_http() if version == "1.0" else v0_3.problem(error))
+def _error(error: A2AError, dialect: Paths) -> bytes:
+    return v1_0.encode(error.to_http() if dialect is v1_0 else v0_3.problem(error))
+
+
+def _media_type(dialect: Paths) -> bytes:
+    return A2A if dialect is v1_0 else JSON
 
 
 def _find(method: str, path: str) -> Found:
-    """The operation of a path, which may begin with a tenant, and the fields in the path."""
+    """The operation of a path, which may begin with a tenant."""
     found = _match(method, path)
     if found is not None:
         return found
     tenant, slash, rest = path[1:].partition("/")
     if slash and tenant and tenant not in ("tasks", "v1"):
         found = _match(method, f"/{rest}")
-        if found is not None and found.version == "1.0":
-            return replace(found, fields={**found.fields, "tenant": tenant})
+        if found is not None and found[1] == ("1.0",):
+            found[2]["tenant"] = tenant
+            return found
     raise MethodNotFound(f"Nothing is served at {path[:128]!r}")
 
 
@@ -192,7 +200,7 @@ def _match(method: str, path: str) -> Found | None:
         operation = route.operation
         if method in operation.verbs:
             fields = {k: v.replace(SLASH, "/") for k, v in match.groupdict().items()}
-            return Found(operation, route.version, fields)
+            return operation, (route.version,), fields
         allowed |= dict.fromkeys(operation.verbs)
         if ":" in operation.path:
             break  # an action is not also the name of a task
@@ -200,26 +208,6 @@ def _match(method: str, path: str) -> Found | None:
         return None
     verbs = ", ".join(allowed)
     raise MethodNotAllowed(f"{path[:128]} requires {verbs}, not {method}", headers={"allow": verbs})
-
-
-async def _request(found: Found, incoming: HTTPRequest) -> WireStruct:
-    kind, fields = found.operation.request, found.fields
-    convert = _form(found.version, incoming).convert
-    query = incoming.query() if incoming.scope.get("query_string") else {}
-    query.pop("A2A-Version", None)
-    if incoming.method != "POST":
-        return convert(kind, _merged(query, fields), text=True)
-    body = await incoming.body()
-    if fields.keys() <= {"tenant"} and body and found.version == "1.0":
-        request = v1_0.decode(kind, body)
-        if not fields:
-            return request
-        _agree(getattr(request, "tenant", ""), fields["tenant"], "tenant")
-        return replace(request, **fields)
-    document = v1_0.parse(body) if body.strip() else {}
-    if not isinstance(document, dict):
-        raise InvalidParams.at("body", "expected an object")
-    return convert(kind, _merged({**query, **document}, fields))
 
 
 def _merged(found: dict[str, Any], fields: dict[str, str]) -> dict[str, Any]:

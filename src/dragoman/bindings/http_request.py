@@ -258,6 +258,27 @@ class HTTPRequest:
         length = self.headers.get(b"content-length", b"0")
         return int(length) if length.isdigit() and len(length) < 19 else 0
 
+    def encoded(
+        self, encode: Callable[[Any], bytes], answer: Any, call: Call
+    ) -> bytes | Awaitable[bytes]:
+        """The body of an answer, to be awaited if somebody has had a large one lately; errors if
+        too many bytes are being sent."""
+        if self.bodies.large:
+            return self._encoded_in_turn(encode, answer, call)
+        body = encode(answer)
+        if len(body) > SMALL:
+            self.reserve(len(body), call)
+        return body
+
+    async def _encoded_in_turn(
+        self, encode: Callable[[Any], bytes], answer: Any, call: Call
+    ) -> bytes:
+        await self.in_turn(call)
+        body = encode(answer)
+        if len(body) > SMALL:
+            self.reserve(len(body), call)
+        return body
+
     async def in_turn(self, call: Call) -> None:
         """Wait until an answer may be encoded, if this caller has had a large one lately."""
         if self._who(call) in self.bodies.large:
@@ -346,8 +367,14 @@ def headers_of(values: dict[str, str]) -> Headers:
 
 
 def extension_headers(call: Call) -> list[tuple[bytes, bytes]]:
-    """The header that repeats which extensions are active."""
+    """The header that repeats which extensions are active, if there are any."""
     if not call.caller.extensions:
         return []
-    name = b"a2a-extensions" if call.caller.version == "1.0" else b"x-a2a-extensions"
-    return [(name, ", ".join(call.caller.extensions).encode("latin-1"))]
+    name, active = extensions_of(call)
+    return [(name.encode(), active.encode("latin-1"))]
+
+
+def extensions_of(call: Call) -> tuple[str, str]:
+    """The name of the header of active extensions, and its value."""
+    name = "a2a-extensions" if call.caller.version == "1.0" else "x-a2a-extensions"
+    return name, ", ".join(call.caller.extensions)

@@ -7,21 +7,18 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
-from msgspec.structs import replace
 
-from dragoman import dialects
 from dragoman.bindings import pipeline
 from dragoman.bindings.endpoint import Endpoint
 from dragoman.bindings.http_request import JSON, HTTPRequest, extension_headers, headers_of
 from dragoman.bindings.sse import EVENT_STREAM, SSEResponse
-from dragoman.dialects import Dialect, client_quirks, v0_1, v1_0
-from dragoman.dialects.v0_3 import mixed
+from dragoman.dialects import Dialect, v1_0
 from dragoman.dialects.v0_3 import rpc as v0_3
+from dragoman.dialects.versions import BY_NAME, VERSIONS, older
 from dragoman.model.caller import Call
 from dragoman.model.errors import A2AError, InvalidRequest, MethodNotFound
-from dragoman.model.operations import BY_CALL, OPERATIONS, Operation
-from dragoman.model.types import SendMessageRequest, WireStruct
-from dragoman.security.budget import SMALL
+from dragoman.model.operations import BY_CALL, Operation
+from dragoman.model.types import WireStruct
 from dragoman.server.reader import LogStream
 
 
@@ -29,37 +26,23 @@ class Method(Struct, frozen=True):
     """What a method's name means: the operation, and the versions that have it, likeliest first."""
 
     operation: Operation
-    versions: tuple[str, ...] = ("1.0",)
+    versions: tuple[str, ...]
+    other: str = ""
+    """The version to try if there is no task of an id, since clients choose the ids there."""
 
 
-METHODS = (
-    {operation.name: Method(operation) for operation in OPERATIONS}
-    | {
-        operation.former.method: Method(operation, ("0.3", "0.2"))
-        for operation in OPERATIONS
-        if operation.former.method
-    }
-    | {
-        name: Method(BY_CALL[call], ("0.3", "0.2", "0.1"))
-        for name, call in (
-            ("tasks/get", "get"),
-            ("tasks/cancel", "cancel"),
-            ("tasks/resubscribe", "subscribe"),
-        )
-    }
-    | {
-        name: Method(BY_CALL[call], ("0.1", "0.2", "0.3"))
-        for name, call in (
-            ("tasks/send", "send"),
-            ("tasks/sendSubscribe", "stream"),
-            ("tasks/stream", "stream"),
-            ("tasks/pushNotification/set", "create_webhook"),
-            ("tasks/pushNotification/get", "get_webhook"),
-        )
-    }
-)
+def _methods() -> dict[str, Method]:
+    found: dict[str, Method] = {}
+    for version in VERSIONS:
+        for name, call in version.methods.items():
+            known = found.get(name)
+            names = (*(known.versions if known else ()), version.name, *version.shared_with)
+            other = version.name if known and version.chosen_ids else ""
+            found[name] = Method(BY_CALL[call], tuple(dict.fromkeys(names)), other)
+    return found
 
 
+METHODS = _methods()
 PATHS = frozenset(f"/{name}" for name, found in METHODS.items() if found.versions[0] != "1.0")
 """Some clients of 0.1 post to the method's name."""
 
@@ -89,11 +72,12 @@ class JSONRPCCodec:
     """Reads one request of JSON-RPC and writes its answer; see `pipeline.Codec`."""
 
     __slots__ = (
-        *("_dialect", "_endpoint", "_headers", "_id", "_incoming"),
-        *("_params", "_streams", "_versions", "operation"),
+        *("_dialect", "_endpoint", "_id", "_incoming", "_other", "_params", "_streams"),
+        *("operation", "versions"),
     )
 
     operation: Operation
+    versions: tuple[str, ...]
 
     def __init__(self, endpoint: Endpoint, incoming: HTTPRequest) -> None:
         self._endpoint = endpoint
@@ -103,16 +87,23 @@ class JSONRPCCodec:
         self._dialect: Dialect = v1_0
         self._streams = False
         """Whether errors are events, too."""
-        self._headers: list[tuple[bytes, bytes]] = []
 
-    def route(self) -> str:
-        """The body says what is asked for."""
-        return ""
+    def route(self) -> bool:
+        """The body names the method."""
+        return False
 
-    async def open(self) -> str:
-        """The version, by the name of the method."""
-        incoming = self._incoming
-        envelope = self._envelope(await incoming.body())
+    def read(self) -> Awaitable[bytes]:
+        """Read the body."""
+        return self._incoming.body()
+
+    def open(self, body: bytes) -> None:
+        """Open the envelope, which names the method."""
+        try:
+            envelope = _envelope.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            document = v1_0.parse(body)  # ParseError if it is not even JSON
+            self._id = _salvaged(document)
+            raise _no_envelope(document) from None
         id = None if envelope.id is UNSET else v1_0.encode(envelope.id)
         if id is not None and len(id) > LONGEST_ID:  # it is repeated in every event of a stream
             raise _too_long()
@@ -120,85 +111,54 @@ class JSONRPCCodec:
         method = METHODS.get(envelope.method)
         if method is None:
             raise MethodNotFound(f"Unknown method {envelope.method[:64]!r}")
-        self._versions, self.operation = method.versions, method.operation
-        if method.versions[0] != "1.0" and dialects.older(incoming.version()):
+        self.operation, self.versions = method.operation, method.versions
+        self._other = method.other
+        if method.versions[0] != "1.0" and older(self._incoming.version()):
             self._dialect, self._streams = v0_3, method.operation.streams
         params = bytes(envelope.params)
         self._params = b"{}" if params in NOTHING else params
-        version = pipeline.agree(self._endpoint, incoming, method.operation, method.versions)
-        if version == "0.1" and client_quirks.is_0_2_by_its_params(self._params):
-            return "0.2"
-        return version
 
-    def _envelope(self, body: bytes) -> Envelope:
-        try:
-            return _envelope.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            document = v1_0.parse(body)  # ParseError if it is not even JSON
-        self._id = _salvaged(document)
-        raise _no_envelope(document)
-
-    async def decode(self, call: Call) -> tuple[WireStruct, Call]:
-        """The request in the dialect of its version, which the answer is in as well."""
-        version, kind, params = call.caller.version, self.operation.request, self._params
-        if version == "0.1":
-            self._dialect = v0_1.V01Codec(self._endpoint.scope(call))
-        elif version != "1.0":
-            mixes = kind is SendMessageRequest and client_quirks.is_fasta2a(params)
-            self._dialect = mixed.MIXED if mixes else v0_3
-        if version == "0.1" or "0.1" not in self._versions[1:]:
+    def decode(self, call: Call) -> tuple[WireStruct, Call]:
+        """The request in its version, which the answer is in as well."""
+        params, agent = self._params, self._endpoint.service.agent.key
+        if not self._other:
             self._params = b""  # it may be large, and is of no more use here
-        request = self._dialect.decode(kind, params)
-        if version == "0.1" and isinstance(request, SendMessageRequest):
-            call = replace(call, name=request.message.task_id)
+        receive = BY_NAME[call.caller.version].receive
+        self._dialect, request, call = receive(agent, self.operation.request, params, call)
         return request, call
 
-    async def activate(self, call: Call) -> None:
-        """The answer has the header."""
-        self._headers = extension_headers(call)
-
     def other_version(self) -> str:
-        """0.1, if the method's name is also one of 0.1, where tasks have the ids that their owners
-        chose."""
-        return "0.1" if self._params and not self._incoming.version() else ""
+        """The one in which clients choose the ids of tasks, if the request can be in it."""
+        other, self._other = self._other, ""
+        return "" if self._incoming.version() else other
 
-    async def encode(self, answer: Any, call: Call) -> bytes:
+    def encode(self, answer: Any, call: Call) -> bytes | Awaitable[bytes]:
         """The result in its envelope."""
-        incoming = self._incoming
-        if incoming.bodies.large:
-            await incoming.in_turn(call)
+        return self._incoming.encoded(self._encode, answer, call)
+
+    def _encode(self, answer: Any) -> bytes:
         result = b"null" if answer is None else self._dialect.encode(answer)
-        if len(result) > SMALL:
-            incoming.reserve(len(result), call)
         if self._id is None:
             return b""
         return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (self._id, result)
 
-    def send(self, body: bytes) -> Awaitable[None]:
+    def send(self, body: bytes, call: Call) -> Awaitable[None]:
         """Send an answer; none to a notification."""
         if self._id is None:
             return self._incoming.nothing()
-        return self._incoming.respond(200, body, headers=self._headers)
+        return self._incoming.respond(200, body, headers=extension_headers(call))
 
     async def stream(self, stream: LogStream, call: Call) -> None:
         """Send a stream as Server-Sent Events; nothing to a notification."""
         if self._id is None:
             stream.close()
             return await self._incoming.nothing()
-        response = SSEResponse(
-            self._incoming,
-            stream,
-            call,
-            dialect=self._dialect,
-            before=b'{"jsonrpc":"2.0","id":%b,"result":' % self._id,
-            after=b"}",
-        )
-        await response.run(
+        before = b'{"jsonrpc":"2.0","id":%b,"result":' % self._id
+        response = SSEResponse(self._incoming, stream, call, self._dialect, before, b"}")
+        return await response.run(
             self._endpoint.streams,
-            self._headers,
             lambda error: b"data: %b\n\n" % _error(error, self._id, self._dialect),
         )
-        return None
 
     async def fail(self, error: A2AError) -> None:
         """Send an error; none to a notification, unless it has to do with HTTP."""

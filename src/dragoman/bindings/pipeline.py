@@ -1,14 +1,14 @@
-"""The steps of one request, in the same order over each binding: version, caller, decode, limits,
-operate, encode, errors."""
+"""The steps of one request, in the same order over each binding. A binding is a codec: it reads,
+decodes, encodes and sends, and the pipeline says when."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from typing import Any, Protocol
 
-from dragoman import dialects
 from dragoman.bindings.endpoint import ANONYMOUS, Endpoint
 from dragoman.bindings.http_request import Gone, RequestInfo
+from dragoman.dialects import versions
 from dragoman.model.caller import Call
 from dragoman.model.errors import A2AError, InternalError, TaskNotFound
 from dragoman.model.operations import Operation
@@ -18,35 +18,37 @@ from dragoman.telemetry.logs import logger
 
 
 class Codec(Protocol):
-    """How a binding reads one request and writes its answer. The methods are called in this order;
-    an error in one before `send` and `stream` is answered with `fail`."""
+    """How a binding reads one request and writes its answer."""
 
     operation: Operation
-    """What is asked for, once `route` or `open` has returned a version."""
+    """The operation that is asked for, and the versions that the request can be in, likeliest
+    first. `route` or `open` finds them."""
+    versions: tuple[str, ...]
 
-    def route(self) -> str:
-        """The version, by the head of the request; empty if only the body says it."""
+    def route(self) -> bool:
+        """Find the operation by the head of the request; False if the body names it."""
 
-    async def open(self) -> str:
-        """The version, by the body of a request whose head does not say it."""
+    def read(self) -> Awaitable[bytes]:
+        """Read the body."""
 
-    async def decode(self, call: Call) -> tuple[WireStruct, Call]:
+    def open(self, body: bytes) -> None:
+        """Take the body, and find the operation if the head does not name it."""
+
+    def decode(self, call: Call) -> tuple[WireStruct, Call]:
         """The request, and the call with what the request adds to it."""
 
-    async def activate(self, call: Call) -> None:
-        """Tell the caller which extensions are active, now or with the answer."""
-
     def other_version(self) -> str:
-        """Another version in which to decode a request that names an unknown task, if any."""
+        """Another version to decode the request in, if the task that it names does not exist."""
 
-    async def encode(self, answer: Any, call: Call) -> bytes:
-        """The body of an answer that is no stream; errors if too many bytes are under way."""
+    def encode(self, answer: Any, call: Call) -> bytes | Awaitable[bytes]:
+        """The body of an answer that is no stream, to be awaited if it takes long; errors if too
+        many bytes are being sent."""
 
-    def send(self, body: bytes) -> Awaitable[Any]:
+    def send(self, body: bytes, call: Call) -> Awaitable[Any]:
         """Send an answer."""
 
     async def stream(self, stream: LogStream, call: Call) -> Any:
-        """Send a stream, to its end."""
+        """Send a stream, and errors in it, to its end."""
 
     async def fail(self, error: A2AError) -> Any:
         """Send an error."""
@@ -54,8 +56,31 @@ class Codec(Protocol):
 
 async def serve(endpoint: Endpoint, incoming: RequestInfo, codec: Codec) -> Any:
     """Answer one request; returns what the codec returns when it sends the answer."""
+    request: WireStruct | None = None
     try:
-        answer, call = await _answer(endpoint, incoming, codec)
+        version = _version(endpoint, incoming, codec) if codec.route() else ""
+        plain = endpoint.plain(incoming)
+        caller = ANONYMOUS["1.0"].caller if plain else await endpoint.caller(incoming)
+        codec.open(await codec.read())
+        version = version or _version(endpoint, incoming, codec)
+        while True:
+            call = ANONYMOUS[version] if plain else endpoint.call(incoming, caller, version)
+            request, call = codec.decode(call)
+            if codec.operation.streams:
+                endpoint.may_stream(call, incoming)
+            answering = endpoint.operate(codec.operation, request, call, incoming)
+            request = None  # what may be large is kept no longer than it is needed
+            try:
+                answer = await answering
+                break
+            except TaskNotFound:
+                version = codec.other_version()
+                if not version:
+                    raise
+        if not isinstance(answer, LogStream):
+            answer = codec.encode(answer, call)
+            if not isinstance(answer, bytes):
+                answer = await answer
     except A2AError as error:
         endpoint.refused(error, incoming)
         failure = untraced(error)
@@ -68,39 +93,16 @@ async def serve(endpoint: Endpoint, incoming: RequestInfo, codec: Codec) -> Any:
     else:
         if isinstance(answer, LogStream):
             return await codec.stream(answer, call)
-        return await codec.send(answer)
+        return await codec.send(answer, call)
+    request = answer = None
     return await codec.fail(failure)
 
 
-async def _answer(
-    endpoint: Endpoint, incoming: RequestInfo, codec: Codec
-) -> tuple[bytes | LogStream, Call]:
-    """The body of the answer, or the stream. It is a function of its own so that a large request
-    or answer is not kept in memory while the body or the error is sent."""
-    version = codec.route()
-    plain = endpoint.plain(incoming)
-    caller = ANONYMOUS["1.0"].caller if plain else await endpoint.caller(incoming)
-    version = version or await codec.open()
-    while True:
-        call = ANONYMOUS[version] if plain else endpoint.call(incoming, caller, version)
-        request, call = await codec.decode(call)
-        if codec.operation.streams:
-            endpoint.may_stream(call, incoming)
-        if call.caller.extensions:
-            # before there is a stream, which would stay open if the caller has gone
-            await codec.activate(call)
-        answering = endpoint.operate(codec.operation, request, call, incoming)
-        del request  # it may be large, and is of no more use here
-        try:
-            answer = await answering
-            break
-        except TaskNotFound:
-            version = codec.other_version()
-            if not version:
-                raise
-    if isinstance(answer, LogStream):
-        return answer, call
-    return await codec.encode(answer, call), call
+def _version(endpoint: Endpoint, incoming: RequestInfo, codec: Codec) -> str:
+    """The version of a request whose operation is known; the access log names the operation."""
+    if incoming.line is not None:
+        incoming.line.begins(endpoint.service.agent.key, codec.operation.name, incoming.binding)
+    return versions.agreed(incoming.version(), codec.versions)
 
 
 def untraced(error: A2AError) -> A2AError:
@@ -108,13 +110,3 @@ def untraced(error: A2AError) -> A2AError:
     while an error is sent, and with gRPC also after that, they would be kept."""
     error.__traceback__ = error.__context__ = error.__cause__ = None
     return error
-
-
-def agree(
-    endpoint: Endpoint, incoming: RequestInfo, operation: Operation, versions: Sequence[str]
-) -> str:
-    """The version of a request for this operation that can be in these versions; the access log
-    names the operation from now on."""
-    if incoming.line is not None:
-        incoming.line.begins(endpoint.service.agent.key, operation.name, incoming.binding)
-    return dialects.agreed(incoming.version(), versions)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from dragoman.bindings.http_request import HTTPRequest
+from dragoman.bindings.http_request import HTTPRequest, extension_headers
 from dragoman.bindings.request_body import Headers
 from dragoman.dialects import Form, v1_0
 from dragoman.model import clock
@@ -159,8 +159,7 @@ class SSEResponse:
         incoming: HTTPRequest,
         stream: LogStream,
         call: Call,
-        *,
-        dialect: Form = v1_0,
+        dialect: Form,
         before: bytes = b"",
         after: bytes = b"",
     ) -> None:
@@ -206,17 +205,15 @@ class SSEResponse:
         """End it; the error is its last event."""
         self.stream.nudge()
 
-    async def run(
-        self, streams: Streams, headers: Headers, error: Callable[[A2AError], bytes]
-    ) -> None:
-        """Send the whole stream."""
+    async def run(self, streams: Streams, error: Callable[[A2AError], bytes]) -> None:
+        """Send the whole stream, and an error in it as this event."""
         self._task = asyncio.current_task()
         self._metrics = streams.metrics
         streams.add(self)
         try:
             if self.incoming.bodies.large:
                 await self.incoming.in_turn(self._call)
-            await self.incoming.begin(EVENT_STREAM, (*HEADERS, *headers))
+            await self.incoming.begin(EVENT_STREAM, (*HEADERS, *extension_headers(self._call)))
             try:
                 await self._pour()
             except A2AError as fault:

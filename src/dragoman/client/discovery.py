@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from dragoman.client.credentials import private
 from dragoman.client.limits import CARD, TooLarge
 from dragoman.client.transport import Transport, TransportRequest, TransportResponse, origin, whole
-from dragoman.dialects import v1_0
+from dragoman.dialects import v1_0, versions
 from dragoman.dialects.partial import at, partial
 from dragoman.dialects.v0_3 import card as v0_3
 from dragoman.dialects.v0_3 import card_proto
@@ -36,7 +36,7 @@ Signable: TypeAlias = AgentCard | Mapping[str, Any] | bytes
 """A card as it was received: over gRPC, the message that it came in."""
 
 PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
-SPOKEN = ("1.0", "0.3", "0.2", "0.1")
+SPOKEN = versions.SUPPORTED
 """The versions that are spoken, the latest first: the one to ask for where there is a choice."""
 LATER = {"HTTP+JSON": ("1.0", "0.3"), "GRPC": ("1.0", "0.3")}
 """The bindings that the oldest versions did not have."""
@@ -357,7 +357,7 @@ def interfaces(
     if usable:
         version = v0_3.minor(usable[0])
         # of an agent that does not say its version it is tried out
-        among = ("0.2", "0.1") if version == "0.2" else (version,)
+        among = v0_3.UNSAID if version == v0_3.UNSAID[0] else (version,)
         if version != SPOKEN[0]:
             usable.sort(key=lambda found: found.protocol_binding.upper() != "JSONRPC")
         usable = [

@@ -100,8 +100,8 @@ class Call(Struct, frozen=True):
     """The `Last-Event-ID`: what the reader has seen of a stream."""
     trace: str = ""
     """The `traceparent`: the trace that the request belongs to."""
-    name: str = ""
-    """The id of the task that a message begins, where the dialect lets the caller choose it."""
+    new_task: str = ""
+    """The id of the task that a message begins if there is none, where the caller chooses it."""
 
 
 class Request(Struct, frozen=True):
