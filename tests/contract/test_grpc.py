@@ -25,9 +25,9 @@ from dragoman import Agent, App, Caller, Request, Turn
 from dragoman.dialects import protobuf
 from dragoman.model.errors import Unavailable
 from tests.contract import agents
-from tests.contract.bindings import REQUESTS, Failed, Grpc, HttpJson, JsonRpc, asked
+from tests.contract.bindings import REQUESTS, Failed, Grpc, JsonRpc, asked
 from tests.contract.conftest import World, identify, user
-from tests.contract.older import Grpc03, Http03, JsonRpc03, old_request
+from tests.contract.older import Grpc03, old_request
 from tests.contract.test_send import ended, until
 from tests.contract.test_tongues import assembly, hall, only
 from tests.listening import Certificate
@@ -228,19 +228,6 @@ async def test_the_number_of_streams_counts_all_of_them() -> None:
         await gone(world)
         async with world.client(Grpc).open("SubscribeToTask", id=task) as again:
             await anext(again)
-
-
-async def test_a_request_is_decoded_before_streams_are_counted() -> None:
-    async with assembly(max_streams=0) as world:
-        for kind in (JsonRpc, HttpJson, Grpc, JsonRpc03, Http03, Grpc03):
-            client = world.client(kind)
-            for message, reason in (
-                ({**user("hi"), "parts": []}, "INVALID_PARAMS"),
-                (user("hi"), "RESOURCE_EXHAUSTED"),
-            ):
-                with pytest.raises(Failed) as failed:
-                    await client.stream("SendStreamingMessage", message=message)
-                assert failed.value.reason == reason, kind
 
 
 # ---- health and reflection -----------------------------------------------------------------

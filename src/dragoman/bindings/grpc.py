@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -21,7 +21,7 @@ from dragoman.bindings.access_log import GONE, AccessLine
 from dragoman.bindings.endpoint import Endpoint, origin
 from dragoman.bindings.headers import check_single
 from dragoman.bindings.http_request import extensions_of
-from dragoman.bindings.request_body import Arriving, bulk
+from dragoman.bindings.request_body import Arriving, BodyReader, bulk
 from dragoman.bindings.sse import asking, current, formed, fresh_start, wrote
 from dragoman.dialects import client_quirks, protobuf, v1_0
 from dragoman.dialects.protobuf.wire import BARE, OLDER, PACKAGES, PackageCodec
@@ -226,14 +226,15 @@ class Pools:
 class GrpcRequestInfo:
     """One call's metadata, as the endpoint wants to see it."""
 
-    __slots__ = ("context", "counted", "headers", "line", "method", "settings")
+    __slots__ = ("bodies", "context", "counted", "headers", "line", "method", "settings")
 
     binding = "grpc"
 
-    def __init__(self, context: Context, method: str, settings: Settings) -> None:
+    def __init__(self, context: Context, method: str, bodies: BodyReader) -> None:
         self.context = context
         self.method = method
-        self.settings = settings
+        self.bodies = bodies
+        self.settings = bodies.settings
         self.counted = False
         self.line: AccessLine | None = None
         self.headers = {name.encode(): value for name, value in context.invocation_metadata() or ()}
@@ -278,6 +279,15 @@ class GrpcRequestInfo:
         shown = self.context.auth_context().get("x509_pem_cert") or (b"",)
         return bytes(shown[0])
 
+    async def in_turn(self, call: Call) -> None:
+        """See `RequestInfo`. What is large is encoded in a thread here."""
+
+    def reserve(self, size: int, call: Call) -> None:
+        """See `RequestInfo`."""
+        bodies, address = self.bodies, self.bodies.address(self)
+        bodies.budget.take(address, size)
+        self.context.add_done_callback(lambda _: bodies.budget.give(address, size))
+
     def called(self, base: str) -> str:
         """See `RequestInfo`. Of the address, only the host is known, and only if it is set."""
         told = self.settings.grpc_url or self.settings.url
@@ -308,7 +318,7 @@ def _handler(
     path = f"/{package.service}/{name}"
 
     async def serve(_: object, context: Context) -> Any:
-        info = GrpcRequestInfo(context, path, endpoint.settings)
+        info = GrpcRequestInfo(context, path, endpoint.bodies)
         if endpoint.settings.access_log:
             info.line = line = AccessLine("POST", path, origin(info, endpoint.limits))
             context.add_done_callback(lambda _: _ended(line))
@@ -324,6 +334,8 @@ class GrpcCodec:
     """Reads one call and writes its answer; see `pipeline.Codec`."""
 
     __slots__ = ("_body", "_endpoint", "_info", "_package", "_request", "operation", "versions")
+
+    other_version = ""
 
     def __init__(
         self, endpoint: Endpoint, info: GrpcRequestInfo, package: PackageCodec, operation: Operation
@@ -345,7 +357,7 @@ class GrpcCodec:
     async def read(self) -> bytes:
         """Read the message. It is read here, and not by gRPC, which would take any number of large
         ones before anything is known of their callers."""
-        bodies, arriving = self._endpoint.bodies, Arriving()
+        bodies, arriving = self._info.bodies, Arriving()
         arriving.hidden = self._info  # gRPC does not say how much of a message has come
         try:
             body = await bodies.wait(self._info.context.read(), arriving)
@@ -360,7 +372,7 @@ class GrpcCodec:
 
     async def _decode_aside(self, body: bytes) -> WireStruct:
         """The request in a large message."""
-        bodies, most = self._endpoint.bodies, self._endpoint.settings.max_elements
+        bodies, most = self._info.bodies, self._info.settings.max_elements
         address = bodies.address(self._info)
         bodies.budget.take(address, len(body))
         try:
@@ -378,20 +390,10 @@ class GrpcCodec:
         body, self._body = self._body, b""
         return request or self._package.decode(self.operation.request, body), call
 
-    def other_version(self) -> str:
-        """A package is of one version."""
-        return ""
-
-    async def encode(self, answer: Any, call: Call) -> bytes:
-        """The message; a large one counts until the call is over."""
-        if bulk(answer) <= SMALL:
-            return self._package.encode(answer)
-        bodies, info = self._endpoint.bodies, self._info
-        body = await bodies.aside(self._package.encode, answer)
-        address = bodies.address(info)
-        bodies.budget.take(address, len(body))
-        info.context.add_done_callback(lambda _: bodies.budget.give(address, len(body)))
-        return body
+    def encode(self, answer: Any) -> bytes | Awaitable[bytes]:
+        """The message."""
+        encode = self._package.encode
+        return encode(answer) if bulk(answer) <= SMALL else self._info.bodies.aside(encode, answer)
 
     async def send(self, body: bytes, call: Call) -> bytes:
         """Leave the message to gRPC, which sends what is returned."""

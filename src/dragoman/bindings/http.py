@@ -80,6 +80,7 @@ class HTTPCodec:
 
     operation: Operation
     versions: tuple[str, ...]
+    other_version = ""
 
     def __init__(self, endpoint: Endpoint, incoming: HTTPRequest, path: str) -> None:
         self._endpoint = endpoint
@@ -106,13 +107,8 @@ class HTTPCodec:
 
     def decode(self, call: Call) -> tuple[WireStruct, Call]:
         """The request, from path, query and body."""
-        kind, fields, incoming, dialect = (
-            self.operation.request,
-            self._fields,
-            self._incoming,
-            self._dialect,
-        )
-        body, self._body = self._body, b""
+        kind, incoming, dialect = self.operation.request, self._incoming, self._dialect
+        fields, body, self._body = self._fields, self._body, b""
         query = incoming.query() if incoming.scope.get("query_string") else {}
         query.pop("A2A-Version", None)
         if incoming.method != "POST":
@@ -128,15 +124,8 @@ class HTTPCodec:
             raise InvalidParams.at("body", "expected an object")
         return dialect.convert(kind, _merged({**query, **document}, fields)), call
 
-    def other_version(self) -> str:
-        """A path is of one version."""
-        return ""
-
-    def encode(self, answer: Any, call: Call) -> bytes | Awaitable[bytes]:
+    def encode(self, answer: Any) -> bytes:
         """The body; an empty object if there is nothing to say."""
-        return self._incoming.encoded(self._encode, answer, call)
-
-    def _encode(self, answer: Any) -> bytes:
         return b"{}" if answer is None else self._dialect.encode(answer)
 
     def send(self, body: bytes, call: Call) -> Awaitable[None]:

@@ -62,6 +62,12 @@ class RequestInfo(Protocol):
     def called(self, base: str) -> str:
         """The URL that was called, where this is that of the application; of gRPC its path."""
 
+    async def in_turn(self, call: Call) -> None:
+        """Wait until an answer may be encoded, if this caller has had a large one lately."""
+
+    def reserve(self, size: int, call: Call) -> None:
+        """Count the bytes of a large answer until it is sent; errors if too many are counted."""
+
     @property
     def peer(self) -> str:
         """The address that it came from, which may be a proxy's."""
@@ -258,34 +264,13 @@ class HTTPRequest:
         length = self.headers.get(b"content-length", b"0")
         return int(length) if length.isdigit() and len(length) < 19 else 0
 
-    def encoded(
-        self, encode: Callable[[Any], bytes], answer: Any, call: Call
-    ) -> bytes | Awaitable[bytes]:
-        """The body of an answer, to be awaited if somebody has had a large one lately; errors if
-        too many bytes are being sent."""
-        if self.bodies.large:
-            return self._encoded_in_turn(encode, answer, call)
-        body = encode(answer)
-        if len(body) > SMALL:
-            self.reserve(len(body), call)
-        return body
-
-    async def _encoded_in_turn(
-        self, encode: Callable[[Any], bytes], answer: Any, call: Call
-    ) -> bytes:
-        await self.in_turn(call)
-        body = encode(answer)
-        if len(body) > SMALL:
-            self.reserve(len(body), call)
-        return body
-
     async def in_turn(self, call: Call) -> None:
-        """Wait until an answer may be encoded, if this caller has had a large one lately."""
+        """See `RequestInfo.in_turn`."""
         if self._who(call) in self.bodies.large:
             await self.bodies.pace.next()
 
     def reserve(self, size: int, call: Call | None = None) -> None:
-        """Count the bytes of a large answer as under way; errors if too many are."""
+        """See `RequestInfo.reserve`."""
         address = self.bodies.address(self)
         self.bodies.budget.take(address, size)
         self.reserved += size

@@ -72,8 +72,8 @@ class JSONRPCCodec:
     """Reads one request of JSON-RPC and writes its answer; see `pipeline.Codec`."""
 
     __slots__ = (
-        *("_dialect", "_endpoint", "_id", "_incoming", "_other", "_params", "_streams"),
-        *("operation", "versions"),
+        *("_dialect", "_endpoint", "_id", "_incoming", "_params", "_streams"),
+        *("operation", "other_version", "versions"),
     )
 
     operation: Operation
@@ -112,31 +112,29 @@ class JSONRPCCodec:
         if method is None:
             raise MethodNotFound(f"Unknown method {envelope.method[:64]!r}")
         self.operation, self.versions = method.operation, method.versions
-        self._other = method.other
-        if method.versions[0] != "1.0" and older(self._incoming.version()):
-            self._dialect, self._streams = v0_3, method.operation.streams
+        self.other_version = method.other
+        if method.versions[0] != "1.0":
+            named = self._incoming.version()
+            if named:
+                self.other_version = ""
+            if older(named):
+                self._dialect, self._streams = v0_3, method.operation.streams
         params = bytes(envelope.params)
         self._params = b"{}" if params in NOTHING else params
 
     def decode(self, call: Call) -> tuple[WireStruct, Call]:
         """The request in its version, which the answer is in as well."""
-        params, agent = self._params, self._endpoint.service.agent.key
-        if not self._other:
-            self._params = b""  # it may be large, and is of no more use here
-        receive = BY_NAME[call.caller.version].receive
-        self._dialect, request, call = receive(agent, self.operation.request, params, call)
+        kind, params, version = self.operation.request, self._params, call.caller.version
+        if not self.other_version:
+            self._params = b""  # what may be large is kept no longer than it is needed
+        if version == "1.0":
+            return v1_0.decode(kind, params), call
+        agent = self._endpoint.service.agent.key
+        self._dialect, request, call = BY_NAME[version].receive(agent, kind, params, call)
         return request, call
 
-    def other_version(self) -> str:
-        """The one in which clients choose the ids of tasks, if the request can be in it."""
-        other, self._other = self._other, ""
-        return "" if self._incoming.version() else other
-
-    def encode(self, answer: Any, call: Call) -> bytes | Awaitable[bytes]:
+    def encode(self, answer: Any) -> bytes:
         """The result in its envelope."""
-        return self._incoming.encoded(self._encode, answer, call)
-
-    def _encode(self, answer: Any) -> bytes:
         result = b"null" if answer is None else self._dialect.encode(answer)
         if self._id is None:
             return b""

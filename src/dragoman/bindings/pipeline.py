@@ -13,6 +13,7 @@ from dragoman.model.caller import Call
 from dragoman.model.errors import A2AError, InternalError, TaskNotFound
 from dragoman.model.operations import Operation
 from dragoman.model.types import WireStruct
+from dragoman.security.budget import SMALL
 from dragoman.server.reader import LogStream
 from dragoman.telemetry.logs import logger
 
@@ -24,6 +25,8 @@ class Codec(Protocol):
     """The operation that is asked for, and the versions that the request can be in, likeliest
     first. `route` or `open` finds them."""
     versions: tuple[str, ...]
+    other_version: str
+    """Another version to decode the request in, if the task that it names does not exist."""
 
     def route(self) -> bool:
         """Find the operation by the head of the request; False if the body names it."""
@@ -37,12 +40,8 @@ class Codec(Protocol):
     def decode(self, call: Call) -> tuple[WireStruct, Call]:
         """The request, and the call with what the request adds to it."""
 
-    def other_version(self) -> str:
-        """Another version to decode the request in, if the task that it names does not exist."""
-
-    def encode(self, answer: Any, call: Call) -> bytes | Awaitable[bytes]:
-        """The body of an answer that is no stream, to be awaited if it takes long; errors if too
-        many bytes are being sent."""
+    def encode(self, answer: Any) -> bytes | Awaitable[bytes]:
+        """The body of an answer that is no stream; to be awaited if it takes long."""
 
     def send(self, body: bytes, call: Call) -> Awaitable[Any]:
         """Send an answer."""
@@ -74,13 +73,17 @@ async def serve(endpoint: Endpoint, incoming: RequestInfo, codec: Codec) -> Any:
                 answer = await answering
                 break
             except TaskNotFound:
-                version = codec.other_version()
-                if not version:
+                if codec.other_version in ("", version):
                     raise
+                version = codec.other_version
         if not isinstance(answer, LogStream):
-            answer = codec.encode(answer, call)
+            if endpoint.bodies.large:
+                await incoming.in_turn(call)
+            answer = codec.encode(answer)
             if not isinstance(answer, bytes):
                 answer = await answer
+            if len(answer) > SMALL:
+                incoming.reserve(len(answer), call)
     except A2AError as error:
         endpoint.refused(error, incoming)
         failure = untraced(error)
