@@ -37,16 +37,16 @@ test: check
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -rs --durations=30
 
 fast: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow" tests/unit tests/contract
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow" tests/unit tests/contract tests/docs
 
 docs: $(STAMP)
-	$(BIN)/python -m pytest -rs tests/unit/test_docs.py tests/unit/test_pages.py tests/unit/test_guide.py tests/unit/test_reference.py tests/examples
+	$(BIN)/python -m pytest -rs tests/docs tests/examples
 
 interop: $(STAMP)
 	INTEROP=full $(BIN)/python -m pytest -p tests.interop.report -n 2 --dist loadfile -rs tests/interop
 
 soak: $(STAMP)
-	CRASH_SOAK=$(or $(SCALE),1) $(BIN)/python -m pytest -n 2 --dist loadfile tests/contract tests/unit/test_store.py
+	CRASH_SOAK=$(or $(SCALE),1) $(BIN)/python -m pytest -n 2 --dist loadfile tests/contract
 	CRASH_SOAK=$(or $(SCALE),1) $(BIN)/python -m pytest tests/faults/crash tests/faults/network tests/faults/cluster tests/security -x -s
 
 fuzz: $(STAMP)

@@ -276,7 +276,7 @@ def main(given: list[str] | None = None) -> int:
     with ExitStack() as stack:
         url, cpu = chosen.store, time.process_time
         if not url:
-            from tests.services import Postgres
+            from tests.harness.services import Postgres
 
             server = stack.enter_context(Postgres())
             assert server.process is not None

@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.load import Broken
-from tests.services import Postgres
+from tests.harness.services import Postgres
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "benchmarks" / "out"

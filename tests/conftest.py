@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import pytest
 
-from tests.services import Missing, Nats, Postgres, Redis, Server
+from tests.harness.services import Missing, Nats, Postgres, Redis, Server
 
 Kind = TypeVar("Kind", bound=Server)
 
@@ -25,9 +25,9 @@ LONGEST = (
     "security/test_slow",
     "security/test_leaks",
     "security/fuzz",
-    "unit/test_store",
-    "unit/test_plans",
-    "unit/test_postgres",
+    "contract/stores/test_store",
+    "unit/stores/postgres/test_query_plans",
+    "unit/stores/postgres/test_postgres",
     "interop",
     "package",
     "cli",

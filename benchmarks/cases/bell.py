@@ -19,7 +19,7 @@ from benchmarks.bench import Bench
 from benchmarks.measure import Process, pin_server
 from dragoman import bells
 from dragoman.bells.bell import Bell
-from tests.services import Missing, Nats, Postgres, Redis
+from tests.harness.services import Missing, Nats, Postgres, Redis
 
 RATE = 500
 """Rings a second while their way is timed."""

@@ -18,7 +18,7 @@ from benchmarks import load, measure, wire
 from benchmarks.bench import Bench
 from benchmarks.load import Broken
 from benchmarks.measure import Server
-from tests.services import Missing, Nats
+from tests.harness.services import Missing, Nats
 
 RATE, SLOW = 500, 20
 """Events a second of all tasks together: what dragoman is held to, and what a2a-sdk can bear."""

@@ -24,11 +24,11 @@ class ServeOptions(AppOptions, total=False):
 
 def serve(*agents: Agent | App, **options: Unpack[ServeOptions]) -> None:
     """Serve agents, or one `App`, until Ctrl-C or SIGTERM, with the server of `dragoman serve` and
-    its defaults: the tasks are in a SQLite file that is named after the agents.
+    its defaults: the tasks are stored in a SQLite file that is named after the agents.
 
-    These options come before those of the `App`, the `DRAGOMAN_*` variables and `dragoman.toml`. If
-    it cannot start, it prints why and raises SystemExit.
+    These options override those of the `App`, the `DRAGOMAN_*` variables and `dragoman.toml`. If
+    the server cannot start, it prints the reason and raises SystemExit.
     """
-    from dragoman.cli import serve  # with the server, which nobody else needs
+    from dragoman.cli import serve  # imports the server, which nothing else needs
 
     serve.start(agents, options)

@@ -1,6 +1,6 @@
 """The table of backends: which function makes the store or the bell of a URL.
 
-The table has the backends of dragoman. Other packages bring theirs with the entry points
+The table has dragoman's own backends. Other packages add theirs with the entry points
 `dragoman.stores` and `dragoman.bells`; see docs/backends.md. A backend is imported when a URL names
 it. No other module compares schemes or the classes of stores and bells.
 """
@@ -31,13 +31,13 @@ TABLE: dict[Kind, dict[str, str]] = {
         "rediss": "dragoman.bells.redis",
     },
 }
-"""The modules, by scheme. Each has a function that is named after the kind. A module that needs an
-extra of dragoman has the name of that extra."""
+"""The modules, by scheme. Each has a function named after the kind. If a module needs an extra of
+dragoman, it has the name of that extra."""
 
 
 def find(kind: Kind, url: str) -> Backend:
-    """The function that makes the store or the bell of this URL. ValueError if there is none, or if
-    it cannot be imported."""
+    """Return the function that makes the store or the bell of this URL. Raises ValueError if there
+    is none, or if it cannot be imported."""
     scheme = url.partition(":")[0]
     module = TABLE[kind].get(scheme)
     if module is None:
@@ -55,8 +55,8 @@ def find(kind: Kind, url: str) -> Backend:
 
 
 def _installed(kind: Kind, scheme: str) -> Backend:
-    """The backend that another package brings."""
-    from importlib.metadata import entry_points  # slow, and seldom needed
+    """Return the backend of another package."""
+    from importlib.metadata import entry_points  # slow, and rarely needed
 
     every = entry_points(group=f"dragoman.{kind}s")
     found = {each.value: each for each in every if each.name == scheme}

@@ -1,7 +1,7 @@
-"""Parts of other packages that are not documented: all that dragoman uses of them.
+"""The undocumented parts of other packages that dragoman uses.
 
 A release of such a package may change them without notice. So pyproject.toml has an upper bound for
-its version, and tests/unit/test_undocumented.py fails when a part is gone. What needs an extra is
+its version, and tests/unit/test_undocumented.py fails when a part is gone. A package of an extra is
 imported in the function that uses it.
 """
 
@@ -51,7 +51,7 @@ def aiohttp_protocol() -> type[Any]:
 
 
 def set_aiohttp_protocol(connector: TCPConnector, factory: Callable[[], Any]) -> None:
-    """Let a connector make the protocol of each connection with this. AttributeError if it would
+    """Make a connector use this factory for its connections. Raises AttributeError if that would
     have no effect."""
     if not callable(connector._factory):
         raise AttributeError("aiohttp's connector has no factory of protocols")

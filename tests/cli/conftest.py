@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from dragoman.cli import main
-from tests.cli.stock import Outcome
+from tests.cli.filled_stores import Outcome
 from tests.cli.test_cli import AGENTS
-from tests.unit.stores import database
+from tests.harness.stores import database
 
 
 @pytest.fixture

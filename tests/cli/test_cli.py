@@ -24,7 +24,7 @@ import msgspec
 import pytest
 
 from dragoman import Settings, __version__
-from tests.listening import Certificate
+from tests.harness.raw_server import Certificate
 
 AGENTS = '''
 """Agents to serve."""
@@ -289,7 +289,7 @@ def test_serve(here: Path) -> None:
         log = served.text()
         assert f"Echo at {served.url}/" in log
         assert f"{served.url}/.well-known/agent-card.json" in log
-        assert "tasks are stored in echo.db" in log
+        assert "tasks are kept in echo.db" in log
         assert "anonymous" in log
         card = httpx.get(f"{served.url}/.well-known/agent-card.json").json()
         assert card["supportedInterfaces"][0]["url"] == f"{served.url}/"
@@ -420,7 +420,7 @@ def test_terminated(here: Path) -> None:
         served.until(task, "INPUT_REQUIRED")
         with reading(f"{served.url}/tasks/{task}:subscribe"):
             assert served.end(signal.SIGTERM) in (0, -signal.SIGTERM)
-        assert "shutting down" in served.text()
+        assert "draining" in served.text()
         assert "Traceback" not in served.text()
 
 
@@ -669,7 +669,7 @@ def test_all_wrong_settings_are_reported(here: Path) -> None:
 def test_tables_in_one_pair_of_brackets(here: Path) -> None:
     (here / "dragoman.toml").write_text('[auth]\nscheme = "key"\n')
     said = refused(run(here, "config"))
-    assert "auth: is a table; expected a list of tables; write [[auth]] with two brackets" in said
+    assert "auth: is one table, not a list of tables; write [[auth]] with two brackets" in said
 
 
 def test_a_setting_that_is_not_known(here: Path) -> None:

@@ -20,8 +20,8 @@ from dragoman.model.events import CancelRequested, Received
 from dragoman.model.lifecycle import birth
 from dragoman.model.types import Message, Part, Role, Task, TaskState, TaskStatus
 from dragoman.stores.codec import encode, keep
-from tests.cli.stock import BOTH, execute, hook, ids, line, seed, sound, url
-from tests.unit.stores import database
+from tests.cli.filled_stores import BOTH, execute, hook, ids, line, seed, sound, url
+from tests.harness.stores import database
 
 FILE, DATABASE = "sqlite", "postgres"
 OTHER = "{" + '"config":{"id":"v","taskId":"t","url":"https://hook.example/"}' + "}"
@@ -61,7 +61,7 @@ MARKS = "task t: webhook w: taken, behind and parked must be 0 or 1"
 
 DAMAGES = [
     # -- about
-    Damage("about.id", "DELETE FROM about", "table about must have one row with an id, and has 0"),
+    Damage("about.id", "DELETE FROM about", "table about must have one row with an id, but has 0"),
     Damage("about.id", "UPDATE about SET id = ''", "table about must have one row with an id"),
     Damage("about.id", f"UPDATE about SET id = {GARBLED}", "table about must have", FILE),
     Damage("about.version", "UPDATE about SET version = 0", "has no dragoman tables", DATABASE),
@@ -70,7 +70,7 @@ DAMAGES = [
     head("key", "9999", words="task t: its log has 0 entries"),
     head("id", "'u'", words="task u: entry 1 belongs to task t in context c"),
     head("scope", "77", FILE, "task t: it has no scope"),
-    head("agent", "'other'", FILE, "task t: its scope is that of another agent"),
+    head("agent", "'other'", FILE, "task t: its scope belongs to another agent"),
     head("agent", "'other'", DATABASE, "the count of other"),
     head("tenant", "'other'", DATABASE, "task t: its receipt"),
     head("owner", "'eve'", DATABASE, "belongs to another owner"),
@@ -119,7 +119,7 @@ DAMAGES = [
     head("ready", "'Infinity'", DATABASE),
     head("owner", "repeat('o', 600)", DATABASE, "task t: its owner is longer than 512 bytes"),
     Damage("task.ready", "UPDATE task SET ready = -5 WHERE id = 't'", "task t: ready in its head"),
-    head("ended", "5", words="task t: its head does not agree with itself on whether it has"),
+    head("ended", "5", words="task t: its head is not consistent on whether the task has"),
     Damage("task.ended", "UPDATE task SET ended = -5 WHERE id = 'e'", "task e: ended in its head"),
     # -- scopes of a file
     Damage("scope.key", "UPDATE scope SET key = 99", "task t: it has no scope", FILE),
@@ -175,7 +175,7 @@ DAMAGES = [
     Damage("receipt.number", "UPDATE receipt SET number = 2", "entry 2, which is not a message"),
     # -- webhooks
     beside("line", "task", "9999", "webhook w has no task"),
-    beside("line", "id", "'x'", "webhook x: it cannot be read: its configuration is that of"),
+    beside("line", "id", "'x'", "webhook x: it cannot be read: its configuration belongs to"),
     beside("line", "agent", "'x'", "task t: webhook w is in the queue of another agent"),
     beside("line", "webhook", "x'78'", "task t: webhook w: it cannot be read"),
     beside("line", "webhook", f"x'{OTHER.encode().hex()}'", "webhook w: it cannot be read"),
@@ -191,7 +191,7 @@ DAMAGES = [
     beside("line", "behind", "7", MARKS, FILE),
     beside("line", "behind", "false", PLACE),
     beside("line", "parked", "7", MARKS, FILE),
-    beside("line", "reason", GARBLED, "task t: webhook w: its reason cannot be", FILE),
+    beside("line", "reason", GARBLED, "task t: webhook w: its reason is not valid", FILE),
     beside("line", "ticket", "-1", "task t: webhook w: its ticket is not valid: -1"),
     # -- counts
     Damage("tally.scope", "UPDATE tally SET scope = 77 WHERE state = 3", "the count of", FILE),
@@ -359,7 +359,7 @@ def test_a_store_without_an_id_is_not_served(here: Path, db: Any, backend: str) 
     assert done.returncode != 0
     assert "Traceback" not in done.stderr and "TypeError" not in done.stderr
     (said,) = [text for text in done.stderr.splitlines() if "about" in text]
-    assert "table about must have one row with an id, and has 0; see `dragoman db check`" in said
+    assert "table about must have one row with an id, but has 0; see `dragoman db check`" in said
 
 
 @BOTH

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from dragoman.stores.postgres import schema as versions
-from tests.cli.stock import (
+from tests.cli.filled_stores import (
     COMMANDS,
     QUICK,
     execute,
@@ -24,8 +24,8 @@ from tests.cli.stock import (
     write,
 )
 from tests.cli.test_cli import serving
-from tests.unit.stores import database
-from tests.unit.test_tables import another
+from tests.harness.stores import database
+from tests.unit.stores.postgres.test_schema import another
 
 
 def test_from_a_file_to_postgres_and_back(here: Path, db: Any) -> None:
@@ -93,7 +93,7 @@ def test_a_role_that_may_not_read_the_tables(db: Any) -> None:
     for command in (["list"], ["check"], ["migrate"]):
         done = db(*command, "--store", role)
         assert done.status == 1
-        assert "this role may not do that (permission denied for table about)" in done.err
+        assert "this role lacks the permission (permission denied for table about)" in done.err
         assert "use the role that owns the tables" in done.err
         assert done.err.count("\n") == 1
 
@@ -127,7 +127,7 @@ def test_backup_of_postgres(db: Any) -> None:
         ("DELETE FROM entry WHERE number = 1", "task t: entry 1 is missing"),
         ("DELETE FROM entry WHERE number = 2", "task t: its log has 1 entries"),
         ("UPDATE entry SET body = 'x' WHERE turn = 1", "task t: entry 2 cannot be read"),
-        ("UPDATE task SET state = 4", "its log ends completed"),
+        ("UPDATE task SET state = 4", "its log ends with completed"),
         ("UPDATE task SET state = 99", "task t: its head cannot be read"),
         ("UPDATE task SET size = 5", "bytes"),
         ("UPDATE task SET ready = 5", "task t: it is in the queue, but no message waits"),
@@ -144,7 +144,7 @@ def test_backup_of_postgres(db: Any) -> None:
         ("UPDATE receipt SET number = 9", "task t: a receipt is for entry 9"),
         ("UPDATE receipt SET owner = 'eve'", "belongs to another owner"),
         ("UPDATE line SET task = 99999", "webhook w has no task"),
-        ("UPDATE line SET behind = false", "task t: webhook w"),
+        ("UPDATE line SET behind = false", "task t: the cursor of webhook w"),
     ],
 )
 def test_check_of_postgres(here: Path, db: Any, damage: str, words: str) -> None:
@@ -173,7 +173,7 @@ def test_postgres_refuses_what_it_cannot_keep(here: Path, db: Any) -> None:
     done = db("import", "x.jsonl", *to)
     assert done.status == 1
     assert done.out == "2 tasks imported, 0 replaced, 1 already there\n"
-    assert "task b: PostgreSQL keeps no text with a NUL" in done.err
+    assert "task b: PostgreSQL cannot store text with a NUL" in done.err
     assert "task c: a number is too large" in done.err
-    assert "task d is there already" in done.err
+    assert "task d exists and differs" in done.err
     assert db("check", *to).status == 0

@@ -14,8 +14,8 @@ from dragoman import Agent, App, Turn
 from dragoman.model.caller import Scope, qualified
 from dragoman.security import ApiKey
 from dragoman.stores.admin import Renamed
-from tests.cli.stock import BOTH, execute, hook, ids, line, opened, seed, sound, url
-from tests.serving import serving
+from tests.cli.filled_stores import BOTH, execute, hook, ids, line, opened, seed, sound, url
+from tests.harness.server import serving
 
 KEYED = qualified("keys", "ann")
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_talk import run
-from tests.client.authority import SECRET, presiding
-from tests.client.guarded import guarded, has, http, key
-from tests.client.person import visit
+from tests.cli.test_agent_commands import run
+from tests.client.authorization_server import SECRET, presiding
+from tests.client.fake_user import visit
+from tests.client.protected_agent import guarded, has, http, key
 
 
 async def test_a_key_and_a_password() -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from dragoman.cli import main
-from tests.cli.stock import line, write
+from tests.cli.filled_stores import line, write
 from tests.cli.test_cli import eventually
-from tests.services import Missing, Postgres
+from tests.harness.services import Missing, Postgres
 
 
 @pytest.fixture

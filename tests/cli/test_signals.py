@@ -18,8 +18,8 @@ import httpx
 import pytest
 
 from tests.cli.test_cli import AGENTS, Serving, environment, eventually, serving
-from tests.listening import Certificate
-from tests.services import free
+from tests.harness.raw_server import Certificate
+from tests.harness.services import free
 
 RAISING = '''
 """Agents that raise what ends a process."""
@@ -210,7 +210,7 @@ def test_a_worker_goes_on_and_ends_at_the_second_signal(here: Path, database: st
         served.until(served.send("hi")["id"], "COMPLETED")
         served.until(served.send("wait")["id"], "WORKING")
         worker.process.send_signal(signal.SIGTERM)
-        eventually(lambda: "shutting down" in worker.text())
+        eventually(lambda: "draining" in worker.text())
         worker.end(signal.SIGTERM, within=5)
 
 
@@ -221,7 +221,7 @@ def test_the_second_signal_stops_it_now(here: Path) -> None:
     with serving(here, "booking:agent", "--set", "drain_timeout=600") as served:
         served.until(served.send("wait")["id"], "WORKING")
         served.process.send_signal(signal.SIGTERM)
-        eventually(lambda: "shutting down" in served.text())
+        eventually(lambda: "draining" in served.text())
         served.end(signal.SIGTERM, within=5)
 
 

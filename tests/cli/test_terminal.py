@@ -17,8 +17,8 @@ from dragoman import Agent, App, TaskState, Turn
 from dragoman.client.sync import Client
 from dragoman.dialects import v1_0
 from tests.cli.terminal import Terminal
-from tests.client.networks import card, interface
-from tests.serving import serving
+from tests.client.transports import card, interface
+from tests.harness.server import serving
 
 
 def desk() -> Agent:
@@ -142,7 +142,7 @@ def test_approvals_in_a_chat(url: str, tmp_path: Path) -> None:
         terminal.line("/approve")
         terminal.expect("the agent does not ask for an approval")
         terminal.line("pay")
-        terminal.expect('it asks to be allowed: {"pay": 5}')
+        terminal.expect('the agent asks for approval: {"pay": 5}')
         terminal.expect("answer> ")
         terminal.line("/approve")
         terminal.expect("paid")

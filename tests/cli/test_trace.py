@@ -13,11 +13,11 @@ import pytest
 from dragoman.cli.byte_trace import Tap
 from dragoman.dialects import v1_0
 from dragoman.model.types import TaskState
-from tests.cli.test_talk import run
-from tests.client.authority import SECRET, presiding
-from tests.client.guarded import guarded, has, key
-from tests.client.telling import begun, telling
-from tests.listening import Visit, listening
+from tests.cli.test_agent_commands import run
+from tests.client.authorization_server import SECRET, presiding
+from tests.client.protected_agent import guarded, has, key
+from tests.client.scripted_agent import begun, telling
+from tests.harness.raw_server import Visit, listening
 
 LONG = "s3same-0penSesame"
 

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from tests.client.authority import Authority, presiding
-from tests.client.guarded import Guarded, guarded
-from tests.client.person import Clock, Person
+from tests.client.authorization_server import Authority, presiding
+from tests.client.fake_user import Clock, Person
+from tests.client.protected_agent import Guarded, guarded
 
 PATIENCE = 30.0
 

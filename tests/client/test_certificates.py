@@ -19,10 +19,10 @@ from dragoman.client import (
     Unreachable,
 )
 from dragoman.model.types import MutualTlsSecurityScheme, SecurityScheme
-from tests.client.authority import Authority
-from tests.client.guarded import Guarded, at, greeted, guarded, has, key
-from tests.listening import Certificate as Selfmade
-from tests.listening import Visit, listening
+from tests.client.authorization_server import Authority
+from tests.client.protected_agent import Guarded, at, greeted, guarded, has, key
+from tests.harness.raw_server import Certificate as Selfmade
+from tests.harness.raw_server import Visit, listening
 
 BINDINGS = ["JSONRPC", "HTTP+JSON"]
 MUTUAL = SecurityScheme(mtls_security_scheme=MutualTlsSecurityScheme())

@@ -21,7 +21,7 @@ from dragoman.client import (
 )
 from dragoman.model.errors import A2AError, Forbidden, Unauthenticated
 from dragoman.model.types import SecurityScheme
-from tests.client.guarded import (
+from tests.client.protected_agent import (
     Guarded,
     Nowhere,
     at,
@@ -32,7 +32,7 @@ from tests.client.guarded import (
     http,
     key,
 )
-from tests.listening import listening
+from tests.harness.raw_server import listening
 
 BINDINGS = ["JSONRPC", "HTTP+JSON"]
 ODD = "k&y=1 +/%41"

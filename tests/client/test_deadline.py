@@ -11,9 +11,19 @@ import pytest
 from dragoman import App, TaskState
 from dragoman.client import Client, DeadlineExceeded
 from dragoman.model.errors import Unavailable
-from tests.client.networks import STREAM, Answer, Mute, Script, card, document, event, result, task
 from tests.client.test_client import parrot
-from tests.serving import serving
+from tests.client.transports import (
+    STREAM,
+    Answer,
+    Mute,
+    Script,
+    card,
+    document,
+    event,
+    result,
+    task,
+)
+from tests.harness.server import serving
 
 DOWN = json.dumps(Unavailable("The store is not available").to_http()).encode()
 RPC_DOWN = json.dumps(

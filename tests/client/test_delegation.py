@@ -21,9 +21,9 @@ from dragoman.client import (
 from dragoman.client.transport import ASGITransport
 from dragoman.model import clock
 from dragoman.model.lineage import LINEAGE, lineage
-from tests.client.networks import BINDINGS
-from tests.serving import serving
-from tests.unit.test_worker import OVER, World
+from tests.client.transports import BINDINGS
+from tests.harness.server import serving
+from tests.unit.server.test_worker import OVER, World
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 Handler = Callable[[Turn, str], Awaitable[Any]]

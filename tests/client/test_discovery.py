@@ -12,8 +12,8 @@ from dragoman.client import Client, discovery
 from dragoman.dialects.v0_3.card import merged, old
 from dragoman.model.errors import InvalidAgentResponse
 from dragoman.model.types import AgentCard, AgentInterface, Part
-from tests.client.networks import Answer, Script, card, result
-from tests.client.networks import document as sent
+from tests.client.transports import Answer, Script, card, result
+from tests.client.transports import document as sent
 
 BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC")
 

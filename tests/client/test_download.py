@@ -6,7 +6,7 @@ import pytest
 
 from dragoman import Part
 from dragoman.client import Unreachable, fetch
-from tests.listening import listening
+from tests.harness.raw_server import listening
 
 BODY = b"x" * 3_000_000
 

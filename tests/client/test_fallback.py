@@ -13,7 +13,8 @@ from dragoman.client.transport import ASGITransport
 from dragoman.model.errors import TaskNotFound, VersionNotSupported
 from dragoman.model.types import AgentCard
 from dragoman.security import Anonymous
-from tests.client.networks import (
+from tests.client.test_client import Cutting, parrot
+from tests.client.transports import (
     BINDINGS,
     Answer,
     Dead,
@@ -27,9 +28,8 @@ from tests.client.networks import (
     result,
     task,
 )
-from tests.client.test_client import Cutting, parrot
-from tests.listening import Visit, listening
-from tests.serving import serving
+from tests.harness.raw_server import Visit, listening
+from tests.harness.server import serving
 
 ORDERS = [BINDINGS, BINDINGS[::-1]]
 

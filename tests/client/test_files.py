@@ -28,7 +28,8 @@ from dragoman.client.transport import ASGITransport
 from dragoman.client.upload import MARK, PIECE
 from dragoman.model.errors import ContentTypeNotSupported, TooLarge
 from dragoman.model.types import Task, TaskArtifactUpdateEvent
-from tests.client.networks import (
+from tests.client.test_client import Cutting
+from tests.client.transports import (
     BINDINGS,
     STREAM,
     Answer,
@@ -39,9 +40,8 @@ from tests.client.networks import (
     result,
     task,
 )
-from tests.client.test_client import Cutting
-from tests.listening import Visit, listening
-from tests.serving import serving
+from tests.harness.raw_server import Visit, listening
+from tests.harness.server import serving
 
 MEGABYTE = 1 << 20
 

@@ -14,8 +14,8 @@ from dragoman.client.fold import Folding
 from dragoman.model.types import Artifact, Message, Part, Role, Task, TaskState, TaskStatus
 from dragoman.model.types import TaskArtifactUpdateEvent as Chunk
 from dragoman.model.types import TaskStatusUpdateEvent as Status
-from tests.client.networks import Answer, Script
-from tests.client.telling import BINDINGS, begun, chunk, status, telling
+from tests.client.scripted_agent import BINDINGS, begun, chunk, status, telling
+from tests.client.transports import Answer, Script
 
 MIB = 1 << 20
 

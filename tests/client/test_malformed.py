@@ -34,8 +34,8 @@ from dragoman.model.errors import (
     Unavailable,
     restored,
 )
-from tests.client.networks import BINDINGS, STREAM, Answer, Script, card, event, interface, task
-from tests.listening import Visit, listening
+from tests.client.transports import BINDINGS, STREAM, Answer, Script, card, event, interface, task
+from tests.harness.raw_server import Visit, listening
 
 HTML = {"content-type": "text/html; charset=utf-8"}
 
@@ -519,7 +519,7 @@ async def test_a_card_with_something_wrong(change: dict[str, Any], field: str) -
         (200, b"null", InvalidAgentResponse, "not valid"),
         (204, b"", InvalidAgentResponse, "204"),
         (304, b"", InvalidAgentResponse, "304"),
-        (301, b"", InvalidAgentResponse, "leads to https://other/"),
+        (301, b"", InvalidAgentResponse, "redirects to https://other/"),
         (401, b"", Unauthenticated, "401"),
         (404, b"", MethodNotFound, "no agent card"),
         (500, b"<html>", InternalError, "500"),

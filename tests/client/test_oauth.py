@@ -16,10 +16,10 @@ import pytest
 from dragoman.client import LoginPrompt, OAuth, StaticToken, Unreachable, oauth
 from dragoman.model.errors import Unauthenticated
 from dragoman.model.types import OAuth2SecurityScheme, OAuthFlows, PasswordOAuthFlow, SecurityScheme
-from tests.client.authority import CLIENT, CODE, DEVICE, SECRET, Authority
-from tests.client.guarded import Guarded, calling, greeted, http, key
-from tests.client.person import Clock, Person, Watched, app, fields, robot, visit
-from tests.listening import listening
+from tests.client.authorization_server import CLIENT, CODE, DEVICE, SECRET, Authority
+from tests.client.fake_user import Clock, Person, Watched, app, fields, robot, visit
+from tests.client.protected_agent import Guarded, calling, greeted, http, key
+from tests.harness.raw_server import listening
 
 BINDINGS = ["JSONRPC", "HTTP+JSON"]
 

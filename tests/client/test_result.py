@@ -28,7 +28,8 @@ from dragoman.client import Client, Result, TransportRequest, sync
 from dragoman.client.transport import ASGITransport
 from dragoman.model.caller import Caller
 from dragoman.testing import local_client
-from tests.client.networks import (
+from tests.client.scripted_agent import begun, chunk, status, telling
+from tests.client.transports import (
     BINDINGS,
     STREAM,
     Answer,
@@ -39,8 +40,7 @@ from tests.client.networks import (
     interface,
     result,
 )
-from tests.client.networks import task as wire
-from tests.client.telling import begun, chunk, status, telling
+from tests.client.transports import task as wire
 
 COMPLETED, WORKING = TaskState.COMPLETED, TaskState.WORKING
 ASKS = TaskState.INPUT_REQUIRED

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dragoman.client import TooLarge, sse
 from dragoman.client.sse import BOM, Event
-from tests.client.networks import Answer
+from tests.client.transports import Answer
 
 
 async def gathered(pieces: Iterable[bytes], most: int) -> list[tuple[bytes, str]]:

@@ -23,9 +23,9 @@ from dragoman.client.transport import ASGITransport
 from dragoman.model.errors import InvalidParams, TaskNotFound
 from dragoman.model.lineage import lineage
 from dragoman.model.types import TaskArtifactUpdateEvent
-from tests.client.networks import BINDINGS, Dead, card, free_port
 from tests.client.test_client import parrot
-from tests.serving import serving
+from tests.client.transports import BINDINGS, Dead, card, free_port
+from tests.harness.server import serving
 
 RENAMED = {"aclose": "close"}
 PAIRS = [

@@ -33,8 +33,8 @@ from dragoman.model.types import (
 )
 from dragoman.server.settings import Settings
 from dragoman.testing import FaultyTransport, Recorder, Replay, local_client, run_handler
-from tests.client.networks import Answer, Script, card, result, task
 from tests.client.test_client import parrot
+from tests.client.transports import Answer, Script, card, result, task
 
 HOPE = "http://inside"
 

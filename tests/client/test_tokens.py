@@ -12,10 +12,10 @@ import pytest
 from dragoman import Caller, Request
 from dragoman.client import File, OAuth, Unreachable
 from dragoman.model.errors import Unauthenticated
-from tests.client.authority import CLIENT, CODE, REFRESH, SECRET, Authority
-from tests.client.guarded import Guarded, calling, counted, greeted, guarded
-from tests.client.person import Clock, Person, app, robot
-from tests.listening import listening
+from tests.client.authorization_server import CLIENT, CODE, REFRESH, SECRET, Authority
+from tests.client.fake_user import Clock, Person, app, robot
+from tests.client.protected_agent import Guarded, calling, counted, greeted, guarded
+from tests.harness.raw_server import listening
 
 BINDINGS = ["JSONRPC", "HTTP+JSON"]
 

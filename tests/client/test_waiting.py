@@ -15,7 +15,7 @@ from dragoman.client import Client, Inbox, TransportRequest, TransportResponse, 
 from dragoman.client.transport import ASGITransport
 from dragoman.model.errors import InvalidParams, TaskNotFound
 from dragoman.model.operations import OPERATIONS
-from tests.client.networks import (
+from tests.client.transports import (
     Answer,
     Script,
     card,
@@ -24,7 +24,7 @@ from tests.client.networks import (
     result,
     task,
 )
-from tests.serving import serving
+from tests.harness.server import serving
 
 NAMES = {operation.name: operation.call for operation in OPERATIONS}
 

@@ -17,7 +17,7 @@ from dragoman import Agent, App, Message, TaskState, Turn
 from dragoman.demo.agents import travel
 from dragoman.testing import run_handler
 from examples import asking, canceling, hello, mounted, resources, streaming
-from tests.serving import serving
+from tests.harness.server import serving
 
 ROOT = Path(__file__).resolve().parents[2]
 

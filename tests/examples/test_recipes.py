@@ -11,7 +11,7 @@ import pytest
 
 from dragoman import Agent, App, TaskState, Turn
 from dragoman.model.errors import InvalidParams
-from tests.serving import serving
+from tests.harness.server import serving
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/recipes.md").read_text()
 BLOCKS = re.findall(r"^## (.+?)\n.*?```python\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL)

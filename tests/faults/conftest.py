@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.crash.forms import SOAK
+from tests.harness.scale import SOAK
 
 LONG = ("faults/cluster/", "faults/crash/", "faults/network/")
 

@@ -29,8 +29,8 @@ from dragoman.model.types import (
 )
 from dragoman.telemetry.logs import logger
 from dragoman.testing import message, run_handler
-from tests.contract.bindings import Failed, JsonRpc
-from tests.serving import serving
+from tests.harness.clients import Failed, JsonRpc
+from tests.harness.server import serving
 
 SOON = 3.0
 """Long enough for what takes a tenth of a second."""

@@ -22,8 +22,8 @@ from dragoman import Agent, Turn
 from dragoman.model.operations import OPERATIONS, Operation
 from dragoman.server.app import App
 from dragoman.server.settings import Settings
-from tests.faults.raw import Answer, Client, Connection, connect, request
-from tests.serving import serving
+from tests.harness.raw_http import Answer, Client, Connection, connect, request
+from tests.harness.server import serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

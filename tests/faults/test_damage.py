@@ -15,11 +15,11 @@ import pytest
 
 from dragoman import App
 from dragoman.stores.sqlite import SqliteStore
-from tests.receiving import receiving
-from tests.serving import serving
-from tests.telemetry.offices import office, port
-from tests.telemetry.scraping import scrape
-from tests.unit.stores import database
+from tests.harness.server import serving
+from tests.harness.stores import database
+from tests.harness.webhooks import receiving
+from tests.telemetry.monitored_agent import office, port
+from tests.telemetry.scrape import scrape
 
 HEADERS = {"a2a-version": "1.0"}
 

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from dragoman.security.egress import Egress, EgressRefused, EgressUnreachable
-from tests.listening import Certificate, Listener, Visit, listening
+from tests.harness.raw_server import Certificate, Listener, Visit, listening
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

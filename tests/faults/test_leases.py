@@ -24,8 +24,8 @@ from dragoman.stores.sqlite import SqliteStore
 from dragoman.stores.store import Claim, Head, Renewal, Store
 from dragoman.telemetry.logs import logger
 from dragoman.testing import message
-from tests.services import Postgres
-from tests.unit.test_worker import OVER, Gate, World, echo
+from tests.harness.services import Postgres
+from tests.unit.server.test_worker import OVER, Gate, World, echo
 
 CALL = Call(Caller())
 TURNS = 6
@@ -298,7 +298,7 @@ async def test_a_renewal_that_is_not_answered_is_tried_again(
         await world.until(lambda: store.renewed > 10)
         gate.release()
         assert (await world.ended(task)).status.state is TaskState.COMPLETED
-    assert "has not answered within 0.05 s" in log.text
+    assert "did not answer within 0.05 s" in log.text
 
 
 # ---- processes that were stopped -----------------------------------------------------------

@@ -24,10 +24,10 @@ from dragoman.server.settings import Settings
 from dragoman.stores.memory import MemoryStore
 from dragoman.stores.store import Claim
 from dragoman.webhooks.delivery import Courier, delivery
-from tests.listening import listening
-from tests.receiving import Inbox, Post, pushing, receiving, talker
-from tests.serving import serving
-from tests.unit.stores import W, accept, claim, hook, say
+from tests.harness.raw_server import listening
+from tests.harness.server import serving
+from tests.harness.stores import W, accept, claim, hook, say
+from tests.harness.webhooks import Inbox, Post, pushing, receiving, talker
 
 PUBLIC = "93.184.215.14"
 

@@ -23,7 +23,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
 from dragoman import Agent, App, Turn
-from tests.serving import serving
+from tests.harness.server import serving
 
 CARD = "/.well-known/agent-card.json"
 AGREED = {"A2A-Version": "1.0"}

@@ -14,11 +14,11 @@ import pytest_asyncio
 from dragoman import App
 from dragoman.client import Client
 from dragoman.security import Anonymous
+from tests.harness.server import serving
 from tests.interop import peers
 from tests.interop.agents import household
 from tests.interop.peers import Absent, Peer, environments
 from tests.interop.reference import BINDINGS, HTTP, Speak, peer
-from tests.serving import serving
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

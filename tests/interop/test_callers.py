@@ -18,9 +18,9 @@ from a2a.utils.errors import (
 from msgspec.structs import replace
 
 from dragoman import Agent, AgentCard, App, Caller, Request
+from tests.harness.server import serving
 from tests.interop.agents import agent, book
 from tests.interop.reference import Peer, Speak, asking, gather, send, state
-from tests.serving import serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

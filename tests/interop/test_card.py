@@ -18,9 +18,9 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 
 from dragoman import Agent, AgentExtension, AgentProvider, App
 from dragoman.model.events import RESUME
+from tests.harness.server import serving
 from tests.interop.agents import agent, echo, reply, talk
 from tests.interop.reference import BINDINGS, HTTP, Speak, asking, gather, kinds, send, state
-from tests.serving import serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

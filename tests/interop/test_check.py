@@ -12,8 +12,8 @@ from dragoman import App
 from dragoman.client.discovery import Cards
 from dragoman.client.transport import HTTPTransport
 from dragoman.conformance.card import check
+from tests.harness.server import serving
 from tests.interop import peers, test_card
-from tests.serving import serving
 
 
 def requirement(name: str, *scopes: str) -> pb.SecurityRequirement:

@@ -10,10 +10,10 @@ from a2a.types import a2a_pb2 as pb
 from google.protobuf import json_format
 
 from dragoman import App
+from tests.harness.server import serving
+from tests.harness.webhooks import Inbox, receiving
 from tests.interop.agents import Gate, agent, echo, reply, story, talk
 from tests.interop.reference import Peer, Speak, asking, gather, kinds, send, states
-from tests.receiving import Inbox, receiving
-from tests.serving import serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -23,9 +23,9 @@ from google.protobuf.json_format import MessageToDict
 
 from dragoman import AgentExtension, App, Caller, Request
 from dragoman.model.errors import Forbidden, Unauthenticated
+from tests.harness.server import serving
 from tests.interop.agents import agent, echo, modes
 from tests.interop.reference import Speak, asking, gather, send
-from tests.serving import serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

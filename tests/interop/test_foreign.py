@@ -324,4 +324,4 @@ def test_stream_refused(foreign: Foreign, seen: Seen) -> None:
 def test_extended(seen: Seen) -> None:
     assert seen["error"]
     said = f"{seen['code']} {seen['said']}"
-    assert re.search(r"\b401\b|UNAUTHENTICATED|\b16\b|authenticated", said)
+    assert re.search(r"\b401\b|UNAUTHENTICATED|\b16\b|authenticat", said)

@@ -12,9 +12,9 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from dragoman import App
+from tests.harness.server import serving
 from tests.interop.agents import agent, book, echo, reply
 from tests.interop.reference import Peer, Speak, asking, gather, kinds, send, state, states
-from tests.serving import serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

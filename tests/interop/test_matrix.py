@@ -28,9 +28,9 @@ from dragoman.model.types import (
 )
 from dragoman.webhooks.receiver import Receiver
 from tests.client.test_client import Cut
+from tests.harness.webhooks import receiving
 from tests.interop.peers import PATIENCE, WHOLE, Peer, serving
 from tests.interop.peers.table import OFFERS
-from tests.receiving import receiving
 
 HERE = Path(__file__).parent
 

@@ -14,9 +14,9 @@ from a2a.utils.errors import (
 )
 
 from dragoman import App
+from tests.harness.server import serving
 from tests.interop.agents import agent, book
 from tests.interop.reference import Speak, asking, gather, send, state
-from tests.serving import serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

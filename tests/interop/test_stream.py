@@ -20,6 +20,7 @@ from google.protobuf.json_format import MessageToDict
 
 from dragoman import App
 from dragoman.model.events import RESUME
+from tests.harness.server import serving
 from tests.interop.agents import Gate, agent, book, story
 from tests.interop.reference import (
     Speak,
@@ -33,7 +34,6 @@ from tests.interop.reference import (
     states,
     texts,
 )
-from tests.serving import serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

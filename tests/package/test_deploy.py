@@ -19,7 +19,7 @@ from dragoman import App, __version__
 from dragoman.cli import _parser
 from dragoman.server import settings
 from dragoman.server.settings import PREFIX, Settings
-from tests.package.deployed import (
+from tests.package.deploy_files import (
     DEPLOY,
     MANIFESTS,
     UNITS,
@@ -30,7 +30,7 @@ from tests.package.deployed import (
     pods,
     units,
 )
-from tests.telemetry.offices import office, port
+from tests.telemetry.monitored_agent import office, port
 
 KUBERNETES = "1.31"
 

@@ -14,10 +14,10 @@ import pytest
 from dragoman import Agent, App, Turn
 from dragoman.client import Client
 from dragoman.model.types import TaskArtifactUpdateEvent
-from tests.package.deployed import DEPLOY
-from tests.services import Server, free
-from tests.serving import serving
-from tests.telemetry.offices import office
+from tests.harness.server import serving
+from tests.harness.services import Server, free
+from tests.package.deploy_files import DEPLOY
+from tests.telemetry.monitored_agent import office
 
 PROGRAM = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 FILES = ("default.conf", "upstream.conf")

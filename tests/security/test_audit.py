@@ -17,13 +17,13 @@ import pytest
 
 from dragoman import App
 from dragoman.telemetry import logs
-from tests.contract import agents
-from tests.contract.bindings import Binding, Failed, JsonRpc
-from tests.contract.older import JsonRpc01
-from tests.listening import Certificate
-from tests.security.house import KINDS, House, asked, housed, message
-from tests.security.test_strangers import CALLS, UNKNOWN
-from tests.serving import served, serving
+from tests.harness import agents
+from tests.harness.clients import Binding, Failed, JsonRpc
+from tests.harness.older_clients import JsonRpc01
+from tests.harness.raw_server import Certificate
+from tests.harness.server import served, serving
+from tests.security.protected_server import KINDS, House, asked, housed, message
+from tests.security.test_ownership import CALLS, UNKNOWN
 
 Lines = list[dict[str, Any]]
 EVENTS = {

@@ -18,10 +18,10 @@ from dragoman.model.caller import Caller, Request
 from dragoman.model.errors import Unauthenticated
 from dragoman.security import AllOf, ApiKey, Certificate
 from dragoman.security.schemes import Authenticator
-from tests.contract.bindings import Grpc
-from tests.security.asking import MESSAGE, doorman, identified, request, said, send
-from tests.security.certified import ROBOT, SPIFFE, made
-from tests.serving import serving
+from tests.harness.clients import Grpc
+from tests.harness.server import serving
+from tests.security.caller_certificates import ROBOT, SPIFFE, made
+from tests.security.scheme_requests import MESSAGE, doorman, identified, request, said, send
 
 
 def shows(certificate: str | bytes, **headers: str) -> Request:

@@ -27,11 +27,11 @@ from dragoman.model.types import (
     WireStruct,
 )
 from dragoman.security import ApiKey
-from tests.contract.bindings import Binding, Failed, Grpc, HttpJson, JsonRpc
-from tests.contract.older import Http03, JsonRpc01
-from tests.security.test_order import EVERY
-from tests.security.test_strangers import UNKNOWN, House, asked, message
-from tests.serving import serving
+from tests.harness.clients import Binding, Failed, Grpc, HttpJson, JsonRpc
+from tests.harness.older_clients import Http03, JsonRpc01
+from tests.harness.server import serving
+from tests.security.test_not_found_cost import EVERY
+from tests.security.test_ownership import UNKNOWN, House, asked, message
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

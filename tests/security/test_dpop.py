@@ -23,10 +23,10 @@ from dragoman.security import AllOf, ApiKey, Bearer, OAuth2, dpop
 from dragoman.security.certificates import thumbprint
 from dragoman.security.schemes import Authenticator
 from dragoman.server.settings import SettingsError
-from tests.contract.bindings import Grpc
-from tests.security.asking import MESSAGE, doorman, identified, said
-from tests.security.certified import ROBOT, made
-from tests.serving import serving
+from tests.harness.clients import Grpc
+from tests.harness.server import serving
+from tests.security.caller_certificates import ROBOT, made
+from tests.security.scheme_requests import MESSAGE, doorman, identified, said
 
 ISSUER, URL = "https://id.example", "https://agent.example/message:send"
 KEY = ECKey.generate_key("P-256", parameters={"kid": "issuer"})

@@ -19,10 +19,10 @@ from dragoman.model.errors import Unauthenticated
 from dragoman.model.events import RESUME
 from dragoman.security import AllOf, ApiKey, Bearer
 from dragoman.security.schemes import Authenticator
-from tests.contract.bindings import Binding, Failed, Grpc, HttpJson, JsonRpc
-from tests.contract.older import Http03
-from tests.security.asking import identified, request
-from tests.security.house import KINDS, House, asked, housed, message
+from tests.harness.clients import Binding, Failed, Grpc, HttpJson, JsonRpc
+from tests.harness.older_clients import Http03
+from tests.security.protected_server import KINDS, House, asked, housed, message
+from tests.security.scheme_requests import identified, request
 
 SIGNING = ECKey.generate_key("P-256", parameters={"kid": "one"})
 JWKS = {"keys": [SIGNING.as_dict(private=False)]}

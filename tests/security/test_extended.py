@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from dragoman import Agent, Caller, Turn
 from dragoman.model.types import AgentCard, AgentSkill
 from dragoman.security import ApiKey
-from tests.contract.bindings import Binding, Failed, Grpc, HttpJson, JsonRpc
-from tests.security.house import asked, housed
+from tests.harness.clients import Binding, Failed, Grpc, HttpJson, JsonRpc
+from tests.security.protected_server import asked, housed
 
 HIDDEN = AgentSkill(id="wipe", name="Wipe", description="Wipes all.", tags=("admin",))
 KEYS = {

@@ -9,9 +9,9 @@ import pytest
 
 from dragoman import Agent, Part, Turn
 from dragoman.model.caller import Caller
-from tests.contract.bindings import Binding, Failed, JsonRpc
-from tests.listening import listening
-from tests.security.house import KINDS, asked, housed
+from tests.harness.clients import Binding, Failed, JsonRpc
+from tests.harness.raw_server import listening
+from tests.security.protected_server import KINDS, asked, housed
 
 EICAR = b"this stands for a virus"
 

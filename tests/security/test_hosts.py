@@ -13,8 +13,8 @@ import pytest
 from dragoman import App
 from dragoman.bindings.http_request import named
 from dragoman.security import egress
-from tests.contract import agents
-from tests.serving import BINDINGS
+from tests.harness import agents
+from tests.harness.server import BINDINGS
 
 HOSTS = {
     "[": "",

@@ -17,11 +17,11 @@ import pytest_asyncio
 from dragoman import App
 from dragoman.model.caller import LONGEST, Caller, Request, Scope, fault
 from dragoman.model.operations import OPERATIONS
-from tests.contract import agents
-from tests.contract.bindings import Binding, Failed, Grpc, JsonRpc
-from tests.security.test_order import EVERY, expressible
-from tests.security.test_strangers import CALLS, UNKNOWN, House, asked, message
-from tests.serving import serving
+from tests.harness import agents
+from tests.harness.clients import Binding, Failed, Grpc, JsonRpc
+from tests.harness.server import serving
+from tests.security.test_not_found_cost import EVERY, expressible
+from tests.security.test_ownership import CALLS, UNKNOWN, House, asked, message
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

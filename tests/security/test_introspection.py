@@ -17,10 +17,10 @@ from dragoman.model.caller import Caller
 from dragoman.model.errors import Forbidden, Unauthenticated, Unavailable
 from dragoman.security import Anonymous, ApiKey, Introspection
 from dragoman.security.schemes import Authenticator
-from tests.client.authority import SECRET, Authority, presiding
-from tests.listening import Listener, listening
-from tests.security.asking import doorman, identified, request, said, send
-from tests.serving import serving
+from tests.client.authorization_server import SECRET, Authority, presiding
+from tests.harness.raw_server import Listener, listening
+from tests.harness.server import serving
+from tests.security.scheme_requests import doorman, identified, request, said, send
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ from joserfc.jwk import ECKey
 from dragoman import App
 from dragoman.model.errors import Unauthenticated, Unavailable
 from dragoman.security import Bearer, Introspection, introspection, issuers, tokens
-from tests.listening import Listener, Visit, listening
-from tests.security.asking import doorman, identified, request, said, send
-from tests.serving import serving
+from tests.harness.raw_server import Listener, Visit, listening
+from tests.harness.server import serving
+from tests.security.scheme_requests import doorman, identified, request, said, send
 
 KEY = ECKey.generate_key("P-256", parameters={"kid": "one"})
 SEGMENT = 1400

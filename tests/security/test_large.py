@@ -23,8 +23,8 @@ from dragoman.model.errors import InvalidRequest, LimitExceeded, Unavailable
 from dragoman.model.types import SendMessageRequest
 from dragoman.security.budget import SMALL, ByteBudget
 from dragoman.server.pace import Pace
-from tests.faults.raw import connect
-from tests.serving import Served, served
+from tests.harness.raw_http import connect
+from tests.harness.server import Served, served
 
 LIMIT = 16 * 1024 * 1024
 MEGABYTE = 1 << 20

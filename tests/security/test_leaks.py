@@ -18,7 +18,7 @@ from a2a.types import a2a_pb2
 
 from dragoman.security import encryption
 from tests.cli.test_cli import eventually, run, serving
-from tests.contract.bindings import asked
+from tests.harness.clients import asked
 
 NAMES = (
     *("api", "token", "password", "query", "cookie", "refused", "failed", "exception", "jwt"),

@@ -17,9 +17,9 @@ from dragoman.model.caller import Scope
 from dragoman.model.errors import LimitExceeded
 from dragoman.model.types import TaskState
 from dragoman.security.limits import KNOWN, Proxies, Quota, Rate
-from tests.contract import agents
-from tests.contract.bindings import Binding, Failed, HttpJson, JsonRpc
-from tests.security.house import KINDS, House, asked, housed, message
+from tests.harness import agents
+from tests.harness.clients import Binding, Failed, HttpJson, JsonRpc
+from tests.security.protected_server import KINDS, House, asked, housed, message
 
 UNKNOWN = "01900000-0000-7000-8000-000000000000"
 

@@ -12,8 +12,8 @@ import pytest
 import uvloop
 
 from dragoman import Agent, App, Turn
-from tests.faults.raw import connect
-from tests.serving import Served, served
+from tests.harness.raw_http import connect
+from tests.harness.server import Served, served
 
 HOST = b"Host: 127.0.0.1\r\n"
 GET = b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n"

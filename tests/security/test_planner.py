@@ -22,7 +22,7 @@ from dragoman.client import Client, CredentialsNotSent, StaticToken, fetch
 from dragoman.client.transport import origin
 from dragoman.model.types import AgentCard, AgentInterface, Part, TaskArtifactUpdateEvent
 from dragoman.security import ApiKey
-from tests.serving import serving
+from tests.harness.server import serving
 
 CANARY = "canary-5b1f0c9e7a"
 Choose = Callable[[Mapping[str, AgentCard], Policy], Iterable[AgentCard]]

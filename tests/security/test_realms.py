@@ -35,12 +35,12 @@ from dragoman.security import (
 from dragoman.security.schemes import Authenticator
 from dragoman.server.settings import SettingsError, load
 from dragoman.server.wiring import CHECKS
-from tests.contract.bindings import Binding, Failed, JsonRpc
-from tests.contract.older import Grpc03, JsonRpc03
-from tests.security.asking import doorman, identified, request
-from tests.security.house import KINDS, House, asked, housed, message
+from tests.harness.clients import Binding, Failed, JsonRpc
+from tests.harness.older_clients import Grpc03, JsonRpc03
+from tests.security.protected_server import KINDS, House, asked, housed, message
+from tests.security.scheme_requests import doorman, identified, request
 from tests.security.test_identities import PEOPLE
-from tests.security.test_strangers import CALLS, UNKNOWN
+from tests.security.test_ownership import CALLS, UNKNOWN
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -297,7 +297,7 @@ async def test_every_scheme_takes_a_realm() -> None:
 async def test_a_file_is_refused_as_well() -> None:
     key = {"scheme": "key", "header": "X-Key", "keys": {"ann": "k"}}
     login = {"scheme": "basic", "users": {"ann": "pw"}}
-    with pytest.raises(SettingsError, match=r"^auth: 'key', 'login' each say .*realm="):
+    with pytest.raises(SettingsError, match=r"^auth: 'key', 'login' each identify callers.*realm="):
         load({"auth": [key, login]}, environ={}, checks=CHECKS)
     load({"auth": [{**key, "realm": "k"}, {**login, "realm": ""}]}, environ={}, checks=CHECKS)
     with pytest.raises(SettingsError, match="auth: ApiKey: realm contains a control character"):

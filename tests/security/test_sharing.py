@@ -10,10 +10,10 @@ import pytest
 from dragoman import Agent, Turn
 from dragoman.model.caller import Access
 from dragoman.model.operations import OPERATIONS
-from tests.contract import agents
-from tests.contract.bindings import Binding, Failed, JsonRpc
-from tests.security.house import KINDS, asked, housed, message
-from tests.security.test_strangers import CALLS, UNKNOWN
+from tests.harness import agents
+from tests.harness.clients import Binding, Failed, JsonRpc
+from tests.security.protected_server import KINDS, asked, housed, message
+from tests.security.test_ownership import CALLS, UNKNOWN
 
 HOOK = {"id": "hook", "url": "https://h.example/x", "token": "t"}
 SETTINGS: dict[str, Any] = {"push": True, "egress_allow": ["*.example"]}

@@ -1,6 +1,6 @@
 """Who takes their time: they are waited for only so long, and nobody else waits for them.
 
-Readers who take no byte of a stream are in tests/faults/test_readers.py.
+Readers who take no byte of a stream are in tests/faults/test_slow_readers.py.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from dragoman.cli.connection_limits import RESERVE, ConnectionLimits
 from dragoman.server.settings import Settings
 from tests.cli.test_cli import AGENTS
 from tests.cli.test_cli import serving as process
-from tests.faults.raw import Answer, Connection, connect
-from tests.listening import Certificate
-from tests.serving import Served, served
+from tests.harness.raw_http import Answer, Connection, connect
+from tests.harness.raw_server import Certificate
+from tests.harness.server import Served, served
 
 HEAD = b"POST /message:send HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"

@@ -14,8 +14,8 @@ from a2a.types import a2a_pb2
 
 from dragoman import Agent, App, Turn
 from dragoman.server.settings import Settings
-from tests.faults.raw import Connection, connect
-from tests.listening import Certificate
+from tests.harness.raw_http import Connection, connect
+from tests.harness.raw_server import Certificate
 from tests.security.test_slow import drip, hello
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

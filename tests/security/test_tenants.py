@@ -13,12 +13,12 @@ from dragoman.client import Client
 from dragoman.model.errors import Forbidden
 from dragoman.security import AllOf, Anonymous, ApiKey, Basic, Token
 from dragoman.security.schemes import Authenticator
-from tests.contract import agents
-from tests.contract.bindings import Binding, Failed, Grpc, HttpJson, JsonRpc
-from tests.security.asking import identified, request
-from tests.security.house import asked, housed, message
-from tests.security.test_strangers import CALLS
-from tests.serving import serving
+from tests.harness import agents
+from tests.harness.clients import Binding, Failed, Grpc, HttpJson, JsonRpc
+from tests.harness.server import serving
+from tests.security.protected_server import asked, housed, message
+from tests.security.scheme_requests import identified, request
+from tests.security.test_ownership import CALLS
 
 NAMING: tuple[type[Binding], ...] = (JsonRpc, HttpJson, Grpc)
 """Before 1.0, requests name no tenants."""

@@ -26,8 +26,8 @@ from dragoman.cli import tls
 from dragoman.model.caller import Request
 from dragoman.security import Certificate as ByCertificate
 from dragoman.server.settings import Settings, SettingsError
-from tests.listening import Certificate
-from tests.serving import Served, served
+from tests.harness.raw_server import Certificate
+from tests.harness.server import Served, served
 
 CARD = "/.well-known/agent-card.json"
 

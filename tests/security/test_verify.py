@@ -18,11 +18,11 @@ from dragoman import App, Caller, Request
 from dragoman.model.errors import Unauthenticated
 from dragoman.security import AllOf, ApiKey, Basic, Token
 from dragoman.security.verify import Verify
-from tests.contract.bindings import Binding, Failed, Grpc, HttpJson, JsonRpc
-from tests.contract.older import Grpc03, JsonRpc03
-from tests.security.asking import MESSAGE, doorman, said, send
-from tests.security.house import asked, housed
-from tests.serving import serving
+from tests.harness.clients import Binding, Failed, Grpc, HttpJson, JsonRpc
+from tests.harness.older_clients import Grpc03, JsonRpc03
+from tests.harness.server import serving
+from tests.security.protected_server import asked, housed
+from tests.security.scheme_requests import MESSAGE, doorman, said, send
 
 KNOWN = {"a-token": "ann", "b-token": Caller(identity="bob", scopes=frozenset({"talk"}))}
 

@@ -18,10 +18,10 @@ from dragoman.model.errors import Unavailable
 from dragoman.security import ApiKey
 from dragoman.stores.memory import MemoryStore
 from dragoman.telemetry.metrics import Counter, Histogram, Metrics, render
-from tests.receiving import receiving
-from tests.serving import serving
-from tests.telemetry.offices import office, port
-from tests.telemetry.scraping import Scrape, get, parse, scrape
+from tests.harness.server import serving
+from tests.harness.webhooks import receiving
+from tests.telemetry.monitored_agent import office, port
+from tests.telemetry.scrape import Scrape, get, parse, scrape
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -25,9 +25,9 @@ from dragoman import App
 from dragoman.client import Client
 from dragoman.telemetry import health
 from tests.cli.test_cli import AGENTS, environment
-from tests.telemetry.collecting import Collector, attributes, collecting
-from tests.telemetry.offices import office
-from tests.telemetry.scraping import parse
+from tests.telemetry.monitored_agent import office
+from tests.telemetry.otlp_collector import Collector, attributes, collecting
+from tests.telemetry.scrape import parse
 
 
 def exporters(protocol: str, collector: Collector) -> tuple[Any, Any]:

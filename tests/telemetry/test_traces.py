@@ -23,8 +23,8 @@ from dragoman.client import Client
 from dragoman.model.types import ListTasksRequest
 from dragoman.stores.sqlite import SqliteStore
 from dragoman.telemetry import otel
-from tests.receiving import pushing, receiving
-from tests.serving import BINDINGS, serving
+from tests.harness.server import BINDINGS, serving
+from tests.harness.webhooks import pushing, receiving
 
 SECRET = "a-very-secret-word"
 

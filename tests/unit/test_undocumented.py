@@ -21,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle as HttpToolsCycle
 
 from dragoman import undocumented
-from tests.listening import listening
+from tests.harness.raw_server import listening
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTED = {"_current_frames", "_exit", "_fields", "_getframe", "_replace", "_value_"}

@@ -1,1 +1,1 @@
-"""What authors write: an agent, its handlers, and the turn that a handler works on."""
+"""What agent authors use: the agent, its handlers, and the turn that a handler works on."""

@@ -1,4 +1,4 @@
-"""The agent: what a user writes. Handlers, and the card that describes them."""
+"""The agent: its handlers, and the card that describes them."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ VERSIONS = ("1.0", "0.3")
 
 
 class AgentError(ValueError):
-    """The agent is not put together in a way that can be served."""
+    """The agent is defined in a way that cannot be served."""
 
 
 class Skill(Struct, frozen=True):
-    """A skill: how the card tells it, and what does it."""
+    """A skill: its entry in the card, and its handler."""
 
     card: AgentSkill
     handler: Handler
     scopes: frozenset[str] = frozenset()
-    """What a caller must be good for."""
+    """The scopes that a caller needs."""
 
 
 class Agent:
-    """A name, some handlers, and what the card says of them."""
+    """An agent: a name, handlers, and the data for its card."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Agent:
                 raise AgentError(f"Agent: {field} must not be empty")
         self.name = name
         self.key = key or re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-        """What the agent is called in paths and in the store."""
+        """The agent's name in paths and in the store."""
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._~-]*", self.key) or self.key in RESERVED:
             raise AgentError(f"Agent: key {self.key!r} cannot be part of a path; use another key")
         if why := long(self.key):
@@ -97,11 +97,11 @@ class Agent:
         self.extensions = (*extensions, AgentExtension(uri=RESUME, description=RESUME_TEXT))
         self.streaming = streaming
         self.retries = retries
-        """How often a turn is run again when its worker died."""
+        """How often a turn runs again after its worker has died."""
         if tenant and (why := fault(tenant)):
             raise AgentError(f"Agent: tenant {why}")
         self.tenant = tenant
-        """The tenant that the card names for each interface, and that callers copy from there."""
+        """The tenant that the card names for each interface. Callers copy it from there."""
         self.lifespan = lifespan
         self.skills: dict[str, Skill] = {}
         self.default: Handler | None = None
@@ -114,7 +114,7 @@ class Agent:
 
         serve(self, **options)
 
-    # -- putting it together
+    # -- registration
 
     @overload
     def skill(self, target: F, /) -> F: ...
@@ -146,8 +146,8 @@ class Agent:
         scopes: Iterable[str] = (),
         reply: bool | None = None,
     ) -> Any:
-        """Register a handler as a skill. Its id, name and description come from the function
-        where they are not given. Who uses it needs all of the `scopes`."""
+        """Register a handler as a skill. Id, name and description come from the function unless
+        they are given. A caller needs all of the `scopes`."""
 
         def register(target: F) -> F:
             if isinstance(target, str):
@@ -176,7 +176,7 @@ class Agent:
     @overload
     def handler(self, *, reply: bool | None = None) -> Callable[[F], F]: ...
     def handler(self, target: Any = None, *, reply: bool | None = None) -> Any:
-        """Register the default handler: it gets the messages that name no skill."""
+        """Register the default handler, which gets the messages that name no skill."""
 
         def register(target: F) -> F:
             if self.default is not None:
@@ -187,13 +187,14 @@ class Agent:
         return register if target is None else register(target)
 
     def extended_card(self, target: Extended) -> Extended:
-        """Register what makes the card for those who are known, from caller and public card."""
+        """Register the function that makes the extended card from the caller and the public
+        card."""
         self.extended = True
         self.extend = target
         return target
 
     def check(self) -> None:
-        """AgentError if it cannot be served as it is."""
+        """Raise AgentError if the agent cannot be served."""
         if not self.skills and self.default is None:
             raise AgentError(f"{self.name}: has no handler; decorate a function with @agent.skill")
         if len(self.skills) > 1 and self.default is None:
@@ -203,20 +204,20 @@ class Agent:
                 "that name no skill; decorate one function with @agent.handler"
             )
 
-    # -- using it
+    # -- use
 
     def route(self, message: Message, before: str) -> tuple[str, Handler]:
-        """The skill and handler of a message: the one it names, else that of the task before,
-        else the default, else the only one."""
+        """Choose skill and handler for a message: the skill it names, else the skill of the task
+        before, else the default handler, else the only skill."""
         named = (message.metadata or {}).get("skill")
         if named is None or named == "":
             named = before
         if named != "":
             skill = self.skills.get(named) if isinstance(named, str) else None
             if skill is None:
-                known = ", ".join(self.skills) or "none"
+                skills = ", ".join(self.skills) or "none"
                 raise InvalidParams.at(
-                    "message.metadata.skill", f"unknown skill {named!r}; the skills are: {known}"
+                    "message.metadata.skill", f"unknown skill {named!r}; the skills are: {skills}"
                 )
             return skill.card.id, skill.handler
         if len(self.skills) == 1 and self.default is None:
@@ -228,12 +229,12 @@ class Agent:
         return "", self.default
 
     def handler_of(self, skill: str) -> Handler:
-        """The handler of a skill, or the default."""
+        """Return the handler of a skill, or the default handler."""
         found = self.skills[skill].handler if skill in self.skills else self.default
         return found if found is not None and (not skill or skill in self.skills) else GONE
 
     def permit(self, caller: Caller, skill: str) -> None:
-        """Forbidden if the skill needs a scope that the caller does not have."""
+        """Raise Forbidden if the skill needs a scope that the caller does not have."""
         needed = self.skills[skill].scopes if skill else frozenset()
         if missing := sorted(needed - caller.scopes):
             raise Forbidden(
@@ -242,8 +243,8 @@ class Agent:
             )
 
     def admit(self, message: Message, skill: str) -> None:
-        """ContentTypeNotSupported if a part is of a type that is not taken: the modes of the skill
-        count, or the agent's own where it has none."""
+        """Raise ContentTypeNotSupported if the skill does not accept the media type of a part. The
+        modes of the skill count, or the agent's if the skill has none."""
         modes = (self.skills[skill].card.input_modes if skill else ()) or self.input_modes
         for index, part in enumerate(message.parts):
             if not part.media_type:
@@ -263,12 +264,13 @@ class Agent:
         addresses: Mapping[str, str] | None = None,
         versions: Sequence[str] = VERSIONS,
     ) -> AgentCard:
-        """The public card of the agent served at this URL. `addresses` are those of the bindings
-        that it lists, in their order; by default JSON-RPC and HTTP+JSON at the URL."""
+        """Make the public card of the agent at this URL. `addresses` are the addresses of the
+        listed bindings, in order; by default JSON-RPC and HTTP+JSON at the URL."""
         self.check()
         if addresses is None:
-            # With its slash: a mounted application would redirect without, and no redirect
-            # survives a POST. Paths of HTTP+JSON are appended, so theirs has none.
+            # JSON-RPC gets a trailing slash: without it, a mounted application would redirect, and
+            # a POST does not survive a redirect. The HTTP+JSON paths are appended, so that address
+            # has none.
             addresses = {"JSONRPC": f"{url}/", "HTTP+JSON": url}
         return AgentCard(
             name=self.name,
@@ -282,7 +284,7 @@ class Agent:
                     url=address,
                     protocol_binding=binding,
                     protocol_version=version,
-                    # before 1.0 nobody could copy it
+                    # Before 1.0 callers could not copy it.
                     tenant=self.tenant if version == "1.0" else "",
                 )
                 for version in versions
@@ -297,7 +299,7 @@ class Agent:
             default_input_modes=self.input_modes,
             default_output_modes=self.output_modes,
             skills=tuple(
-                # some readers of cards want the modes of each skill, too
+                # Some clients expect the modes in each skill, too.
                 replace(
                     skill.card,
                     input_modes=skill.card.input_modes or self.input_modes,
@@ -314,7 +316,7 @@ def _gone(turn: Turn) -> object:
 
 
 GONE = Handler(_gone)
-"""Stands in for a skill that a stored task was begun with and that is no more."""
+"""The handler for a stored task whose skill no longer exists."""
 
 RESUME_TEXT = (
     "Each streamed event carries its place in the log; a client can resume a stream after any "
@@ -323,7 +325,7 @@ RESUME_TEXT = (
 
 
 def _several(values: Iterable[str], field: str) -> tuple[str, ...]:
-    if isinstance(values, str):  # whose characters are strings, too
+    if isinstance(values, str):  # a string is an iterable of strings, too
         raise AgentError(f"{field}: expected a list, such as [{values!r}]")
     return tuple(values)
 

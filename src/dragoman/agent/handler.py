@@ -1,4 +1,4 @@
-"""A handler: what an author wrote, whatever its kind, as one thing that can be run and checked."""
+"""Handlers: adapts the functions and objects of authors, of any kind, so that they can run."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from dragoman.model.types import Artifact, Message, Part, TaskArtifactUpdateEven
 
 BATCH = 64
 SMALL = 64 * 1024
-"""What is smaller is encoded at once, without waiting for a slot."""
+"""A smaller value is encoded at once, without a slot."""
 
 
 class Sink(Protocol):
-    """Where the events of a running handler go."""
+    """Receives the events of a running handler."""
 
     def begin(self) -> None:
-        """Called just before the handler begins, where it runs; what it raises keeps it from
-        that."""
+        """Called just before the handler starts, in the same thread. If it raises, the handler does
+        not start."""
 
     def put(self, value: Any) -> bool:
-        """Take what was yielded; True asks the handler to pause in `relieve`."""
+        """Receive a yielded value. True asks the handler to pause in `relieve`."""
 
     def finish(self, value: Any) -> None:
-        """Take what was returned."""
+        """Receive the returned value."""
 
     async def relieve(self) -> None:
-        """Until there is room again."""
+        """Wait until there is room again."""
 
     async def slot(self) -> None:
-        """Until a large value may be taken, in the step that follows."""
+        """Wait until a large value may be encoded in the next step."""
 
 
 class Handler:
-    """A function (of any kind), or an object with `run` and perhaps `cancel`."""
+    """A function of any kind, or an object with `run` and optionally `cancel`."""
 
     def __init__(self, target: Any, *, reply: bool | None = None) -> None:
         if inspect.isclass(target):
@@ -68,17 +68,17 @@ class Handler:
         self._awaits = inspect.iscoroutinefunction(self.run)
         hints = _hints(self.run)
         self.reply = hints.get("return") is Message if reply is None else reply
-        """Whether it may answer without a task."""
+        """Whether it may reply without a task."""
         self.followed = FIRST_TURNS
-        """In how many more turns it is noted where its events were made."""
+        """For how many more turns to record where its events were made."""
 
     def check(self, message: Message) -> None:
-        """InvalidParams if the message does not hold what the handler's parameters ask for."""
+        """Raise InvalidParams if the message lacks what the handler's parameters need."""
         for kind, default in self._checked:
             structured(message, kind, default)
 
     async def perform(self, turn: Turn, sink: Sink, threads: Threads) -> None:
-        """Run to the end; blocking kinds in a thread."""
+        """Run the handler to its end; blocking kinds run in a thread."""
         call = self.run
         args = [turn]
         if not self._plain:
@@ -122,7 +122,7 @@ class Handler:
 
 
 def large(value: Any) -> bool:
-    """Whether it takes long to encode what an author said."""
+    """Whether a value takes long to encode."""
     kind = type(value)
     if kind is str or kind is bytes:
         return len(value) > SMALL
@@ -158,13 +158,13 @@ async def _from_async(values: AsyncGenerator[Any, Any], sink: Sink) -> None:
             if put(value):
                 await sink.relieve()
     except BaseException:
-        with suppress(RuntimeError):  # one that yields even then
-            await values.aclose()  # now, and not when the collector comes by
+        with suppress(RuntimeError):  # it yields even when closed
+            await values.aclose()  # now, not at garbage collection
         raise
 
 
 async def _from_any(value: Any, turn: Turn, sink: Sink, threads: Threads) -> None:
-    if inspect.isasyncgen(value):  # a function that returns a generator is one
+    if inspect.isasyncgen(value):  # a function may return a generator
         await _from_async(value, sink)
     elif inspect.isgenerator(value):
         await _from_sync(value, turn, sink, threads)
@@ -190,7 +190,7 @@ async def _from_sync(
 
     def feed(value: Any) -> None:
         if faults:
-            return  # what came after the value that was refused
+            return  # the rest after a refused value
         try:
             sink.put(value)
         except BaseException as error:  # noqa: BLE001 - it is raised where the handler runs
@@ -223,7 +223,7 @@ async def _from_sync(
 
 
 def _hints(call: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations; those that only a type checker understands stay as text."""
+    """Return the annotations. Those that only a type checker can resolve stay text."""
     try:
         return typing.get_type_hints(call, include_extras=True)
     except (NameError, TypeError):
@@ -239,7 +239,7 @@ def _hints(call: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _arguments(call: Callable[..., Any], name: str) -> list[tuple[str, Any, Any]]:
-    """For each parameter: its name, what it is given, and its default."""
+    """For each parameter: its name, its source or type, and its default."""
     hints = _hints(call)
     found: list[tuple[str, Any, Any]] = []
     for parameter in inspect.signature(call).parameters.values():
@@ -251,7 +251,7 @@ def _arguments(call: Callable[..., Any], name: str) -> list[tuple[str, Any, Any]
             continue
         kind = hints.get(parameter.name, parameter.annotation)
         if kind is parameter.empty or kind in ("Turn", "dragoman.Turn"):
-            if any(known is Turn for _, known, _ in found):
+            if any(earlier is Turn for _, earlier, _ in found):
                 raise TypeError(
                     f"{name}: parameter {parameter.name} needs a type: Turn, Message, str, "
                     "or the type of its data"
@@ -267,7 +267,7 @@ def _arguments(call: Callable[..., Any], name: str) -> list[tuple[str, Any, Any]
 
 
 def _possible(kind: Any, where: str) -> None:
-    """TypeError if no data part can ever be a value of this type."""
+    """Raise TypeError if no data part can be converted to this type."""
     if _is_pydantic(kind):
         return
     try:
@@ -280,7 +280,8 @@ def _possible(kind: Any, where: str) -> None:
 
 
 def structured(message: Message, kind: Any, default: Any = UNSET) -> Any:
-    """The message's first data part as a value of this type; InvalidParams names the field."""
+    """Convert the message's first data part to this type. Raises InvalidParams, which names the
+    field."""
     for index, part in enumerate(message.parts):
         if part.data is UNSET:
             continue
@@ -288,7 +289,7 @@ def structured(message: Message, kind: Any, default: Any = UNSET) -> Any:
         if _is_pydantic(kind):
             return _validated(kind, part.data, where)
         try:
-            # Clients on protobuf write every number as a double.
+            # Protobuf clients write every number as a double.
             return msgspec.convert(_whole(part.data), kind)
         except msgspec.ValidationError as error:
             field, what = explain(error)
@@ -300,7 +301,7 @@ def structured(message: Message, kind: Any, default: Any = UNSET) -> Any:
 
 
 def _whole(value: Any) -> Any:
-    """The same with 2.0 as 2; a field that is a float takes either."""
+    """Convert 2.0 to 2. A float field accepts both."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     if isinstance(value, list):
@@ -311,7 +312,7 @@ def _whole(value: Any) -> Any:
 
 
 def _is_pydantic(kind: Any) -> bool:
-    """Whether there is a pydantic model in a type; told without importing it."""
+    """Whether a type contains a pydantic model, without an import of pydantic."""
     inner = typing.get_args(kind)
     return hasattr(kind, "model_validate") or any(_is_pydantic(item) for item in inner)
 

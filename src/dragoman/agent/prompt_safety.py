@@ -1,12 +1,12 @@
-"""Prompt safety: cards and messages are data, also where a model reads them.
+"""Prompt safety: treat cards and messages as data, also when a model reads them.
 
-`sanitize` makes of them what may stand in a prompt: bounded, without characters that people do not
-see and models do, between marks that the words cannot forge. What remains may still lie, so that
-who may be asked at all is decided before any model reads a word, by `eligible`, from addresses and
-declarations alone. `lookalikes` finds names that could be taken for each other.
+`sanitize` prepares text for a prompt: it limits the length, removes invisible characters, and puts
+the text between delimiters that it cannot forge. The text may still lie, so `eligible` decides
+which agents may be called before a model reads anything, from addresses and declarations alone.
+`lookalikes` finds names that can be mistaken for each other.
 """
 
-# ruff: noqa: RUF001 - letters that look like others are the matter here
+# ruff: noqa: RUF001 - this module is about letters that look like others
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from dragoman.security.addresses import loopback
 from dragoman.security.egress import EgressRefused, Rule, parse
 
 LIMIT = 8000
-"""How many characters of a stranger's words a prompt gets."""
+"""The most characters of foreign text in a prompt."""
 FIELD = 1000
-"""How many of one field of a card: a long one must not crowd out the others."""
+"""The most characters of one field of a card: a long field must not push out the others."""
 SKILLS, WORDS = 32, 16
-"""How many skills of a card, and how many tags and examples of a skill."""
+"""The most skills of a card, and the most tags and examples of a skill."""
 SOURCE = 200
 CUT = " [cut]"
 OPEN, CLOSE = (
@@ -45,18 +45,18 @@ OPEN, CLOSE = (
     "\N{MATHEMATICAL RIGHT WHITE SQUARE BRACKET}",
 )
 MARKS = 8
-"""The most accents on a letter. Some script may need four; to sort thousands takes seconds."""
+"""The most combining marks on a letter. A script may need four; to sort thousands takes seconds."""
 
 _TIDY = str.maketrans(
     {
         **dict.fromkeys("\r\v\f\x85\u2028\u2029", "\n"),
-        # the marks' own, and what looks like them
+        # The delimiters, and characters that look like them.
         **dict.fromkeys((OPEN, "\u301a", "\u2e28", "\u2985"), "["),
         **dict.fromkeys((CLOSE, "\u301b", "\u2e29", "\u2986"), "]"),
     }
 )
-# Printable by their category, and yet nothing is to be seen of them: variation selectors, fillers,
-# joiners, the whole plane of tags.
+# Characters that count as printable but are invisible: variation selectors, fillers, joiners, the
+# whole plane of tags.
 _UNSEEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\uffa0\ufe00-\ufe0f"
     "\U000e0000-\U000e0fff]"
@@ -64,25 +64,25 @@ _UNSEEN = re.compile(
 _BLOCK = re.compile(rf"{OPEN}untrusted \w+[^\n]*{CLOSE}\n(.*)\n{OPEN}end \w+{CLOSE}", re.DOTALL)
 
 
-# ---- words ---------------------------------------------------------------------------------
+# ---- text ----------------------------------------------------------------------------------
 
 
 def sanitize(words: str | Message | AgentCard, *, limit: int = LIMIT, source: str = "") -> str:
-    """The words as a block for a prompt, at most so many characters of them and its two marks. The
-    marks carry a digest of the words, which words cannot foretell; `source` is told beside it.
-    What has been made into a block of this source stays as it is."""
+    """Return the text as a block for a prompt: at most `limit` characters, between two delimiters.
+    The delimiters contain a digest of the text, which the text cannot predict, and `source`. A
+    block that was made with the same source is returned unchanged."""
     name = _line(source, SOURCE)
-    if isinstance(words, str) and (known := _BLOCK.fullmatch(words)):
-        body = clean(known[1], limit)
-        if words == _fenced(body, name):
+    if isinstance(words, str) and (block := _BLOCK.fullmatch(words)):
+        body = clean(block[1], limit)
+        if words == _delimited(body, name):
             return words
-    return _fenced(clean(told(words), limit), name)
+    return _delimited(clean(as_text(words), limit), name)
 
 
 def clean(text: str, limit: int = LIMIT) -> str:
-    """The text in its plainest form (NFKC), without what nobody would see, and so long at most.
-    To clean it again changes nothing."""
-    text = text[: 16 * limit]  # much of it may fall away, but to look at all of it takes time
+    """Normalize the text (NFKC), remove invisible characters and cut it to `limit` characters.
+    Cleaning clean text changes nothing."""
+    text = text[: 16 * limit]  # most may be removed, but checking all takes time
     while (plain := _plain(text)) != text:
         text = plain
     if len(text) <= limit:
@@ -90,8 +90,8 @@ def clean(text: str, limit: int = LIMIT) -> str:
     return text[: limit - len(CUT)] + CUT if limit > len(CUT) else text[:limit]
 
 
-def told(words: str | Message | AgentCard) -> str:
-    """What is said, as text: a line for each field of a card, which no field can forge."""
+def as_text(words: str | Message | AgentCard) -> str:
+    """Convert to text: a line for each field of a card. No field can forge another line."""
     match words:
         case str():
             return words
@@ -107,14 +107,15 @@ def _plain(text: str) -> str:
     text = text.replace("\r\n", "\n").translate(_TIDY)
     if text.isascii():
         return "".join(c for c in text if c.isprintable() or c in "\n\t")
-    # what this Python has no name for is not printable either: a model may know it
+    # Characters that are new to this Python count as not printable: a model may know them.
     seen = (c for c in _UNSEEN.sub("", text) if c.isprintable() or c in "\n\t" or c.isspace())
-    normal = unicodedata.normalize("NFKC", _sparse("".join(seen)))
+    normal = unicodedata.normalize("NFKC", _limit_marks("".join(seen)))
     return "".join(c for c in normal if c.isprintable() or c in "\n\t")
 
 
-def _sparse(text: str) -> str:
-    """With no more than so many marks on a letter: normalizing sorts them, each against each."""
+def _limit_marks(text: str) -> str:
+    """Limit the combining marks on a letter, because normalizing takes quadratic time in their
+    number."""
     found, run = [], 0
     for char in text:
         run = run + 1 if unicodedata.combining(char) else 0
@@ -123,14 +124,14 @@ def _sparse(text: str) -> str:
     return "".join(found)
 
 
-def _fenced(body: str, source: str) -> str:
+def _delimited(body: str, source: str) -> str:
     digest = hashlib.sha256(f"{source}\n{body}".encode()).hexdigest()[:32]
     name = f" {source}" if source else ""
     return f"{OPEN}untrusted {digest}{name}{CLOSE}\n{body}\n{OPEN}end {digest}{CLOSE}"
 
 
 def _line(text: str, limit: int = FIELD) -> str:
-    """On one line: what comes after a line's end could pass for another field."""
+    """Put text on one line: text after a line break could pass for another field."""
     return clean(" ".join(clean(text, limit).split()), limit)
 
 
@@ -162,40 +163,40 @@ def _skill(skill: AgentSkill) -> Iterable[str]:
         yield f"  example: {_line(example)}"
 
 
-# ---- who may be asked ----------------------------------------------------------------------
+# ---- eligibility ---------------------------------------------------------------------------
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """Who may be asked. Without origins nobody is; what else is empty does not matter."""
+    """Which agents may be called. Without origins, none may. Other empty fields are not checked."""
 
     origins: tuple[str, ...] = ()
-    """`https://a.example` is just that; `a.example`, `*.a.example`, `10.0.0.0/8` and
-    `[::1]:8443` are hosts, on any port unless they name one."""
+    """`https://a.example` is one origin. `a.example`, `*.a.example`, `10.0.0.0/8` and `[::1]:8443`
+    are hosts, on any port unless they name one."""
     schemes: tuple[str, ...] = ()
-    """One of these is needed to be let in, by every way in that the card names: `bearer`, `basic`
-    or another of HTTP, `apiKey`, `oauth2`, `openIdConnect`, `mutualTLS`."""
+    """Every alternative in the card must require one of these schemes: `bearer`, `basic` or another
+    HTTP scheme, `apiKey`, `oauth2`, `openIdConnect`, `mutualTLS`."""
     extensions: tuple[str, ...] = ()
     """Extensions that the agent must offer."""
     forbidden: tuple[str, ...] = ()
-    """Extensions that it must not offer; `*` is any that it requires."""
+    """Extensions that the agent must not offer; `*` means any extension that it requires."""
     bindings: tuple[str, ...] = ()
     versions: tuple[str, ...] = ()
-    """Major.Minor."""
+    """Protocol versions as Major.Minor."""
     tags: tuple[str, ...] = ()
-    """One of its skills must have all of these."""
+    """One skill must have all of these tags."""
     signed: bool | Callable[[AgentCard], bool] = False
-    """What checks the card's signatures; True only looks whether there are any."""
+    """A function that checks the card's signatures; True only checks that there are any."""
 
 
 def eligible(
     cards: Iterable[AgentCard] | Mapping[str, AgentCard], policy: Policy
 ) -> list[AgentCard]:
-    """The cards that the policy lets through, each with only those of its addresses that are let
-    through, too. In a mapping from where they were found, those places must be listed as well: a
-    card can name any address. No text of a card decides anything."""
+    """Return the cards that the policy allows, each with only its allowed addresses. In a mapping
+    from URL to card, the URL must be allowed, too, because a card can name any address. No text of
+    a card has an influence."""
     found = cards.items() if isinstance(cards, Mapping) else ((None, card) for card in cards)
     return [
-        _narrowed(card, addresses)
+        _with_addresses(card, addresses)
         for where, card in found
         if (where is None or _listed(where, policy))
         and not objection(card, policy)
@@ -204,10 +205,10 @@ def eligible(
 
 
 def objection(card: AgentCard, policy: Policy) -> str:
-    """Why a card is not eligible, wherever it was found; empty if it is."""
+    """Return why a card is not eligible, wherever it was found; empty if it is."""
     if not _addresses(card, policy):
         return "none of its addresses is listed, safe, and of a wanted binding and version"
-    if policy.schemes and not _guarded(card, policy.schemes):
+    if policy.schemes and not _requires_one(card, policy.schemes):
         return f"it lets callers in without {' or '.join(policy.schemes)}"
     offered = {item.uri: item.required for item in card.capabilities.extensions}
     if missing := [uri for uri in policy.extensions if uri not in offered]:
@@ -226,7 +227,7 @@ def objection(card: AgentCard, policy: Policy) -> str:
 
 
 def kind(scheme: SecurityScheme) -> str:
-    """What a scheme is called in a policy."""
+    """The name of a scheme in a policy."""
     if (http := scheme.http_auth_security_scheme) is not None:
         return http.scheme.lower()
     if scheme.api_key_security_scheme is not None:
@@ -238,8 +239,8 @@ def kind(scheme: SecurityScheme) -> str:
     return "mutualTLS" if scheme.mtls_security_scheme is not None else ""
 
 
-def _guarded(card: AgentCard, wanted: tuple[str, ...]) -> bool:
-    """Whether every way in takes one of these."""
+def _requires_one(card: AgentCard, wanted: tuple[str, ...]) -> bool:
+    """Whether every alternative requires one of these schemes."""
     ways = [
         {kind(card.security_schemes[name]) for name in way.schemes if name in card.security_schemes}
         for way in card.security_requirements
@@ -257,16 +258,16 @@ def _addresses(card: AgentCard, policy: Policy) -> tuple[AgentInterface, ...]:
     )
 
 
-def _narrowed(card: AgentCard, addresses: tuple[AgentInterface, ...]) -> AgentCard:
+def _with_addresses(card: AgentCard, addresses: tuple[AgentInterface, ...]) -> AgentCard:
     if addresses == card.supported_interfaces:
         return card
-    # signatures are for the whole of it
+    # The signatures cover the whole card.
     return replace(card, supported_interfaces=addresses, signatures=())
 
 
 def _listed(url: str, policy: Policy, *, grpc: bool = False) -> str:
-    """The URL as it may be dialled, empty if it may not. Of gRPC, cards tell host and port alone,
-    which then must be dialled with TLS."""
+    """Return the URL to dial, or an empty string if it is not allowed. For gRPC, cards give only
+    host and port, and TLS is then required."""
     scheme, _, rest = url.rpartition("://")
     name = scheme.lower() or ("grpcs" if grpc else "")
     tls = {"https": True, "grpcs": grpc, "http": False, "grpc": False}.get(name)
@@ -287,7 +288,7 @@ def _listed(url: str, policy: Policy, *, grpc: bool = False) -> str:
 
 @lru_cache(1024)
 def _rule(entry: str) -> tuple[Rule, str]:
-    """A line of the list, and the scheme if it is a whole origin."""
+    """Parse an entry of `origins`: the rule, and the scheme if it is a whole origin."""
     if "://" not in entry:
         return Rule.parse(entry), ""
     try:
@@ -303,8 +304,8 @@ def _minor(version: str) -> str:
 
 # ---- names ---------------------------------------------------------------------------------
 
-# Letters that pass for Latin ones, after NFKC and casefold, small or large. The common ones: all
-# that Unicode knows of would be more than this package.
+# Letters that look like Latin ones, after NFKC and casefold, in lower or upper case. Only the
+# common ones: all that Unicode lists would be larger than this package.
 _LIKE = "aаα bвьβ cс dԁđ eеεє3 hһнη jј kкκ liіӏιı1|ł mмμ nпν oоοσ0ø pрρ qԛ rг sѕ5 tтτ uυц vѵ wԝω"
 _LIKE += " xхχ yуγ"
 _PASSES = str.maketrans({other: group[0] for group in _LIKE.split() for other in group[1:]})
@@ -312,14 +313,14 @@ _DROPPED = re.compile(r"[\W_]+")
 
 
 def skeleton(name: str) -> str:
-    """What of a name is left to somebody who does not look closely."""
+    """Map a name to a form that is the same for names that look alike."""
     bare = unicodedata.normalize("NFD", clean(name, FIELD).casefold())
     letters = "".join(c for c in bare if not unicodedata.combining(c)).translate(_PASSES)
     return _DROPPED.sub("", letters).replace("rn", "m").replace("vv", "w")
 
 
 def lookalikes(cards: Iterable[AgentCard]) -> list[tuple[AgentCard, ...]]:
-    """Cards whose names could be taken for each other, or are the same: each such group."""
+    """Return the groups of cards whose names are equal or look alike."""
     groups: dict[str, list[AgentCard]] = {}
     for card in cards:
         groups.setdefault(skeleton(card.name), []).append(card)

@@ -1,4 +1,4 @@
-"""Threads for handlers that block. One that never returns is replaced."""
+"""Threads for blocking handlers. A thread whose handler never returns is replaced."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 
 IDLE = 10.0
 ABANDONED = 4
-"""How many times the limit may be running when those that were given up are counted, too."""
+"""The most running threads, abandoned ones included, as a multiple of the limit."""
 
 Job = tuple[Callable[[], Any], "asyncio.Future[Any]", asyncio.AbstractEventLoop]
 
 
 class Threads:
-    """At most so many calls at once. One whose caller gave up makes room for another, as long as
-    there are not many of those."""
+    """Runs at most a fixed number of calls at once. A call whose caller gave up frees its place,
+    unless too many calls have been abandoned."""
 
     def __init__(self, limit: int) -> None:
         self._room = asyncio.Semaphore(limit)
@@ -29,7 +29,7 @@ class Threads:
         self._idle = 0
 
     async def run(self, call: Callable[..., Any], *args: Any) -> Any:
-        """What the call returns or raises, run with the caller's context variables."""
+        """Run the call with the caller's context variables, and return or raise its result."""
         context = contextvars.copy_context()
         loop = asyncio.get_running_loop()
         async with self._room:
@@ -40,7 +40,7 @@ class Threads:
                 waiting = self._idle > 0
                 if waiting:
                     self._idle -= 1
-            if not waiting:  # a daemon: the interpreter must not wait for a handler that hangs
+            if not waiting:  # a daemon thread: a hanging handler must not block exit
                 threading.Thread(target=self._work, name="dragoman-handler", daemon=True).start()
             return await future
 
@@ -50,12 +50,12 @@ class Threads:
                 job = self._jobs.get(timeout=IDLE)
             except queue.Empty:
                 with self._lock:
-                    if self._idle:  # else a job was just promised to this thread
+                    if self._idle:  # otherwise a job is already on its way to this thread
                         self._idle -= 1
                         return
                 continue
             self._perform(*job)
-            with suppress(RuntimeError):  # the loop is gone
+            with suppress(RuntimeError):  # the loop is closed
                 job[2].call_soon_threadsafe(self._all.release)
             with self._lock:
                 self._idle += 1
@@ -69,14 +69,14 @@ class Threads:
         try:
             result = call()
         except (StopIteration, GeneratorExit, KeyboardInterrupt) as odd:
-            # A future cannot carry the first, and the second ends whoever awaits it without a
-            # word; the third is the agent's own, since only the main thread is interrupted by a
-            # person.
+            # A future cannot carry StopIteration, and GeneratorExit would end the awaiting
+            # coroutine without an error. KeyboardInterrupt comes from the handler, since only the
+            # main thread gets a real one.
             error = RuntimeError(f"the handler raised {type(odd).__name__}")
             error.__cause__ = odd
         except BaseException as raised:  # noqa: BLE001 - it is raised where it is awaited
             error = raised
-        with suppress(RuntimeError):  # the loop is gone, and with it whoever waited
+        with suppress(RuntimeError):  # the loop is closed, so nobody waits
             loop.call_soon_threadsafe(_settle, future, result, error)
 
 

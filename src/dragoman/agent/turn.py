@@ -1,4 +1,4 @@
-"""The turn: what a handler is given to work on, and the words it answers with."""
+"""The turn: the input of a handler, and the methods that make its events."""
 
 from __future__ import annotations
 
@@ -40,38 +40,38 @@ if TYPE_CHECKING:
 W = TypeVar("W", bound=WireStruct)
 
 EARLY = 0.01
-"""How much too early a timer may ring."""
+"""Seconds that a timer may fire too early."""
 
 
 class Running(Protocol):
-    """What a turn asks of the run that it belongs to."""
+    """The part of a run that a turn uses."""
 
     name: str
-    """The agent's."""
+    """The agent's name."""
     deadline: float
-    """When it must have ended, by the monotonic clock."""
+    """When the run must have ended, by the monotonic clock."""
     reason: str
-    """Why it was asked to stop: cancel, deadline, drain; empty if it was not."""
+    """Why the run was asked to stop: cancel, deadline or drain; empty if it was not."""
 
     @property
     def origin(self) -> str:
-        """Which agent that is, see `lineage`."""
+        """The agent's origin, see `lineage`."""
 
     async def emit(self, event: Event) -> None:
-        """Say it now."""
+        """Log an event."""
 
     async def settle(self, event: Event) -> bool:
-        """Say it, and wait until it is durable; False if it cannot be said any more."""
+        """Log an event and wait until it is durable; False if the run is over."""
 
     async def related(self, ids: Sequence[str]) -> list[Task]:
-        """The tasks of these ids, or the others of the context."""
+        """Return the tasks with these ids, or the other tasks of the context."""
 
     def audit(self, event: str, result: str, **about: str) -> None:
-        """Put down what an auditor wants to know."""
+        """Write an entry to the audit log."""
 
 
 class Over:
-    """What stands for a run that has ended: nothing can be said any more."""
+    """Replaces a run that has ended: its turn can log no more events."""
 
     name = origin = ""
     deadline = 0.0
@@ -79,47 +79,47 @@ class Over:
 
     def __init__(self, handler: str) -> None:
         self.handler = handler
-        self._told = False
+        self._warned = False
 
     async def emit(self, event: Event) -> None:
-        """Drop it, and say so once; others get their turn meanwhile."""
-        if not self._told:
-            self._told = True
+        """Drop the event and warn once. Yields to the event loop."""
+        if not self._warned:
+            self._warned = True
             name = type(event).__name__
             logger.warning("handler %s: dropped %s, because its turn has ended", self.handler, name)
         await asyncio.sleep(0)
 
     async def related(self, ids: Sequence[str]) -> list[Task]:
-        """None any more."""
+        """Return no tasks."""
         return []
 
     async def settle(self, event: Event) -> bool:
-        """Not any more."""
+        """Return False."""
         return False
 
     def audit(self, event: str, result: str, **about: str) -> None:
-        """There is nothing to put down."""
+        """Do nothing."""
 
 
 class Turn:
-    """One message, all that is known around it, and the events that answer it.
+    """One message, its task and caller, and the methods that make events.
 
     The methods that make events (`working`, `artifact`, `write`, `ask`, …) only make them: a
-    generator yields them, a coroutine hands them to `await turn.emit(…)`.
+    generator yields them, a coroutine passes them to `await turn.emit(…)`.
     """
 
     _sound: Event | None = None
-    """The event made last, if it is known to be valid: it need not be looked at again."""
+    """The last event, if it is known to be valid, so that it is not checked again."""
     canceled = False
-    """True once the client wants the task to end; for code that cannot be interrupted."""
+    """True once the client has canceled the task. For code that cannot be interrupted."""
     _made_count = _handed_count = 0
-    """How many events the handler has made, and how many of them it has handed over."""
+    """How many events the handler has made, and how many of them it has yielded or emitted."""
     _made: Made | None = None
-    """Those that it has not handed over yet, where they are noted."""
+    """The events that were made and not yet yielded or emitted, if they are recorded."""
     _count = 0
     _connected = 0
     _used = False
-    """The grant that the message approves was used in this run."""
+    """Whether the approval in the message was used in this run."""
 
     def __init__(
         self,
@@ -132,22 +132,22 @@ class Turn:
         run: Running | None = None,
     ) -> None:
         self.task = task
-        """The task so far, this message included."""
+        """The task so far, with this message."""
         self.message: Message = received.message
         self.attempt = attempt
-        """1 for the first run of this turn, more when it is run again after a crash."""
+        """1 for the first run of this turn; higher when it runs again after a crash."""
         self.state = state
-        """What the agent's lifespan yielded."""
+        """The value that the agent's lifespan yielded."""
         self._received = received
         self._number = number
         self._run = run
         self._streams: dict[tuple[str, str], str] = {}
 
-    # -- what came in
+    # -- input
 
     @property
     def text(self) -> str:
-        """The text of the message, a line for each text part."""
+        """The text of the message, one line for each text part."""
         return self.message.text
 
     @property
@@ -160,37 +160,37 @@ class Turn:
 
     @property
     def files(self) -> list[Part]:
-        """The parts that are files, by content (`raw`) or by `url`."""
+        """The file parts of the message, with their content (`raw`) or a `url`."""
         return [part for part in self.message.parts if part.raw is not None or part.url is not None]
 
     @property
     def history(self) -> tuple[Message, ...]:
-        """The messages of the task so far, the present one last."""
+        """The messages of the task, the current one last."""
         return self.task.history
 
     @property
     def context_id(self) -> str:
-        """The conversation that the task belongs to."""
+        """The id of the conversation that the task belongs to."""
         return self.task.context_id
 
     @property
     def caller(self) -> Caller:
-        """Who asks."""
+        """The caller who sent the message."""
         return self._received.caller
 
     @property
     def skill(self) -> str:
-        """The id of the skill that is asked for; empty for the default handler."""
+        """The id of the requested skill; empty for the default handler."""
         return self._received.skill
 
     @property
     def accepted_output_modes(self) -> tuple[str, ...]:
-        """What the client said it can take; empty if it did not say."""
+        """The media types that the client accepts; empty if it named none."""
         return self._received.modes
 
     @property
     def metadata(self) -> Metadata:
-        """The metadata of the request; that of the message is on the message."""
+        """The metadata of the request. The message has its own metadata."""
         return self._received.metadata or {}
 
     @property
@@ -200,15 +200,15 @@ class Turn:
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every attempt at this turn: pass it on with side effects."""
+        """The same for every attempt at this turn. Pass it on to make side effects idempotent."""
         return f"{self.task.id}:{self._number}"
 
     async def context_tasks(self) -> list[Task]:
-        """The other tasks of this conversation, the latest first."""
+        """Return the other tasks of this conversation, newest first."""
         return await self._run.related(()) if self._run else []
 
     async def referenced_tasks(self) -> list[Task]:
-        """The tasks that the message refers to, as far as the caller may see them."""
+        """Return the tasks that the message refers to and the caller may see."""
         ids = self.message.reference_task_ids
         return await self._run.related(ids) if self._run and ids else []
 
@@ -222,10 +222,10 @@ class Turn:
         transport: Transport | None = None,
         **options: Unpack[Options],
     ) -> Client:
-        """A client of another agent, as `Client.connect` has it, that works for this turn: it
-        carries the trace, says which tasks it serves, keeps to the turn's deadline, and cancels
-        what it has begun when the turn is canceled. A turn that is run again after a crash and
-        says the same finds what it has begun before."""
+        """Make a client for another agent, as `Client.connect` does, that works on behalf of this
+        turn: it passes on the trace and the tasks it serves, keeps the turn's deadline, and cancels
+        its tasks when the turn is canceled. If the turn runs again after a crash and sends the same
+        messages, it gets the same tasks."""
         from dragoman.client import Client, Delegation
 
         run = self._run
@@ -252,13 +252,13 @@ class Turn:
         return Client.connect(target, app=app, transport=transport, **options)
 
     async def relay(self, stream: Stream, *, by: str) -> Result:
-        """Tell what another agent tells, as part of this task, until that one ends or asks: its
-        artifacts become artifacts here, its progress is told as progress of `by`. What it asks, or
-        how it failed, is in the result; what to make of that is for the handler to say."""
+        """Copy what another agent streams into this task, until that agent ends or asks: its
+        artifacts become artifacts of this task, its progress becomes progress of `by`. The result
+        contains its question or failure; the handler decides what to do with it."""
         async with stream:
             async for event in stream:
-                for told in self._relayed(event, by):
-                    await self.emit(told)
+                for relayed in self._relayed(event, by):
+                    await self.emit(relayed)
         return stream.result
 
     def _relayed(self, event: Any, by: str) -> Iterator[Event]:
@@ -275,7 +275,7 @@ class Turn:
     def _foreign(self, artifact: Artifact, by: str, append: bool, last: bool) -> Event:
         key = f"{by}:{artifact.artifact_id}"
         known = ("relayed", key) in self._streams
-        # others are not strict about what is appended to nothing
+        # Other agents may append to an artifact that does not exist.
         append = append and (known or any(a.artifact_id == key for a in self.task.artifacts))
         self._streams["relayed", key] = key
         self._sound = None
@@ -288,21 +288,21 @@ class Turn:
             last_chunk=last,
         )
 
-    # -- what goes out
+    # -- output
 
     async def emit(self, event: Any) -> None:
-        """Say something now; takes whatever a generator may yield."""
+        """Log an event now. Accepts everything that a generator may yield."""
         if self._run is None:
             raise RuntimeError("this turn is not running: there is nobody to emit to")
         for item in self._events(event):
             await self._run.emit(item)
 
     def working(self, content: Any = None, *, metadata: Metadata | None = None) -> Event:
-        """The work goes on, with a word on how."""
+        """Report progress: the task is working."""
         return self._new(self._status(TaskState.WORKING, content, metadata))
 
     def ask(self, content: Any, *, metadata: Metadata | None = None) -> Event:
-        """Input is required; the client's next message starts the next turn."""
+        """Ask the client for input. Its next message starts the next turn."""
         return self._new(self._status(TaskState.INPUT_REQUIRED, content, metadata))
 
     def require_auth(
@@ -313,9 +313,10 @@ class Turn:
         expires: float = 600.0,
         metadata: Metadata | None = None,
     ) -> Event:
-        """The client must authenticate somewhere; the handler may go on and wait for it. With an
-        `operation`, which is any JSON, the client must approve just that within so many seconds:
-        its answer starts the next turn, which asks `granted` before it does it."""
+        """Ask the client to authenticate; the handler may continue and wait for it. With an
+        `operation`, any JSON value, ask the client to approve that operation within `expires`
+        seconds: its reply starts the next turn, which calls `granted` before it performs the
+        operation."""
         if operation is not None:
             try:
                 grant = approvals.issue(self.task.id, operation, expires)
@@ -326,17 +327,17 @@ class Turn:
 
     @property
     def approval(self) -> Approval | None:
-        """What the message says of the approval that was asked for; None if nothing. Whether it
-        allows anything is for `granted` to say."""
-        return approvals.answered(self.metadata) or approvals.answered(self.message.metadata)
+        """The client's reply to an approval request; None if there is none. Call `granted` to check
+        whether it allows an operation."""
+        return approvals.approval_in(self.metadata) or approvals.approval_in(self.message.metadata)
 
     async def granted(self, operation: Any) -> bool:
-        """Whether this message approves just this operation of this task. That can be said once:
-        the grant is used up, and that is durable, before True is returned."""
+        """Whether this message approves exactly this operation of this task. It returns True only
+        once: it records durably that the approval is used before it returns."""
         approval, run = self.approval, self._run
         if approval is None or run is None:
             return False
-        grant = approvals.asked(self.task.metadata)
+        grant = approvals.request_in(self.task.metadata)
         why = approvals.refusal(grant, approval, self.task.id, operation, self.idempotency_key)
         if not why and self._used:
             why = "it was used before"
@@ -352,20 +353,20 @@ class Turn:
         return settled
 
     def complete(self, content: Any = None, *, metadata: Metadata | None = None) -> Event:
-        """The task is done. A handler that simply ends means the same."""
+        """Complete the task. A handler that ends without this completes it, too."""
         return self._new(self._status(TaskState.COMPLETED, content, metadata))
 
     def reject(self, content: Any = None, *, metadata: Metadata | None = None) -> Event:
-        """The agent will not do this."""
+        """Reject the task: the agent will not do this."""
         return self._new(self._status(TaskState.REJECTED, content, metadata))
 
     def fail(self, content: Any = None, *, metadata: Metadata | None = None) -> Event:
-        """The agent could not do this."""
+        """Fail the task: the agent could not do this."""
         return self._new(self._status(TaskState.FAILED, content, metadata))
 
     def reply(self, content: Any, *, metadata: Metadata | None = None) -> Event:
-        """A direct answer. Without a task if the handler was declared with `reply=True` and has
-        said nothing before; else it is the message of the completed task."""
+        """Reply directly. If the handler was registered with `reply=True` and has sent nothing
+        before, there is no task; otherwise this is the message of the completed task."""
         return self._new(self._reply(content, metadata))
 
     def artifact(
@@ -377,36 +378,37 @@ class Turn:
         id: str = "",
         metadata: Metadata | None = None,
     ) -> Event:
-        """A whole result."""
+        """A complete artifact."""
         return self._new(self._artifact(content, name, description, id, metadata))
 
     def write(self, content: Any, *, name: str = "", id: str = "", last: bool = False) -> Event:
-        """The next piece of a result that is streamed; each name is an artifact of its own."""
+        """The next chunk of a streamed artifact. Each name is a separate artifact."""
         return self._new(self._piece(content, name, id, last))
 
-    def _leave(self, name: str) -> None:
-        """The run is over. (Turn and run know each other; parted, they need no collector.)"""
+    def _end(self, name: str) -> None:
+        """The run is over. (Turn and run refer to each other; without that, they need no garbage
+        collection.)"""
         self._run = Over(name)
 
-    # -- what a value means
+    # -- conversion of values
 
     def _events(self, value: Any) -> Sequence[Event]:
-        """What a yielded or emitted value says: events as they are, text as a piece of the
-        streamed artifact, anything else as `_result` has it."""
+        """Convert a yielded or emitted value to events: events stay as they are, text becomes a
+        chunk of the streamed artifact, other values go to `_result`."""
         if isinstance(value, TaskArtifactUpdateEvent | TaskStatusUpdateEvent | Reply):
-            self._handed_over(value)
+            self._record_handed_over(value)
             return (value,)
         if isinstance(value, str):
             return (self._piece(value),)
         return self._result(value)
 
     def _result(self, value: Any) -> Sequence[Event]:
-        """What a returned value says. The table is in the documentation."""
+        """Convert a returned value to events. The table is in the documentation."""
         match value:
             case None:
                 return ()
             case TaskArtifactUpdateEvent() | TaskStatusUpdateEvent() | Reply():
-                self._handed_over(value)
+                self._record_handed_over(value)
                 return (value,)
             case Message():
                 return (self._reply(value, None),)
@@ -417,8 +419,8 @@ class Turn:
             case _:
                 return (self._artifact(value),)
 
-    def _handed_over(self, event: Event) -> None:
-        """An event was yielded, emitted or returned."""
+    def _record_handed_over(self, event: Event) -> None:
+        """Record that an event was yielded, emitted or returned."""
         self._handed_count += 1
         if self._made:
             hand_over(self._made, event, noted=self._made_count <= MOST)
@@ -426,7 +428,7 @@ class Turn:
     # -- making events
 
     def _new(self, event: Event) -> Event:
-        """An event that the handler makes, by the method that calls this."""
+        """Record an event that the handler makes through a method of the turn."""
         self._made_count += 1
         if self._made is not None and self._made_count <= MOST:
             note(self._made, event, depth=2)
@@ -460,13 +462,13 @@ class Turn:
     def _piece(self, content: Any, name: str = "", id: str = "", last: bool = False) -> Event:
         parts = _parts(content)
         key = ("id", id) if id else ("name", name)
-        known = self._streams.get(key)
-        if known is None:
-            known = self._streams[key] = id or self._next_id()
-            artifact = Artifact(artifact_id=known, name=name, parts=parts)
+        artifact_id = self._streams.get(key)
+        if artifact_id is None:
+            artifact_id = self._streams[key] = id or self._next_id()
+            artifact = Artifact(artifact_id=artifact_id, name=name, parts=parts)
             append = False
         else:
-            artifact = Artifact(artifact_id=known, parts=parts)
+            artifact = Artifact(artifact_id=artifact_id, parts=parts)
             append = True
         event = TaskArtifactUpdateEvent(
             task_id=self.task.id,
@@ -488,7 +490,7 @@ class Turn:
         )
 
     def _next_id(self) -> str:
-        # A function of turn and ordinal: a second attempt replaces what the first one wrote.
+        # Derived from turn and ordinal, so that a second attempt replaces what the first one wrote.
         self._count += 1
         return f"{self._number}.{self._count}"
 
@@ -520,11 +522,11 @@ class Turn:
         )
 
     def _extended(self, metadata: Metadata | None) -> tuple[str, ...]:
-        """The active extensions whose data these are: an artifact or message lists them."""
+        """The active extensions that own this metadata: an artifact or message lists them."""
         return tuple(uri for uri in self.extensions if uri in metadata) if metadata else ()
 
     def _own(self, message: Message) -> Message:
-        """The author's message, with the ids that it must have here."""
+        """Add the required ids to the author's message."""
         own = replace(
             message, context_id=self.task.context_id, task_id=self.task.id, role=Role.AGENT
         )

@@ -1,7 +1,8 @@
-"""Events that a handler made and did not yield: they were forgotten.
+"""Finds events that a handler made and forgot to yield.
 
-Events are counted in every turn, which costs next to nothing. Where each was made is noted in the
-first turns of a handler, after one has been forgotten, and in tests, for the first events.
+Events are counted in every turn, which costs next to nothing. Where an event was made is recorded
+only in the first turns of a handler, after it has forgotten one, and in tests, for the first events
+of a turn.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from dragoman.model.events import Event
 from dragoman.model.types import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 
 FIRST_TURNS = 100
-"""In how many turns of a handler it is noted where its events were made."""
+"""The number of turns of a handler in which the origin of its events is recorded."""
 MOST = 100
-"""How many events of a turn are noted: those of a long stream come from the same lines."""
+"""The most events of a turn to record: those of a long stream come from the same lines."""
 
 Made: TypeAlias = dict[int, tuple[Event, CodeType, int]]
-"""The events of one turn by their identity, and where each was made: the code, and the place in it.
-(A dictionary, since a handler in a thread makes events while others are handed over.)"""
+"""The events of a turn by identity, with the code and the offset where each was made. (A
+dictionary, because a handler in a thread makes events while others are handed over.)"""
 
 
 class EventNotYielded(Exception):
@@ -30,40 +31,40 @@ class EventNotYielded(Exception):
 
 
 def note(made: Made, event: Event, depth: int) -> None:
-    """Note an event, and who called whoever is so many calls above this."""
+    """Record an event and the code that called the function `depth` levels up."""
     frame = sys._getframe(depth + 1)
     made[id(event)] = (event, frame.f_code, frame.f_lasti)
 
 
 def hand_over(made: Made, event: Event, *, noted: bool) -> None:
-    """Forget an event. If all were noted, one that is not known may be a changed copy of one that
-    is."""
+    """Remove an event. If all were recorded, an unknown event may be a changed copy of a recorded
+    one."""
     if made.pop(id(event), None) is None and noted:
-        for key, (known, _, _) in list(made.items()):
-            if type(known) is type(event):
+        for key, (earlier, _, _) in list(made.items()):
+            if type(earlier) is type(event):
                 made.pop(key, None)
                 return
 
 
-def told(made: Made) -> Iterator[str]:
-    """What was not handed over, and where it was made; what one line made is told once."""
+def forgotten_events(made: Made) -> Iterator[str]:
+    """Describe the events that were not handed over, once for each line that made them."""
     seen = set()
     for event, code, place in list(made.values()):
         line = next((n for a, b, n in code.co_lines() if a <= place < b), None)
         where = f"{code.co_filename}:{line or code.co_firstlineno}"
         if where not in seen:
             seen.add(where)
-            yield f"{_named(event)} created in line {where} was not yielded"
+            yield f"{_describe(event)} created in line {where} was not yielded"
 
 
-def counted(number: int, call: Callable[..., Any]) -> str:
-    """The same where only their number is known, and the function that made them."""
+def forgotten_count(number: int, call: Callable[..., Any]) -> str:
+    """Describe them by their number and the handler, if they were not recorded."""
     code = getattr(inspect.unwrap(call), "__code__", None)
     where = f" of {code.co_filename}:{code.co_firstlineno}" if code else ""
     return f"{number} event{'s' if number > 1 else ''}{where} not yielded"
 
 
-def _named(event: Event) -> str:
+def _describe(event: Event) -> str:
     if isinstance(event, TaskStatusUpdateEvent):
         return f"the status {event.status.state.name.lower().replace('_', '-')}"
     return "the artifact" if isinstance(event, TaskArtifactUpdateEvent) else "the reply"

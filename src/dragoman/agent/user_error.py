@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 MAX_CHARACTERS = 2000
-"""How much of its text the client sees."""
+"""The most characters of its text that the client sees."""
 
 
 class UserError(Exception):
-    """A handler raises it to fail the task with this text. The client sees the text, and nothing
-    of its cause; of any other exception it sees only the type and a correlation id."""
+    """Raise it in a handler to fail the task with this text. The client sees the text and nothing
+    of the cause. For any other exception, the client sees only the type and a correlation id."""
 
     text = ""
 
@@ -20,7 +20,7 @@ class UserError(Exception):
 
     @property
     def shown(self) -> str:
-        """What the client sees: the text, cut if it is long, always valid Unicode."""
+        """The text for the client: cut if it is long, always valid Unicode."""
         text = self.text.encode("utf-8", "replace").decode().strip()
         if len(text) > MAX_CHARACTERS:
             text = text[: MAX_CHARACTERS - 1] + "…"

@@ -1,4 +1,4 @@
-"""The bell of a URL. The backends are in the table of `dragoman.backends`."""
+"""Makes the bell of a URL. The backends are in the table of `dragoman.backends`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from dragoman.bells.bell import Bell
 
 
 def connect(url: str) -> Bell:
-    """The bell that a URL names; nothing is opened yet. ValueError."""
+    """Make the bell of a URL; it opens nothing yet. Raises ValueError."""
     found: Bell = backends.find("bell", url)(url)
     return found

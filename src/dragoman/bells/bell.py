@@ -1,7 +1,7 @@
-"""The bell: a lossy wake-up ("this moved on"), so that readers need not poll fast.
+"""The bell: a lossy wake-up ("this log has new entries"), so that readers need not poll often.
 
-A lost ring costs latency, never correctness: whoever waits has read first, and every replica
-also polls at a stated interval and wakes its own listeners.
+A lost ring costs latency, never correctness: a reader reads before it waits, and every replica also
+polls at an interval and wakes its own listeners.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 SWEPT = 5.0
-"""A wait longer than this is ended by the sweep, not by a timer of its own."""
+"""The sweep ends a wait that is longer than this; a shorter one gets a timer."""
 
 
 class Listener:
-    """One who waits on some topics. A ring between two waits is not lost."""
+    """Waits for rings on some topics. A ring between two waits is not lost."""
 
     __slots__ = ("_listeners", "_rung", "_waiter", "deadline", "seen", "topics")
 
@@ -31,13 +31,13 @@ class Listener:
         self.deadline = math.inf
 
     def wake(self) -> None:
-        """End the present wait, or the next one at once."""
+        """End the current wait, or the next one at once."""
         self._rung = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     async def wait(self, timeout: float = math.inf) -> None:
-        """Until woken, or until the time is up."""
+        """Wait until a ring or the timeout."""
         if not self._rung:
             loop = self._listeners.loop or asyncio.get_running_loop()
             self._waiter = loop.create_future()
@@ -55,7 +55,7 @@ class Listener:
         self._rung = False
 
     def close(self) -> None:
-        """Hear no more."""
+        """Stop listening."""
         self._listeners.remove(self)
 
     def __enter__(self) -> Listener:
@@ -66,7 +66,7 @@ class Listener:
 
 
 class CallbackListener(Listener):
-    """A listener that calls back at once."""
+    """A listener that calls a function."""
 
     __slots__ = ("_call",)
 
@@ -77,28 +77,28 @@ class CallbackListener(Listener):
         self._call = call
 
     def wake(self) -> None:
-        """Call back."""
+        """Call the function."""
         self._call()
 
 
 class Listeners:
-    """All the listeners of this process, by topic."""
+    """All listeners of this process, by topic."""
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
-        """Where they wait; known from the start, it need not be asked for each time."""
+        """The loop of the listeners, stored because looking it up costs time."""
         self._by_topic: dict[str, dict[Listener, None]] = {}
 
     def listen(self, *topics: str) -> Listener:
-        """A new listener; close it after use."""
+        """Make a listener; close it after use."""
         return self._add(Listener(self, topics))
 
     def hook(self, call: Callable[[], None], *topics: str) -> Listener:
-        """A new listener that calls back; close it after use."""
+        """Make a listener that calls a function; close it after use."""
         return self._add(CallbackListener(self, topics, call))
 
     def remove(self, listener: Listener) -> None:
-        """Forget a listener."""
+        """Remove a listener."""
         for topic in listener.topics:
             listeners = self._by_topic.get(topic)
             if listeners is not None:
@@ -107,14 +107,14 @@ class Listeners:
                     del self._by_topic[topic]
 
     def wake(self, topic: str) -> None:
-        """Wake those who wait on a topic."""
+        """Wake the listeners of a topic."""
         listeners = self._by_topic.get(topic)
         if listeners is not None:
             for listener in listeners:
                 listener.wake()
 
     def sweep(self, now: float) -> None:
-        """Wake those whose time is up."""
+        """Wake the listeners whose timeout is over."""
         for listeners in list(self._by_topic.values()):
             for listener in list(listeners):
                 if listener.deadline <= now:
@@ -126,34 +126,34 @@ class Listeners:
         return listener
 
     def wake_all(self) -> None:
-        """Wake everybody."""
+        """Wake all listeners."""
         for topic in list(self._by_topic):
             self.wake(topic)
 
     def places(self) -> Mapping[str, int]:
-        """The logs that are read at present, and how far the one furthest behind has seen."""
+        """The ids of the logs that have readers, with the lowest version that a reader has seen."""
         return {
             topic: min(listener.seen for listener in listeners)
             for topic, listeners in self._by_topic.items()
-            if ":" not in topic  # the others are not the ids of tasks
+            if ":" not in topic  # other topics are not task ids
         }
 
 
 class Bell(Protocol):
-    """Carries rings between processes; `listeners` are the local ends."""
+    """Carries rings between processes; `listeners` are those of this process."""
 
     listeners: Listeners
     shared: bool
-    """Whether other processes hear it."""
+    """Whether rings reach other processes."""
 
     async def open(self) -> None:
-        """Make ready; constructors do no I/O."""
+        """Open connections; constructors do no I/O."""
 
     async def close(self) -> None:
-        """Let go of all resources."""
+        """Close all resources."""
 
     def ring(self, topic: str) -> None:
-        """Tell all replicas; never blocks, may be lost."""
+        """Wake the listeners on all replicas. It never blocks; a ring may be lost."""
 
     def carry(self, topic: str) -> None:
-        """Tell the other replicas alone."""
+        """Wake the listeners on the other replicas only."""

@@ -1,4 +1,4 @@
-"""A bell that is heard in this process."""
+"""A bell within this process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dragoman.bells.bell import Listeners
 
 
 class MemoryBell:
-    """Rings reach the local listeners at once."""
+    """Wakes the local listeners at once."""
 
     shared = False
 
@@ -15,15 +15,15 @@ class MemoryBell:
         self.ring = self.listeners.wake
 
     def carry(self, topic: str) -> None:
-        """There is nobody else."""
+        """Do nothing: there are no other processes."""
 
     async def open(self) -> None:
-        """Nothing to open."""
+        """Do nothing."""
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
 
 def bell(url: str) -> MemoryBell:
-    """A new one; there is nothing to say in its URL."""
+    """Make a bell; its URL has no options."""
     return MemoryBell()

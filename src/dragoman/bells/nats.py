@@ -13,7 +13,7 @@ from dragoman.bells.remote import Connection, Heard, RemoteBell, Stir, parted
 
 
 class NatsConnection:
-    """One connection that subscribes and publishes."""
+    """A connection that subscribes and publishes."""
 
     def __init__(self, client: Client, subject: str) -> None:
         self._client = client
@@ -35,7 +35,7 @@ class NatsConnection:
 
 
 async def connect(urls: Sequence[str], subject: str, heard: Heard, stir: Stir) -> Connection:
-    """A line to one of the servers."""
+    """Connect to one of the servers."""
     client = Client()
     wire = NatsConnection(client, subject)
 
@@ -46,7 +46,7 @@ async def connect(urls: Sequence[str], subject: str, heard: Heard, stir: Stir) -
         stir()
 
     async def wrong(error: Exception) -> None:
-        """What matters of it shows in the connection."""
+        """Ignore the error: the state of the connection shows it."""
 
     try:
         await client.connect(
@@ -54,7 +54,7 @@ async def connect(urls: Sequence[str], subject: str, heard: Heard, stir: Stir) -
             name="dragoman bell",
             error_cb=wrong,
             closed_cb=closed,
-            # it would connect again by itself, and nobody would know what was missed
+            # Without this it would reconnect by itself, and missed rings would go unnoticed.
             allow_reconnect=False,
             max_reconnect_attempts=1,
             reconnect_time_wait=0,
@@ -67,6 +67,7 @@ async def connect(urls: Sequence[str], subject: str, heard: Heard, stir: Stir) -
 
 
 def bell(url: str) -> RemoteBell:
-    """The bell of a NATS server, or of several, by comma. Each `prefix` in the URL has its own."""
+    """Make the bell of a NATS server, or of several, separated by commas. Each `prefix` in the URL
+    is a separate bell."""
     url, subject, place = parted(url)
     return RemoteBell(place, partial(connect, url.split(","), subject))

@@ -1,6 +1,6 @@
-"""A bell over PostgreSQL: LISTEN and NOTIFY, on a connection of its own.
+"""A bell over PostgreSQL: LISTEN and NOTIFY on a separate connection.
 
-It has to be a direct one: a pooler that hands out connections by transaction loses who listens.
+The connection must be direct: a pooler with transaction pooling loses LISTEN.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import asyncpg
 from dragoman.bells.remote import Connection, Heard, RemoteBell, Stir, parted
 
 NOTIFY = "SELECT pg_notify($1, word) FROM unnest($2::text[]) AS word"
-# a notification takes part in a commit, which need not wait for the disk
+# A notification is part of a commit, which need not wait for the disk.
 OPTIONS = {"application_name": "dragoman bell", "synchronous_commit": "off"}
 
 
 class PostgresConnection:
-    """One connection that listens and notifies."""
+    """A connection that listens and notifies."""
 
     def __init__(self, connection: asyncpg.Connection, channel: str) -> None:
         self._connection = connection
@@ -44,7 +44,7 @@ class PostgresConnection:
 
 
 async def connect(url: str, channel: str, heard: Heard, stir: Stir) -> Connection:
-    """A line to the database."""
+    """Connect to the database."""
     connection = await asyncpg.connect(url, server_settings=OPTIONS)
     wire = PostgresConnection(connection, channel)
     try:
@@ -57,6 +57,7 @@ async def connect(url: str, channel: str, heard: Heard, stir: Stir) -> Connectio
 
 
 def bell(url: str) -> RemoteBell:
-    """The bell of a database. Each database has its own, and so has each `prefix` in the URL."""
+    """Make the bell of a database. Each database and each `prefix` in the URL is a separate
+    bell."""
     url, channel, place = parted(url, "_")
     return RemoteBell(place, partial(connect, url, channel))

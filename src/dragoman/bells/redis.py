@@ -16,7 +16,7 @@ from dragoman.bells.remote import Connection, Heard, RemoteBell, Stir, parted
 
 
 class RedisConnection:
-    """A connection that publishes, and one that is subscribed."""
+    """A connection that publishes, and another one that is subscribed."""
 
     def __init__(self, client: Redis, channel: str) -> None:
         self._client = client
@@ -25,9 +25,9 @@ class RedisConnection:
         self._reading: asyncio.Task[None] | None = None
 
     async def open(self, heard: Heard, stir: Stir) -> None:
-        """Subscribe, and hand over what comes."""
+        """Subscribe, and pass on the received messages."""
         await self._subscribed.subscribe(self._channel)
-        await self._subscribed.get_message(timeout=None)  # that it is subscribed
+        await self._subscribed.get_message(timeout=None)  # the confirmation
         self._reading = asyncio.create_task(self._read(heard), name="bell of redis")
         self._reading.add_done_callback(lambda _: stir())
 
@@ -58,8 +58,8 @@ class RedisConnection:
 
 
 async def connect(url: str, channel: str, heard: Heard, stir: Stir) -> Connection:
-    """A line to the server."""
-    # it would connect again by itself, and nobody would know what was missed
+    """Connect to the server."""
+    # Without this it would reconnect by itself, and missed rings would go unnoticed.
     client: Redis = Redis.from_url(url, retry=Retry(NoBackoff(), 0))
     wire = RedisConnection(client, f"{channel}@{database(client)}")
     try:
@@ -71,11 +71,11 @@ async def connect(url: str, channel: str, heard: Heard, stir: Stir) -> Connectio
 
 
 def database(client: Redis) -> Any:
-    """The number of the database, which Redis itself does not tell channels by."""
+    """The number of the database, because Redis channels are not separated by database."""
     return client.connection_pool.connection_kwargs.get("db", 0)
 
 
 def bell(url: str) -> RemoteBell:
-    """The bell of a Redis database. Each number has its own, and so has each `prefix`."""
+    """Make the bell of a Redis database. Each number and each `prefix` is a separate bell."""
     url, channel, place = parted(url, ":")
     return RemoteBell(place, partial(connect, url, channel))

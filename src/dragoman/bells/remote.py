@@ -1,8 +1,8 @@
 """A bell between processes: it sends topics over a connection to all replicas.
 
-The listeners of this process are woken at once. For the others, topics are gathered and sent in
-batches; a connection that is lost is made again, and then everybody is woken, since rings may have
-been missed. Without a connection nothing fails: replicas then look at the pace of the poll.
+It wakes the listeners of this process at once. For other processes, it collects topics and sends
+them in batches. It reconnects when the connection is lost, and then wakes all listeners, because
+rings may have been missed. Without a connection nothing fails: replicas find changes by polling.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ from dragoman.telemetry.logs import logger
 
 NAME = "dragoman"
 SIZE = 7_900
-"""The most bytes of one word; PostgreSQL takes less than 8,000."""
+"""The most bytes of one message; PostgreSQL allows less than 8,000."""
 KEPT = 10_000
-"""The most topics that wait to be sent; those beyond are lost."""
+"""The most topics that wait to be sent; further ones are lost."""
 PAUSE = 0.002
-"""The least time between two batches, in seconds."""
+"""The least seconds between two batches."""
 BEAT = 15.0
-"""How often a line must have carried a word of ours back to us."""
+"""How many seconds may pass until a connection must have returned one of our messages."""
 PATIENCE = 5.0
-"""How long connecting may take, or sending."""
+"""Seconds that connecting or sending may take."""
 PARTING = 1.0
-"""How long the last batch may take."""
+"""Seconds that the last batch may take."""
 AGAIN = (0.1, 5.0)
-"""The first and the longest pause before connecting again."""
+"""The first and the longest pause before a reconnect."""
 
 Heard = Callable[[str | bytes], None]
 Stir = Callable[[], None]
 
 
 class Connection(Protocol):
-    """One connection, which everything that is sent comes back on, too."""
+    """A connection that also receives everything that it sends."""
 
     @property
     def lost(self) -> bool:
-        """Whether it is of no more use."""
+        """Whether it cannot be used any more."""
 
     async def send(self, words: Sequence[str]) -> None:
-        """Carry words to all who are connected."""
+        """Send messages to all subscribers."""
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
 
 
 Connect = Callable[[Heard, Stir], Awaitable[Connection]]
-"""Makes a connection that hands over each word as it comes, and stirs when it is lost."""
+"""Makes a connection that passes on each message, and calls `stir` when it is lost."""
 
 
 class RemoteBell:
@@ -76,13 +76,13 @@ class RemoteBell:
         self._oversized = 0
 
     async def open(self) -> None:
-        """Connect; if that fails, go on trying without delaying anybody."""
+        """Connect. If that fails, keep trying in the background."""
         self._stirred, self._tried, self._ending, self._echoed = (asyncio.Event() for _ in range(4))
         self._runner = asyncio.create_task(self._run(), name="bell")
         await self._tried.wait()
 
     async def close(self) -> None:
-        """Send what was rung last, and hang up."""
+        """Send the last rings, and disconnect."""
         runner, self._runner = self._runner, None
         if runner is None:
             return
@@ -96,18 +96,19 @@ class RemoteBell:
             self._pending.clear()
 
     def ring(self, topic: str) -> None:
-        """Wake the listeners here, and those elsewhere a little later."""
+        """Wake the listeners of this process now, and those of the other processes a little
+        later."""
         self.listeners.wake(topic)
         self.carry(topic)
 
     def carry(self, topic: str) -> None:
-        """Wake the listeners elsewhere."""
+        """Wake the listeners of other processes."""
         if self._runner is not None and len(self._pending) < KEPT:
             self._pending[topic] = None
             self._stirred.set()
 
     async def _run(self) -> None:
-        """Keep a line until the bell is closed."""
+        """Keep a connection until the bell is closed."""
         loop = asyncio.get_running_loop()
         first, most = AGAIN
         pause = first
@@ -122,7 +123,7 @@ class RemoteBell:
             await _within(pause * random.uniform(0.5, 1), self._ending.wait())
 
     async def _hold(self) -> None:
-        """One line, from its beginning to its end."""
+        """Use one connection, from its start to its end."""
         async with asyncio.timeout(PATIENCE):
             line = await self._reach()
         try:
@@ -136,7 +137,8 @@ class RemoteBell:
             await _hang_up(line)
 
     async def _reach(self) -> Connection:
-        """A line that has carried a word of ours back to us: from here on we hear the others."""
+        """Connect, and wait until the connection has returned a message of ours: from then on we
+        receive the others' messages."""
         line = await self._connect(self._hear, self._stirred.set)
         try:
             self._echoed.clear()
@@ -148,7 +150,7 @@ class RemoteBell:
         return line
 
     async def _pull(self, line: Connection) -> None:
-        """Send what is rung until the bell is closed; an error if the line is lost."""
+        """Send topics until the bell is closed. Raises an error if the connection is lost."""
         loop = asyncio.get_running_loop()
         due = loop.time() + BEAT
         while not line.lost:
@@ -171,8 +173,8 @@ class RemoteBell:
         raise ConnectionError("the connection was lost")
 
     def _hear(self, word: str | bytes) -> None:
-        """Wake whoever waits on one of the topics; our own have been woken. A word that none of
-        us sends is dropped by its length, before anything looks at it."""
+        """Wake the listeners of the topics in a message; those of our own messages are already
+        awake. A message that is longer than any of ours is dropped before it is parsed."""
         if len(word) > SIZE:
             self._drop(len(word))
             return
@@ -186,7 +188,7 @@ class RemoteBell:
             wake(topic)
 
     def _drop(self, size: int) -> None:
-        """Count what was too long, and say it the first time."""
+        """Count the messages that were too long, and log the first one."""
         self._oversized += 1
         if self._oversized == 1:
             logger.warning(
@@ -198,7 +200,7 @@ class RemoteBell:
             )
 
     def _tell(self, error: Exception) -> None:
-        """Say once that it is gone."""
+        """Log once that the connection is lost."""
         if not self._down:
             self._down = True
             logger.warning(
@@ -210,12 +212,12 @@ class RemoteBell:
 
 
 async def _hang_up(line: Connection) -> None:
-    """Close it, whatever has become of it."""
+    """Close the connection, in any state."""
     await asyncio.gather(_within(PARTING, line.close()), return_exceptions=True)
 
 
 async def _within(seconds: float, waited: Awaitable[object]) -> None:
-    """Until it is there, or the time is up."""
+    """Wait, at most this many seconds."""
     try:
         async with asyncio.timeout(seconds):
             await waited
@@ -224,7 +226,7 @@ async def _within(seconds: float, waited: Awaitable[object]) -> None:
 
 
 def worded(name: str, topics: Iterable[str]) -> list[str]:
-    """The topics in as few words as they fit in, each behind the name of who rings."""
+    """Pack the topics into as few messages as possible, each with the sender's name first."""
     words: list[str] = []
     room = 0
     for topic in topics:
@@ -240,7 +242,7 @@ def worded(name: str, topics: Iterable[str]) -> list[str]:
 
 
 def parted(url: str, sign: str = ".") -> tuple[str, str, str]:
-    """A URL without its `prefix`, the channel that this names, and where it leads, for logs."""
+    """Return a URL without its `prefix`, the channel name, and the address for logs."""
     base, mark, query = url.partition("?")
     options = query.split("&") if mark else []
     prefix = "".join(option[7:] for option in options if option.startswith("prefix="))
@@ -251,7 +253,7 @@ def parted(url: str, sign: str = ".") -> tuple[str, str, str]:
     rest = "&".join(option for option in options if not option.startswith("prefix="))
     try:
         found = urlsplit(url)
-    except ValueError:  # which may quote the password
+    except ValueError:  # its text may contain the password
         raise ValueError("bell: is not a valid URL") from None
-    place = f"{found.scheme}://{found.hostname or ''}"  # nothing else of it is sure to be public
+    place = f"{found.scheme}://{found.hostname or ''}"  # the rest may be secret
     return base + (rest and f"?{rest}"), NAME + (prefix and sign + prefix), place

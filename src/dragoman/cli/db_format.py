@@ -21,7 +21,7 @@ from dragoman.model.types import (
     TaskStatusUpdateEvent,
 )
 from dragoman.stores.admin import Waiting
-from dragoman.stores.task_head import StoredHead
+from dragoman.stores.stored_head import StoredHead
 
 WIDE = 120
 """The most of a text that is shown in one line of a log."""

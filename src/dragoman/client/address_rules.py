@@ -1,5 +1,6 @@
-"""Where a card may lead: one that was fetched from a public address leads to no address that is
-not public, unless that is allowed. What counts is the address that is dialled, not its name."""
+"""Rules for the addresses that a card may name. A card from a public address may not point to a
+private address unless the caller allows it. The rules check the address that is dialled, not the
+host name."""
 
 from __future__ import annotations
 
@@ -19,21 +20,22 @@ Allow = tuple[Rule, ...]
 
 
 class NotAllowed(PermissionError):
-    """The card leads to an address that is not public; the text says what to do."""
+    """The card points to an address that is not public. The text says how to allow it."""
 
 
 class Dial:
-    """The dialling for one request: where it goes, and what came of it."""
+    """The addresses that one request may dial, and those that it tried."""
 
     def __init__(self, url: str, allow: Allow | None) -> None:
         self.url = url
         self.allow = allow
-        """None is anywhere; else only public addresses, and what these rules allow."""
+        """None allows any address. Otherwise only public addresses and those that these rules
+        allow."""
         self.refused: Address | None = None
         self.dialled = False
 
     def admits(self, address: Address, port: int) -> bool:
-        """Whether this address may be dialled. It is noted, either way."""
+        """Return whether this address may be dialled, and record the decision."""
         if self.allow is None or public(address) or _matches(self.allow, address, port):
             self.dialled = True
             return True
@@ -41,7 +43,7 @@ class Dial:
         return False
 
     def error(self) -> NotAllowed | None:
-        """What to raise if nothing else was left to dial."""
+        """The error to raise if no address was left to dial."""
         if self.refused is None or self.dialled:
             return None
         return NotAllowed(
@@ -52,20 +54,20 @@ class Dial:
 
 
 DIALLING: ContextVar[Dial | None] = ContextVar("dialling", default=None)
-"""The request that the next connection is made for; None where its address does not count."""
+"""The request for which the next connection is opened; None where its address is not checked."""
 
 
 class Dialled:
-    """The addresses that a transport has dialled, by their origin."""
+    """The addresses that a transport has dialled, by origin."""
 
     def __init__(self) -> None:
         self.public: set[str] = set()
-        """Origins of which a public address was dialled."""
+        """Origins with a dialled address that is public."""
         self.other: set[str] = set()
-        """Origins of which another one was."""
+        """Origins with a dialled address that is not public."""
 
     def socket(self, info: Any) -> socket.socket:
-        """The socket for an address that is about to be dialled; NotAllowed."""
+        """Make the socket for an address. Raises NotAllowed."""
         family, kind, protocol, _, where = info
         dial = DIALLING.get()
         if dial is not None:
@@ -76,8 +78,8 @@ class Dialled:
         return socket.socket(family, kind, protocol)
 
 
-def narrowed(url: str, allow: Allow | None) -> Allow | None:
-    """The rules that count for a URL: none if its host is named by one of them."""
+def rules_for(url: str, allow: Allow | None) -> Allow | None:
+    """The rules that apply to a URL: None if one of them names its host."""
     if allow is None:
         return None
     host, port = place(url)
@@ -85,13 +87,13 @@ def narrowed(url: str, allow: Allow | None) -> Allow | None:
 
 
 def place(url: str) -> tuple[str, int]:
-    """Host and port of a URL."""
+    """Return the host and port of a URL."""
     parts = urlsplit(url)
     return (parts.hostname or "").lower(), parts.port or PORTS.get(parts.scheme, 0)
 
 
 def named(host: str) -> str | Address:
-    """A host as rules know it."""
+    """Return a host as an IP address if it is one, else as a name, the form that rules use."""
     try:
         return ip_address(host)
     except ValueError:
@@ -99,14 +101,14 @@ def named(host: str) -> str | Address:
 
 
 def local(url: str) -> bool:
-    """Whether a URL says by itself that it leads to an address that is not public."""
+    """Whether the URL itself names an address that is not public."""
     host = named(place(url)[0])
     return not isinstance(host, str) and not public(host)
 
 
 async def addresses(dial: Dial) -> Sequence[str]:
-    """The addresses of a URL that may be dialled, for those who do not dial here; OSError,
-    NotAllowed."""
+    """Resolve a URL to the addresses that may be dialled, for callers that dial themselves (gRPC).
+    Raises OSError or NotAllowed."""
     host, port = place(dial.url)
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)

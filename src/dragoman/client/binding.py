@@ -1,4 +1,4 @@
-"""An operation as a request of each binding, and its answer as a value."""
+"""Encodes an operation as a request of each binding, and decodes the response."""
 
 from __future__ import annotations
 
@@ -46,36 +46,37 @@ T = TypeVar("T")
 
 
 class Order(Struct, frozen=True, kw_only=True):
-    """An operation to be asked for."""
+    """An operation to call, with its request and options."""
 
     call: str
     request: WireStruct
     headers: Mapping[str, str] = {}
     files: Mapping[str, File] = {}
-    """What the signs in the request stand for."""
+    """The files in the request, by the placeholder that stands for each."""
     patience: float | None = None
-    """How long a stream may bring nothing at all."""
+    """Seconds without any byte after which a stream counts as broken."""
     meter: Meter | None = None
-    """Is told how much a stream brings."""
+    """Counts the bytes and events of a stream."""
 
     @property
     def operation(self) -> Operation:
-        """Its row in the table."""
+        """The entry of this call in the table of operations."""
         return BY_CALL[self.call]
 
 
 class Binding(Protocol):
-    """Speaks one binding at one interface of an agent."""
+    """Calls one interface of an agent over one binding."""
 
     async def call(self, order: Order) -> Any:
-        """The answer of an operation; A2AError, Unreachable."""
+        """Call an operation and return its response. Raises A2AError or Unreachable."""
 
     def stream(self, order: Order) -> AsyncGenerator[StreamResponse, None]:
-        """The events of an operation; A2AError, Unreachable if it breaks off."""
+        """Call a streaming operation and yield its events. Raises A2AError, or Unreachable if the
+        stream breaks."""
 
 
 class RpcResponse(Struct, Generic[T]):
-    """A JSON-RPC response that is as it should be."""
+    """A valid JSON-RPC response."""
 
     result: T
     error: Any = None
@@ -87,11 +88,11 @@ def _answer(kind: type[WireStruct]) -> msgspec.json.Decoder[RpcResponse[Any]]:
 
 
 class Expired(Unauthenticated):
-    """A stream that had begun was ended because the credential is no longer good."""
+    """The agent ended a stream because its credential is no longer valid."""
 
 
 class JsonRpc:
-    """Everything is posted to one address."""
+    """JSON-RPC: every request is a POST to one URL."""
 
     name = "JSONRPC"
 
@@ -124,7 +125,7 @@ class JsonRpc:
             async for event in sse.events(response, self.limits.answer, order.meter):
                 yield self._read(operation, event.data, response)
         except Unauthenticated as error:
-            if response.status != 200:  # so some refuse a stream that was not begun
+            if response.status != 200:  # some agents refuse a stream this way
                 raise
             raise Expired(error.message, headers=error.headers) from None
         finally:
@@ -159,21 +160,21 @@ class JsonRpc:
                 if answer.error is None:
                     return answer.result
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                pass  # an error, or written with liberties
+                pass  # an error, or not quite as specified
         return _value(operation, self._result(_document(body, response), response), self.speech)
 
     def _result(self, document: Any, response: TransportResponse) -> Any:
         if not isinstance(document, dict):
-            raise _foreign(response, "the response is not valid JSON-RPC")
+            raise _invalid_response(response, "the response is not valid JSON-RPC")
         error = document.get("error")
         if error is None:
             if "result" not in document:
                 if self.speech.version != "1.0" and "jsonrpc" in document:
-                    return None  # some leave it out where there is nothing to tell
-                raise _foreign(response, "the response has neither a result nor an error")
+                    return None  # some agents omit an empty result
+                raise _invalid_response(response, "the response has neither a result nor an error")
             return document["result"]
         if not isinstance(error, dict):
-            raise _foreign(response, "error: expected an object")
+            raise _invalid_response(response, "error: expected an object")
         raise restored(
             str(error.get("message") or ""),
             error.get("data") or (),
@@ -184,7 +185,7 @@ class JsonRpc:
 
 
 class HttpJson:
-    """A path and a verb for each operation."""
+    """HTTP+JSON: a path and a method for each operation."""
 
     name = "HTTP+JSON"
 
@@ -198,7 +199,7 @@ class HttpJson:
         if interface.tenant:
             self.url += f"/{quote(interface.tenant, safe='')}"
         self._verbs: dict[str, str] = {}
-        """The verb that the agent takes, by operation, where there are several."""
+        """The HTTP method that the agent accepts, by operation, where two are possible."""
 
     async def call(self, order: Order) -> Any:
         """See `Binding.call`."""
@@ -212,9 +213,9 @@ class HttpJson:
     async def stream(self, order: Order) -> AsyncGenerator[StreamResponse, None]:
         """See `Binding.stream`."""
         operation = order.operation
-        response = await self._opened(order)
+        response = await self._open_response(order)
         if not _streams(response) or response.status != 200:
-            raise await self._refusal(response)
+            raise await self._read_error(response)
         try:
             async for event in sse.events(response, self.limits.answer, order.meter):
                 if event.name == "error":
@@ -225,30 +226,31 @@ class HttpJson:
         finally:
             await response.close()
 
-    async def _opened(self, order: Order) -> TransportResponse:
-        """The answer to the request of a stream. Where an operation has two verbs, agents may know
-        only one of them: the other is tried once, and the one that is answered is remembered."""
+    async def _open_response(self, order: Order) -> TransportResponse:
+        """Open a stream. Where an operation has two HTTP methods, an agent may accept only one of
+        them: the client tries the other once and remembers which of them worked."""
         verbs, known = order.operation.verbs, self._verbs.get(order.call)
         verb = known or verbs[0]
         response = await self.transport.send(self._request(order, verb))
         other = next((name for name in verbs if name != verb), None)
-        # what an agent does not route may look like a task that is not there, until one was found
+        # Agents without this route may answer 404, as for an unknown task, until one method has
+        # worked.
         found = response.status not in UNROUTED or (known and response.status == 404)
         if other is None or found:
             if response.status in ROUTED:
                 self._verbs[order.call] = verb
             return response
-        first = await self._refusal(response)
+        first = await self._read_error(response)
         response = await self.transport.send(self._request(order, other))
         if response.status in ROUTED:
             self._verbs[order.call] = other
         if response.status not in UNROUTED:
             return response
-        second = await self._refusal(response)
+        second = await self._read_error(response)
         raise second if isinstance(second, TaskNotFound) else first
 
-    async def _refusal(self, response: TransportResponse) -> A2AError:
-        """The error that was answered."""
+    async def _read_error(self, response: TransportResponse) -> A2AError:
+        """Decode an error response."""
         body = await whole(response, self.limits.answer, "answer")
         try:
             return self._error(_document(body, response), response)
@@ -257,7 +259,7 @@ class HttpJson:
 
     def _request(self, order: Order, verb: str = "") -> TransportRequest:
         path, verb = self.speech.name(order.operation), verb or order.operation.verbs[0]
-        if order.files and self.speech.version != "1.0":  # there, base64 is encoded once more
+        if order.files and self.speech.version != "1.0":  # 0.3 encodes base64 again
             request = upload.filled(order.request, order.files)
             order = replace(order, request=request, files={})
         body = self.speech.ask(order.request)
@@ -266,7 +268,8 @@ class HttpJson:
             fields: dict[str, Any] = json.loads(body)
 
             def filled(match: re.Match[str]) -> str:
-                # 0.3 has names with slashes of their own, and a webhook's parent in the body, too
+                # In 0.3, resource names contain slashes, and the body names the parent of a
+                # webhook, too.
                 name = match[1]
                 value = fields[name] if (verb, name) == ("POST", "parent") else fields.pop(name)
                 return quote(str(value), safe="/" if match[2] else "")
@@ -279,7 +282,7 @@ class HttpJson:
             body = json.dumps(fields).encode()
         else:
             url = self.url + path
-        # some who speak 0.3 know no other type
+        # Some 0.3 agents accept no other media type.
         kind = "a2a+json" if self.speech.version == "1.0" else "json"
         headers["content-type"] = f"application/{kind}"
         return TransportRequest(verb, url, headers, upload.body(body, order.files), order.patience)
@@ -290,7 +293,7 @@ class HttpJson:
             try:
                 return v1_0.decoder(operation.response).decode(body)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                pass  # an error, or written with liberties
+                pass  # an error, or not quite as specified
         document = _document(body, response)
         if isinstance(document, dict) and "error" in document:
             raise self._error(document, response)
@@ -300,10 +303,10 @@ class HttpJson:
 
     def _error(self, document: Any, response: TransportResponse) -> A2AError:
         if self.speech.version != "1.0":
-            return _former(document, response)
+            return _legacy_error(document, response)
         error = document.get("error") if isinstance(document, dict) else None
         if not isinstance(error, dict):
-            return _foreign(response, "the response is not an A2A error")
+            return _invalid_response(response, "the response is not an A2A error")
         code = error.get("code")
         return restored(
             str(error.get("message") or ""),
@@ -314,9 +317,9 @@ class HttpJson:
 
 
 UNROUTED = (404, 405, 501)
-"""What an agent answers that does not know a path, or not with this verb."""
+"""Statuses of an agent that does not have this path, or not with this method."""
 ROUTED = (200, 400)
-"""What only an agent answers that does."""
+"""Statuses that only an agent with this route returns."""
 STATUSES: dict[int, type[A2AError]] = {
     404: TaskNotFound,
     409: TaskNotCancelable,
@@ -324,14 +327,14 @@ STATUSES: dict[int, type[A2AError]] = {
     422: InvalidParams,
     501: UnsupportedOperation,
 }
-"""What a status alone means in 0.3, where the answer says that it is an agent's."""
+"""What a status alone means in 0.3, if the response comes from an agent."""
 
 
-def _former(document: Any, response: TransportResponse) -> A2AError:
-    """The error of 0.3 over HTTP+JSON: with a code, or only a message."""
+def _legacy_error(document: Any, response: TransportResponse) -> A2AError:
+    """Decode an error of 0.3 over HTTP+JSON, which has a code or only a message."""
     message = document.get("message") if isinstance(document, dict) else None
     if not isinstance(message, str):
-        return _foreign(response, "the response is not an A2A error")
+        return _invalid_response(response, "the response is not an A2A error")
     code = document.get("code")
     if type(code) is int:
         return restored(message, rpc=code, http=response.status, headers=response.headers)
@@ -341,7 +344,7 @@ def _former(document: Any, response: TransportResponse) -> A2AError:
 
 
 class Grpc:
-    """A method for each operation, and a message for each answer."""
+    """gRPC: a method for each operation."""
 
     name = "GRPC"
 
@@ -420,14 +423,14 @@ class Grpc:
             if self.speech.version != "1.0":
                 raise
         card, missing = V1.partial(AgentCard, body)
-        return discovery.Reading(discovery.workable(card, missing), card, tuple(missing))
+        return discovery.Reading(discovery.usable_part(card, missing), card, tuple(missing))
 
     def _error(self, headers: Mapping[str, str], body: bytes) -> A2AError:
         from dragoman.dialects.protobuf import restored_status
 
         name, message = headers.get("grpc-status", ""), headers.get("grpc-message", "")
         if name == "RESOURCE_EXHAUSTED" and _LARGER.search(message) and not body:
-            most = self.limits.answer  # gRPC itself refused to receive it
+            most = self.limits.answer  # gRPC itself refused the message
             return TooLarge.of(f"a message is longer than {most} bytes", "answer", most)
         _, _, details = restored_status(body)
         rest = {key: value for key, value in headers.items() if not key.startswith("grpc-")}
@@ -444,7 +447,7 @@ _FIELD = re.compile(r"\{(\w+)(=[^}]*)?\}")
 
 
 def spoken(transport: Transport) -> list[str]:
-    """The bindings that can be spoken through this transport."""
+    """The bindings that this transport supports."""
     grpc = isinstance(transport, HTTPTransport) and _installed()
     return [name for name in BINDINGS if name != Grpc.name or grpc]
 
@@ -458,13 +461,13 @@ def _installed() -> bool:
 
 
 def minor(version: str) -> str:
-    """Major and minor number of a version."""
+    """Return the major and minor number of a version."""
     return ".".join(version.split(".")[:2])
 
 
 def _card(body: bytes, response: TransportResponse) -> discovery.Reading:
     if response.status != 200:
-        raise _foreign(response, "there is no card")
+        raise _invalid_response(response, "there is no card")
     return discovery.read(_document(body, response), "the agent")
 
 
@@ -481,13 +484,13 @@ def _document(body: bytes, response: TransportResponse) -> Any:
         return v1_0.parse(body)
     except ParseError as error:
         page = "the response is a web page, not JSON" if discovery.web_page(body) else ""
-        raise _foreign(response, page or str(error)) from None
+        raise _invalid_response(response, page or str(error)) from None
 
 
-def _foreign(response: TransportResponse, what: str) -> A2AError:
-    """Something that is no A2A answers at this address, or an agent that gets it wrong."""
+def _invalid_response(response: TransportResponse, what: str) -> A2AError:
+    """The error for a response that is not valid A2A."""
     if response.status >= 400:
-        # a proxy whose agent is away means what an agent means by 503
+        # A proxy that cannot reach its agent means the same as an agent that answers 503.
         kind = 503 if response.status in (502, 504) else response.status
         return restored(f"HTTP {response.status}", http=kind, headers=response.headers)
     if response.status >= 300:

@@ -1,7 +1,8 @@
-"""The client: calls an agent, whoever made it.
+"""The client: calls an A2A agent, built with any framework.
 
-It finds the card, picks the interface by the agent's order, and speaks. Reads are repeated when the
-network fails, and so are sends, which carry the same `messageId` and `Idempotency-Key` each time.
+It fetches the card, picks the first interface that it supports, in the agent's order of preference,
+and sends requests. It retries reads when the network fails. It retries sends, too: each attempt has
+the same `messageId` and `Idempotency-Key`.
 """
 
 from __future__ import annotations
@@ -73,81 +74,81 @@ from dragoman.telemetry import logs, otel
 T = TypeVar("T")
 
 LAST_WORD = 3.0
-"""How long the agents may take to be told that nobody wants their results."""
+"""Seconds that the client may spend on canceling tasks before it closes."""
 
 
 class Options(TypedDict, total=False):
-    """How a client behaves."""
+    """Options of a client."""
 
     headers: Mapping[str, str]
-    """Sent with every request, to the agent's origin only."""
+    """Headers of every request to the agent's origin. Other origins do not get them."""
     auth: Auth
-    """Credentials for the card's security schemes: one, several, or by the scheme's name."""
+    """Credentials for the card's security schemes: one, several, or a mapping by scheme name."""
     trust: Sequence[str]
-    """Other origins that may have the headers and credentials; `*` is any."""
+    """Other origins that may receive the headers and credentials; `*` means any."""
     allow: Sequence[str]
-    """Hosts and networks that a card from a public address may lead to although they are not
-    public, such as `10.0.0.0/8` or `*.intra.example`."""
+    """Hosts and networks that are not public, such as `10.0.0.0/8` or `*.intra.example`, to which a
+    card from a public address may point."""
     insecure: bool
     """Send credentials over plain HTTP, too."""
     extensions: Sequence[str]
-    """Extensions to activate where the agent offers them."""
+    """Extensions to activate if the agent offers them."""
     bindings: Sequence[str]
-    """The bindings that may be used."""
+    """The bindings that the client may use."""
     timeout: float
-    """How long one attempt at a call may take; 60 s."""
+    """Seconds that one attempt may take; 60 by default."""
     deadline: float | None
-    """How long anything may take in all, with all attempts; then `DeadlineExceeded`."""
+    """Seconds that a call may take with all attempts; then it raises `DeadlineExceeded`."""
     patience: float
-    """How long a stream may bring nothing at all before it is taken up again; 60 s."""
+    """Seconds that a stream may be silent before the client reconnects; 60 by default."""
     attempts: int
-    """How often to try what fails; 8, which takes about ten seconds."""
+    """How often to try a call that fails; 8 by default, which takes about ten seconds."""
     limits: Limits
-    """How much is taken of the agent: bytes of an answer and of a task, events of a stream."""
+    """The most that the client accepts: bytes of a response and of a task, events of a stream."""
     signed_by: Verifier | Keys | None
-    """Whose signature the card must have: keys, `Trust`, `TrustedKeys` or `Origins`; by default
-    none is needed."""
+    """The keys that must have signed the card: keys, `Trust`, `TrustedKeys` or `Origins`. By
+    default, the client accepts an unsigned card."""
     strict: bool
-    """Refuse a card that lacks a field which the specification requires. Without it, such a card
-    is used if the agent can be called by it, and a line in the log names the fields."""
+    """Refuse a card that lacks a required field. By default, the client logs the missing fields and
+    uses the card if it is enough to call the agent."""
     card_cache: CardCache | None
-    """Where clients share the cards that they have found."""
+    """A cache of cards that several clients share."""
     inbox: Inbox | None
-    """Where agents that do not stream can push what is waited for."""
+    """A webhook address where agents that do not stream can push updates."""
     delegation: Delegation | None
-    """The turn that this client works for."""
+    """The turn on whose behalf this client works."""
 
 
 class SendOptions(TypedDict, total=False):
-    """What may go with a message."""
+    """Options of a message."""
 
     skill: str
-    """The skill to use."""
+    """The id of the skill to use."""
     modes: Sequence[str]
-    """The media types that can be taken."""
+    """The media types that the caller accepts."""
     metadata: dict[str, Any]
-    """Of the request; a `Message` has its own."""
+    """Metadata of the request. A `Message` has its own metadata."""
     history: int
-    """The most messages of the history to answer with."""
+    """The most messages of the task's history to return."""
     webhook: TaskPushNotificationConfig | str
-    """Where to push what comes of it: a URL, or more than that."""
+    """A webhook for the task: a URL, or a whole configuration."""
     references: Sequence[str]
-    """Other tasks that it refers to."""
+    """Ids of other tasks that the message refers to."""
     key: str
-    """The idempotency key, which is the message's id, too; a new one if there is none."""
+    """The idempotency key, which is also the message id. By default, the client makes one."""
 
 
 class Client:
-    """An agent to talk to: `async with Client.connect("https://agent.example") as agent: …`, or
-    `agent = await Client.connect(…).open()` and, in the end, `await agent.close()`."""
+    """A client for one agent: `async with Client.connect("https://agent.example") as agent: …`, or
+    `agent = await Client.connect(…).open()` and later `await agent.close()`."""
 
     card: AgentCard
     interface: AgentInterface
     _binding: Binding
     _spans: otel.Spans | None = None
-    """Those of OpenTelemetry, where the process uses it."""
+    """The OpenTelemetry spans, if the process uses OpenTelemetry."""
     _resumes = False
-    """The agent tells places: a broken stream goes on exactly where it was."""
+    """The agent numbers its events, so a broken stream continues exactly where it stopped."""
 
     def __init__(
         self, target: str | AgentCard, *, transport: Transport, **options: Unpack[Options]
@@ -168,7 +169,7 @@ class Client:
             allow=options.get("allow", ()),
         )
         self.extensions = tuple(options.get("extensions", ()))
-        """Those that are asked for and offered."""
+        """The extensions that the caller asked for and the agent offers."""
         self._spoken = [name.upper() for name in options.get("bindings", spoken(transport))]
         if (
             "GRPC" in self._spoken
@@ -186,12 +187,12 @@ class Client:
         self._inbox = options.get("inbox")
         self._delegation = options.get("delegation")
         self._open: set[str] = set()
-        """Tasks that were begun here on somebody's behalf, and have not ended."""
+        """Tasks that this client started for a turn and that have not ended."""
         self._good: set[AgentInterface] = set()
-        """The interfaces that have answered as they should."""
+        """The interfaces that have given a valid response."""
         trusted = options.get("signed_by")
         self._judge = None if trusted is None else judge(trusted)
-        # what one is shown by name is not for all; what others took may be unsigned or incomplete
+        # An extended card must not be shared, and a cached card may be unsigned or incomplete.
         strict = options.get("strict", False)
         own = options.get("headers") or self._judge is not None or strict
         card_cache = None if own else options.get("card_cache")
@@ -208,8 +209,9 @@ class Client:
         transport: Transport | None = None,
         **options: Unpack[Options],
     ) -> Client:
-        """A client of the agent at a URL, of a card (its address, file or object), or of an ASGI
-        application in this process. Nothing is dialled yet. The client closes the transport."""
+        """Make a client for the agent at a URL, for a card (its URL, file or object), or for an
+        ASGI application in this process. It does not connect yet. The client closes the transport.
+        """
         if app is not None:
             transport = transport or ASGITransport(app)
             target = target or "http://inside"
@@ -219,7 +221,7 @@ class Client:
         return cls(target, transport=transport or HTTPTransport(), **options)
 
     async def open(self) -> Client:
-        """Find the card, as at the beginning of a block. An open client stays open."""
+        """Fetch the card. `async with` does this, too. Opening an open client has no effect."""
         if "_binding" in vars(self):
             return self
         self._spans = otel.spans()
@@ -233,7 +235,7 @@ class Client:
                 where = address(target)
                 if where:
                     self._guard.enter(where)
-                self.card = await self._found(where or target)
+                self.card = await self._fetch_card(where or target)
             self._choose()
         except BaseException:
             await self._guard.close()
@@ -241,7 +243,8 @@ class Client:
         return self
 
     async def close(self) -> None:
-        """Close all connections, as at the end of a block. A closed client stays closed."""
+        """Close all connections. `async with` does this, too. Closing a closed client has no
+        effect."""
         try:
             await self._leave()
         finally:
@@ -260,7 +263,7 @@ class Client:
         target = self._target if isinstance(self._target, str) else self._target.name
         return f"Client({target!r}, not open)"
 
-    if not TYPE_CHECKING:  # or a checker would take any name for one of a client
+    if not TYPE_CHECKING:  # a type checker would accept any attribute
 
         def __getattr__(self, name: str) -> NoReturn:
             if name in Client.__annotations__:
@@ -272,32 +275,32 @@ class Client:
 
     async def _leave(self) -> None:
         if self._open and self._delegation is not None and self._delegation.canceled():
-            # shielded: whoever cancelled us once may do so again
+            # Shielded, because a second cancellation may arrive.
             await asyncio.shield(asyncio.ensure_future(self._cancel_all()))
         else:
             await self._guard.close()
 
-    async def _found(self, target: str) -> AgentCard:
+    async def _fetch_card(self, target: str) -> AgentCard:
         async def once() -> AgentCard:
             async with asyncio.timeout(self._timeout):
                 return await self._cards.find(target)
 
         async with self._limit() as progress:
             try:
-                return await self._repeat(once, progress)
+                return await self._retry(once, progress)
             except TimeoutError as error:
                 if error.args:
                     raise
                 raise progress.late(self._timeout) from error
 
     def _choose(self) -> None:
-        """Take the agent's first interface that is spoken here, and our extension if it has it."""
+        """Pick the agent's first interface that this client supports, and the extensions to use."""
         target = self._target if isinstance(self._target, str) else ""
         usable = interfaces(self.card, self._spoken, plain=address(target).startswith("http://"))
         if isinstance(self._target, AgentCard) or not address(self._target):
-            self._guard.trust(item.url for item in usable)  # whoever gave the card vouches for it
+            self._guard.trust(item.url for item in usable)  # the giver of the card vouches
         self._guard.read(self.card)
-        self._usable = self._guard.admitted(usable)
+        self._usable = self._guard.allowed_interfaces(usable)
         self._use(self._usable[0])
         offered = {item.uri for item in self.card.capabilities.extensions}
         self._resumes = RESUME in offered
@@ -311,8 +314,8 @@ class Client:
         )
 
     def _rotate(self, asked: AgentInterface, error: BaseException) -> None:
-        """Use the next interface if this one does not answer; unless another call, which failed at
-        the same time, has done so. One whose answer merely broke off is good enough."""
+        """Switch to the next interface if this one does not respond, unless a concurrent call has
+        already done so. An interface whose response broke off stays in use."""
         if isinstance(error, NotAllowed):
             if asked in self._usable and len(self._usable) > 1:
                 self._usable.remove(asked)
@@ -324,12 +327,12 @@ class Client:
             self._use(self._usable[(place + 1) % len(self._usable)])
 
     def _answered(self) -> None:
-        """The interface in use is what the card says of it."""
+        """Record that the current interface works as the card says."""
         self._good.add(self.interface)
 
     def _doubtful(self, error: BaseException) -> bool:
-        """Whether it is this interface that is wrong, and not what was asked: another one is good,
-        and this one has never been; or its version was only guessed."""
+        """Whether this interface is at fault and not the request: it has never worked and another
+        one has, or its version was a guess."""
         if isinstance(error, NotAllowed):
             return "interface" in vars(self) and len(self._usable) > 1
         if "interface" not in vars(self) or self.interface in self._good:
@@ -352,21 +355,22 @@ class Client:
         task: str = "",
         context: str = "",
         wait: bool = True,
-        **saying: Unpack[SendOptions],
+        **options: Unpack[SendOptions],
     ) -> Result:
-        """Send a message and wait for its answer; `wait=False` only until the task exists."""
-        if wait and self._follows(saying):
-            async with self.stream(said, task=task, context=context, **saying) as stream:
+        """Send a message and wait for the result. With `wait=False`, wait only until the task
+        exists."""
+        if wait and self._follows(options):
+            async with self.stream(said, task=task, context=context, **options) as stream:
                 async for _ in stream:
                     pass
             return Result(stream.task, stream.result.message)
-        request, key, files = self._request(said, task, context, wait, **saying)
+        request, key, files = self._request(said, task, context, wait, **options)
         async with self._limit():
             answer = await self._call("send", request, {"idempotency-key": key}, files)
             found: Task | None = answer.task
             if found is not None:
                 self._begun(found.id)
-                if wait and not found.status.state.settled:  # not every agent waits, nor for ever
+                if wait and not found.status.state.settled:  # agents may return early
                     found = await self.task(found.id).wait()
             elif answer.message is None:
                 raise InvalidAgentResponse(
@@ -381,15 +385,16 @@ class Client:
         task: str = "",
         context: str = "",
         keep: bool = True,
-        **saying: Unpack[SendOptions],
+        **options: Unpack[SendOptions],
     ) -> Stream:
-        """Send a message and follow what comes of it, over broken connections. Without `keep` the
-        content of artifacts is in the events only, so that memory stays bounded."""
-        request, key, files = self._request(said, task, context, True, **saying)
+        """Send a message and follow its task; the stream reconnects when the connection breaks.
+        With `keep=False`, only the events have the content of artifacts, so memory stays bounded.
+        """
+        request, key, files = self._request(said, task, context, True, **options)
         return Stream(self, request, key=key, files=files, keep=keep)
 
     def task(self, id: str) -> TaskHandle:
-        """A handle on a task."""
+        """Return a handle on a task."""
         return TaskHandle(self, id)
 
     async def list(
@@ -402,7 +407,7 @@ class Client:
         artifacts: bool | None = None,
         page: int | None = None,
     ) -> AsyncIterator[Task]:
-        """All tasks that fit, the latest first, page by page."""
+        """Iterate over all matching tasks, newest first; the client fetches page after page."""
         token = ""
         while True:
             request = ListTasksRequest(
@@ -422,28 +427,28 @@ class Client:
             token = answer.next_page_token
 
     async def extended_card(self) -> AgentCard:
-        """The card for those who are known to the agent."""
+        """Fetch the extended card, which the agent shows to authenticated callers."""
         found = await self._call("extended_card", GetExtendedAgentCardRequest())
         return await self._cards.extended(found, self._address)
 
     @property
     def _address(self) -> str:
-        """Where the card was found; empty if it was given."""
+        """The URL of the card; empty if the caller passed a card."""
         return address(self._target) if isinstance(self._target, str) else ""
 
     # -- for streams and tasks
 
     @property
     def _joins(self) -> bool:
-        """Whether to listen to a task that is under way. Before 1.0 it is only looked at: some
-        agents tell neither what there was nor that it ends, and some keep each chunk once more
-        for every one who listens."""
+        """Whether to subscribe to a running task. Before 1.0 the client polls instead: some agents
+        send neither the past events nor the end, and some store each chunk again for every
+        subscriber."""
         newest = minor(self.interface.protocol_version) == SPOKEN[0]
         return bool(self.card.capabilities.streaming) and (newest or self._resumes)
 
     @property
     def _until(self) -> float | None:
-        """When what begins now must have ended, by the monotonic clock."""
+        """The deadline of a call that starts now, by the monotonic clock."""
         limits = [] if self._deadline is None else [time.monotonic() + self._deadline]
         if self._delegation is not None:
             limits.append(self._delegation.until)
@@ -451,21 +456,20 @@ class Client:
         return found if math.isfinite(found) else None
 
     def _limit(self, about: str = "") -> Limit:
-        """A block that ends with DeadlineExceeded when what begins now must have ended. `about` is
-        the task that is asked for."""
+        """A block that raises DeadlineExceeded at the deadline. `about` is the id of the task."""
         until = self._until
         seconds = None if until is None else max(until - time.monotonic(), 0)
         return Limit(Progress.of(self), seconds, about)
 
     @property
     def _where(self) -> str:
-        """The origin that is called, for people."""
+        """The origin of the agent, for error messages."""
         if "interface" in vars(self):
             return origin(self.interface.url) or self.interface.url
         return address(self._target) if isinstance(self._target, str) else ""
 
     def _headers(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        """What every request carries, beside what is secret."""
+        """The headers of every request, without credentials."""
         version = minor(self.interface.protocol_version)
         found = {"a2a-version": version, **(more or {})}
         if self.extensions:
@@ -475,13 +479,13 @@ class Client:
         return found
 
     def _span(self, call: str, request: WireStruct) -> AbstractContextManager[Any]:
-        """A block that is a span of OpenTelemetry, where the process uses it."""
+        """A block that is an OpenTelemetry span, if the process uses OpenTelemetry."""
         if self._spans is None:
             return nullcontext()
         return self._spans.open("CLIENT", BY_CALL[call].name, *self._about(call, request))
 
     def _about(self, call: str, request: WireStruct) -> tuple[dict[str, str], str]:
-        """What such a span says, and the trace that the work came with."""
+        """The attributes of a span, and the trace context of its parent."""
         binding = self.interface.protocol_binding
         about = {
             "a2a.method.name": BY_CALL[call].name,
@@ -500,7 +504,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         files: Mapping[str, File] | None = None,
     ) -> Any:
-        """Ask for an operation, as often as it takes and may be done."""
+        """Call an operation, with retries where a retry is safe."""
 
         async def once() -> Any:
             with self._span(call, request) as span:
@@ -520,43 +524,43 @@ class Client:
         about = _about(request)
         async with self._limit(about) as progress:
             try:
-                return await self._repeat(once, progress, call, about)
+                return await self._retry(once, progress, call, about)
             except TimeoutError as error:
                 if error.args:
                     raise
                 raise progress.late(self._timeout, about) from error
 
     def _explain(self, error: BaseException, about: str = "") -> None:
-        """Say more in an error of a call: see `dragoman.client.error_messages`."""
+        """Add details to an error: see `dragoman.client.error_messages`."""
         target = self._target if isinstance(self._target, str) else ""
         explain(
             error,
             card=self.card,
             found=target and (address(target) or target),
             called=self.interface,
-            known=self._guard.carries,
+            known=self._guard.has_credentials,
             about=about,
         )
 
     def _begun(self, task: str) -> None:
-        """A task was begun here."""
+        """Record that this client started a task."""
         if self._delegation is not None and task:
             self._open.add(task)
 
-    def _settled(self, task: str) -> None:
-        """It was followed to where it ends or asks."""
+    def _task_settled(self, task: str) -> None:
+        """Record that the client followed a task until it ended or asked for input."""
         self._open.discard(task)
 
-    # -- inside
+    # -- private
 
-    def _follows(self, saying: SendOptions) -> bool:
-        """Whether to follow a send as a stream, so that its task is known before it has ended: it
-        may have to be ended, or named when the time is over. (Of agents that keep no receipts, a
-        stream is not as sure as an answer.)"""
+    def _follows(self, options: SendOptions) -> bool:
+        """Whether to send as a stream, so that the client knows the task's id before the task ends:
+        it may have to cancel the task, or name it when the deadline passes. (With agents that do
+        not deduplicate, a stream is less reliable than a plain send.)"""
         if self._delegation is not None:
             return True
         streams = self._resumes and bool(self.card.capabilities.streaming)
-        return self._deadline is not None and streams and "history" not in saying
+        return self._deadline is not None and streams and "history" not in options
 
     def _request(
         self,
@@ -589,10 +593,10 @@ class Client:
         if skill:
             message = replace(message, metadata={**(message.metadata or {}), "skill": skill})
         if self._delegation is not None:
-            metadata = {**(metadata or {}), **self._delegation.told()}
-            if not key and not files:  # of files, only the names would count
+            metadata = {**(metadata or {}), **self._delegation.metadata()}
+            if not key and not files:  # only file names would count
                 key = self._delegation.key(replace(message, message_id="") if own else message)
-        if key and own:  # the same key, the same message
+        if key and own:  # the same key means the same message
             message = replace(message, message_id=key)
         request = SendMessageRequest(
             message=message,
@@ -606,11 +610,12 @@ class Client:
         )
         return request, key or clock.uuid7(), files
 
-    async def _repeat(
+    async def _retry(
         self, once: Callable[[], Awaitable[T]], progress: Progress, call: str = "", about: str = ""
     ) -> T:
-        """Try until it succeeds, or has failed too often; only for what may be done twice."""
-        # whoever asks for a card may have mistyped its address
+        """Call `once` until it succeeds or the attempts are used up. Only for calls that may
+        repeat."""
+        # Fewer attempts for a card, because its URL may be mistyped.
         pauses = Pauses(self._attempts if call else min(self._attempts, 4))
         while True:
             asked = self.interface if call else None
@@ -624,25 +629,25 @@ class Client:
                 if call:
                     self._explain(error, about)
                 progress.failed(error)
-                passing = isinstance(error, (*PASSING, TimeoutError)) and not self._once(
+                passing = isinstance(error, (*PASSING, TimeoutError)) and not self._gives_up(
                     call, error
                 )
                 if not passing and not self._doubtful(error):
                     raise
                 if asked is not None:
                     self._rotate(asked, error)
-                if not isinstance(error, NotAllowed):  # there is one less to be tried
+                if not isinstance(error, NotAllowed):  # an address less to try
                     await pauses.after(error)
 
-    def _once(self, call: str, error: BaseException) -> bool:
-        """Whether to leave it at that."""
-        if call == "cancel":  # done twice, it is answered otherwise
+    def _gives_up(self, call: str, error: BaseException) -> bool:
+        """Whether the call must not be repeated."""
+        if call == "cancel":  # a second cancel gets a different response
             return isinstance(error, Unreachable | TimeoutError)
-        # An agent may simply take long. One that keeps no receipts would begin again.
+        # The agent may just be slow. One that does not deduplicate would start the task again.
         return call == "send" and isinstance(error, TimeoutError) and not self._resumes
 
     async def _cancel_all(self) -> None:
-        """Nobody wants the results any more: say so, and close."""
+        """Cancel the tasks that this client started for the turn, and close the connections."""
 
         async def cancel(task: str) -> None:
             with suppress(A2AError, ConnectionError, TimeoutError):
@@ -662,7 +667,7 @@ class Client:
 
 
 def _about(request: WireStruct) -> str:
-    """The task that a request names; empty if it names none."""
+    """Return the id of the task that a request names; empty if none."""
     if isinstance(request, SendMessageRequest):
         return request.message.task_id
     found = getattr(request, "task_id", "") or getattr(request, "id", "")
@@ -670,7 +675,7 @@ def _about(request: WireStruct) -> str:
 
 
 def _webhook(given: Any) -> TaskPushNotificationConfig | None:
-    """Where to push: a URL alone will do."""
+    """Return the webhook configuration; a URL alone is enough."""
     if isinstance(given, str):
         return TaskPushNotificationConfig(url=given)
     if given is None or isinstance(given, TaskPushNotificationConfig):
@@ -680,7 +685,7 @@ def _webhook(given: Any) -> TaskPushNotificationConfig | None:
 
 
 def _parts(said: Any, files: dict[str, File]) -> tuple[Part, ...]:
-    """What was said as parts; files are noted, and a sign stands for each."""
+    """Convert content to parts. Files go to `files`, with a placeholder in the part."""
     items = said if isinstance(said, list | tuple) else [said]
     if not any(isinstance(item, File) for item in items):
         return content.parts(said)

@@ -1,9 +1,8 @@
-"""Who the client says it is: credentials by the security schemes of a card, and the guard that
-gives them to nobody else.
+"""Credentials for the security schemes of a card, and the guard that adds them to requests.
 
-They belong to the origin (scheme, host, port) where the card was found. The client sends them to
-no other origin, and not over plain HTTP except to loopback: it raises `CredentialsNotSent` before
-it connects.
+Credentials belong to the origin (scheme, host, port) where the card was found. The client sends
+them to no other origin, and not over plain HTTP except to loopback: it raises `CredentialsNotSent`
+before it connects.
 """
 
 from __future__ import annotations
@@ -38,25 +37,25 @@ FIELDS = (
     "access_token|refresh_token|id_token|client_secret|device_code|code|code_verifier|password"
     "|token|credentials"
 )
-"""What holds a secret in bodies, as a pattern."""
-# a piece of a body may end in the middle of a value
+"""The names of body fields that hold a secret, as a pattern."""
+# A piece of a body may end in the middle of a value.
 _JSON = re.compile(rf'("(?:{FIELDS})"\s*:\s*)"((?:[^"\\]|\\.)*)(?:"|$)')
 _FORM = re.compile(rf"((?:^|&)(?:{FIELDS})=)([^&\s]+)")
 
 
 ANYWHERE = "*"
-"""What to trust where there is no other party."""
+"""Trust every origin, where no other party is involved."""
 
 
 HELD = 5.0
-"""A token that was good for so long was not refused, but has expired."""
+"""After this many seconds, a 401 means that the token has expired, not that it was refused."""
 LIMIT: ContextVar[Timeout | None] = ContextVar("limit", default=None)
-"""How long the call that is going on may take."""
+"""The timeout of the current call."""
 
 
 @contextmanager
-def unhurried() -> Iterator[None]:
-    """The time of a call stands still: a person may have to log in first."""
+def paused_timeout() -> Iterator[None]:
+    """Stop the timeout of the call in this block, because a person may have to log in."""
     limit, loop = LIMIT.get(), get_running_loop()
     if limit is None or (end := limit.when()) is None or limit.expired():
         yield
@@ -70,38 +69,39 @@ def unhurried() -> Iterator[None]:
 
 
 class CredentialsNotSent(PermissionError):
-    """A credential was not sent, because it must not go there; the text says what to do."""
+    """A credential was not sent, because it must not go to that address. The text says what to
+    do."""
 
 
 class AuthRequest(Struct, frozen=True):
-    """What a card asks of a client: one of its schemes, with these scopes."""
+    """What a card asks of a client: one of its security schemes, with these scopes."""
 
     name: str
-    """What the card calls the scheme."""
+    """The card's name for the scheme."""
     scheme: SecurityScheme
     scopes: tuple[str, ...]
     url: str
-    """The agent's address."""
+    """The agent's URL."""
     origins: frozenset[str]
-    """Where the card's own secrets may go."""
+    """The origins that may receive the secrets for this card."""
     transport: Transport
-    """A way out, for those who must ask somebody else for a token."""
+    """A transport for providers that request a token from another server."""
     refused: str = ""
-    """The token that was answered with 401; empty at first."""
+    """The token that the agent refused with 401; empty at first."""
     agent: str = ""
-    """The agent's own URL, in one form: of the interface that is called, without a slash at the
-    end, a query or a fragment."""
+    """The URL of the interface that is called, in normal form: without a trailing slash, query or
+    fragment."""
 
 
 class TokenProvider(Protocol):
-    """Whatever can answer a need. The same token after a refusal means that there is no other."""
+    """Provides tokens. If it returns the refused token again, it has no other."""
 
     async def token(self, need: AuthRequest) -> str:
-        """The token to send, without the name of its scheme."""
+        """Return the token to send, without the scheme's prefix such as `Bearer`."""
 
 
 class StaticToken(Struct, frozen=True):
-    """A string that somebody gave you: an API key or a token. The card says where it goes."""
+    """A fixed API key or token. The card says where to send it."""
 
     value: str
 
@@ -114,7 +114,7 @@ class StaticToken(Struct, frozen=True):
 
 
 class BasicAuth(Struct, frozen=True):
-    """A name and a password, for HTTP Basic."""
+    """A user name and password for HTTP Basic."""
 
     user: str
     password: str
@@ -128,19 +128,19 @@ class BasicAuth(Struct, frozen=True):
 
 
 class ClientCertificate:
-    """A client certificate, for mutual TLS: files in PEM form, the key in its own or the same.
-    `ca` is a file with the authorities to trust instead of the system's."""
+    """A client certificate for mutual TLS: PEM files; the key may be in the certificate's file.
+    `ca` is a file with the CAs to trust instead of the system's."""
 
     def __init__(self, file: str, key: str = "", *, password: str = "", ca: str = "") -> None:
         self._files = {"certificate": file, "key": key, "password": password, "ca": ca}
         self._context: SSLContext | None = None
 
     async def token(self, need: AuthRequest) -> str:
-        """None: it is shown below HTTP."""
+        """Return an empty token: TLS presents the certificate."""
         return ""
 
     def context(self) -> SSLContext:
-        """What the connection is made with."""
+        """The TLS context for the connection."""
         if self._context is None:
             self._context = tls.context(**self._files)
         return self._context
@@ -149,11 +149,11 @@ class ClientCertificate:
 Auth = TokenProvider | Sequence[TokenProvider] | Mapping[str, TokenProvider]
 
 
-# ---- which, for what -----------------------------------------------------------------------
+# ---- choice of credentials ------------------------------------------------------------------
 
 
 def kind(scheme: SecurityScheme) -> str:
-    """What a scheme is, in a word or two."""
+    """Name the kind of a scheme in a word or two."""
     if (key := scheme.api_key_security_scheme) is not None:
         return f"API key in {key.location} {key.name}"
     if (http := scheme.http_auth_security_scheme) is not None:
@@ -166,11 +166,12 @@ def kind(scheme: SecurityScheme) -> str:
 
 
 def fits(provider: TokenProvider, scheme: SecurityScheme) -> bool:
-    """Whether this can answer such a scheme. Of a stranger's provider it is assumed."""
+    """Whether the provider can answer this scheme. Providers of other classes are assumed to
+    fit."""
     what = kind(scheme)
     if isinstance(provider, ClientCertificate) or what == "client certificate":
         return isinstance(provider, ClientCertificate) and what == "client certificate"
-    if getattr(provider, "bearing", False):  # it must be told where tokens come from
+    if getattr(provider, "bearing", False):  # the scheme must say where its tokens come from
         return what in ("OAuth 2", "OpenID Connect")
     http = scheme.http_auth_security_scheme
     basic = http is not None and http.scheme.lower() == "basic"
@@ -180,7 +181,7 @@ def fits(provider: TokenProvider, scheme: SecurityScheme) -> bool:
 
 
 def wanted(card: AgentCard) -> str:
-    """The ways in that a card names, for people; empty if it names none."""
+    """Describe the security schemes that a card requires, for error messages; empty if none."""
     ways = []
     for requirement in card.security_requirements:
         names = [
@@ -193,8 +194,8 @@ def wanted(card: AgentCard) -> str:
 
 
 def choose(card: AgentCard, auth: Auth) -> dict[str, tuple[TokenProvider, tuple[str, ...]]]:
-    """A credential for each scheme of the first alternative that can be met, and its scopes;
-    CredentialsNotSent if there are credentials and no use for them."""
+    """Pick a credential for each scheme of the first alternative that can be met, with its scopes.
+    Raises CredentialsNotSent if there are credentials and none fits."""
     named = auth if isinstance(auth, Mapping) else {}
     loose = (
         [] if isinstance(auth, Mapping) else list(auth) if isinstance(auth, Sequence) else [auth]
@@ -213,21 +214,21 @@ def choose(card: AgentCard, auth: Auth) -> dict[str, tuple[TokenProvider, tuple[
         if name in named:
             return named[name]
         fitting = [one for one in loose if fits(one, scheme)]
-        # a secret would do as a token, but who can get one knows better
+        # A static token would fit, too, but a provider that can request one is better.
         return min(fitting, key=lambda one: not getattr(one, "bearing", False), default=None)
 
     ways = [
         {name: tuple(scopes.list) for name, scopes in requirement.schemes.items()}
         for requirement in card.security_requirements
     ]
-    # a card that names schemes and requires none is taken at the one that can be answered
+    # If a card declares schemes but requires none, use the first that has a credential.
     ways += [{name: ()} for name in card.security_schemes if not ways]
     for way in ways:
         found = {name: (one, way[name]) for name in way if (one := answer(name)) is not None}
         if way and len(found) == len(way):
             return found
     if any(not way for way in ways):
-        return {}  # it lets anybody in
+        return {}  # the agent also accepts anonymous callers
     if not card.security_schemes:
         raise CredentialsNotSent(
             "the card names no security scheme; send the credentials in a header, such as "
@@ -239,7 +240,7 @@ def choose(card: AgentCard, auth: Auth) -> dict[str, tuple[TokenProvider, tuple[
 
 
 def kinds(card: AgentCard) -> str:
-    """The schemes that a card declares, for people."""
+    """List the schemes that a card declares, for error messages."""
     return ", or ".join(f"{name} ({kind(item)})" for name, item in card.security_schemes.items())
 
 
@@ -247,7 +248,7 @@ def kinds(card: AgentCard) -> str:
 
 
 class Guard:
-    """A transport that adds what is secret to a request: the one place where that is done."""
+    """A transport that adds credentials to requests. Nothing else adds them."""
 
     def __init__(
         self,
@@ -276,32 +277,35 @@ class Guard:
         """The URLs of the card's interfaces."""
 
     @property
-    def carries(self) -> bool:
-        """Whether there is anything to guard."""
+    def has_credentials(self) -> bool:
+        """Whether there are any credentials."""
         return bool(self._headers or self._plan)
 
     def trust(self, urls: Iterable[str]) -> None:
-        """What is secret may go there."""
+        """Allow credentials to go to these URLs."""
         self._origins.update(found for url in urls if (found := origin(url)))
 
     def confine(self) -> None:
-        """The card is from a public address: go to no other ones from now on, unless allowed."""
+        """The card came from a public address: from now on connect only to public or allowed
+        addresses."""
         self._confined = True
 
     def bounded(self, request: TransportRequest, vouched: str = "") -> TransportRequest:
-        """The request, as far as it may go. `vouched` is an origin that the caller named."""
+        """Return the request with the address rules that apply. `vouched` is an origin that the
+        caller named."""
         if not self._confined or (vouched and origin(request.url) == vouched):
             return request
         return replace(request, allow=self._allow)
 
     def enter(self, url: str) -> None:
-        """Begin at this address; CredentialsNotSent if the network there is not to be trusted."""
+        """Start with this address. Raises CredentialsNotSent if its network must not see
+        credentials."""
         self.trust([url])
         if self._auth or self._headers:
             self._check(url)
 
     def read(self, card: AgentCard) -> None:
-        """Take the credentials that this card wants."""
+        """Pick the credentials for this card."""
         self._agents = [interface.url for interface in card.supported_interfaces]
         self._plan = [
             (
@@ -318,9 +322,10 @@ class Guard:
             for name, (provider, scopes) in choose(card, self._auth).items()
         ]
 
-    def admitted(self, interfaces: Collection[AgentInterface]) -> list[AgentInterface]:
-        """Those that may be told what is secret; CredentialsNotSent if there are none."""
-        if not self.carries:
+    def allowed_interfaces(self, interfaces: Collection[AgentInterface]) -> list[AgentInterface]:
+        """Return the interfaces that may receive credentials. Raises CredentialsNotSent if there
+        are none."""
+        if not self.has_credentials:
             return list(interfaces)
         found, why = [], CredentialsNotSent()
         for interface in interfaces:
@@ -337,20 +342,20 @@ class Guard:
         """See `Transport.send`."""
         request = self.bounded(request)
         if self._certificate and not self._plan and origin(request.url) in self._origins:
-            # a server that demands it does so before it shows its card
+            # A server that requires a client certificate does so before it shows its card.
             request = replace(request, tls=self._certificate.context())
-        if not self.carries:
+        if not self.has_credentials:
             return await self.transport.send(request)
         self._check(request.url)
         request = replace(request, headers={**self._headers, **request.headers})
-        about = {"url": request.url, "agent": canonical(self._called(request.url))}
+        about = {"url": request.url, "agent": canonical(self._interface_url(request.url))}
         plan = [(replace(need, **about), provider) for need, provider in self._plan]
-        with unhurried():
+        with paused_timeout():
             tokens = [await provider.token(need) for need, provider in plan]
-        response = await self.transport.send(self._placed(request, tokens))
+        response = await self.transport.send(self._with_tokens(request, tokens))
         held = True
         while response.status == 401 and self._plan and held:
-            with unhurried():
+            with paused_timeout():
                 renewed = [
                     await provider.token(replace(need, refused=token))
                     for (need, provider), token in zip(plan, tokens, strict=True)
@@ -359,8 +364,8 @@ class Guard:
                 break
             await response.close()
             tokens, began = renewed, time.monotonic()
-            response = await self.transport.send(self._placed(request, tokens))
-            # a quiet stream of gRPC answers only when the token has expired
+            response = await self.transport.send(self._with_tokens(request, tokens))
+            # A silent gRPC stream responds only when the token has expired.
             held = time.monotonic() - began > HELD
         return response
 
@@ -383,15 +388,15 @@ class Guard:
                 "insecure=True (--insecure-http) on a safe network"
             )
 
-    def _called(self, url: str) -> str:
-        """The URL of the interface that a request is for: what it is for decides what its token
-        is for, whatever else the card says."""
+    def _interface_url(self, url: str) -> str:
+        """Return the URL of the interface that a request goes to. The token is requested for that
+        interface, whatever else the card says."""
         scheme, where = url.partition("://")[0], origin(url)
         ways = [f"{scheme}://{_rest(way)}" for way in self._agents]
         ways = [way for way in ways if origin(way) == where and url.startswith(way)]
         return max(ways, key=len, default=where)
 
-    def _placed(self, request: TransportRequest, tokens: Sequence[str]) -> TransportRequest:
+    def _with_tokens(self, request: TransportRequest, tokens: Sequence[str]) -> TransportRequest:
         for (need, provider), token in zip(self._plan, tokens, strict=True):
             if isinstance(provider, ClientCertificate):
                 request = replace(request, tls=provider.context())
@@ -401,8 +406,8 @@ class Guard:
 
 
 class Errand:
-    """The way to others than the agent, such as an OAuth server: nothing secret is added, and it
-    leads no further than the guard's. An `issuer` that the caller named may be anywhere."""
+    """A transport to other servers than the agent, such as an OAuth server. It adds no credentials
+    and has the guard's address rules, except for an `issuer` that the caller named."""
 
     def __init__(self, guard: Guard, issuer: str) -> None:
         self._guard = guard
@@ -413,11 +418,11 @@ class Errand:
         return await self._guard.transport.send(self._guard.bounded(request, self._issuer))
 
     async def close(self) -> None:
-        """It is the guard's to close."""
+        """Does nothing: the guard closes the transport."""
 
 
 def place(request: TransportRequest, scheme: SecurityScheme, token: str) -> TransportRequest:
-    """The request with a token where the scheme wants it."""
+    """Return the request with the token where the scheme wants it."""
     headers = dict(request.headers)
     if (key := scheme.api_key_security_scheme) is None:
         http = scheme.http_auth_security_scheme
@@ -437,32 +442,33 @@ def place(request: TransportRequest, scheme: SecurityScheme, token: str) -> Tran
 
 
 def canonical(url: str) -> str:
-    """An agent's URL in the form that names it to an authorization server (RFC 8707)."""
+    """Return an agent's URL in the form that identifies it to an authorization server (RFC
+    8707)."""
     scheme = {"grpc": "http", "grpcs": "https"}.get(url.partition("://")[0], "")
     where = origin(f"{scheme}://{_rest(url)}" if scheme else url)
     return where + urlsplit(url).path.rstrip("/") if where else ""
 
 
 def _rest(url: str) -> str:
-    """A URL without its scheme, which cards leave out for gRPC."""
+    """Return a URL without its scheme, which cards omit for gRPC."""
     first, slashes, last = url.partition("://")
     return last if slashes else first
 
 
 def masked(body: str) -> str:
-    """A body, or a piece of one, without the secrets that are known by their names."""
+    """Mask the secrets in a body, or in a piece of one, by their field names."""
     return _FORM.sub(rf"\1{MASK}", _JSON.sub(rf'\1"{MASK}"', body))
 
 
 def secrets(body: str) -> Iterator[str]:
-    """The secrets in a body, or in a piece of one, that are known by their names."""
+    """Find the secrets in a body, or in a piece of one, by their field names."""
     for match in (*_JSON.finditer(body), *_FORM.finditer(body)):
         yield match[2]
         yield unquote_plus(match[2])
 
 
 def private(url: str) -> bool:
-    """Whether nobody can listen on the way: TLS, or this machine."""
+    """Whether nobody can eavesdrop: the URL uses TLS or loopback."""
     parts = urlsplit(url)
     if parts.scheme in ("https", "grpcs"):
         return True

@@ -1,4 +1,4 @@
-"""The end of the time that a call has: what is told then, and how far the call had come."""
+"""The deadline of a call: its error, and how far the call had come."""
 
 from __future__ import annotations
 
@@ -11,49 +11,49 @@ from typing import Protocol
 
 
 class Owner(Protocol):
-    """A client, as far as it is told of."""
+    """The part of a client that this module needs."""
 
     @property
     def _where(self) -> str:
-        """The origin that it calls."""
+        """The origin of the agent."""
 
 
 class DeadlineExceeded(TimeoutError):
-    """There was no answer in time. The text says why, as far as that is known."""
+    """The deadline passed. The text gives the reason if it is known."""
 
     def __init__(self, message: str, *, task: str = "", last: BaseException | None = None) -> None:
         super().__init__(message)
         self.task = task
-        """The id of the task, which goes on; empty if the agent has not named one."""
+        """The id of the task, which continues; empty if the agent has not named one."""
         self.last = last
-        """What the last attempt failed with; None if it was not answered at all."""
+        """The error of the last attempt; None if there was no response at all."""
 
 
 class Progress:
-    """How far a call of a client has come."""
+    """How far a client's call has come."""
 
     __slots__ = ("error", "owner", "task")
 
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
         self.task = ""
-        """The task that is waited for; empty until the agent has named it."""
+        """The id of the task that the call waits for; empty until the agent names it."""
         self.error: BaseException | None = None
-        """What the last attempt failed with; None if it did not."""
+        """The error of the last attempt; None if it has not failed."""
 
     @classmethod
     def of(cls, owner: Owner) -> Progress:
-        """That of the call of this client which is under way here, or a new one."""
+        """The progress of this client's current call, or a new one."""
         found = PROGRESS.get()
         return found if found is not None and found.owner is owner else cls(owner)
 
     def failed(self, error: BaseException) -> None:
-        """An attempt has failed. (That time was over says nothing of the reason.)"""
+        """Record that an attempt failed. (A timeout says nothing about the reason.)"""
         if not isinstance(error, TimeoutError):
             self.error = error
 
     def late(self, seconds: float, about: str = "") -> DeadlineExceeded:
-        """What to raise after so many seconds. `about` is a task that was asked for."""
+        """The error to raise after this many seconds. `about` is the task of the request."""
         words = f"{self.owner._where}: no answer within {round(seconds, 3):g} s"
         if about and about != self.task:
             words += f" (task {about})"
@@ -65,12 +65,12 @@ class Progress:
 
 
 PROGRESS: ContextVar[Progress | None] = ContextVar("progress", default=None)
-"""The call that is under way."""
+"""The progress of the current call."""
 
 
 @contextmanager
 def following(owner: Owner) -> Iterator[Progress]:
-    """A block in which the calls of a client tell how far they come."""
+    """A block in which the calls of a client record their progress."""
     progress = Progress(owner)
     token = PROGRESS.set(progress)
     try:
@@ -80,8 +80,8 @@ def following(owner: Owner) -> Iterator[Progress]:
 
 
 class Limit:
-    """A block that ends with DeadlineExceeded after so many seconds; None is never. `whole` is what
-    is told of, where these seconds are only the rest of a longer time."""
+    """A block that raises DeadlineExceeded after this many seconds; None means no deadline. `whole`
+    is the number of seconds to report, if these are only the rest of a longer time."""
 
     def __init__(
         self,
@@ -114,5 +114,5 @@ class Limit:
             await self._timeout.__aexit__(kind, error, trace)
         except TimeoutError as late:
             seconds = self._whole if self._whole is not None else self._seconds or 0.0
-            told = self._progress.late(seconds, self._about)
-            raise told from (self._progress.error or late)
+            exceeded = self._progress.late(seconds, self._about)
+            raise exceeded from (self._progress.error or late)

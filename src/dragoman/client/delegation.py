@@ -1,4 +1,4 @@
-"""Delegation: a turn calls another agent for its own task."""
+"""Delegation: a turn calls another agent on behalf of its own task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dragoman.model.types import Message
 
 
 class Delegation:
-    """What a delegated message takes along, and when what was begun is to be ended."""
+    """What a delegated message carries along, and when to cancel the tasks that it started."""
 
     def __init__(
         self,
@@ -28,24 +28,24 @@ class Delegation:
     ) -> None:
         self.path = tuple(path)
         self.until = until
-        """When the turn must have ended, by the monotonic clock."""
+        """The deadline of the turn, by the monotonic clock."""
         self.trace = trace
-        """The trace that the turn's own message came with."""
+        """The trace context of the message that started the turn."""
         self.canceled = canceled
-        """Whether nobody wants the result any more."""
+        """Whether the turn was canceled."""
         self._key = key
         self._deadline = deadline
         self._count = count(1)
 
-    def told(self) -> dict[str, Any]:
-        """What the metadata of a request says of all this."""
-        told: dict[str, Any] = {"path": [msgspec.to_builtins(item) for item in self.path]}
+    def metadata(self) -> dict[str, Any]:
+        """The request metadata that describes the delegation."""
+        metadata: dict[str, Any] = {"path": [msgspec.to_builtins(item) for item in self.path]}
         if self._deadline:
-            told["deadline"] = self._deadline
-        return {LINEAGE: told}
+            metadata["deadline"] = self._deadline
+        return {LINEAGE: metadata}
 
     def key(self, message: Message) -> str:
-        """An idempotency key that is the same when the turn is run again and says the same at the
-        same place, so that the work is not begun twice."""
+        """An idempotency key that stays the same if the turn runs again and sends the same message
+        at the same point, so that the other agent does not start the work twice."""
         said = msgspec.json.encode(message)
         return hashlib.sha256(f"{self._key}:{next(self._count)}:".encode() + said).hexdigest()

@@ -1,4 +1,4 @@
-"""The card of an agent, and which of its interfaces to use."""
+"""Fetches the card of an agent and picks the interfaces to use."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from dragoman.telemetry.logs import logger
 
 T = TypeVar("T")
 Signable: TypeAlias = AgentCard | Mapping[str, Any] | bytes
-"""A card as it was received: over gRPC, the message that it came in."""
+"""A card as it was received: JSON, or over gRPC the protobuf message."""
 
 PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 SPOKEN = versions.SUPPORTED
-"""The versions that are spoken, the latest first: the one to ask for where there is a choice."""
+"""The protocol versions that the client supports, latest first."""
 LATER = {"HTTP+JSON": ("1.0", "0.3"), "GRPC": ("1.0", "0.3")}
-"""The bindings that the oldest versions did not have."""
+"""Bindings that the oldest versions did not have, with the versions that have them."""
 MOST_NAMED = 5
-"""So many missing fields are named in a line of the log."""
+"""The most missing fields that one log line names."""
 INSTALL = "; for GRPC, run `pip install 'dragoman[grpc]'`"
 
 
 def address(target: str) -> str:
-    """The URL that is meant: https, or http on this machine; empty if it is a file."""
+    """Return the URL for a target: https, or http for loopback; empty if the target is a file."""
     if "://" in target:
         if not target.lower().startswith(("http://", "https://")):
             raise ValueError(
@@ -61,26 +61,26 @@ def address(target: str) -> str:
 
 
 class Document(Struct, frozen=True):
-    """What is where a card should be."""
+    """A document found where a card should be."""
 
     body: bytes
     url: str = ""
-    """Where it was found; empty for a file."""
+    """Its URL; empty for a file."""
     headers: Mapping[str, str] = {}
 
 
 class CardCache:
-    """Cards by their address, kept as HTTP says: fresh for max-age, then asked for by ETag. Clients
-    that share one find again what another has found."""
+    """A cache of cards by URL that follows HTTP: fresh for max-age, then revalidated by ETag.
+    Clients that share a cache share the cards."""
 
     def __init__(self, size: int = 1000) -> None:
         self.size = size
         self.known: dict[str, tuple[AgentCard, str, float]] = {}
         self.public: set[str] = set()
-        """The addresses whose cards came from a public address."""
+        """The URLs of cards that came from a public address."""
 
     def put(self, url: str, card: AgentCard, tag: str, until: float) -> None:
-        """Keep a card; the one that came first makes room."""
+        """Add a card; when the cache is full, the oldest one is removed."""
         self.known.pop(url, None)
         if len(self.known) >= self.size:
             first = next(iter(self.known))
@@ -90,7 +90,7 @@ class CardCache:
 
 
 class Cards:
-    """Finds cards."""
+    """Fetches and checks cards."""
 
     def __init__(
         self,
@@ -105,38 +105,38 @@ class Cards:
         self._card_cache = card_cache or CardCache()
         self._judge = judge
         self._strict = strict
-        """Whether a card must have all that the specification requires."""
+        """Whether a card must have all required fields."""
         self._confine = confine or (lambda: None)
-        """Is called when a card came from a public address, before anything is made of it."""
+        """Called before a card from a public address is used."""
 
     async def find(self, target: str) -> AgentCard:
-        """The card at an agent's address, at a card's own address, or in a file."""
+        """Fetch the card at an agent's URL, at the card's own URL, or in a file."""
         if "://" not in target:
             body = Path(target).read_bytes()  # noqa: ASYNC240 - small, read once
             return await self._read(body, target, "")
         return await _first(target, self.get)
 
     async def fetch(self, target: str) -> Document:
-        """The document in the same places, whatever it says."""
+        """Fetch the document in the same places, without checking it."""
         if "://" not in target:
             return Document(Path(target).read_bytes())  # noqa: ASYNC240 - small, read once
         return await _first(target, self._document)
 
     async def get(self, url: str) -> AgentCard:
-        """The card at this address."""
+        """Fetch the card at this URL."""
         card, tag, until = self._card_cache.known.get(url, (None, "", 0.0))
         if url in self._card_cache.public:
             self._confine()
         if card is not None and time.monotonic() < until:
             return card
-        response, body = await self._ask(url, tag)
+        response, body = await self._request(url, tag)
         outside = getattr(response, "public", False)
         if outside:
             self._confine()
         if response.status == 304 and card is not None:
             found = card
         elif response.status != 200:
-            raise _refused(url, response, body)
+            raise _not_a_card(url, response, body)
         else:
             found = await self._read(body, url, url)
         control = response.headers.get("cache-control", "")
@@ -148,29 +148,29 @@ class Cards:
         return found
 
     async def keys(self, url: str) -> bytes:
-        """A key set of the origin of a card."""
+        """Fetch a key set from the origin of a card."""
         async with asyncio.timeout(PATIENCE):
             request = TransportRequest("GET", url, {"accept": "application/json"})
             response = await self._transport.send(request)
             if response.status != 200:
                 await response.close()
-                raise _refused(url, response)
+                raise _not_a_card(url, response)
             return await whole(response, SET_SIZE)
 
     async def _read(self, body: bytes, where: str, url: str) -> AgentCard:
-        """The card in a document; of what must be signed, what the signature covers."""
+        """Decode the card in a document. If it must be signed, return what the signature covers."""
         return await self._verified(body, where, url) or decode(body, where, self._strict)
 
     async def extended(self, reading: Reading, url: str) -> AgentCard:
-        """The same of an extended card that an agent at this address has answered with."""
+        """Check an extended card that the agent at this URL returned, in the same way."""
         where = "the agent"
         return await self._verified(reading.document, where, url) or accepted(
             reading, where, self._strict
         )
 
     async def _verified(self, received: Signable, where: str, url: str) -> AgentCard | None:
-        """What the signature of a card covers, by the document as it was received; None if it
-        need not be signed."""
+        """Return what the signature covers, from the document as received; None if the card need
+        not be signed."""
         if self._judge is None:
             return None
         try:
@@ -182,14 +182,14 @@ class Cards:
         return understood(found.document | {"signatures": found.signatures}, where, self._strict)
 
     async def _document(self, url: str) -> Document:
-        response, body = await self._ask(url)
+        response, body = await self._request(url)
         if response.status != 200:
-            raise _refused(url, response, body)
+            raise _not_a_card(url, response, body)
         if getattr(response, "public", False):
             self._confine()
         return Document(body, url, response.headers)
 
-    async def _ask(self, url: str, tag: str = "") -> tuple[TransportResponse, bytes]:
+    async def _request(self, url: str, tag: str = "") -> tuple[TransportResponse, bytes]:
         headers = {"accept": "application/json", "a2a-version": SPOKEN[0]}
         if tag:
             headers["if-none-match"] = tag
@@ -203,7 +203,7 @@ class Cards:
 
 
 async def _first(target: str, get: Callable[[str], Awaitable[T]]) -> T:
-    """What is at the first address of a target where there is something."""
+    """Try the URLs of a target and return the first result."""
     if urlsplit(target).path.endswith(".json"):
         return await get(target)
     missing: A2AError | None = None
@@ -214,22 +214,22 @@ async def _first(target: str, get: Callable[[str], Awaitable[T]]) -> T:
             if error.http not in (404, 405):
                 raise
             missing = missing or error
-    # such as where the agents are, if a server has several
-    told = "".join(f"; the server says: {note}" for note in getattr(missing, "__notes__", ()))
+    # For example where the agents are, if a server has several.
+    stated = "".join(f"; the server says: {note}" for note in getattr(missing, "__notes__", ()))
     raise type(missing or InvalidAgentResponse())(
-        f"there is no agent card at {target}: neither {PATHS[0]} nor {PATHS[1]}{told}"
+        f"there is no agent card at {target}: neither {PATHS[0]} nor {PATHS[1]}{stated}"
     )
 
 
-def _refused(url: str, response: TransportResponse, body: bytes = b"") -> A2AError:
-    """The error for an answer that is no card. What the server says of it is a note, too."""
+def _not_a_card(url: str, response: TransportResponse, body: bytes = b"") -> A2AError:
+    """The error for a response that is not a card. The server's own message is added as a note."""
     words = f"{url} answered {response.status}"
     if response.status >= 400:
-        told = _told(body)
-        words += f": {told}" if told else ""
+        detail = _error_text(body)
+        words += f": {detail}" if detail else ""
         error = restored(words, http=response.status, headers=response.headers)
-        if told:
-            error.add_note(told)
+        if detail:
+            error.add_note(detail)
         return error
     where = response.headers.get("location")
     hint = f" and redirects to {where}; the client does not follow redirects" if where else ""
@@ -237,17 +237,17 @@ def _refused(url: str, response: TransportResponse, body: bytes = b"") -> A2AErr
 
 
 class Reading(Struct, frozen=True):
-    """A card, and what it was read from."""
+    """A card, and the document it was read from."""
 
     card: AgentCard
     document: Signable
     """As it was received."""
     missing: tuple[str, ...] = ()
-    """The required fields that it lacks, and that are not needed to call the agent."""
+    """The required fields that are missing and not needed to call the agent."""
 
 
-def _told(body: bytes) -> str:
-    """What an error of A2A says; empty if it is none."""
+def _error_text(body: bytes) -> str:
+    """Return the message of an A2A error; empty if the body is not one."""
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
@@ -258,8 +258,8 @@ def _told(body: bytes) -> str:
 
 
 def decode(body: bytes, where: str, strict: bool = False) -> AgentCard:
-    """The card in a document, of any version; InvalidAgentResponse names the field that is wrong.
-    What a document says in 1.0 counts, also where it says it in older words, too."""
+    """Decode a card of any protocol version. Raises InvalidAgentResponse, which names the wrong
+    field. If a document has the fields of several versions, those of 1.0 count."""
     try:
         document = v1_0.parse(body)
     except A2AError as error:
@@ -270,18 +270,18 @@ def decode(body: bytes, where: str, strict: bool = False) -> AgentCard:
 
 
 def web_page(body: bytes) -> bool:
-    """Whether what should be JSON is HTML."""
+    """Whether the body is HTML instead of JSON."""
     return body.lstrip()[:1] == b"<"
 
 
 def understood(document: Any, where: str, strict: bool = False) -> AgentCard:
-    """`decode` of what has been parsed."""
+    """Decode a parsed document."""
     return accepted(read(document, where), where, strict)
 
 
 def accepted(reading: Reading, where: str, strict: bool) -> AgentCard:
-    """The card that was read. If it lacks required fields, a line in the log says so, and if it is
-    to be `strict`, InvalidAgentResponse does."""
+    """Return the card. If it lacks required fields, log them, or raise InvalidAgentResponse if
+    `strict`."""
     if reading.missing and strict:
         raise _invalid(where, f"{reading.missing[0]}: is required")
     if reading.missing:
@@ -294,8 +294,8 @@ def accepted(reading: Reading, where: str, strict: bool) -> AgentCard:
 
 
 def read(document: Any, where: str) -> Reading:
-    """The card in a parsed document of any version; InvalidAgentResponse names a field that is
-    wrong, or missing and needed to call the agent."""
+    """Read a card of any version from a parsed document. Raises InvalidAgentResponse, which names a
+    field that is wrong, or missing and needed to call the agent."""
     try:
         if v0_3.older(document):
             if card_proto.meant(document):
@@ -307,15 +307,16 @@ def read(document: Any, where: str) -> Reading:
             return Reading(v1_0.convert(AgentCard, document), document)
         except InvalidParams:
             card, missing = partial(AgentCard, document)
-        told = str(document.get("protocolVersion", ""))
-        return Reading(workable(card, missing, told), document, tuple(missing))
+        stated = str(document.get("protocolVersion", ""))
+        return Reading(usable_part(card, missing, stated), document, tuple(missing))
     except A2AError as error:
         raise _invalid(where, error) from None
 
 
-def workable(card: AgentCard, missing: Sequence[str], version: str = "") -> AgentCard:
-    """What of a card that lacks these fields can be used; InvalidParams if no interface can. One
-    that says no version has this one, which the card says as a whole, else the latest."""
+def usable_part(card: AgentCard, missing: Sequence[str], version: str = "") -> AgentCard:
+    """Return the usable part of a card that lacks these fields. Raises InvalidParams if no
+    interface is usable. An interface without a version gets `version`, the card's own, else the
+    latest."""
     version = version if ".".join(version.split(".")[:2]) in SPOKEN else SPOKEN[0]
     interfaces = tuple(
         replace(found, protocol_version=found.protocol_version or version)
@@ -329,7 +330,7 @@ def workable(card: AgentCard, missing: Sequence[str], version: str = "") -> Agen
         )
 
     def answerable(name: str) -> bool:
-        """Whether a scheme says what a credential must be like."""
+        """Whether a scheme is complete enough to choose a credential."""
         path = f"{at('securitySchemes', name)}."
         lacks = [field for field in missing if field.startswith(path)]
         return all(field.endswith((".scopes", ".location")) for field in lacks)
@@ -345,9 +346,9 @@ def _invalid(where: str, what: object) -> InvalidAgentResponse:
 def interfaces(
     card: AgentCard, bindings: Collection[str], *, plain: bool = False
 ) -> list[AgentInterface]:
-    """The interfaces that can be used, in the agent's order, all in the version of the first; an
-    error says why there are none. Before 1.0 JSON-RPC comes first: over the others, SDKs differ in
-    how files are written. `plain` is for agents that have no TLS elsewhere, either."""
+    """Return the usable interfaces in the agent's order, all in the version of the first. Raises an
+    error that says why there are none. Before 1.0 JSON-RPC comes first, because SDKs encode files
+    differently over the other bindings. `plain` allows addresses without TLS."""
     usable = [
         found
         for found in card.supported_interfaces
@@ -356,12 +357,15 @@ def interfaces(
     ]
     if usable:
         version = v0_3.minor(usable[0])
-        # of an agent that does not say its version it is tried out
+        # If an agent does not say its version, try both.
         among = v0_3.UNSAID if version == v0_3.UNSAID[0] else (version,)
         if version != SPOKEN[0]:
             usable.sort(key=lambda found: found.protocol_binding.upper() != "JSONRPC")
         usable = [
-            way for found in usable if v0_3.minor(found) in among for way in _dialled(found, plain)
+            way
+            for found in usable
+            if v0_3.minor(found) in among
+            for way in _dial_urls(found, plain)
         ]
         for found in usable:
             if not origin(found.url).startswith(("http", "grpc")):
@@ -377,9 +381,10 @@ def interfaces(
     raise VersionNotSupported(f"the agent offers {offered}; this client supports {spoken}{hint}")
 
 
-def _dialled(interface: AgentInterface, plain: bool) -> list[AgentInterface]:
-    """With an address that says how it is dialled: of gRPC, cards tell host and port alone. Where
-    that is likely to be without TLS, it is tried with it as well, but never the other way round."""
+def _dial_urls(interface: AgentInterface, plain: bool) -> list[AgentInterface]:
+    """Return the interface with a URL that can be dialled, because cards give only host and port
+    for gRPC. An address that probably has no TLS is tried with TLS, too, but never the other way
+    round."""
     if interface.protocol_binding.upper() != "GRPC":
         return [interface]
     first, slashes, last = interface.url.partition("://")

@@ -1,4 +1,4 @@
-"""The content of a file that an agent sent, wherever it is."""
+"""Downloads the content of a file that an agent sent."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dragoman.security import egress
 
 
 async def fetch(part: Part, *, allow: Sequence[str] = ()) -> AsyncIterator[bytes]:
-    """A file part's content in pieces. One that is given by its URL is downloaded, over https and
-    from public addresses only, since a stranger chose it: `allow` names other hosts and networks.
-    Nothing of what the client knows is sent along. PermissionError, Unreachable."""
+    """Yield a file part's content in pieces. The agent chose the URL, so it is downloaded over
+    https and from public addresses only; `allow` names other hosts and networks. No credentials are
+    sent. Raises PermissionError or Unreachable."""
     if part.raw is not None:
         yield part.raw
         return

@@ -1,4 +1,4 @@
-"""What the words of an error leave out: which task was asked for, and what the caller can do."""
+"""Adds to an error which task it concerns and what the caller can do."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def explain(
     known: bool,
     about: str = "",
 ) -> None:
-    """Add it to the error of a call. `found` is where the card was, and empty if it was given as an
-    object; `known` is whether a credential was sent, and `about` the task that was asked for. Done
-    twice, it adds nothing."""
+    """Add details to the error of a call. `found` is the card's URL, empty if the caller passed a
+    card; `known` is whether credentials were sent; `about` is the task of the request. A second
+    call adds nothing."""
     if isinstance(error, TaskNotFound):
         if about and about not in error.message:
             plain = error.message.rstrip(".") == TaskNotFound.text
@@ -26,7 +26,7 @@ def explain(
     elif type(error) is Unauthenticated:
         ways = advice(card)
         if ways and ways not in error.message:
-            # what an agent says to somebody who sent nothing adds nothing
+            # Without credentials, the agent's own message adds nothing.
             _reword(error, f"{error.message}; {ways}" if known else f"T{ways[1:]}")
     elif isinstance(error, Unreachable) and not isinstance(error, Broken | Silent):
         words = _named(found, called)
@@ -40,7 +40,7 @@ def _reword(error: A2AError, message: str) -> None:
 
 
 def _named(found: str, called: AgentInterface) -> str:
-    """That the card names the address that was called, where it is another than the card's own."""
+    """Say that the card names the address that was called, if it differs from the card's own."""
     if not found or origin(found) == origin(called.url):
         return ""
     setting = "grpc_url" if called.protocol_binding.upper() == "GRPC" else "url"
@@ -51,8 +51,8 @@ def _named(found: str, called: AgentInterface) -> str:
 
 
 def advice(card: AgentCard) -> str:
-    """What an agent wants of its callers, with the options that give it; empty if it wants
-    nothing, or says nothing that we know."""
+    """Say which credentials an agent requires, with the options that set them; empty if it requires
+    none or only unknown ones."""
     needs = [list(requirement.schemes) for requirement in card.security_requirements]
     needs = needs or [[name] for name in card.security_schemes]
     ways = [
@@ -70,8 +70,8 @@ def advice(card: AgentCard) -> str:
 
 
 def _option(scheme: SecurityScheme) -> tuple[str, str]:
-    """What a scheme wants and the option of the command for it, and what Python takes; both empty
-    if it is none that we know."""
+    """Return what a scheme requires with the command's option for it, and the Python argument; both
+    empty if the scheme is unknown."""
     if (key := scheme.api_key_security_scheme) is not None:
         return f"an API key: --api-key KEY ({key.location} {key.name})", "StaticToken(KEY)"
     if (http := scheme.http_auth_security_scheme) is not None:

@@ -1,4 +1,4 @@
-"""A task put together from the events of a stream."""
+"""Builds a task from the events of a stream."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ from dragoman.model.types import (
 Event = Task | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
 
 ITEM = 160
-"""What a part, a message or an artifact takes in memory, beside its content."""
+"""Bytes of memory for a part, a message or an artifact, without its content."""
 
 
 class Folding:
-    """Takes events one by one, at the same cost each, by the rules of `Fold`. Unlike a server's
-    log it forgives: what an agent appends to nothing is taken for a beginning. If the content of
-    artifacts is not to be kept, only how far each was told is known."""
+    """Applies events one by one, at a constant cost, by the rules of `Fold`. It is more tolerant
+    than the server's log: a chunk appended to a missing artifact starts that artifact. If artifacts
+    are not kept, it records only how much of each has arrived."""
 
     def __init__(self, *, keep: bool = True) -> None:
         self.message: Message | None = None
         self.id = ""
         """The task's id, once it is known."""
         self.progress: set[str] = set()
-        """The ids of the messages that were told with a state that was not the end."""
+        """The ids of the messages that came with a state that was not final."""
         self._hold: type[Kept] | type[Counted] = Kept if keep else Counted
         self._fold: Fold | None = None
         self._recalled = (0, 0)
-        """How many messages of the history were weighed, and what they weigh."""
+        """How many messages of the history were measured, and their size."""
         self._built: Task | None = None
 
     @property
     def status(self) -> TaskStatus | None:
-        """The status so far."""
+        """The current status."""
         return self._fold.status if self._fold else None
 
     @property
@@ -61,12 +61,12 @@ class Folding:
 
     @property
     def empty(self) -> bool:
-        """Whether there is a task, and nothing that could be its result."""
+        """Whether the task has no content that could be its result."""
         fold = self._fold
         return fold is not None and not fold.artifacts and fold.status.message is None
 
     def take(self, event: Event) -> None:
-        """One more event."""
+        """Apply an event."""
         self._built = None
         fold = self._fold
         if isinstance(event, TaskArtifactUpdateEvent):
@@ -98,7 +98,7 @@ class Folding:
             self.progress.add(status.message.message_id)
 
     def weigh(self) -> int:
-        """About how many bytes of memory are kept. What was weighed before is not weighed again."""
+        """Estimate the bytes of memory in use. What was measured before is not measured again."""
         if self._fold is None:
             return 0
         count, size = self._recalled
@@ -114,8 +114,8 @@ class Folding:
         return size
 
     def catch_up(self, task: Task) -> list[Event]:
-        """Take the task as it is now; the events that lead there, as far as can be told. No text
-        is told twice, whatever parts it is cut into."""
+        """Apply a snapshot of the task and return the events that lead to it, as far as they can be
+        derived. No text is returned twice, even if its parts are split differently."""
         found: list[Event] = []
         if self._fold is None:
             found.append(task)
@@ -149,18 +149,18 @@ class Folding:
 
 
 class Kept(Growing):
-    """An artifact that is kept, and how much memory it takes."""
+    """An artifact with its content and its size in memory."""
 
     __slots__ = ("_about", "_pieces", "_pieces_size", "_weighed", "_weighed_size")
 
     def __init__(self, artifact: Artifact) -> None:
         super().__init__(artifact)
         self._about = 0
-        """What is said of it weighs so much; 0 if that was not weighed yet."""
+        """The size of its name, description and metadata; 0 if not measured yet."""
         self._weighed = self._weighed_size = 0
-        """So many parts, which can grow no more, weigh so much."""
+        """The number of parts that cannot grow any more and were measured, and their size."""
         self._pieces = (0, 0)
-        """After so many joins, so many pieces of the text that grows were weighed."""
+        """The number of joins, and the size of the pieces of growing text that were measured."""
         self._pieces_size = 0
 
     def merge(self, metadata: Metadata) -> None:
@@ -169,11 +169,11 @@ class Kept(Growing):
         self._about = 0
 
     def mark(self) -> Mark:
-        """How far it was told."""
+        """How much of it has arrived."""
         return Mark(self.whole().parts)
 
     def weigh(self) -> int:
-        """About how many bytes it takes."""
+        """Estimate its bytes of memory."""
         if not self._about:
             self._about = _text(self.artifact.name) + _text(self.artifact.description) + ITEM
             self._about += _data(self.metadata) if self.metadata else 0
@@ -193,7 +193,7 @@ class Kept(Growing):
 
 
 class Counted:
-    """An artifact whose content is not kept."""
+    """An artifact without its content."""
 
     __slots__ = ("_mark",)
 
@@ -208,17 +208,18 @@ class Counted:
         """See `Holder.whole`."""
 
     def mark(self) -> Mark:
-        """How far it was told."""
+        """How much of it has arrived."""
         return self._mark
 
     def weigh(self) -> int:
-        """About how many bytes it takes."""
+        """Estimate its bytes of memory."""
         return 3 * ITEM
 
 
 class Mark:
-    """How far the content of an artifact was told. It is a place in a row of stretches: text of one
-    media type, however it is cut into parts, is one stretch, any other part another."""
+    """How much of an artifact's content has arrived, as a position in a sequence of stretches. Text
+    of one media type is one stretch, even if it is split into several parts. Any other part is a
+    stretch by itself."""
 
     __slots__ = ("_kind", "_length", "_stretches", "_sum")
 
@@ -232,7 +233,7 @@ class Mark:
         self.add(parts)
 
     def add(self, parts: Iterable[Part]) -> None:
-        """These were told, too."""
+        """Advance by these parts."""
         for part in parts:
             if not plain_text(part):
                 self._begin(None)
@@ -255,11 +256,11 @@ class Mark:
         return self._stretches, self._length, self._sum.digest()
 
     def rest(self, parts: Sequence[Part]) -> tuple[Part, ...] | None:
-        """What of these parts comes after this place; None if they begin otherwise."""
+        """Return what follows this position in these parts; None if their beginning differs."""
         at = Mark()
         rest: Sequence[Part] = ()
         for index, part in enumerate(parts):
-            more = plain_text(part) and at._kind == part.media_type  # of the same stretch
+            more = plain_text(part) and at._kind == part.media_type  # in the same stretch
             if at._stretches == self._stretches and not more:
                 rest = parts[index:]
                 break
@@ -278,7 +279,7 @@ class Mark:
         return tuple(rest)
 
 
-# ---- how much it is ------------------------------------------------------------------------
+# ---- size in memory -------------------------------------------------------------------------
 
 
 _size = sys.getsizeof
@@ -289,7 +290,7 @@ def _text(text: str) -> int:
 
 
 def _data(value: Any) -> int:
-    """About what a JSON value takes in memory. A small one takes many times its length."""
+    """Estimate the bytes of memory of a JSON value. A small one takes many times its length."""
     text = msgspec.json.encode(value)
     return len(text) + 64 * (1 + text.count(b",") + text.count(b"[") + text.count(b"{"))
 
@@ -300,7 +301,7 @@ def _parts(parts: Iterable[Part]) -> int:
         text = part.text
         if text is None or part.metadata is not None or part.filename or part.media_type:
             size += _part(part)
-        else:  # nearly all are such
+        else:  # nearly all values
             size += ITEM + _size(text)
     return size
 

@@ -1,7 +1,7 @@
-"""gRPC calls as a transport makes them: a request is one message, an answer is a message a piece.
+"""gRPC calls for the transport: a request is one message, a response is one message per piece.
 
-It needs the extra `grpc`. What a call ends with is told as HTTP would: by a status, the trailers
-as headers, and the details of an error as the body.
+It needs the extra `grpc`. The response looks like HTTP: a status, the trailers as headers, and the
+details of an error as the body.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import grpc
 
 from dragoman.client import tls
-from dragoman.client.address_rules import Allow, Dial, NotAllowed, addresses, narrowed, place
+from dragoman.client.address_rules import Allow, Dial, NotAllowed, addresses, place, rules_for
 from dragoman.client.transport import (
     Broken,
     Silent,
@@ -25,11 +25,11 @@ from dragoman.client.transport import (
     TransportResponse,
     Unreachable,
     origin,
-    reason_of_tls,
+    tls_reason,
 )
 
 FRESH = 10.0
-"""How long an address that was checked is used."""
+"""Seconds for which a checked address is reused."""
 DETAILS = "grpc-status-details-bin"
 STATUSES = {
     "INVALID_ARGUMENT": 400,
@@ -43,9 +43,9 @@ STATUSES = {
 }
 OPTIONS = (
     ("grpc.max_send_message_length", -1),
-    ("grpc.enable_retries", 0),  # what may be done twice is known above
+    ("grpc.enable_retries", 0),  # the client retries
     ("grpc.primary_user_agent", "dragoman"),
-    # whoever is back is found soon: how often to try is known above, too
+    # The client decides how often to retry, so a server that is back must be found soon.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1000),
@@ -53,17 +53,17 @@ OPTIONS = (
 
 
 class Calls:
-    """Channels by their address, each dialled when it is first needed."""
+    """Channels by address. Each connects when it is first needed."""
 
     def __init__(self, context: ssl.SSLContext | None = None, tap: Tap | None = None) -> None:
         self._context = context
         self._tap = tap
         self._channels: dict[tuple[str, str, ssl.SSLContext | None, int], Any] = {}
         self._resolved: dict[tuple[str, Allow], tuple[str, float]] = {}
-        """The targets of addresses that were checked, and until when."""
+        """The targets of checked addresses, and when each of them expires."""
 
     async def send(self, request: TransportRequest) -> TransportResponse:
-        """See `Transport.send`. A stream's answer is here with its first message."""
+        """See `Transport.send`. The response to a stream is ready with its first message."""
         assert isinstance(request.body, bytes)
         parts = urlsplit(request.url)
         target = await self._target(request, parts.netloc)
@@ -81,10 +81,10 @@ class Calls:
         return answer
 
     async def _target(self, request: TransportRequest, netloc: str) -> str:
-        """Where gRPC shall dial: the name, or addresses of it that were checked."""
-        allow = narrowed(request.url, request.allow)
+        """The target for gRPC: the name, or its addresses after a check."""
+        allow = rules_for(request.url, request.allow)
         if allow is None:
-            return f"dns:///{netloc}"  # without it, gRPC takes some names for other schemes
+            return f"dns:///{netloc}"  # otherwise gRPC reads some names as schemes
         where = origin(request.url)
         target, until = self._resolved.get((where, allow), ("", 0.0))
         if time.monotonic() < until:
@@ -113,7 +113,7 @@ class Calls:
         if channel is None:
             options: tuple[tuple[str, Any], ...]
             options = (*OPTIONS, ("grpc.max_receive_message_length", longest))
-            if not target.startswith("dns:"):  # for the certificate, and for the server
+            if not target.startswith("dns:"):  # for the certificate and the server
                 options = (*options, ("grpc.default_authority", netloc))
             if scheme == "grpcs":
                 credentials = _credentials(context)
@@ -130,7 +130,7 @@ class Calls:
 
 
 def _credentials(context: ssl.SSLContext | None) -> Any:
-    """What gRPC makes of a context: whom it trusts, and what it shows of itself."""
+    """Make gRPC credentials from a TLS context."""
     if context is None:
         return grpc.ssl_channel_credentials()
     found = tls.papers(context)
@@ -148,7 +148,7 @@ class GrpcResponse:
         self.status = 200
         self.headers: Mapping[str, str] = {}
         self.name = "OK"
-        """gRPC's own name of the status."""
+        """gRPC's name of the status."""
         self._call = call
         self._where = where
         self._patience = patience
@@ -156,7 +156,7 @@ class GrpcResponse:
         self._details = b""
 
     async def begin(self) -> None:
-        """Wait for the first message, or for what there is instead."""
+        """Wait for the first message, or for the end of the call."""
         try:
             async with asyncio.timeout(self._patience):
                 message = await self._call.read()
@@ -177,7 +177,7 @@ class GrpcResponse:
             raise
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """See `TransportResponse.chunks`: a message a piece."""
+        """See `TransportResponse.chunks`: each piece is one message."""
         if self.status != 200:
             if self._details:
                 yield self._details
@@ -212,13 +212,13 @@ class GrpcResponse:
     async def _trailers(self) -> None:
         self._details = await self._found()
         if _lost(self.name, self._details):
-            words = reason_of_tls(
+            words = tls_reason(
                 self.headers["grpc-message"], plain="the server does not use TLS on this port"
             )
             raise Unreachable(f"{self._where}: {words}")
         pairs = await self._call.trailing_metadata() or ()
-        told = {name: value for name, value in pairs if isinstance(value, str)}
-        self.headers = {**told, **self.headers}
+        trailers = {name: value for name, value in pairs if isinstance(value, str)}
+        self.headers = {**trailers, **self.headers}
 
     async def _found(self) -> bytes:
         for name, value in await self._call.trailing_metadata() or ():
@@ -228,7 +228,7 @@ class GrpcResponse:
 
 
 class Failed(Exception):
-    """A stream ended with an error after it had begun."""
+    """A stream failed after it had started."""
 
     def __init__(self, name: str, words: str, details: bytes) -> None:
         super().__init__(words)
@@ -236,5 +236,5 @@ class Failed(Exception):
 
 
 def _lost(code: str, details: bytes) -> bool:
-    """Whether it was the network that ended the call: an agent says more."""
+    """Whether the network ended the call: an agent would send details."""
     return not details and code in ("UNAVAILABLE", "CANCELLED", "DEADLINE_EXCEEDED")

@@ -1,4 +1,4 @@
-"""Notifications that arrive by webhook, for a client that cannot keep a stream open."""
+"""Receives notifications by webhook, for a client that cannot keep a stream open."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dragoman.webhooks.receiver import Notification, Receiver, ReceiverApp
 
 
 class Inbox:
-    """A webhook of one's own. Serve `inbox.app` (ASGI) where `url` leads to."""
+    """The client's own webhook. Serve `inbox.app` (ASGI) at `url`."""
 
     def __init__(self, url: str, *, keys: tuple[str, ...] = ()) -> None:
         self._url = url
@@ -22,19 +22,20 @@ class Inbox:
         self._rings: dict[str, list[Callable[[], object]]] = {}
         self._receiver = Receiver(token=self._token, keys=keys)
         self.app: ReceiverApp = self._receiver.app(self._take)
-        """The application that takes the notifications."""
+        """The application that receives the notifications."""
 
     def config(self, task: str) -> TaskPushNotificationConfig:
-        """What to register with the agent."""
+        """The webhook configuration to register with the agent."""
         return TaskPushNotificationConfig(
             id=clock.uuid7(), task_id=task, url=self._url, token=self._token
         )
 
     @contextmanager
     def expecting(self, task: str) -> Iterator[asyncio.Event]:
-        """Set whenever something of this task has come; each who waits has one of their own."""
+        """An event that is set whenever a notification for this task arrives. Each waiter has its
+        own."""
         came = asyncio.Event()
-        # it may be served by another loop than the one that waits
+        # Another event loop may serve the inbox.
         ring = partial(asyncio.get_running_loop().call_soon_threadsafe, came.set)
         self._rings.setdefault(task, []).append(ring)
         try:

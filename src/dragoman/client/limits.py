@@ -7,16 +7,16 @@ from msgspec import Struct
 from dragoman.model.errors import InvalidAgentResponse
 
 CARD = 1 << 20
-"""The most bytes of a card, and of any other document about an agent."""
+"""The most bytes of a card or of another document about an agent."""
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """The most that a client takes of an agent; more is `TooLarge`."""
+    """The most that a client accepts from an agent. More raises `TooLarge`."""
 
     answer: int = 64 * 1024 * 1024
-    """The most bytes of one answer, or of one event of a stream."""
+    """The most bytes of one response, or of one event of a stream."""
     task: int = 256 * 1024 * 1024
-    """The most bytes of memory that a stream keeps of its task."""
+    """The most bytes of memory that a stream uses for its task."""
     events: int = 1_000_000
     """The most events of one stream that keeps its task."""
 
@@ -31,25 +31,25 @@ DEFAULT = Limits()
 
 
 class Meter:
-    """How many bytes a stream has brought."""
+    """Counts the bytes of a stream."""
 
     def __init__(self) -> None:
         self.bytes = 0
 
 
 class TooLarge(InvalidAgentResponse):
-    """The agent sent more than the client takes. The connection is closed."""
+    """The agent sent more than the client accepts. The client closes the connection."""
 
     def __init__(self, message: str, *, limit: str = "", value: int = 0) -> None:
         super().__init__(message)
         self.limit = limit
-        """The field of `Limits` that it exceeds; empty for a limit that cannot be changed."""
+        """The exceeded field of `Limits`; empty for a fixed limit."""
         self.value = value
         self.task = ""
-        """The id of the task, where it is known."""
+        """The id of the task, if known."""
 
     @classmethod
     def of(cls, what: str, limit: str, value: int, also: str = "") -> TooLarge:
-        """The error for a limit of `Limits`: which, its value, and what to do."""
+        """Make the error for a field of `Limits`, with its value and what to do."""
         words = f"{what}; raise it with limits=Limits({limit}=…){also}"
         return cls(words, limit=limit, value=value)

@@ -1,4 +1,5 @@
-"""Tokens from an authorization server: OAuth 2 and OpenID Connect, for machines and for people."""
+"""Access tokens from an authorization server, by OAuth 2 and OpenID Connect, for machines and
+people."""
 
 from __future__ import annotations
 
@@ -31,9 +32,9 @@ from dragoman.model.errors import Unauthenticated
 Flow = Literal["", "client", "code", "device"]
 
 EARLY = 30.0
-"""A token is renewed so long before it expires, or at nine tenths of a short life."""
+"""A token is renewed this many seconds before it expires, or after nine tenths of a short life."""
 PATIENCE = 300.0
-"""How long a person may take."""
+"""Seconds that a person may take to log in."""
 METADATA = "/.well-known/oauth-protected-resource"
 PAGE = (
     "<!doctype html><meta charset=utf-8><title>dragoman</title>"
@@ -42,26 +43,26 @@ PAGE = (
 
 
 class LoginPrompt(Struct, frozen=True):
-    """Where a person must go to let the client in, and what to type there."""
+    """The URL where a person must allow the client, and the code to type there."""
 
     url: str
     code: str = ""
 
 
 class TokenGrant(Struct, frozen=True):
-    """What an authorization server gave."""
+    """The tokens that an authorization server issued."""
 
     access: str
     refresh: str = ""
     until: float = float("inf")
-    """When it is to be renewed, as a Unix time."""
+    """The Unix time when the token must be renewed."""
 
     def __repr__(self) -> str:
         return "TokenGrant(…)"
 
     @classmethod
     def read(cls, answer: Mapping[str, Any], before: str = "") -> TokenGrant:
-        """The grant in a token response; a refresh token that is not replaced stays."""
+        """Read a token response. The old refresh token stays if the response has none."""
         access, life = answer.get("access_token"), answer.get("expires_in")
         if not isinstance(access, str) or not access:
             raise Unauthenticated("the response of the authorization server has no access_token")
@@ -72,7 +73,7 @@ class TokenGrant(Struct, frozen=True):
 
 
 class Endpoints(Struct, frozen=True, kw_only=True):
-    """Where the parties of a flow are."""
+    """The URLs of a flow."""
 
     flow: Flow
     token: str
@@ -80,18 +81,20 @@ class Endpoints(Struct, frozen=True, kw_only=True):
     person: str = ""
     """Where a person is sent, or where a device code comes from."""
     resource: str = ""
-    """What the token is to be good at; empty if that is not said."""
+    """The audience of the token; empty if none is requested."""
 
 
 class OAuth:
-    """Gets, keeps and renews access tokens, by whichever flow the card offers: client credentials,
-    authorization code with PKCE, or device code; with OpenID Connect, `flow` says which.
+    """Requests, stores and renews access tokens, with the flow that the card offers: client
+    credentials, authorization code with PKCE, or device code. With OpenID Connect, `flow` says
+    which.
 
-    A token is asked for to be good at this agent only (RFC 8707): `resource` is what it is called
-    there, by default its own address; an empty one is not sent, for servers that refuse it.
-    The client's secret goes to the card's own origin and to that of `issuer`, nowhere else. `tell`
-    invites a person to a URL: by default on the terminal, and in a browser. `file` keeps the
-    tokens, for its owner only, so that nobody has to log in again."""
+    The token is requested for this agent only (RFC 8707). `resource` is the agent's name at the
+    authorization server, by default its URL. If it is empty, it is not sent, for servers that
+    refuse it. The client secret goes only to the card's origin and to the origin of `issuer`.
+    `tell` shows a person the login URL; by default it prints it and opens a browser. `file` stores
+    the tokens, readable by its owner only, so that nobody has to log in again.
+    """
 
     bearing = True
 
@@ -115,10 +118,10 @@ class OAuth:
             raise ValueError(f"OAuth: resource={resource!r}: must be a URI without a fragment")
         self._resource = resource
         self._resources: dict[str, str] = {}
-        """What agents call themselves, by their address."""
+        """The resource names that agents publish, by their URL."""
         self._scopes = tuple(scopes)
         self._flow = flow
-        self._tell = tell or _announce
+        self._tell = tell or _print_prompt
         self._port = port
         self._file = Path(file) if file else None
         self._grants: dict[str, TokenGrant] | None = None
@@ -129,7 +132,7 @@ class OAuth:
 
     async def token(self, need: AuthRequest) -> str:
         """See `TokenProvider.token`."""
-        # for one agent only: another that names the same server must not be handed this token
+        # The token is for one agent only: another agent that names the same server must not get it.
         wanted = need.agent if self._resource is None else self._resource
         names = (origin(need.url), need.name, self.issuer, self._id, *self._wishes(need))
         key = " ".join((*names, *([f"resource={wanted}"] if wanted else [])))
@@ -142,7 +145,7 @@ class OAuth:
         if flight is None:
             flight = self._flights[key] = Flight(self._obtain(need, key, known))
         try:
-            return (await flight.landed()).access
+            return (await flight.result()).access
         finally:
             if flight.over and self._flights.get(key) is flight:
                 del self._flights[key]
@@ -158,7 +161,7 @@ class OAuth:
         grant = None
         try:
             if known and known.refresh:
-                with suppress(Unauthenticated):  # then from the beginning
+                with suppress(Unauthenticated):  # then start over
                     grant = await self._renew(need, endpoints, known.refresh)
             if grant is None:
                 grant = await _FLOWS[endpoints.flow](self, need, endpoints)
@@ -175,7 +178,7 @@ class OAuth:
         self._save(key, grant)
         return grant
 
-    # -- where
+    # -- endpoints
 
     async def _endpoints(self, need: AuthRequest) -> Endpoints:
         oauth, openid = (
@@ -212,8 +215,8 @@ class OAuth:
         return replace(found, resource=await self._target(need))
 
     async def _target(self, need: AuthRequest) -> str:
-        """What the token is for: as told, as the agent's metadata (RFC 9728) name it, or its URL.
-        The metadata may name no other agent than the one that is called."""
+        """The audience of the token: the configured one, the one in the agent's metadata (RFC
+        9728), or its URL. The metadata must not name another agent than the one that is called."""
         if self._resource is not None or not need.agent:
             return self._resource or ""
         if (known := self._resources.get(need.agent)) is not None:
@@ -227,9 +230,9 @@ class OAuth:
                 response = await need.transport.send(request)
                 body = await whole(response, CARD)
             if response.status == 200:
-                told = _named(body)
-                if origin(told) == where and f"{need.agent}/".startswith(f"{told.rstrip('/')}/"):
-                    found = told
+                named = _resource_in(body)
+                if origin(named) == where and f"{need.agent}/".startswith(f"{named.rstrip('/')}/"):
+                    found = named
         self._resources[need.agent] = found
         return found
 
@@ -238,7 +241,7 @@ class OAuth:
         response = await need.transport.send(
             TransportRequest("GET", url, {"accept": "application/json"})
         )
-        document = _object(await whole(response, CARD), response.status, url)
+        document = _parse_response(await whole(response, CARD), response.status, url)
         issuer = str(document.get("issuer", ""))
         if url != f"{issuer.rstrip('/')}/.well-known/openid-configuration":
             raise Unauthenticated(f"{url} belongs to another issuer: {issuer or 'none'}")
@@ -264,7 +267,7 @@ class OAuth:
         if not private(url):
             raise CredentialsNotSent(f"OAuth requests are not sent over plain HTTP (to {where})")
 
-    # -- how
+    # -- flows
 
     async def _renew(self, need: AuthRequest, endpoints: Endpoints, refresh: str) -> TokenGrant:
         answer = await self._post(
@@ -304,7 +307,7 @@ class OAuth:
             if endpoints.resource:
                 query["resource"] = endpoints.resource
             joint = "&" if "?" in endpoints.person else "?"
-            await self._invite(LoginPrompt(f"{endpoints.person}{joint}{urlencode(query)}"))
+            await self._show_prompt(LoginPrompt(f"{endpoints.person}{joint}{urlencode(query)}"))
             code = await callback.code()
         answer = await self._post(
             need.transport,
@@ -330,7 +333,7 @@ class OAuth:
             raise Unauthenticated(
                 "the response of the authorization server has no valid device code"
             ) from None
-        await self._invite(LoginPrompt(url, code))
+        await self._show_prompt(LoginPrompt(url, code))
         end = time.monotonic() + life
         while True:
             await asyncio.sleep(pause)
@@ -353,10 +356,10 @@ class OAuth:
             if time.monotonic() > end:
                 raise Unauthenticated("nobody approved the login before the device code expired")
 
-    async def _invite(self, invitation: LoginPrompt) -> None:
-        told = self._tell(invitation)
-        if inspect.isawaitable(told):
-            await told
+    async def _show_prompt(self, invitation: LoginPrompt) -> None:
+        shown = self._tell(invitation)
+        if inspect.isawaitable(shown):
+            await shown
 
     async def _post(self, transport: Transport, url: str, **fields: str) -> dict[str, Any]:
         headers = {
@@ -372,9 +375,9 @@ class OAuth:
         body = urlencode(sent).encode()
         async with asyncio.timeout(30):
             response = await transport.send(TransportRequest("POST", url, headers, body))
-            return _object(await whole(response, CARD), response.status, url)
+            return _parse_response(await whole(response, CARD), response.status, url)
 
-    # -- between runs
+    # -- stored tokens
 
     def _load(self) -> dict[str, TokenGrant]:
         if self._file is None or not self._file.is_file():
@@ -382,14 +385,14 @@ class OAuth:
         try:
             return msgspec.json.decode(self._file.read_bytes(), type=dict[str, TokenGrant])
         except msgspec.DecodeError:
-            return {}  # they can be had again
+            return {}  # they can be requested again
 
     def _save(self, key: str, grant: TokenGrant) -> None:
         if self._file is None:
             return
         self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         made = self._file.with_suffix(f".{os.getpid()}")
-        # others may keep theirs in the same file
+        # Other processes may store their tokens in the same file.
         kept = {**self._load(), key: replace(grant, until=min(grant.until, 1e12))}
         made.unlink(missing_ok=True)
         with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -398,7 +401,8 @@ class OAuth:
 
 
 class Flight:
-    """One request for a token that several wait for; it ends when the last of them gives up."""
+    """One request for a token with several waiters. It is canceled when the last of them gives
+    up."""
 
     def __init__(self, errand: Coroutine[Any, Any, TokenGrant]) -> None:
         self._task = asyncio.create_task(errand)
@@ -406,11 +410,11 @@ class Flight:
 
     @property
     def over(self) -> bool:
-        """Nobody must wait for it any more."""
+        """Whether there is nothing left to wait for."""
         return self._task.done() or not self._waiting
 
-    async def landed(self) -> TokenGrant:
-        """What it brought."""
+    async def result(self) -> TokenGrant:
+        """Wait for the tokens."""
         self._waiting += 1
         try:
             return await asyncio.shield(self._task)
@@ -421,7 +425,7 @@ class Flight:
 
 
 class Denied(Unauthenticated):
-    """The authorization server said no."""
+    """The authorization server refused."""
 
     word = ""
 
@@ -434,7 +438,8 @@ _FLOWS: dict[str, Callable[[OAuth, AuthRequest, Endpoints], Awaitable[TokenGrant
 
 
 class Callback:
-    """Where the browser comes back to: one request on loopback, with the state that was sent."""
+    """The redirect address for the browser: one request on loopback that has the state that was
+    sent."""
 
     def __init__(self, port: int, state: str) -> None:
         self._port = port
@@ -452,7 +457,7 @@ class Callback:
         self._server.close()
 
     async def code(self) -> str:
-        """What the authorization server sent along."""
+        """Wait for the code that the authorization server sends."""
         try:
             async with asyncio.timeout(PATIENCE):
                 return await self._found
@@ -472,7 +477,7 @@ class Callback:
             )
             await writer.drain()
         except (OSError, TimeoutError, EOFError, IndexError, asyncio.LimitOverrunError):
-            pass  # no browser of ours
+            pass  # not the browser
         finally:
             writer.close()
 
@@ -491,8 +496,8 @@ class Callback:
         return 200, "Done. You can close this window and return to the terminal."
 
 
-def _announce(invitation: LoginPrompt) -> None:
-    """Invite the person at the terminal."""
+def _print_prompt(invitation: LoginPrompt) -> None:
+    """Show the login URL at the terminal."""
     code = f" and enter {invitation.code}" if invitation.code else ""
     words = f"To log in, open {invitation.url}{code}"
     print(ascii(words)[1:-1], file=sys.stderr, flush=True)  # noqa: T201 - a stranger's URL
@@ -502,8 +507,8 @@ def _announce(invitation: LoginPrompt) -> None:
             webbrowser.open(invitation.url)
 
 
-def _object(body: bytes, status: int, url: str) -> dict[str, Any]:
-    """What an authorization server answered, or the error that it is."""
+def _parse_response(body: bytes, status: int, url: str) -> dict[str, Any]:
+    """Parse the response of an authorization server. Raises the error in it."""
     try:
         document = json.loads(body)
     except ValueError:
@@ -517,8 +522,8 @@ def _object(body: bytes, status: int, url: str) -> dict[str, Any]:
     return document
 
 
-def _named(body: bytes) -> str:
-    """The resource that metadata name; empty if they name none."""
+def _resource_in(body: bytes) -> str:
+    """Return the resource in the metadata; empty if there is none."""
     try:
         document = json.loads(body)
     except ValueError:

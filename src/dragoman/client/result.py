@@ -10,18 +10,19 @@ from typing import Any
 from msgspec import UNSET, Struct
 
 from dragoman.client.save_files import save
-from dragoman.model.approvals import ApprovalRequest, asked
+from dragoman.model.approvals import ApprovalRequest, request_in
 from dragoman.model.reprs import short
 from dragoman.model.types import Artifact, Message, Part, Role, Task, TaskState
 
 
 class Result(Struct, frozen=True):
-    """A task, or a direct message."""
+    """The result of a send: a task or a direct message."""
 
     task: Task | None = None
     message: Message | None = None
     progress: Set[str] = frozenset()
-    """The ids of messages that a stream told as progress or questions: none is the answer."""
+    """The ids of messages that a stream sent as progress or questions. None of them is the
+    result."""
 
     def __repr__(self) -> str:
         if self.task is None and self.message is None:
@@ -36,35 +37,35 @@ class Result(Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """Whether this is the answer: the task is completed, or it is a direct message. A question
-        is not ok, and neither is a task that goes on."""
+        """Whether this is the final result: a completed task or a direct message. A question or a
+        running task is not ok."""
         if self.task is None:
             return self.message is not None
         return self.task.status.state is TaskState.COMPLETED
 
     @property
     def grant(self) -> ApprovalRequest | None:
-        """What the task asks to be approved, see `TaskHandle.approve`; None if it asks for
-        nothing."""
+        """The operation that the task asks to approve, see `TaskHandle.approve`; None if it asks
+        for none."""
         asking = self.task is not None and self.task.status.state is TaskState.AUTH_REQUIRED
-        return asked(self.task.metadata) if self.task is not None and asking else None
+        return request_in(self.task.metadata) if self.task is not None and asking else None
 
     @property
     def artifacts(self) -> Sequence[Artifact]:
-        """What the task has produced."""
+        """The artifacts of the task."""
         return self.task.artifacts if self.task else ()
 
     @property
     def parts(self) -> Sequence[Part]:
-        """The content: of the direct message; else of the artifacts, or, without any, of the
-        message that came with the last state, or else of the last message of this turn. A question
-        is what was said last, whatever was produced before."""
+        """The content: of the direct message; else of the artifacts; else of the last status
+        message; else of the last message of this turn. If the task asks a question, the
+        question."""
         return next(([p for item in found for p in item.parts] for found in self._found()), ())
 
     @property
     def text(self) -> str:
-        """The text of the content; without any text, that of the message that came with the state,
-        or of the last message of this turn. The pieces of one artifact are one text."""
+        """The text of the content. If the content has no text, the text of the last status message
+        or of the last message of this turn. The pieces of one artifact are joined."""
         texts = ("\n".join(item.text for item in found if item.text) for found in self._found())
         return next((text for text in texts if text), "")
 
@@ -75,13 +76,13 @@ class Result(Struct, frozen=True):
 
     @property
     def files(self) -> list[Part]:
-        """The parts of the content that are files, by content (`raw`) or by `url`."""
+        """The file parts of the content, with their content (`raw`) or a `url`."""
         return [part for part in self.parts if part.raw is not None or part.url is not None]
 
     def save(self, folder: str | os.PathLike[str]) -> list[Path]:
-        """Write the files whose content is here into a folder, and say where. Of an agent's file
-        name only the last piece is used, and nothing that is there is overwritten. What is only
-        named by a `url` is not fetched, see `fetch`."""
+        """Write the files that have content into a folder and return their paths. Only the last
+        component of an agent's file name is used, and no existing file is overwritten. Files with
+        only a `url` are not downloaded, see `fetch`."""
         return [
             save(Path(folder), part.filename, part.raw)
             for part in self.files
@@ -89,7 +90,7 @@ class Result(Struct, frozen=True):
         ]
 
     def _found(self) -> list[Sequence[Artifact | Message]]:
-        """What may be the answer, the best first."""
+        """The candidates for the result, best first."""
         if self.message is not None:
             return [(self.message,)]
         if self.task is None:
@@ -103,7 +104,7 @@ class Result(Struct, frozen=True):
         return [*([self.artifacts] if self.artifacts else []), *([word] for word in words)]
 
     def _last(self) -> Message | None:
-        """What the agent said last since the last message to it, as far as the history tells."""
+        """The agent's last message since the last message to it, as far as the history shows."""
         for message in reversed(self.task.history if self.task else ()):
             if message.role is Role.USER:
                 return None

@@ -1,4 +1,4 @@
-"""Pauses between attempts: exponential backoff with jitter, or what the server asks for."""
+"""Pauses between attempts: exponential backoff with jitter, or the server's `Retry-After`."""
 
 from __future__ import annotations
 
@@ -12,35 +12,36 @@ from dragoman.model.errors import A2AError, LimitExceeded, Unavailable
 
 FIRST, LONGEST, MOST = 0.1, 5.0, 60.0
 PASSING = (Unreachable, Unavailable, LimitExceeded)
-"""What may be over by the next attempt."""
+"""Errors after which a retry may succeed."""
 
 
 class Pauses:
-    """Counts failures in a row."""
+    """Counts consecutive failures."""
 
     def __init__(self, attempts: int) -> None:
         self._attempts = attempts
         self._failed = 0
 
     def reset(self) -> None:
-        """There was progress."""
+        """Record progress."""
         self._failed = 0
 
     async def after(self, error: BaseException) -> None:
-        """Wait before the next attempt, as long as the agent asks for; raise it after the last."""
+        """Wait before the next attempt, as long as the agent asks. Raise the error after the last
+        attempt."""
         self._failed += 1
         if self._failed >= self._attempts:
             raise error
         pause = min(FIRST * 2 ** (self._failed - 1), LONGEST) * random.uniform(0.5, 1)
         if isinstance(error, A2AError):
-            if error.http in (408, 413):  # it would be no smaller, and no faster
+            if error.http in (408, 413):  # a retry would be as large and as slow
                 raise error
-            pause = max(pause, min(_wish(error.headers.get("retry-after", "")), MOST))
+            pause = max(pause, min(_retry_after(error.headers.get("retry-after", "")), MOST))
         await asyncio.sleep(pause)
 
 
-def _wish(text: str) -> float:
-    """The seconds that `Retry-After` asks for, as a number or as a time; 0 if it makes no sense."""
+def _retry_after(text: str) -> float:
+    """Return the seconds of a `Retry-After` header, a number or a date; 0 if it is not valid."""
     if text.isascii() and text.isdigit():
         return float(text)
     try:

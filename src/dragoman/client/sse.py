@@ -1,4 +1,5 @@
-"""Server-sent events, read at the same cost a byte however they are cut into pieces."""
+"""Reads server-sent events. The cost for each byte does not depend on how the network splits
+them."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ BOM = b"\xef\xbb\xbf"
 
 
 class Event(Struct, frozen=True, gc=False):
-    """One event. Its id is left out: what has a place tells it in the data, too."""
+    """One event. Its id is ignored, because numbered events have their number in the data, too."""
 
     data: bytes
     name: str = ""
@@ -22,13 +23,13 @@ class Event(Struct, frozen=True, gc=False):
 async def events(
     response: TransportResponse, most: int = DEFAULT.answer, meter: Meter | None = None
 ) -> AsyncIterator[Event]:
-    """The events of an answer, each of so many bytes at most (TooLarge). Lines end with LF, CR LF
-    or CR, and a byte order mark may come first. An event that was cut off is not an event."""
+    """Yield the events of a response, each of at most `most` bytes (else TooLarge). Lines end with
+    LF, CR LF or CR, and a byte order mark may come first. An incomplete last event is dropped."""
     meter = meter or Meter()
-    start: bytes | None = b""  # while it may be a byte order mark
-    returned = False  # the last byte was CR: an LF that follows belongs to it
-    pieces: list[bytes] = []  # of a line that has not ended
-    size = 0  # of the event that has not ended, up to what else its last piece holds
+    start: bytes | None = b""  # the start, until a byte order mark is ruled out
+    returned = False  # the last byte was CR; a following LF belongs to it
+    pieces: list[bytes] = []  # of an incomplete line
+    size = 0  # bytes of the incomplete event, and of the rest of its last piece
     data: list[bytes] = []
     name = ""
     async for chunk in response.chunks():

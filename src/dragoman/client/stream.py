@@ -1,4 +1,4 @@
-"""A stream: the events of a task as they come, each once, whatever the network does."""
+"""A stream: the events of a task as they arrive, each exactly once, over broken connections."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ if TYPE_CHECKING:
 
 POLL, LONGEST_POLL = 0.5, 5.0
 EXPANSION = 32
-"""A byte on the wire takes at most about so many in memory: `[],` takes 64."""
+"""A byte on the wire takes at most about this many bytes in memory: `[],` takes 64."""
 RECALL = 5.0
-"""How long a look at the history may take."""
+"""Seconds that a look at the history may take."""
 LASTING = 5.0
-"""A connection that held so long was no failure, even if it brought nothing."""
+"""A connection that lasted this many seconds is not a failure, even if it brought nothing."""
 
 
 class Stream:
-    """What comes of a message, or happens to a task.
+    """The events that follow a message, or the events of a task.
 
-    Where the agent tells places (our extension), a broken stream is resumed after the last one;
-    elsewhere it is subscribed to again, and what the task has gained is told as events; where that
-    is not offered, or not to be relied on, the task is looked at again and again. `task` is the
+    If the agent numbers its events (our extension), a broken stream resumes after the last number.
+    With other agents, the client subscribes again and turns the changes of the task into events. If
+    the agent offers no subscription, or an unreliable one, the client polls the task. `task` is the
     task so far.
     """
 
@@ -81,33 +81,33 @@ class Stream:
         self._files = files or {}
         self._folding = Folding(keep=keep)
         self._count = 0
-        """How many events have come."""
+        """The number of events received."""
         self._most = client._limits.events if keep else math.inf
         self._meter = Meter()
         self._weigh_at = client._limits.task // EXPANSION
-        """The bytes that must have come before it is worth while to weigh the task."""
+        """The bytes that must arrive before it is worth measuring the task."""
         self._strays = 0
         self._ending: TaskStatusUpdateEvent | None = None
-        """The end of another task, if that was told last."""
-        """How many of them were of other tasks."""
+        """The end of another task, if that was the last event."""
+        """The number of events of other tasks."""
         self._number = 0
-        """The last place that the agent told."""
+        """The number of the last event, where the agent numbers events."""
         self._fresh = True
-        """The first event has not come."""
+        """Whether no event has arrived yet."""
         self._broken = False
-        """A connection has failed."""
+        """Whether a connection has failed."""
         self._last: Event | None = None
-        """What the latest connection told last."""
+        """The last event of the latest connection."""
         joining = isinstance(request, SubscribeToTaskRequest)
-        # a stream that is joined late may lack what came before
-        self._patched = joining and not client._resumes
-        """What was told must be compared with the task in the end."""
-        self._deaf = not (client._joins if joining else client.card.capabilities.streaming)
-        """The agent does not offer to be listened to."""
+        # A subscription that starts late may lack earlier events.
+        self._compares = joining and not client._resumes
+        """Whether the events must be compared with the task at the end."""
+        self._polls = not (client._joins if joining else client.card.capabilities.streaming)
+        """Whether the agent cannot stream this, so that the client polls."""
         self._before: TaskStatus | None = None
-        """What a message that follows up answers, where it had to be looked for."""
+        """The status that a follow-up message answers, if it had to be fetched."""
         self._items: AsyncGenerator[StreamResponse, None] | None = None
-        """The connection."""
+        """The events of the current connection."""
         self._until = client._until
         self._whole = None if self._until is None else self._until - time.monotonic()
         self._progress = Progress.of(client)
@@ -115,30 +115,31 @@ class Stream:
 
     @property
     def task(self) -> Task | None:
-        """The task so far; without the content of artifacts if that is not kept."""
+        """The task so far; without the content of artifacts if they are not kept."""
         return self._folding.task
 
     @property
     def result(self) -> Result:
-        """What it has come to so far."""
+        """The result so far."""
         folding = self._folding
         return Result(folding.task, folding.message, frozenset(folding.progress))
 
     @property
     def text(self) -> str:
-        """The text so far, see `Result.text`; without that of artifacts if they are not kept."""
+        """The text so far, see `Result.text`; without the text of artifacts if they are not
+        kept."""
         return self.result.text
 
     async def iter_text(self) -> AsyncIterator[str]:
-        """The text as it comes: the pieces of artifacts, with a line end between two artifacts; or,
-        if there is none in them, `text` once all has come."""
+        """Yield the text as it arrives: the chunks of artifacts, with a line break between two
+        artifacts. If the artifacts have no text, yield `text` at the end."""
         last = ""
         async for event in self:
             artifacts: Sequence[Artifact] = ()
             if isinstance(event, TaskArtifactUpdateEvent):
                 artifacts = (event.artifact,)
             elif isinstance(event, Task) and (event.status.state.terminal or not self._follows):
-                artifacts = event.artifacts  # a follow-up begins with what was there before
+                artifacts = event.artifacts  # a follow-up starts with existing ones
             for artifact in artifacts:
                 if text := artifact.text:
                     key = artifact.artifact_id
@@ -170,10 +171,10 @@ class Stream:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Follow no more. The task goes on."""
+        """Stop following. The task continues."""
         await self._events.aclose()
 
-    # -- one connection after the other
+    # -- connections
 
     async def _run(self) -> AsyncGenerator[Event, None]:
         pauses = Pauses(self._client._attempts)
@@ -184,11 +185,11 @@ class Stream:
                     pauses.reset()
                     self._progress.error = None
                     yield event
-                if not self._over():
+                if not self._complete():
                     raise Unreachable("the stream ended before the task did")
                 break
             except TooLarge as error:
-                raise self._much(error) from None
+                raise self._with_task_id(error) from None
             except NotAllowed as error:
                 if not self._client._doubtful(error):
                     raise
@@ -196,70 +197,71 @@ class Stream:
             except (A2AError, Unreachable) as error:
                 self._client._explain(error, self._id)
                 self._progress.failed(error)
-                passing = isinstance(error, PASSING) and not (self._deaf or self._once(error))
+                passing = isinstance(error, PASSING) and not (self._polls or self._gives_up(error))
                 if passing and self._final():
                     break
-                # the next connection asks for a new credential; nothing is wrong with the agent
+                # The next connection gets a new credential; the agent did not fail.
                 expired = isinstance(error, Expired) and not self._fresh
                 if not passing and not expired and not self._client._doubtful(error):
                     raise
                 self._broken = True
                 if time.monotonic() - began > LASTING:
                     pauses.reset()
-                # (a quiet one may be at work)
+                # A silent agent may be working.
                 if not expired and (self._fresh or not isinstance(error, Silent)):
                     self._client._rotate(asked, error)
                 await pauses.after(error)
             finally:
-                if self._items is not None:  # now, and not when the collector comes by
+                if self._items is not None:  # now, not at garbage collection
                     await self._items.aclose()
-        if self._patched:
+        if self._compares:
             for event in await self._correct():
                 yield event
-        elif self._folding.empty and not (self._client._resumes or self._deaf):
+        elif self._folding.empty and not (self._client._resumes or self._polls):
             await self._recall()
-        self._client._settled(self._folding.id)
+        self._client._task_settled(self._folding.id)
 
-    def _once(self, error: BaseException) -> bool:
-        """Whether to leave it at that. An agent may simply take long; one that keeps no receipts
-        would begin again."""
+    def _gives_up(self, error: BaseException) -> bool:
+        """Whether not to retry. The agent may just be slow; one that does not deduplicate would
+        start the task again."""
         sending = self._fresh and isinstance(self._request, SendMessageRequest)
         return sending and isinstance(error, Silent) and not self._client._resumes
 
     def _attempt(self) -> AsyncIterator[Event]:
-        """The events of one connection."""
+        """Yield the events of one connection."""
         if self._fresh:
-            return self._looked() if self._deaf else self._first()
-        if self._placed:
+            return self._poll_after_send() if self._polls else self._first()
+        if self._can_resume:
             return self._resumed()
-        self._deaf = self._deaf or not self._client._joins
-        return self._polled() if self._deaf else self._again()
+        self._polls = self._polls or not self._client._joins
+        return self._polled() if self._polls else self._resubscribe()
 
     async def _first(self) -> AsyncIterator[Event]:
-        """What the agent tells when it is asked for the first time."""
+        """Yield the events of the first request."""
         request = self._request
         try:
             if isinstance(request, SubscribeToTaskRequest):
-                heard = self._heard("subscribe", request)
+                heard = self._new_events("subscribe", request)
             else:
-                heard = self._heard("stream", request, {"idempotency-key": self._key})
+                heard = self._new_events("stream", request, {"idempotency-key": self._key})
             async for event in heard:
                 yield event
         except UnsupportedOperation:
             if not self._broken or not isinstance(request, SubscribeToTaskRequest):
                 raise
-            async for event in self._looked():  # it has ended meanwhile
+            async for event in self._poll_after_send():  # it has ended in the meantime
                 yield event
 
-    async def _looked(self) -> AsyncIterator[Event]:
-        """Of an agent that is not listened to: what it answers, and what becomes of the task."""
+    async def _poll_after_send(self) -> AsyncIterator[Event]:
+        """Yield events by polling, for an agent that does not stream: its response, and then the
+        changes of the task."""
         if isinstance(self._request, SubscribeToTaskRequest):
             task = await self._get(self._request.id)
             self._take(task)
             yield task
         else:
             yield await self._sent(self._request)
-        if not self._over():
+        if not self._complete():
             async for event in self._polled():
                 yield event
 
@@ -277,22 +279,22 @@ class Stream:
         return event
 
     async def _resumed(self) -> AsyncIterator[Event]:
-        """Exactly what came after the last place. Where the agent asks for something, only the
-        same send again tells whether that is all: a subscription goes on to the task's end."""
+        """Yield exactly the events after the last number. If the task asks for input, the client
+        repeats the send, because a subscription would stay open until the task ends."""
         if not self._asks():
             headers = {"last-event-id": self._place}
-            async for event in self._heard("subscribe", self._subscription(), headers):
+            async for event in self._new_events("subscribe", self._subscription(), headers):
                 yield event
                 if self._asks():
                     break
         if self._asks():
             headers = {"idempotency-key": self._key, "last-event-id": self._place}
-            async for event in self._heard("stream", self._request, headers):
+            async for event in self._new_events("stream", self._request, headers):
                 yield event
 
-    async def _again(self) -> AsyncIterator[Event]:
-        """Subscribe anew, and tell what the task has gained meanwhile."""
-        first = self._patched = True
+    async def _resubscribe(self) -> AsyncIterator[Event]:
+        """Subscribe again and yield what the task has gained in the meantime."""
+        first = self._compares = True
         try:
             async for item in self._listen("subscribe", self._subscription()):
                 event = _event(item)
@@ -308,41 +310,41 @@ class Stream:
                 for news in gained:
                     self._last = news
                     yield news
-                if self._final() or self._stands():
+                if self._final() or self._needs_login():
                     return
         except (UnsupportedOperation, TaskNotFound, MethodNotFound):
-            # it has ended, or this agent cannot be listened to again
-            self._deaf = True
+            # The task has ended, or the agent allows no second subscription.
+            self._polls = True
             async for event in self._polled():
                 yield event
 
     async def _polled(self) -> AsyncIterator[Event]:
-        """Look at the task until it is over."""
+        """Poll the task until it ends."""
         pause = POLL
         while True:
             gained = await self._correct()
             for event in gained:
                 yield event
-            if self._over():
+            if self._complete():
                 return
             pause = POLL if gained else min(pause * 1.5, LONGEST_POLL)
             await asyncio.sleep(pause)
 
     async def _correct(self) -> list[Event]:
-        """What the task itself has over what was told. Without places, an event may be told by
-        the task and again by the stream; the task is right."""
+        """Yield what the task has and the events did not. Without numbers, the task and the stream
+        may both contain an event; the task counts."""
         task = await self._get(self._folding.id)
-        self._patched = False
+        self._compares = False
         return self._catch_up(task)
 
     async def _recall(self) -> None:
-        """Nothing was told that could be the answer: some agents only keep it in the history."""
+        """Fetch the history if no event could be the result: some agents put it only there."""
         order = Order(
             call="get",
             request=GetTaskRequest(id=self._folding.id),
             headers=self._client._headers(),
         )
-        with suppress(A2AError, Unreachable, TimeoutError):  # then there is no answer
+        with suppress(A2AError, Unreachable, TimeoutError):  # then there is no result
             async with asyncio.timeout(RECALL):
                 task: Task = await self._client._binding.call(order)
             status = self._folding.status
@@ -357,38 +359,38 @@ class Stream:
             )
         return task
 
-    # -- inside
+    # -- private
 
-    async def _heard(
+    async def _new_events(
         self,
         call: str,
         request: SendMessageRequest | SubscribeToTaskRequest,
         headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[Event]:
-        """What one connection tells, and was not told before."""
+        """Yield the events of one connection that are new."""
         self._last = None
         folding, meter = self._folding, self._meter
         async for item in self._listen(call, request, headers):
             event = _event(item)
             self._count += 1
-            # by hand, since it is done for each event
+            # Inlined, because it runs for each event.
             id = event.id if type(event) is Task else event.task_id  # type: ignore[union-attr]
             if (id != folding.id or self._count > self._most) and self._skips(event):
                 continue
             metadata = event.metadata
-            if metadata and RESUME in metadata:  # our own business
+            if metadata and RESUME in metadata:  # handled here, not shown
                 mark = metadata.pop(RESUME)
                 number = mark.get("place") if type(mark) is dict else None
                 if type(number) is int:
                     if (
                         number <= self._number
                         and not mark.get("reset")
-                        and _of(event) == self._folding.id
+                        and _task_of(event) == self._folding.id
                     ):
-                        continue  # it was told before: a fresh start may lie further back
+                        continue  # seen before: a fresh start may go further back
                     self._number = number
                 event = replace(event, metadata=metadata or None)
-                if type(event) is Task and not self._fresh:  # it starts anew: only news are told
+                if type(event) is Task and not self._fresh:  # a new start: yield only what is new
                     for news in self._catch_up(event):
                         self._last = news
                         yield news
@@ -399,20 +401,19 @@ class Stream:
             else:
                 folding.take(event)
                 if meter.bytes > self._weigh_at:
-                    self._bound()
+                    self._check_size()
             self._last = event
             self._ending = None
             yield event
-        if self._ending is not None and folding.id and not self._over():
-            # There are agents that give the failure of a task another id, and then end the stream.
+        if self._ending is not None and folding.id and not self._complete():
+            # Some agents report the failure of a task under another id and then end the stream.
             event = replace(self._ending, task_id=folding.id)
             self._take(event)
             self._last = event
             yield event
 
     def _skips(self, event: Event) -> bool:
-        """Whether it is of another task than the one that is followed; TooLarge if there have been
-        too many."""
+        """Whether the event belongs to another task. Raises TooLarge after too many of them."""
         if self._count > self._most:
             words = f"the stream has more than {self._most} events"
             also = ", or stream with keep=False"
@@ -422,7 +423,7 @@ class Stream:
         self._strays += 1
         ended = isinstance(event, TaskStatusUpdateEvent) and event.status.state.terminal
         self._ending = event if ended else None  # type: ignore[assignment]
-        if self._strays == 1:  # an agent that does so may do so often
+        if self._strays == 1:  # such an agent may do so often
             logger.warning(
                 "the agent sent an event of another task on the stream of task %s; the "
                 "client skips such events",
@@ -432,7 +433,7 @@ class Stream:
 
     @property
     def _id(self) -> str:
-        """The task that is followed; empty while that is not known."""
+        """The id of the task; empty until it is known."""
         if self._folding.id:
             return self._folding.id
         request = self._request
@@ -441,9 +442,9 @@ class Stream:
         return request.message.task_id
 
     def _stray(self, event: Event) -> bool:
-        """Whether it is of another task. What a message begins says the first event: a message to
-        a task may be answered with another one."""
-        id, known = _of(event), self._id
+        """Whether the event belongs to another task. The first event decides: an agent may answer a
+        message to one task with another task."""
+        id, known = _task_of(event), self._id
         if not id or not known or id == known:
             return False
         sending = isinstance(self._request, SendMessageRequest)
@@ -475,19 +476,19 @@ class Stream:
 
     def _catch_up(self, task: Task) -> list[Event]:
         gained = self._folding.catch_up(task)
-        self._bound()
+        self._check_size()
         return gained
 
-    def _bound(self) -> None:
-        """Weigh the task. To do so at each event would cost more than to take it."""
+    def _check_size(self) -> None:
+        """Measure the task. To do so for each event would cost more than to apply it."""
         most, size = self._client._limits.task, self._folding.weigh()
         if size > most:
             words = f"the task of the stream is larger than {most} bytes"
             raise TooLarge.of(words, "task", most, ", or stream with keep=False")
         self._weigh_at = self._meter.bytes + max((most - size) // EXPANSION, 4096)
 
-    def _much(self, error: TooLarge) -> TooLarge:
-        """The same error, with the id of the task."""
+    def _with_task_id(self, error: TooLarge) -> TooLarge:
+        """Return the same error with the id of the task."""
         if self._id and not error.task:
             error.task = self._id
             error.message = f"task {error.task}: {error.message}"
@@ -497,7 +498,7 @@ class Stream:
     def _take(self, event: Event) -> None:
         self._folding.take(event)
         if self._meter.bytes > self._weigh_at:
-            self._bound()
+            self._check_size()
         if self._fresh:
             self._fresh = False
             self._client._answered()
@@ -507,13 +508,13 @@ class Stream:
 
     @property
     def _follows(self) -> bool:
-        """Whether it is a message to a task that was there before."""
+        """Whether the message goes to an existing task."""
         request = self._request
         return isinstance(request, SendMessageRequest) and bool(request.message.task_id)
 
     @property
-    def _placed(self) -> bool:
-        """Whether the agent can tell exactly what comes after what was told."""
+    def _can_resume(self) -> bool:
+        """Whether the agent can send exactly the events after the last one."""
         return self._client._resumes and self._number > 0
 
     @property
@@ -523,10 +524,10 @@ class Stream:
     def _subscription(self) -> SubscribeToTaskRequest:
         return SubscribeToTaskRequest(id=self._folding.id)
 
-    # -- how far it is
+    # -- state
 
     def _asks(self) -> bool:
-        """Whether the agent wants something from whoever sent the message."""
+        """Whether the agent asks the sender for input."""
         status = self._folding.status
         sent = isinstance(self._request, SendMessageRequest)
         return sent and status is not None and status.state.interrupted
@@ -537,33 +538,37 @@ class Stream:
         asked = isinstance(last, TaskStatusUpdateEvent) and last.status.state
         return self._asks() and asked is TaskState.INPUT_REQUIRED
 
-    def _stands(self) -> bool:
-        """Whether somebody must log in first. A subscription would tell nothing until then."""
+    def _needs_login(self) -> bool:
+        """Whether somebody must log in first. A subscription would be silent until then."""
         status = self._folding.status
         return self._asks() and status is not None and status.state is TaskState.AUTH_REQUIRED
 
     def _final(self) -> bool:
-        """Whether nothing more can come, even if the connection broke."""
+        """Whether nothing more can follow, even if the connection broke."""
         status = self._folding.status
         if status is None:
             return self._folding.message is not None
-        # one that follows up may be told the question that it answers
-        return status.state.terminal or (self._answered() and not (self._follows and self._placed))
+        # A follow-up may first receive the question that it answers.
+        return status.state.terminal or (
+            self._answered() and not (self._follows and self._can_resume)
+        )
 
-    def _over(self) -> bool:
-        """Whether a connection that ended properly has told all that was left."""
+    def _complete(self) -> bool:
+        """Whether a connection that ended normally has brought everything."""
         if self._final() or self._answered():
             return True
-        # A follow-up begins with the task as it was when the message came, and at auth-required
-        # the agent may go on. Where there are places, it is asked once more, and tells nothing.
+        # A follow-up starts with the task as it was when the message arrived, and after
+        # auth-required the agent may continue. If the agent numbers events, the client asks once
+        # more and gets nothing.
         return (
             self._asks()
             and not self._unread()
-            and (self._last is None or self._deaf or not self._placed)
+            and (self._last is None or self._polls or not self._can_resume)
         )
 
     def _unread(self) -> bool:
-        """Whether a follow-up has only been received: the task still stands as it was before."""
+        """Whether the agent has only received the follow-up: the status is still the one before
+        it."""
         before, status = self._before, self._folding.status
         if before is None or status is None:
             return False
@@ -578,6 +583,6 @@ def _event(item: StreamResponse) -> Event:
     return found
 
 
-def _of(event: Event) -> str:
-    """The task that an event is of; empty if it says none."""
+def _task_of(event: Event) -> str:
+    """Return the task id of an event; empty if it has none."""
     return event.id if isinstance(event, Task) else event.task_id

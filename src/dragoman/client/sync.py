@@ -1,4 +1,4 @@
-"""The client for code that does not await: the same calls, done by a loop in a thread of its own.
+"""The client for synchronous code: the same calls, run by an event loop in a background thread.
 
 from dragoman.client.sync import Client
 
@@ -28,7 +28,7 @@ __all__ = ("Client", "Stream", "SyncTaskHandle")
 
 
 class Loop:
-    """An event loop in a thread. It ends with the process."""
+    """An event loop in a daemon thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -38,7 +38,7 @@ class Loop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for it; whoever is interrupted meanwhile, as by Ctrl-C, interrupts it too."""
+        """Run it and wait. An interrupt of the caller, such as Ctrl-C, cancels it."""
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError(
@@ -58,9 +58,9 @@ _shared: Loop | None = None
 
 
 def shared() -> Loop:
-    """The loop of this process, which all clients share."""
+    """The event loop that all clients of this process share."""
     global _shared
-    with _lock:  # two would not do: a client's connections belong to one of them
+    with _lock:  # one only: a connection belongs to one loop
         if _shared is None:
             _shared = Loop()
         return _shared
@@ -71,19 +71,19 @@ def _forget() -> None:
     _lock, _shared = threading.Lock(), None
 
 
-if hasattr(os, "register_at_fork"):  # the thread stays behind
+if hasattr(os, "register_at_fork"):  # the child has no such thread
     os.register_at_fork(after_in_child=_forget)
 
 
 class Face:
-    """What stands before something that is awaited."""
+    """A synchronous wrapper around an asynchronous object."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
 
 
 def call(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Concatenate[Face, P], T]:
-    """The method, waited for."""
+    """Wrap a method so that it blocks."""
 
     @functools.wraps(method)
     def wait(self: Face, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -98,7 +98,7 @@ def call(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Concat
 def each(
     method: Callable[Concatenate[Any, P], AsyncIterator[T]],
 ) -> Callable[Concatenate[Face, P], Iterator[T]]:
-    """The method's items, each waited for."""
+    """Wrap an async iterator so that each item blocks."""
 
     @functools.wraps(method)
     def iterate(self: Face, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
@@ -125,7 +125,7 @@ class Stream(Face):
 
     _inner: awaited.Stream
     _step: asyncio.Task[Any] | None = None
-    """What waits for the next event."""
+    """The task that waits for the next event."""
 
     @property
     def task(self) -> Task | None:
@@ -134,7 +134,7 @@ class Stream(Face):
 
     @property
     def result(self) -> Result:
-        """What it has come to so far."""
+        """The result so far."""
         return self._inner.result
 
     @property
@@ -155,7 +155,7 @@ class Stream(Face):
             raise StopIteration from None
 
     def iter_text(self) -> Iterator[str]:
-        """The text as it comes, see `dragoman.client.Stream.iter_text`."""
+        """Yield the text as it arrives, see `dragoman.client.Stream.iter_text`."""
         pieces = self._inner.iter_text()
         while True:
             try:
@@ -171,13 +171,13 @@ class Stream(Face):
             self._step = None
 
     async def _end(self) -> None:
-        if self._step is not None:  # whoever waited was interrupted, and it goes on
+        if self._step is not None:  # the caller was interrupted, but the step continues
             self._step.cancel()
             await asyncio.wait([self._step])
         await self._inner.aclose()
 
     def close(self) -> None:
-        """Follow no more. The task goes on."""
+        """Stop following. The task continues."""
         shared().run(self._end())
 
     def __enter__(self) -> Stream:
@@ -201,7 +201,7 @@ class SyncTaskHandle(Face):
         return repr(self._inner)
 
     def subscribe(self, *, keep: bool = True) -> Stream:
-        """The task as it is now, and then what happens to it, until it ends."""
+        """Stream the task as it is now and then its events, until it ends."""
         return Stream(self._inner.subscribe(keep=keep))
 
     get = call(awaited.TaskHandle.get)
@@ -217,7 +217,7 @@ class SyncTaskHandle(Face):
 
 
 class Client(Face):
-    """See `dragoman.client.Client`. Takes one to stand before, which nobody has entered."""
+    """See `dragoman.client.Client`. Wraps an asynchronous client that is not open yet."""
 
     _inner: awaited.Client
 
@@ -240,14 +240,14 @@ class Client(Face):
 
     @property
     def interface(self) -> AgentInterface:
-        """The interface that is used."""
+        """The interface in use."""
         return self._inner.interface
 
     def __repr__(self) -> str:
         return repr(self._inner)
 
     def open(self) -> Client:
-        """Find the card, as at the beginning of a block. An open client stays open."""
+        """Fetch the card. `with` does this, too. Opening an open client has no effect."""
         self._open()
         return self
 
@@ -264,13 +264,13 @@ class Client(Face):
         task: str = "",
         context: str = "",
         keep: bool = True,
-        **saying: Unpack[SendOptions],
+        **options: Unpack[SendOptions],
     ) -> Stream:
-        """Send a message and follow what comes of it."""
-        return Stream(self._inner.stream(said, task=task, context=context, keep=keep, **saying))
+        """Send a message and follow its task."""
+        return Stream(self._inner.stream(said, task=task, context=context, keep=keep, **options))
 
     def task(self, id: str) -> SyncTaskHandle:
-        """A handle on a task."""
+        """Return a handle on a task."""
         return SyncTaskHandle(self._inner.task(id))
 
     _open = call(awaited.Client.open)

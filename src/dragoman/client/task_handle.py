@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 LONGEST_POLL = 10.0
 LOOK = 30.0
-"""How often to look at a task although it would be pushed."""
+"""Seconds between two polls of a task that has a webhook."""
 
 
 class TaskHandle:
@@ -46,32 +46,35 @@ class TaskHandle:
         return f"TaskHandle(task={self.id!r})"
 
     async def get(self, *, history: int | None = None) -> Task:
-        """The task as it is now."""
+        """Fetch the task."""
         request = GetTaskRequest(id=self.id, history_length=history)
         task: Task = await self._client._call("get", request)
         return task
 
     async def cancel(self, *, metadata: dict[str, Any] | None = None) -> Task:
-        """Ask the agent to end it."""
+        """Ask the agent to cancel the task."""
         request = CancelTaskRequest(id=self.id, metadata=metadata)
         headers = {"idempotency-key": clock.uuid7()}
         task: Task
         try:
             task = await self._client._call("cancel", request, headers)
         except Unreachable:
-            # it may have arrived, or not; asked twice, an agent without receipts would refuse
+            # The request may have arrived. An agent that does not deduplicate would refuse a second
+            # one.
             task = await self.get()
             if task.status.state is not TaskState.CANCELED:
                 task = await self._client._call("cancel", request, headers)
         return task
 
     def subscribe(self, *, keep: bool = True) -> Stream:
-        """The task as it is now, and then what happens to it, until it ends."""
+        """Stream the task as it is now and then its events, until it ends."""
         return Stream(self._client, SubscribeToTaskRequest(id=self.id), keep=keep)
 
-    async def reply(self, said: Any, *, wait: bool = True, **saying: Unpack[SendOptions]) -> Result:
+    async def reply(
+        self, said: Any, *, wait: bool = True, **options: Unpack[SendOptions]
+    ) -> Result:
         """Send the next message of this task."""
-        return await self._client.send(said, task=self.id, wait=wait, **saying)
+        return await self._client.send(said, task=self.id, wait=wait, **options)
 
     async def approve(
         self,
@@ -79,10 +82,10 @@ class TaskHandle:
         said: Any = "Approved",
         *,
         wait: bool = True,
-        **saying: Unpack[SendOptions],
+        **options: Unpack[SendOptions],
     ) -> Result:
-        """Approve what the task asks for (`Result.grant`): this operation, once."""
-        return await self._answer(grant, True, said, wait, saying)
+        """Approve the operation that the task asks about (`Result.grant`), once."""
+        return await self._answer(grant, True, said, wait, options)
 
     async def decline(
         self,
@@ -90,21 +93,21 @@ class TaskHandle:
         said: Any = "Declined",
         *,
         wait: bool = True,
-        **saying: Unpack[SendOptions],
+        **options: Unpack[SendOptions],
     ) -> Result:
-        """Say that it must not be done."""
-        return await self._answer(grant, False, said, wait, saying)
+        """Decline the operation that the task asks about."""
+        return await self._answer(grant, False, said, wait, options)
 
     async def _answer(
-        self, grant: ApprovalRequest, approved: bool, said: Any, wait: bool, saying: SendOptions
+        self, grant: ApprovalRequest, approved: bool, said: Any, wait: bool, options: SendOptions
     ) -> Result:
-        saying["metadata"] = {**saying.get("metadata", {}), **answer(grant, approved=approved)}
-        return await self.reply(said, wait=wait, **saying)
+        options["metadata"] = {**options.get("metadata", {}), **answer(grant, approved=approved)}
+        return await self.reply(said, wait=wait, **options)
 
     async def wait(self, *, poll: float = 1.0) -> Task:
-        """The task once it has ended or asks for something: by its stream, else by a webhook if
-        the client has an inbox, else by looking every `poll` seconds, and less often as it lasts.
-        """
+        """Wait until the task ends or asks for input, and return it. The client streams if the
+        agent supports it, else it registers a webhook if it has an inbox, else it polls every
+        `poll` seconds, more and more slowly."""
         async with self._client._limit() as progress:
             progress.task = self.id
             return await self._wait(poll)
@@ -112,7 +115,7 @@ class TaskHandle:
     async def _wait(self, poll: float) -> Task:
         task = await self.get()
         if self._client._joins and not task.status.state.settled:
-            with suppress(UnsupportedOperation, MethodNotFound):  # ended, or not streamed after all
+            with suppress(UnsupportedOperation, MethodNotFound):  # ended, or cannot stream
                 async with self.subscribe(keep=False) as stream:
                     async for event in stream:
                         status = getattr(event, "status", None)
@@ -140,7 +143,7 @@ class TaskHandle:
                     came.clear()
                 return task
             finally:
-                # if it stays, it will only be pushed to in vain
+                # A webhook that stays would be called for nothing.
                 with suppress(A2AError, ConnectionError, TimeoutError):
                     await self.delete_webhook(config.id)
 
@@ -154,25 +157,25 @@ class TaskHandle:
         authentication: AuthenticationInfo | None = None,
         id: str = "",
     ) -> TaskPushNotificationConfig:
-        """Have this task's events posted somewhere."""
+        """Register a webhook for this task."""
         request = TaskPushNotificationConfig(
             task_id=self.id,
             url=url,
             token=token,
             authentication=authentication,
-            id=id or clock.uuid7(),  # a request that is repeated makes the same one
+            id=id or clock.uuid7(),  # a retry registers the same one
         )
         config: TaskPushNotificationConfig = await self._client._call("create_webhook", request)
         return config
 
     async def webhook(self, id: str) -> TaskPushNotificationConfig:
-        """One of its webhooks."""
+        """Fetch one webhook of this task."""
         request = GetTaskPushNotificationConfigRequest(task_id=self.id, id=id)
         config: TaskPushNotificationConfig = await self._client._call("get_webhook", request)
         return config
 
     async def webhooks(self) -> AsyncIterator[TaskPushNotificationConfig]:
-        """All of its webhooks."""
+        """Iterate over the webhooks of this task."""
         token = ""
         while True:
             request = ListTaskPushNotificationConfigsRequest(task_id=self.id, page_token=token)
@@ -184,6 +187,6 @@ class TaskHandle:
             token = answer.next_page_token
 
     async def delete_webhook(self, id: str) -> None:
-        """Have no more events posted there."""
+        """Delete a webhook of this task."""
         request = DeleteTaskPushNotificationConfigRequest(task_id=self.id, id=id)
         await self._client._call("delete_webhook", request)

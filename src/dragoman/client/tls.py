@@ -1,4 +1,4 @@
-"""TLS contexts and the files that they were made from: gRPC needs the files."""
+"""TLS contexts, and the PEM files that they were made from, because gRPC needs the files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from msgspec import Struct
 
 
 class TLSMaterial(Struct, frozen=True):
-    """Whom to trust, and what to show, in PEM form; empty is what everybody trusts, or nothing."""
+    """CA certificates, certificate and key in PEM form. Empty means the system's CAs, or no
+    certificate."""
 
     trusted: bytes = b""
     certificate: bytes = b""
@@ -23,12 +24,12 @@ _KNOWN: WeakKeyDictionary[SSLContext, TLSMaterial] = WeakKeyDictionary()
 def context(
     *, ca: str = "", certificate: str = "", key: str = "", password: str = ""
 ) -> SSLContext:
-    """A context that trusts the authorities in a file, or the system's, and shows a certificate."""
+    """Make a context that trusts the CAs in a file, or the system's, and presents a certificate."""
     made = create_default_context(cafile=ca or None)
     shown = secret = b""
     if certificate:
         made.load_cert_chain(certificate, key or None, password or None)
-        if not password:  # gRPC takes no key that is locked
+        if not password:  # gRPC accepts no encrypted key
             shown = Path(certificate).read_bytes()
             secret = Path(key).read_bytes() if key else shown
     _KNOWN[made] = TLSMaterial(Path(ca).read_bytes() if ca else b"", shown, secret)
@@ -36,7 +37,7 @@ def context(
 
 
 def papers(made: SSLContext) -> TLSMaterial:
-    """What is in a context; of one that somebody else made, whom it trusts."""
+    """Return the PEM material of a context. Of a context made elsewhere, only its CAs are known."""
     found = _KNOWN.get(made)
     if found is not None:
         return found

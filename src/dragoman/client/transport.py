@@ -1,4 +1,4 @@
-"""How bytes get to an agent and back: over sockets, or straight into an application.
+"""Transports: how requests reach an agent, over sockets or directly into an ASGI application.
 
 A transport sends a `TransportRequest` and returns a `TransportResponse`. Tests put their own in its
 place.
@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from dragoman.client.address_rules import DIALLING, Allow, Dial, Dialled, local, narrowed
+from dragoman.client.address_rules import DIALLING, Allow, Dial, Dialled, local, rules_for
 from dragoman.client.limits import DEFAULT, TooLarge
 from dragoman.security.addresses import loopback
 
@@ -27,32 +27,32 @@ if TYPE_CHECKING:
     from dragoman.client.grpc import Calls
 
 CONNECT = 10.0
-"""How long a connection may take to be made."""
+"""Seconds until a connection must be open."""
 
 
 Tap = Callable[[bool, bytes], None]
-"""Is shown the bytes of a connection: whether they go out, and which they are."""
+"""Receives the bytes of a connection: whether they are outgoing, and the bytes."""
 
 
 class Unreachable(ConnectionError):
-    """The agent did not answer, or broke off. The same request may succeed later."""
+    """The agent did not respond, or the response broke off. The same request may succeed later."""
 
 
 class Silent(Unreachable):
-    """Nothing came for as long as one was patient. What was asked for may still be in work."""
+    """The stream was silent for too long. The agent may still be working on the request."""
 
 
 class Broken(Unreachable):
-    """The answer had begun, and broke off."""
+    """The response had started and broke off."""
 
 
 class Body(Protocol):
-    """A body that is made piece by piece. It may be asked for again."""
+    """A request body that is generated in pieces. A retry generates it again."""
 
     size: int
 
     def pieces(self) -> AsyncIterator[bytes]:
-        """The whole of it, from the beginning."""
+        """Yield the whole body, from the beginning."""
 
 
 class TransportRequest(Struct, frozen=True):
@@ -63,42 +63,43 @@ class TransportRequest(Struct, frozen=True):
     headers: Mapping[str, str] = {}
     body: bytes | Body = b""
     patience: float | None = None
-    """How long the answer may bring no byte at all before it counts as broken."""
+    """Seconds without any byte after which the response counts as broken."""
     longest: int = DEFAULT.answer
-    """The most bytes of one message of the answer, where the transport must know that (gRPC)."""
+    """The most bytes of one message of the response, for transports that need it (gRPC)."""
     allow: Allow | None = None
-    """Only public addresses may be dialled, and what these rules allow; None is any address."""
+    """Allow only public addresses and those that these rules allow. None allows any address."""
     tls: SSLContext | None = None
-    """What to show the server of oneself, where that is not what the transport shows everybody."""
+    """A client certificate for this request, if it differs from the transport's."""
 
 
 class TransportResponse(Protocol):
-    """The head of an answer, and its body as it comes. Close it after use."""
+    """Status and headers of a response, and its body as it arrives. Close it after use."""
 
     status: int
     headers: Mapping[str, str]
-    """By names in lower case."""
+    """Header names are in lower case."""
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The body in pieces; Unreachable if it breaks off. (What came over sockets also has
-        `public`: whether it came, or may have come, from a public address.)"""
+        """Yield the body in pieces. Raises Unreachable if it breaks off. (Responses over sockets
+        also have `public`: whether the body came, or may have come, from a public address.)"""
 
     async def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
 
 
 class Transport(Protocol):
     """Sends requests."""
 
     async def send(self, request: TransportRequest) -> TransportResponse:
-        """The answer, once its head is here; Unreachable."""
+        """Send a request and return the response once its headers have arrived. Raises
+        Unreachable."""
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
 
 
 def origin(url: str) -> str:
-    """Scheme, host and port of a URL, in one form; empty if it has none."""
+    """Return scheme, host and port of a URL in normal form; empty if it has none."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -112,8 +113,8 @@ def origin(url: str) -> str:
 
 
 async def whole(response: TransportResponse, most: int, limit: str = "") -> bytes:
-    """The body of an answer, which is closed then; TooLarge if it has more bytes than that.
-    `limit` is the field of `Limits` that says so."""
+    """Read the whole body and close the response. Raises TooLarge if it is longer than `most`
+    bytes. `limit` is the field of `Limits` to name in the error."""
     found = bytearray()
     try:
         async for chunk in response.chunks():
@@ -130,15 +131,15 @@ async def whole(response: TransportResponse, most: int, limit: str = "") -> byte
 
 
 class HTTPTransport:
-    """HTTP over the network, and gRPC where it is installed. No redirect is followed: a card says
-    where its agent is."""
+    """HTTP over the network, and gRPC if it is installed. It follows no redirects, because the card
+    says where the agent is."""
 
     def __init__(self, *, ssl: SSLContext | None = None, tap: Tap | None = None) -> None:
         self._ssl = ssl
         self._tap = tap
         self._session: ClientSession | None = None
         self._apart: ClientSession | None = None
-        """For requests that must not use some connections of the other."""
+        """For requests that must not reuse a connection of the other session."""
         self._dialled = Dialled()
         self._proxies: dict[str, str] = {}
         self._calls: Calls | None = None
@@ -152,9 +153,9 @@ class HTTPTransport:
                 self._calls = Calls(self._ssl, self._tap)
             return await self._calls.send(request)
         session = self._session or self._open()
-        where, allow = origin(request.url), narrowed(request.url, request.allow)
+        where, allow = origin(request.url), rules_for(request.url, request.allow)
         if allow is not None and where in self._dialled.other:
-            # one that is open may lead to an address that is not public
+            # An open connection may lead to an address that is not public.
             session = self._apart = self._apart or self._made()
         import aiohttp
 
@@ -195,7 +196,7 @@ class HTTPTransport:
             raise kind(f"{origin(request.url)}: {_reason(error)}") from error
         finally:
             DIALLING.reset(before)
-        # of what a proxy fetches the address is not known: it may be public
+        # The proxy resolves the address, so we must assume that it is public.
         public = where in self._dialled.public if proxy is None else not local(request.url)
         return _Received(response, request.patience, public)
 
@@ -222,8 +223,8 @@ class HTTPTransport:
             from dragoman.client.wire_trace import attach
 
             attach(connector, self._tap)
-        # asyncio asks for 256 KiB at each read, and glibc maps and unmaps memory for each of them
-        # until something larger has been freed
+        # asyncio allocates 256 KiB for each read, and glibc maps and unmaps memory for each of them
+        # until something larger has been freed.
         bytes(1 << 20)
         return aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT),
@@ -238,7 +239,7 @@ class HTTPTransport:
 
         parts = urlsplit(url)
         if loopback(parts.hostname or "") or proxy_bypass(parts.netloc):
-            return None  # what is for this machine must not leave it
+            return None  # no proxy for local addresses
         return self._proxies.get(parts.scheme)
 
     async def close(self) -> None:
@@ -271,7 +272,7 @@ class _Received:
         import aiohttp
         from aiohttp.http import HttpProcessingError
 
-        self._look()
+        self._check_silence()
         try:
             async for chunk in self._response.content.iter_any():
                 self._last = self._loop.time()
@@ -283,9 +284,10 @@ class _Received:
             if self._watch is not None:
                 self._watch.cancel()
 
-    def _look(self) -> None:
-        """Hang up when nothing has come for too long. (aiohttp's own clock stands still when it
-        cannot make sense of what came; and one timer a stream costs less than one a piece.)"""
+    def _check_silence(self) -> None:
+        """Close the connection after too long a silence. (aiohttp's own timer stops while the
+        received bytes are incomplete, and one timer for a stream costs less than one for each
+        piece.)"""
         if not self._patience:
             return
         now = self._loop.time()
@@ -294,7 +296,7 @@ class _Received:
             self._late = True
             self._response.close()
         else:
-            self._watch = self._loop.call_at(self._last + self._patience, self._look)
+            self._watch = self._loop.call_at(self._last + self._patience, self._check_silence)
 
     async def close(self) -> None:
         if self._response.content.at_eof():
@@ -304,7 +306,7 @@ class _Received:
 
 
 NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
-"""What OpenSSL says of an answer that is none of TLS."""
+"""What OpenSSL reports when the server does not use TLS."""
 UNTRUSTED = (
     "CERTIFICATE_VERIFY_FAILED",
     "unable to get local issuer",
@@ -312,14 +314,14 @@ UNTRUSTED = (
     "self signed",
 )
 OTHERWISE = ("Hostname mismatch", "IP address mismatch", "expired", "not yet valid")
-"""What is wrong with certificates that no authority would make right."""
+"""Certificate errors that another CA bundle would not solve."""
 
 
-def reason_of_tls(
+def tls_reason(
     text: str, why: str = "", *, plain: str = "the server uses http on this port, not https"
 ) -> str:
-    """What went wrong with TLS, in words that say what to do. `why` is what is wrong with the
-    certificate, where that is known; `plain` is what to say of a server without TLS."""
+    """Explain a TLS error and say what to do. `why` is the reason why the certificate was refused,
+    if known; `plain` is the text for a server without TLS."""
     if any(word in text for word in NO_TLS):
         return plain
     if any(word in text for word in UNTRUSTED):
@@ -337,10 +339,10 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "no response in time"
     inner = getattr(error, "os_error", error)
-    if isinstance(inner, SSLError):  # its number is not one of the system's
-        return reason_of_tls(str(inner), getattr(inner, "verify_message", ""))
+    if isinstance(inner, SSLError):  # its errno is not a system error
+        return tls_reason(str(inner), getattr(inner, "verify_message", ""))
     if isinstance(inner, OSError) and inner.errno and inner.errno > 0:
-        return os.strerror(inner.errno)  # asyncio's own words hide it
+        return os.strerror(inner.errno)  # asyncio's message hides it
     return str(inner) or type(error).__name__
 
 
@@ -348,7 +350,7 @@ def _reason(error: BaseException) -> str:
 
 
 class ASGITransport:
-    """Requests to an ASGI application in this process, without a socket."""
+    """Calls an ASGI application in this process, without a socket."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -374,7 +376,7 @@ class ASGITransport:
 
 
 class _Exchange:
-    """One request inside: the application's side, and ours."""
+    """One request: the application's side and the client's side."""
 
     task: asyncio.Task[None]
 
@@ -422,7 +424,7 @@ class _Exchange:
         try:
             async for piece in self._body:
                 return {"type": "http.request", "body": piece, "more_body": True}
-        except OSError as error:  # as the application sees it, the client is gone
+        except OSError as error:  # for the application, the client is gone
             self.error = error
             return {"type": "http.disconnect"}
         if not self._asked:
@@ -446,7 +448,7 @@ class _Exchange:
                 await self._pieces.put(None)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        # one that broke off may have left no room for the end
+        # If the application failed, the queue may have had no room for the end marker.
         while not (self._pieces.empty() and self.task.done()):
             if (piece := await self._pieces.get()) is None:
                 break
@@ -456,7 +458,7 @@ class _Exchange:
 
     async def close(self) -> None:
         self._gone.set()
-        while not self._pieces.empty():  # whoever waits to put may go on
+        while not self._pieces.empty():  # unblocks a waiting put
             self._pieces.get_nowait()
 
 

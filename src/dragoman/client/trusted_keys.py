@@ -1,4 +1,4 @@
-"""Whose signature a card must have, by where it was found: named keys, or those seen first.
+"""Which keys must have signed a card, by its origin: named keys, or the keys seen first.
 
 `TrustedKeys` is to cards what `known_hosts` is to ssh. The first signed card of an origin pins its
 keys. After that the client refuses other keys and unsigned cards, unless a pinned key has signed
@@ -43,19 +43,19 @@ T = TypeVar("T")
 
 
 class Pin(Struct, frozen=True):
-    """A public key of an origin, and since when it has been its own."""
+    """A public key of an origin, and when it was pinned."""
 
     jwk: dict[str, Any]
     since: str = ""
 
 
 Book = dict[str, dict[str, Pin]]
-"""TrustedKeys by origin and thumbprint."""
+"""Pins by origin and thumbprint."""
 
 
 class TrustedKeys:
-    """Takes the keys of an origin's first signed card, and later no others. They are kept in a
-    file, which processes may share, or without one in this object."""
+    """Pins the keys of an origin's first signed card and later accepts no others. The pins are
+    stored in a file that processes may share, or without a file in this object."""
 
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = Path(path) if path else None
@@ -71,19 +71,21 @@ class TrustedKeys:
                 "keys are pinned by the address of a card; connect to the card's address, "
                 "or name the trusted keys"
             )
-        known = (await self._aside(self.known)).get(where, {})
+        known = (await self._in_thread(self.known)).get(where, {})
         if not known:
             known = await self._first(document, where, fetch)
         keys = {name: CardKey.load(pin.jwk) for name, pin in known.items()}
         try:
             good = witnesses(document, list(keys.values()))
         except Unverified as error:
-            raise await self._strange(document, where, fetch, list(known), error) from None
+            raise await self._unknown_key_error(
+                document, where, fetch, list(known), error
+            ) from None
         await self._inherit(document, where, fetch, known, good)
         return good[0]
 
     def known(self) -> Book:
-        """All pins. ValueError names a file that is none."""
+        """Return all pins. Raises ValueError if the file is not valid."""
         if self.path is None:
             return {where: dict(pins) for where, pins in self._book.items()}
         try:
@@ -96,7 +98,7 @@ class TrustedKeys:
             return {}
         except OSError as error:
             raise ValueError(f"{self.path}: {error.strerror}") from None
-        except ValueError as error:  # of JSON, too
+        except ValueError as error:  # JSON errors, too
             raise ValueError(
                 f"{self.path}: is not a valid file of pinned keys ({error}); correct it, or "
                 "delete it to start again"
@@ -104,7 +106,7 @@ class TrustedKeys:
         return found
 
     def forget(self, where: str) -> bool:
-        """Take any key of this origin again; whether there was one."""
+        """Delete the pins of this origin, and return whether there were any."""
         where = origin(where) or where
 
         def drop(book: Book) -> bool:
@@ -112,7 +114,7 @@ class TrustedKeys:
 
         return self._change(drop)
 
-    # -- what is seen
+    # -- pinning
 
     async def _first(self, document: Document, where: str, fetch: Fetch) -> dict[str, Pin]:
         """Pin the keys that have signed."""
@@ -129,7 +131,7 @@ class TrustedKeys:
                 "available key (jku); name the trusted keys"
             )
         signed = _signers(document, offered.values())
-        return await self._aside(lambda: self._pin(where, [offered[name] for name in signed]))
+        return await self._in_thread(lambda: self._pin(where, [offered[name] for name in signed]))
 
     async def _inherit(
         self,
@@ -139,7 +141,7 @@ class TrustedKeys:
         known: Mapping[str, Pin],
         good: list[Verified],
     ) -> None:
-        """Pin keys that have signed as well, and for which a pinned one vouches."""
+        """Pin further keys that have signed, if a pinned key vouches for them."""
         heirs = {name for found in good for name in found.heirs} - set(known)
         if not heirs:
             return
@@ -150,12 +152,12 @@ class TrustedKeys:
             logger.warning("%s has a new key, which cannot be fetched yet: %s", where, error)
             return
         new = [offered[name] for name in signed]
-        await self._aside(lambda: self._pin(where, new, more=True))
+        await self._in_thread(lambda: self._pin(where, new, more=True))
 
-    async def _strange(
+    async def _unknown_key_error(
         self, document: Document, where: str, fetch: Fetch, old: list[str], why: Unverified
     ) -> Unverified:
-        """What to say of a card that no pinned key has signed."""
+        """The error for a card that no pinned key has signed."""
         new = "nobody" if why.reason == UNSIGNED else "keys that cannot be fetched"
         with suppress(Unverified, ConnectionError, TimeoutError):
             offered = await _offered(document, where, fetch)
@@ -171,11 +173,11 @@ class TrustedKeys:
         )
 
     def _pin(self, where: str, keys: list[CardKey], *, more: bool = False) -> dict[str, Pin]:
-        """Put keys into the book, or more of them beside others; what is in it then."""
+        """Pin keys of a new origin, or with `more` further keys of a known one. Return its pins."""
 
         def put(book: Book) -> dict[str, Pin]:
             pins = book.get(where, {})
-            if bool(pins) != more:  # somebody else came first, or had them forgotten
+            if bool(pins) != more:  # another process pinned or deleted them
                 return pins
             book[where] = pins
             for key in keys:
@@ -190,12 +192,12 @@ class TrustedKeys:
 
     # -- the file
 
-    async def _aside(self, work: Callable[[], T]) -> T:
-        """Do it where a lock that others hold stops nobody else."""
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """Run it in a thread, because another process may hold the file lock."""
         return work() if self.path is None else await asyncio.to_thread(work)
 
     def _change(self, work: Callable[[Book], T]) -> T:
-        """Read, change and write, as if nobody else did."""
+        """Read, change and write the file under its lock."""
         if self.path is None:
             return work(self._book)
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -224,8 +226,8 @@ class TrustedKeys:
 
 
 class Origins:
-    """Keys for each origin: a card counts if it is signed by those of where it was found. `others`
-    is what goes for the rest: they are refused, taken as they are, or judged in another way."""
+    """Keys for each origin: a card must be signed by a key of its own origin. `others` applies to
+    all other origins: refuse them, accept them unsigned, or ask another verifier."""
 
     def __init__(
         self,
@@ -258,13 +260,13 @@ class Origins:
 
 
 def judge(given: Verifier | Keys) -> Verifier:
-    """Who judges, where keys alone will do, too."""
+    """Return the verifier; keys alone are enough to make one."""
     return given if isinstance(given, Verifier) else Trust(given)
 
 
 async def _offered(document: Document, where: str, fetch: Fetch) -> dict[str, CardKey]:
-    """The keys at the addresses that the signatures name, by their thumbprints. Only the card's own
-    origin is asked; Unverified if there is something else than keys."""
+    """Fetch the keys that the signatures name, by thumbprint. Only URLs of the card's own origin
+    are fetched. Raises Unverified if a URL has no valid keys."""
     found: dict[str, CardKey] = {}
     for url in places(document, where):
         try:
@@ -276,14 +278,14 @@ async def _offered(document: Document, where: str, fetch: Fetch) -> dict[str, Ca
 
 
 def _signers(document: Document, keys: Iterable[CardKey]) -> list[str]:
-    """The thumbprints of those keys that have signed; Unverified if none has."""
+    """Return the thumbprints of the keys that have signed. Raises Unverified if none has."""
     named = {key.kid: key for key in keys}
     return list(dict.fromkeys(found.thumbprint for found in witnesses(document, named)))
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Alone among those who lock this file."""
+    """Hold the lock of this file."""
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         if sys.platform == "win32":

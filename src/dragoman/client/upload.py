@@ -1,4 +1,4 @@
-"""Files that go up without ever being in memory as a whole."""
+"""Sends files without loading them into memory as a whole."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from msgspec.structs import replace
 from dragoman.client.transport import Body
 from dragoman.model.types import Part, SendMessageRequest, WireStruct
 
-PIECE = 3 << 16  # base64 of a multiple of three has no padding
+PIECE = 3 << 16  # a multiple of three, so that base64 needs no padding
 MARK = b"\x00dragoman:file\x00"  # 15 bytes: its base64 does not depend on what follows
 
 
 class File:
-    """A file to send: read when it is sent, piece by piece, and again if it has to be sent again.
-    The protocol wants its content in the message, so agents bound its size."""
+    """A file to send. The client reads it in pieces while it sends it, and again for a retry. A2A
+    puts the content into the message, so agents limit its size."""
 
     def __init__(self, path: str | Path, *, name: str = "", media_type: str = "") -> None:
         self.path = Path(path)
@@ -32,20 +32,20 @@ class File:
         )
         self._id = secrets.token_bytes(15)
         self.sign = base64.b64encode(MARK + self._id).decode()
-        """What stands for its content until it is sent."""
+        """The placeholder for the content until the file is sent."""
 
     def part(self) -> Part:
-        """The part that it becomes, with a sign in the place of the content."""
+        """The part for this file, with a placeholder instead of the content."""
         return Part(raw=MARK + self._id, filename=self.name, media_type=self.media_type)
 
 
 def body(encoded: bytes, files: Mapping[str, File]) -> bytes | Body:
-    """The encoded request, with the content of files in the places of their signs."""
+    """The body of an encoded request, with file contents instead of the placeholders."""
     return Spliced(encoded, files) if files else encoded
 
 
 def filled(request: WireStruct, files: Mapping[str, File]) -> WireStruct:
-    """The request with the content of files in it, for bindings that send it as a whole."""
+    """The request with file contents in it, for bindings that send it as a whole."""
     if not files or not isinstance(request, SendMessageRequest):
         return request
     by_mark = {MARK + file._id: file for file in files.values()}
@@ -57,7 +57,7 @@ def filled(request: WireStruct, files: Mapping[str, File]) -> WireStruct:
 
 
 class Spliced:
-    """See `Body`."""
+    """A body that inserts file contents while it is sent. See `Body`."""
 
     def __init__(self, encoded: bytes, files: Mapping[str, File]) -> None:
         text = re.split("(" + "|".join(map(re.escape, files)) + ")", encoded.decode())
@@ -85,7 +85,7 @@ def _size(path: Path) -> int:
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
         raise OSError(f"{path} is not a regular file")
-    path.open("rb").close()  # an error is told now; while it is sent, it would be the network's
+    path.open("rb").close()  # fail now; later it would look like a network error
     return found.st_size
 
 

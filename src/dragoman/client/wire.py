@@ -1,4 +1,4 @@
-"""Requests and responses of each protocol version, over JSON-RPC and HTTP+JSON."""
+"""The wire format of each protocol version over JSON-RPC and HTTP+JSON."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from dragoman.model.types import WireStruct
 
 
 class WireFormat(Struct, frozen=True, kw_only=True):
-    """One version of the protocol over one binding."""
+    """The wire format of one protocol version over one binding."""
 
     version: str
     names: Mapping[str, str]
-    """What it calls the operations: methods, or paths."""
+    """The version's names of the operations: methods or paths."""
     ask: Callable[[Any], bytes]
-    """A request as it is sent."""
+    """Encodes a request."""
     told: Callable[[type[WireStruct], Any], Any]
-    """What was answered, from a parsed document."""
+    """Decodes a response from a parsed document."""
 
     def name(self, operation: Operation) -> str:
-        """What this version calls it; UnsupportedOperation if it has nothing of the kind."""
+        """The version's name of an operation. Raises UnsupportedOperation if it has none."""
         found = self.names.get(operation.call)
         if not found:
             raise UnsupportedOperation(

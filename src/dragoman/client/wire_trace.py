@@ -1,4 +1,4 @@
-"""Connections that show their bytes, for debugging."""
+"""Connections that print their bytes, for debugging."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,9})", re.IGNORECASE)
 
 
 class Tapped(aiohttp_protocol()):  # type: ignore[misc]
-    """aiohttp's side of a connection."""
+    """aiohttp's protocol, with the received bytes shown."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, tap: Tap) -> None:
         super().__init__(loop)
         self._tap = tap
         self._held = b""
-        """A message that has not come as far as its secrets can be told."""
+        """The start of a message, held until all secrets in it can be masked."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Show what is written, from now on."""
+        """Show the bytes that are written from now on."""
         super().connection_made(Watched(transport, self._tap))
 
     def data_received(self, data: bytes) -> None:
-        """Show what has come."""
+        """Show the received bytes."""
         self._held += data
         if not _begun(self._held):
             self._tap(False, self._held)
@@ -39,7 +39,7 @@ class Tapped(aiohttp_protocol()):  # type: ignore[misc]
         super().data_received(data)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Show what was held back."""
+        """Show the bytes that were held back."""
         if self._held:
             self._tap(False, self._held)
             self._held = b""
@@ -47,8 +47,8 @@ class Tapped(aiohttp_protocol()):  # type: ignore[misc]
 
 
 def _begun(data: bytes) -> bool:
-    """Whether this is the beginning of a message, up to the end of its head, or of a short body:
-    a header, or a field, that is cut in two cannot be masked."""
+    """Whether this is an incomplete head, or an incomplete short body: a header or field that is
+    cut in two cannot be masked."""
     if data[:5] != b"HTTP/"[: len(data)]:
         return False
     head, blank, body = data.partition(b"\r\n\r\n")
@@ -59,19 +59,19 @@ def _begun(data: bytes) -> bool:
 
 
 class Watched:
-    """A transport that shows what is written."""
+    """A transport that shows the bytes that are written."""
 
     def __init__(self, transport: Any, tap: Tap) -> None:
         self._transport = transport
         self._tap = tap
 
     def write(self, data: bytes) -> None:
-        """Show it, and write it."""
+        """Show and write the bytes."""
         self._tap(True, bytes(data))
         self._transport.write(data)
 
     def writelines(self, pieces: Iterable[bytes]) -> None:
-        """The same with several."""
+        """Show and write several pieces."""
         self.write(b"".join(pieces))
 
     def __getattr__(self, name: str) -> Any:
@@ -79,6 +79,6 @@ class Watched:
 
 
 def attach(connector: TCPConnector, tap: Tap) -> None:
-    """Have this connector's connections watched."""
+    """Show the bytes of this connector's connections."""
     loop = asyncio.get_running_loop()
     set_aiohttp_protocol(connector, partial(Tapped, loop=loop, tap=tap))

@@ -1,1 +1,1 @@
-"""Values and pure functions: what A2A speaks of, and how a log becomes a task."""
+"""Values and pure functions: the objects of A2A, and the fold of a log into a task."""

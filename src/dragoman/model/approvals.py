@@ -15,26 +15,26 @@ from dragoman.model import clock
 T = TypeVar("T")
 
 GRANT = "urn:dragoman:grant:v1"
-"""Our extension: the metadata of a task that asks for an approval tells what for, and the metadata
-of the message that answers tells which one it approves."""
+"""Our extension: the metadata of a task that asks for an approval describes the operation, and the
+metadata of the reply names the approval request."""
 
 
 class ApprovalRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An approval that is asked for. A task has one at a time: another one takes its place."""
+    """A request for approval. A task has at most one: a new request replaces the old one."""
 
     id: str
     operation: Any
-    """What is to be done."""
+    """The operation to approve."""
     digest: str
-    """Of the task, the id and the operation: what is approved is this and nothing else."""
+    """Binds the approval to the task, the id and the operation."""
     expires: str
-    """When it is too late to use it."""
+    """When the approval expires."""
     used: str = ""
     """The turn that has used it."""
 
 
 class Approval(Struct, frozen=True, kw_only=True):
-    """What a client says of a grant."""
+    """A client's reply to an approval request."""
 
     id: str
     digest: str
@@ -42,7 +42,8 @@ class Approval(Struct, frozen=True, kw_only=True):
 
 
 def issue(task: str, operation: Any, age: float) -> ApprovalRequest:
-    """A new grant, good for so many seconds; TypeError if the operation is not JSON."""
+    """Make an approval request that is valid for `age` seconds. Raises TypeError if the operation
+    is not JSON."""
     id = clock.uuid7()
     return ApprovalRequest(
         id=id,
@@ -53,38 +54,38 @@ def issue(task: str, operation: Any, age: float) -> ApprovalRequest:
 
 
 def digest(task: str, id: str, operation: Any) -> str:
-    """What an approval is bound to."""
+    """The digest that an approval is bound to."""
     said = msgspec.json.encode([task, id, operation], order="sorted")
     return f"sha256:{hashlib.sha256(said).hexdigest()}"
 
 
-def asked(metadata: Mapping[str, Any] | None) -> ApprovalRequest | None:
-    """The grant that a task asks for, or has last asked for."""
+def request_in(metadata: Mapping[str, Any] | None) -> ApprovalRequest | None:
+    """The approval request of a task, also if it was answered."""
     return _read(metadata, ApprovalRequest)
 
 
 def answer(grant: ApprovalRequest, *, approved: bool) -> dict[str, Any]:
-    """The metadata of a message that approves or declines it."""
-    told = Approval(id=grant.id, digest=grant.digest, approved=approved)
-    return {GRANT: msgspec.to_builtins(told)}
+    """The metadata of a message that approves or declines the request."""
+    approval = Approval(id=grant.id, digest=grant.digest, approved=approved)
+    return {GRANT: msgspec.to_builtins(approval)}
 
 
-def answered(metadata: Mapping[str, Any] | None) -> Approval | None:
-    """What a message says of a grant."""
+def approval_in(metadata: Mapping[str, Any] | None) -> Approval | None:
+    """The approval in the metadata of a message; None if there is none."""
     return _read(metadata, Approval)
 
 
 def refusal(
     grant: ApprovalRequest | None, approval: Approval, task: str, operation: Any, turn: str
 ) -> str:
-    """Why the approval does not allow the operation in this turn; nothing if it does."""
+    """Why the approval does not allow the operation in this turn; empty if it does."""
     if grant is None or grant.id != approval.id:
         return "it is for another approval request"
     if not approval.approved:
         return "it was declined"
     if approval.digest != grant.digest or grant.digest != digest(task, grant.id, operation):
         return "it is for another operation"
-    # a turn that is run again has the same idempotency key, and so may do again what it did
+    # A turn that runs again has the same idempotency key, so it may repeat the operation.
     if grant.used not in ("", turn):
         return "it was used before"
     if clock.now() > grant.expires:
@@ -93,8 +94,8 @@ def refusal(
 
 
 def _read(metadata: Mapping[str, Any] | None, kind: type[T]) -> T | None:
-    told = (metadata or {}).get(GRANT)
+    found = (metadata or {}).get(GRANT)
     try:
-        return msgspec.convert(told, kind) if told else None
+        return msgspec.convert(found, kind) if found else None
     except msgspec.ValidationError:
         return None

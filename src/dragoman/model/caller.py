@@ -13,18 +13,18 @@ from msgspec.structs import replace
 LONGEST = 1024
 """The most characters of an identity."""
 INDEXED = 512
-"""The most bytes of an agent's key, a tenant, an owner, and of the id of a task or a webhook: so
-that they fit a row of an index together (PostgreSQL has 2,704 bytes for that)."""
+"""The most bytes of an agent's key, a tenant, an owner, a task id or a webhook id, so that they fit
+into one index row together (PostgreSQL allows 2,704 bytes)."""
 _ODD = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 SEPARATOR = "\x1f"
-"""Stands between realm and identity in the name of an owner. Neither of them can have it, so that
-no identity of the empty realm is the name of an owner in another realm."""
+"""Separates realm and identity in the name of an owner. Neither may contain it, so no identity of
+the empty realm equals an owner in another realm."""
 ANY = "*"
-"""As a tenant that a caller may name: any."""
+"""As a tenant that a caller may name: any tenant."""
 
 
 class Caller(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who asks, and in which manner. It is stored with the message that it sent.
+    """Who sent a request. It is stored with the message.
 
     An empty `identity` is anonymous: all anonymous callers share one owner. The same identity in
     two realms is two callers.
@@ -32,41 +32,41 @@ class Caller(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     identity: str = ""
     realm: str = ""
-    """Who gave the identity; empty where there is only one who does."""
+    """The issuer of the identity; empty if there is only one."""
     tenant: str = ""
     tenants: frozenset[str] = frozenset()
-    """The tenants that it may name, beside its own; `*` is any. Not stored."""
+    """Further tenants that the caller may name; `*` means any. Not stored."""
     expires: float = 0.0
-    """When its credential expires, as a Unix time; 0 is never. Not stored."""
+    """The Unix time when the credential expires; 0 means never. Not stored."""
     scopes: frozenset[str] = frozenset()
     version: str = "1.0"
     extensions: tuple[str, ...] = ()
-    """The extensions that are active: asked for, and offered by the agent."""
+    """The active extensions: requested by the caller and offered by the agent."""
 
     @property
     def qualified(self) -> str:
-        """The owner of its tasks, as the store names it; empty if it is anonymous."""
+        """The name of the caller's tasks' owner in the store; empty if anonymous."""
         return qualified(self.realm, self.identity)
 
     @property
     def owner(self) -> str:
-        """Whom its tasks and streams belong to, within all tenants; empty if it is anonymous."""
+        """The owner of the caller's tasks and streams, across all tenants; empty if anonymous."""
         return f"{self.tenant}\0{self.qualified}" if self.identity else ""
 
     @property
     def stored(self) -> Caller:
-        """What is kept of it with a message: nothing of the single request's credential."""
+        """The part that is stored with a message: without the data of the request's credential."""
         if not self.tenants and not self.expires:
             return self
         return replace(self, tenants=frozenset(), expires=0.0)
 
     def may_name(self, tenant: str) -> bool:
-        """Whether its credential is good for this tenant."""
+        """Whether the credential is valid for this tenant."""
         return tenant == self.tenant or tenant in self.tenants or ANY in self.tenants
 
 
 class Scope(Struct, frozen=True, gc=False, cache_hash=True):
-    """Whose tasks: part of every query, so that nobody sees what is not theirs."""
+    """Whose tasks: every query contains it, so that callers see only their own tasks."""
 
     agent: str
     tenant: str = ""
@@ -74,69 +74,69 @@ class Scope(Struct, frozen=True, gc=False, cache_hash=True):
 
 
 class Access(Struct, frozen=True):
-    """Somebody wants something of a task that is another's."""
+    """A request for a task that another identity owns."""
 
     caller: Caller
     operation: str
-    """As the protocol calls it, such as `GetTask`."""
+    """The protocol's name, such as `GetTask`."""
     task: str
     owner: str
-    """The identity whose task it is, of the same tenant."""
+    """The identity that owns the task, in the same tenant."""
     realm: str = ""
     """The realm of that identity."""
 
 
 Policy: TypeAlias = "Callable[[Access], bool | Awaitable[bool]]"
-"""Whether a task is shared for this."""
+"""Decides whether a task is shared with the caller for this operation."""
 
 
 class Call(Struct, frozen=True):
-    """One request's circumstances: who asks, and what stands beside the request."""
+    """The context of one request: the caller, and headers that matter to the operation."""
 
     caller: Caller
     key: str = ""
-    """The `Idempotency-Key`: the same key and body is the same send, or cancel."""
+    """The `Idempotency-Key`: the same key and body mean the same send or cancel."""
     place: str = ""
-    """The `Last-Event-ID`: what the reader has seen of a stream."""
+    """The `Last-Event-ID`: the last event of the stream that the client has received."""
     trace: str = ""
-    """The `traceparent`: the trace that the request belongs to."""
+    """The `traceparent`: the trace of the request."""
     new_task: str = ""
-    """The id of the task that a message begins if there is none, where the caller chooses it."""
+    """The id of a new task, where the dialect lets the caller choose it."""
 
 
 class Request(Struct, frozen=True):
-    """What `identify` is shown of a request."""
+    """The part of a request that `identify` gets."""
 
     method: str
     path: str
     query: str
     headers: dict[str, str]
-    """Names in lower case."""
+    """Header names are in lower case."""
     client: str
-    """The address that the request came from."""
+    """The address of the client."""
     certificate: str | bytes = ""
-    """The certificate that the caller has shown below HTTP, PEM or DER; empty if none."""
+    """The client certificate of the TLS connection, PEM or DER; empty if there is none."""
     url: str = ""
-    """The URL that was called, without its query, where a proof must name it; of gRPC its path,
-    behind `//` and the host if that is set. Empty if the server does not know its own address."""
+    """The URL of the request without its query, for proofs that must name it; for gRPC the path,
+    after `//` and the host if that is set. Empty if the server does not know its own address."""
     scope: Mapping[str, Any] | None = None
-    """The ASGI scope, with what middleware has put there, such as `user`. None over gRPC."""
+    """The ASGI scope, with the additions of middleware, such as `user`. None over gRPC."""
 
 
 def qualified(realm: str, identity: str) -> str:
-    """The owner that the store knows for an identity: in the empty realm the identity itself, if
-    it is not too long."""
+    """The store's owner name of an identity: in the empty realm the identity itself, unless it is
+    too long."""
     return owner_key(f"{realm}{SEPARATOR}{identity}" if realm and identity else identity)
 
 
 def unqualified(owner: str) -> tuple[str, str]:
-    """The realm and the identity of an owner, as `qualified` puts them together."""
+    """Split an owner name into realm and identity."""
     realm, separator, identity = owner.partition(SEPARATOR)
     return (realm, identity) if separator else ("", owner)
 
 
 def long(name: str) -> str:
-    """Why this is too long for an index; empty if it is not."""
+    """Why this name is too long for an index; empty if it is not."""
     if len(name) * 4 > INDEXED and len(name.encode("utf-8", "surrogatepass")) > INDEXED:
         return f"is longer than {INDEXED} bytes"
     return ""
@@ -146,16 +146,16 @@ _DIGEST = re.compile("sha256:[0-9a-f]{64}")
 
 
 def owner_key(owner: str) -> str:
-    """What stands for an owner in the store: itself, or its digest if it is too long. One that
-    looks like a digest is digested, too, so that no two owners have the same."""
+    """The store's key of an owner: the owner name, or its digest if it is too long. A name that
+    looks like a digest is digested, too, so that two owners never share a key."""
     if not long(owner) and not _DIGEST.fullmatch(owner):
         return owner
     return f"sha256:{hashlib.sha256(owner.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 def fault(name: str) -> str:
-    """Why this cannot name an owner, a realm or a tenant; empty if it can. Names are compared as
-    they are, character by character."""
+    """Why this cannot be the name of an owner, a realm or a tenant; empty if it can. Names are
+    compared character by character."""
     if len(name) > LONGEST:
         return f"is longer than {LONGEST} characters"
     return "contains a control character, or is not valid Unicode" if _ODD.search(name) else ""

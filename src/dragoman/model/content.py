@@ -1,4 +1,4 @@
-"""Content that an author or a client hands over, as parts of the protocol."""
+"""Converts what authors and clients pass as content to parts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ W = TypeVar("W", bound=WireStruct)
 
 
 def parts(value: Any) -> tuple[Part, ...]:
-    """The parts that a value becomes; TypeError if it is nothing that can be sent."""
+    """Convert a value to parts. Raises TypeError if it cannot be sent."""
     if isinstance(value, str):
         return (Part(text=value),)
     if isinstance(value, Part):
@@ -27,7 +27,8 @@ def parts(value: Any) -> tuple[Part, ...]:
 
 
 def valid(value: W) -> W:
-    """The same, or TypeError if it is not what the protocol allows: constructors do not check."""
+    """Return the value, or raise TypeError if the protocol does not allow it: constructors do not
+    check."""
     try:
         return msgspec.convert(msgspec.to_builtins(value, builtin_types=(bytes,)), type(value))
     except (TypeError, ValueError, RecursionError) as error:
@@ -35,9 +36,9 @@ def valid(value: W) -> W:
 
 
 def plain(value: Any) -> Any:
-    """The JSON form of a dict, dataclass, pydantic model, msgspec struct, list or scalar."""
+    """Convert a dict, dataclass, pydantic model, msgspec struct, list or scalar to JSON."""
     try:
-        if hasattr(value, "model_dump"):  # pydantic, without importing it
+        if hasattr(value, "model_dump"):  # pydantic, without an import
             return value.model_dump(mode="json")
         return msgspec.to_builtins(value, str_keys=True, enc_hook=_inner)
     except (TypeError, ValueError, RecursionError) as error:

@@ -29,7 +29,7 @@ BAD_REQUEST = "type.googleapis.com/google.rpc.BadRequest"
 
 
 LONGEST = 1024
-"""The most characters of an error's message: some repeat what the caller has sent."""
+"""The most characters of an error's message: some messages repeat what the caller has sent."""
 
 
 def _short(text: str) -> str:
@@ -37,7 +37,7 @@ def _short(text: str) -> str:
 
 
 class A2AError(Exception):
-    """What a caller is told. The class decides the codes, the instance the words."""
+    """An error that a caller receives. The class sets the codes, the instance the message."""
 
     rpc: ClassVar[int] = -32603
     http: ClassVar[int] = 500
@@ -45,9 +45,9 @@ class A2AError(Exception):
     reason: ClassVar[str] = "INTERNAL_ERROR"
     text: ClassVar[str] = "Internal error"
     former: ClassVar[str] = "InternalError"
-    """What 0.3 calls it."""
+    """The name of the error in 0.3."""
     transport: ClassVar[bool] = False
-    """True where JSON-RPC callers are answered by the HTTP status too."""
+    """True if the HTTP status tells JSON-RPC callers, too."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class A2AError(Exception):
         super().__init__(self.message)
 
     def details(self) -> list[dict[str, Any]]:
-        """The typed details that all bindings carry."""
+        """The typed details that all bindings send."""
         info: dict[str, Any] = {"@type": ERROR_INFO, "reason": self.reason, "domain": DOMAIN}
         if self.metadata:
             info["metadata"] = self.metadata
@@ -79,7 +79,7 @@ class A2AError(Exception):
         return {"code": self.rpc, "message": self.message, "data": self.details()}
 
     def to_http(self) -> dict[str, Any]:
-        """The body of an HTTP+JSON error answer."""
+        """The body of an HTTP+JSON error response."""
         return {
             "error": {
                 "code": self.http,
@@ -91,7 +91,7 @@ class A2AError(Exception):
 
 
 class TaskNotFound(A2AError):
-    """The task does not exist, or is not the caller's to see."""
+    """The task does not exist, or the caller may not see it."""
 
     rpc, http, grpc = -32001, 404, "NOT_FOUND"
     reason, text = "TASK_NOT_FOUND", "Task not found"
@@ -115,7 +115,7 @@ class PushNotificationNotSupported(A2AError):
 
 
 class UnsupportedOperation(A2AError):
-    """The operation is not offered, or not in this state of the task."""
+    """The agent does not offer the operation, or not in this state of the task."""
 
     rpc, http, grpc = -32004, 400, "FAILED_PRECONDITION"
     reason, text = "UNSUPPORTED_OPERATION", "Operation is not supported"
@@ -123,7 +123,7 @@ class UnsupportedOperation(A2AError):
 
 
 class ContentTypeNotSupported(A2AError):
-    """A part has a media type that neither agent nor skill takes."""
+    """A part has a media type that neither the agent nor the skill accepts."""
 
     rpc, http, grpc = -32005, 400, "INVALID_ARGUMENT"
     reason, text = "CONTENT_TYPE_NOT_SUPPORTED", "Content type is not supported"
@@ -131,7 +131,7 @@ class ContentTypeNotSupported(A2AError):
 
 
 class InvalidAgentResponse(A2AError):
-    """The agent answered with something that the protocol does not allow."""
+    """The agent's response violates the protocol."""
 
     rpc, http, grpc = -32006, 500, "INTERNAL"
     reason, text = "INVALID_AGENT_RESPONSE", "Invalid agent response"
@@ -139,7 +139,7 @@ class InvalidAgentResponse(A2AError):
 
 
 class ExtendedAgentCardNotConfigured(A2AError):
-    """The extended card is declared, but there is none."""
+    """The card declares an extended card, but there is none."""
 
     rpc, http, grpc = -32007, 400, "FAILED_PRECONDITION"
     reason, text = "EXTENDED_AGENT_CARD_NOT_CONFIGURED", "Extended agent card is not configured"
@@ -154,7 +154,7 @@ class ExtensionSupportRequired(A2AError):
 
 
 class VersionNotSupported(A2AError):
-    """The request is in a protocol version that is not spoken here."""
+    """The agent does not support the protocol version of the request."""
 
     rpc, http, grpc = -32009, 400, "FAILED_PRECONDITION"
     reason, text = "VERSION_NOT_SUPPORTED", "Protocol version is not supported"
@@ -169,7 +169,7 @@ class ParseError(A2AError):
 
 
 class InvalidRequest(A2AError):
-    """The body is JSON, but no request."""
+    """The body is JSON, but not a request."""
 
     rpc, http, grpc = -32600, 400, "INVALID_ARGUMENT"
     reason, text = "INVALID_REQUEST", "Invalid request"
@@ -177,7 +177,7 @@ class InvalidRequest(A2AError):
 
 
 class AmbiguousRequest(InvalidRequest):
-    """What may stand only once in a request stands there again, so that readers could differ."""
+    """The request contains something twice that may appear only once, so readers could disagree."""
 
     text, transport = "A header is repeated", True
 
@@ -191,7 +191,7 @@ class MethodNotFound(A2AError):
 
 
 class MethodNotAllowed(MethodNotFound):
-    """The path is there, but not with this verb."""
+    """The path exists, but not with this HTTP method."""
 
     http = 405
     text = "Method not allowed"
@@ -206,21 +206,21 @@ class InvalidParams(A2AError):
 
     @classmethod
     def at(cls, field: str, description: str) -> InvalidParams:
-        """The error of one field, named in the message as well as in the details."""
+        """The error for one field, named in the message and in the details."""
         return cls(f"{field}: {description}", violations=[(field, description)])
 
 
 class InternalError(A2AError):
-    """A fault of ours; what it was is in the log only."""
+    """A fault of the server. Only the log has the details."""
 
     @classmethod
     def of(cls, error: BaseException) -> InternalError:
-        """What a caller may know of an unexpected exception: its type."""
+        """Describe an unexpected exception to a caller: only its type."""
         return cls(f"Internal error ({type(error).__name__})")
 
 
 class Unauthenticated(A2AError):
-    """The caller has not said who it is, or could not prove it."""
+    """The caller has sent no credentials, or they are not valid."""
 
     http, grpc = 401, "UNAUTHENTICATED"
     reason, text, transport = "UNAUTHENTICATED", "Authentication is required", True
@@ -232,7 +232,7 @@ class Unauthenticated(A2AError):
 
 
 class Forbidden(A2AError):
-    """The caller is known, and may not."""
+    """The caller is authenticated but lacks permission."""
 
     http, grpc = 403, "PERMISSION_DENIED"
     reason, text, transport = "PERMISSION_DENIED", "Permission denied", True
@@ -240,7 +240,7 @@ class Forbidden(A2AError):
 
 
 class Unavailable(A2AError):
-    """The server cannot take this now; the same request may succeed later."""
+    """The server cannot process this now; the same request may succeed later."""
 
     http, grpc = 503, "UNAVAILABLE"
     reason, text, transport = "UNAVAILABLE", "Service is unavailable", True
@@ -248,7 +248,7 @@ class Unavailable(A2AError):
 
 
 class MediaTypeNotAccepted(A2AError):
-    """The body is declared as something other than JSON."""
+    """The Content-Type of the body is not JSON."""
 
     rpc, http, grpc = -32600, 415, "INVALID_ARGUMENT"
     reason, text, transport = "MEDIA_TYPE_NOT_ACCEPTED", "Content-Type must be JSON", True
@@ -264,7 +264,7 @@ class Misdirected(A2AError):
 
 
 class LimitExceeded(A2AError):
-    """A limit of the server is reached; `Retry-After` says when to come back."""
+    """A limit of the server is reached; `Retry-After` says when to try again."""
 
     http, grpc = 429, "RESOURCE_EXHAUSTED"
     reason, text, transport = "RESOURCE_EXHAUSTED", "A limit is exceeded", True
@@ -277,14 +277,14 @@ class LimitExceeded(A2AError):
 
 
 class TooLarge(LimitExceeded):
-    """The body is larger than the server takes."""
+    """The body is larger than the server accepts."""
 
     rpc, http = -32600, 413
     former = "InvalidRequestError"
 
 
 class TooSlow(LimitExceeded):
-    """The body did not arrive in time; the connection is of no more use."""
+    """The body did not arrive in time; the connection is closed."""
 
     rpc, http = -32600, 408
     former = "InvalidRequestError"
@@ -307,16 +307,16 @@ def restored(
     grpc: str = "",
     headers: Mapping[str, str] | None = None,
 ) -> A2AError:
-    """The error that an answer carries: by its reason, else by its JSON-RPC code, else by its HTTP
-    or gRPC status. What others leave out is made up for, and what they add is kept."""
+    """Decode the error of a response: by its reason, else by its JSON-RPC code, else by its HTTP or
+    gRPC status. Missing fields are filled in, additional ones are kept."""
     reason, metadata, violations = "", {}, []
     for detail in details if isinstance(details, list | tuple) else ():
         if not isinstance(detail, dict):
             continue
         if detail.get("@type") == ERROR_INFO and not reason:
             reason = str(detail.get("reason", ""))
-            told = detail.get("metadata")
-            metadata = {str(k): str(v) for k, v in told.items()} if isinstance(told, dict) else {}
+            given = detail.get("metadata")
+            metadata = {str(k): str(v) for k, v in given.items()} if isinstance(given, dict) else {}
         elif detail.get("@type") == BAD_REQUEST:
             found = detail.get("fieldViolations")
             for item in found if isinstance(found, list) else ():
@@ -326,13 +326,13 @@ def restored(
     kinds = _every(A2AError)
     named = [kind for kind in kinds if reason and kind.reason == reason]
     former, colon, rest = message.partition(": ") if grpc else ("", "", "")
-    known = [kind for kind in kinds if colon and kind.former == former]
-    if known:  # so 0.3 tells them over gRPC
-        named, message = named or known, rest
+    older = [kind for kind in kinds if colon and kind.former == former]
+    if older:  # 0.3 reports them like this over gRPC
+        named, message = named or older, rest
     kind = (
         next((kind for kind in named if kind.http == http), named[0] if named else None)
         or next((kind for kind in kinds if rpc and rpc != -32603 and kind.rpc == rpc), None)
-        # a bare status says nothing of what only A2A knows
+        # A status alone does not identify an error that only A2A has.
         or next((k for k in kinds if http and k.http == http and k.rpc < -32099), None)
         or STATUSES.get(grpc)
         or next((k for k in kinds if grpc and k.grpc == grpc), InternalError)

@@ -1,6 +1,6 @@
 """The entries of a task's log.
 
-What the agent says is logged in its wire form (`TaskStatusUpdateEvent`,
+The agent's events are logged in their wire form (`TaskStatusUpdateEvent`,
 `TaskArtifactUpdateEvent`), so that a stream is the log with an envelope around it.
 """
 
@@ -22,11 +22,11 @@ from dragoman.model.types import (
 )
 
 RESUME = "urn:dragoman:resume:v1"
-"""Our extension: each streamed event tells its place, and a stream resumes after one."""
+"""Our extension: each streamed event has its number, and a stream can resume after any number."""
 
 
 class Received(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="received", gc=False):
-    """A message was accepted, with all that its turn needs to know."""
+    """A message was accepted, with everything that its turn needs."""
 
     message: Message
     caller: Caller
@@ -38,13 +38,13 @@ class Received(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="recei
 
 
 class Reply(Struct, frozen=True, tag="reply"):
-    """The agent answered directly: no task ever existed."""
+    """The agent replied directly, without a task."""
 
     message: Message
 
 
 class CancelRequested(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="cancel"):
-    """Somebody wants the task to end."""
+    """A client asked to cancel the task."""
 
     caller: Caller
     at: Timestamp
@@ -57,20 +57,20 @@ Event: TypeAlias = (
 
 
 class Entry(Struct, gc=False):
-    """An event at its place in the log; or, with a task, the log folded up to that place."""
+    """An event and its number in the log; or, with a task, the log folded up to that number."""
 
     number: int
     event: Event | Task
     turn: int = 0
-    """The message that the writer was working on; 0 if no turn wrote it."""
+    """The message that the writer was processing; 0 if no turn wrote it."""
     wire: bytes | None = None
     """The event as 1.0 streams it, encoded once for all readers."""
     forms: dict[str, bytes] | None = None
-    """The same in other forms, as they are asked for."""
+    """The same in other encodings, made on demand."""
 
 
 def placed(entry: Entry, *, reset: bool = False) -> Event | Task:
-    """Its event with its place in the metadata, for readers that activated our extension."""
+    """The event with its number in the metadata, for readers that activated our extension."""
     event = entry.event
     if not isinstance(event, Task | TaskStatusUpdateEvent | TaskArtifactUpdateEvent):
         return event

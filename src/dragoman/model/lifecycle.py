@@ -1,4 +1,4 @@
-"""The fold of a log into a task, and the transitions that are legal."""
+"""The fold of a log into a task, and the legal transitions."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from dragoman.model.types import (
 
 
 class IllegalEvent(ValueError):
-    """The event cannot follow what the log already says."""
+    """The event is not legal after the events in the log."""
 
 
 def advance(state: TaskState | None, event: Event) -> TaskState:
-    """The state after the event; `None` is a log without a message yet."""
+    """The state after the event; `None` is a log without a message."""
     if state is None:
         if type(event) is Received:
             return TaskState.SUBMITTED
@@ -46,7 +46,7 @@ def apply(task: Task | None, event: Event) -> Task:
 
 
 def fold(task: Task | None, events: Iterable[Event]) -> Task:
-    """The task after all of the events, at a cost linear in their number."""
+    """The task after all of the events, in linear time."""
     rest = iter(events)
     if task is None:
         first = next(rest, None)
@@ -65,20 +65,21 @@ def fold(task: Task | None, events: Iterable[Event]) -> Task:
 
 
 class Holder(Protocol):
-    """What a fold keeps of an artifact."""
+    """Holds an artifact in a fold."""
 
     def append(self, chunk: Artifact) -> None:
-        """Take more of it."""
+        """Append a chunk."""
 
     def whole(self) -> Artifact | None:
         """The artifact so far; None if its content was dropped."""
 
 
 class Fold:
-    """The rules of the fold: a task that takes one event after the other, at the same cost each.
+    """The rules of the fold: a task that applies one event after the other, each at a constant
+    cost.
 
-    Whether an event is legal is for others to say; an append to an artifact that does not exist
-    begins it. `hold` makes what is kept of each artifact, if that is not the artifact itself.
+    It does not check whether an event is legal: an append to an artifact that does not exist starts
+    it. `hold` makes the holder of each artifact, by default the artifact itself.
     """
 
     __slots__ = ("_hold", "_own", "_task", "artifacts", "history", "metadata", "status")
@@ -93,20 +94,20 @@ class Fold:
             self.artifacts[artifact.artifact_id] = hold(artifact) if hold else artifact
         self.metadata = task.metadata
         self._own = False
-        """The metadata are nobody else's, and may be changed."""
+        """The metadata is not shared, so it may be changed."""
 
     def take(self, event: Event) -> None:
-        """One more event."""
+        """Apply an event."""
         if type(event) is TaskArtifactUpdateEvent:
             chunk = event.artifact
-            known = self.artifacts.get(chunk.artifact_id) if event.append else None
-            if known is None:
+            existing = self.artifacts.get(chunk.artifact_id) if event.append else None
+            if existing is None:
                 hold = self._hold
                 self.artifacts[chunk.artifact_id] = hold(chunk) if hold else chunk
             else:
-                if type(known) is Artifact:
-                    known = self.artifacts[chunk.artifact_id] = Growing(known)
-                known.append(chunk)  # type: ignore[union-attr]
+                if type(existing) is Artifact:
+                    existing = self.artifacts[chunk.artifact_id] = Growing(existing)
+                existing.append(chunk)  # type: ignore[union-attr]
         elif type(event) is TaskStatusUpdateEvent:
             self._supersede()
             self.status = event.status
@@ -119,7 +120,7 @@ class Fold:
             self.history.append(event.message)
 
     def _supersede(self) -> bool:
-        """What the status said is history now."""
+        """Move the status message to the history."""
         said = self.status.message
         if said is not None:
             self.history.append(said)
@@ -139,19 +140,19 @@ class Fold:
 
 
 class Growing:
-    """An artifact that takes chunks, at the same cost each.
+    """An artifact that grows by chunks, each at a constant cost.
 
-    Text that was cut into chunks is one text: the last part so far and the first part of a chunk
-    become one if both are plain text of one media type. The parts of one event stay apart.
+    The last part so far and the first part of a chunk are joined if both are plain text of one
+    media type. The parts of one event stay separate.
     """
 
     __slots__ = ("_kind", "_own", "artifact", "joined", "metadata", "parts", "texts")
 
     def __init__(self, artifact: Artifact) -> None:
         self.artifact = artifact
-        """As it was when it was last whole."""
+        """The artifact when it was last complete."""
         self.parts: list[Part] | None = None
-        """Its parts, if chunks have come since then."""
+        """Its parts, if chunks have arrived since then."""
         self.texts: list[str] = []
         """The pieces of the last part's text, if they are not joined yet."""
         self._kind = ""
@@ -160,12 +161,12 @@ class Growing:
         """How often pieces were joined."""
         self.metadata = artifact.metadata
         self._own = False
-        """The metadata are nobody else's, and may be changed."""
+        """The metadata is not shared, so it may be changed."""
 
     def append(self, chunk: Artifact) -> None:
         """See `Holder.append`."""
         parts = chunk.parts
-        if self.texts and len(parts) == 1:  # nearly all are such
+        if self.texts and len(parts) == 1:  # nearly all chunks
             part = parts[0]
             if plain_text(part) and part.media_type == self._kind:
                 self.texts.append(part.text or "")
@@ -191,7 +192,7 @@ class Growing:
             self.parts.extend(more)
 
     def merge(self, metadata: Metadata) -> None:
-        """Take more metadata."""
+        """Merge more metadata."""
         if self.parts is None:
             self.parts = list(self.artifact.parts)
         self.metadata = merged(self.metadata, metadata, own=self._own)
@@ -214,20 +215,20 @@ class Growing:
 
 
 def plain_text(part: Part) -> bool:
-    """Whether it is text and nothing else, so that more text may be added to it."""
+    """Whether the part is only text, so that more text may be appended."""
     return part.text is not None and not part.filename and not part.metadata
 
 
-def merged(known: Metadata | None, more: Metadata, *, own: bool) -> Metadata:
-    """Both, the later value of a name; the former is changed if it is `own`."""
-    if known is None or not own:
-        return {**(known or {}), **more}
-    known.update(more)
-    return known
+def merged(existing: Metadata | None, more: Metadata, *, own: bool) -> Metadata:
+    """Merge both; later values win. `existing` itself is changed if it is `own`."""
+    if existing is None or not own:
+        return {**(existing or {}), **more}
+    existing.update(more)
+    return existing
 
 
 def birth(received: Received) -> Task:
-    """The task as its first message makes it."""
+    """The task that its first message makes."""
     message = received.message
     return Task(
         id=message.task_id,

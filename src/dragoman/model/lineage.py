@@ -1,4 +1,4 @@
-"""Lineage: the tasks that a request serves, so that delegation cannot go on for ever."""
+"""Lineage: the tasks that a request serves, so that delegation cannot loop."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from msgspec import Struct
 from dragoman.model.errors import UnsupportedOperation
 
 LINEAGE = "urn:dragoman:lineage:v1"
-"""Our extension: the metadata of a request tells which tasks it serves, and until when they can
-wait."""
+"""Our extension: the request metadata names the tasks that the request serves, and their
+deadline."""
 
 
 class Ancestor(Struct, frozen=True, omit_defaults=True):
@@ -22,30 +22,30 @@ class Ancestor(Struct, frozen=True, omit_defaults=True):
     agent: str
     task: str
     origin: str = ""
-    """Which agent that is, whatever it calls itself: the same on all of its replicas."""
+    """Identifies the agent independently of its name: the same on all of its replicas."""
 
 
-class _Told(Struct, frozen=True):
+class _Lineage(Struct, frozen=True):
     path: tuple[Ancestor, ...] = ()
 
 
 def lineage(metadata: Mapping[str, Any]) -> tuple[Ancestor, ...]:
-    """The tasks that a request serves, the first one first; nothing if it does not say."""
-    told = metadata.get(LINEAGE)
+    """The tasks that a request serves, the first one first; empty if it names none."""
+    found = metadata.get(LINEAGE)
     try:
-        return msgspec.convert(told, _Told).path if told else ()
+        return msgspec.convert(found, _Lineage).path if found else ()
     except msgspec.ValidationError:
         return ()
 
 
 def origin(store: str, agent: str) -> str:
-    """Which agent it is that keeps its tasks in this store."""
+    """Identify the agent that keeps its tasks in this store."""
     return hashlib.sha256(f"{store}:{agent}".encode()).hexdigest()[:16]
 
 
 def admit(path: Sequence[Ancestor], name: str, origin: str, most: int) -> None:
-    """UnsupportedOperation if the request has come round to an agent that waits for it, or has
-    been handed on too often."""
+    """Raise UnsupportedOperation if the request has returned to an agent that waits for it, or was
+    delegated too often."""
     if any(ancestor.origin == origin for ancestor in path):
         what = "The request came back to an agent that waits for its result"
     elif len(path) > most:

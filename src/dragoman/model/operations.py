@@ -1,4 +1,4 @@
-"""The table of the eleven operations. Bindings and clients are driven by it."""
+"""The table of the eleven operations. Bindings and clients use it."""
 
 from __future__ import annotations
 
@@ -26,30 +26,31 @@ from dragoman.model.types import (
 
 
 class Former(Struct, frozen=True):
-    """What 0.3 calls an operation."""
+    """The names of an operation in 0.3."""
 
     method: str = ""
-    """Over JSON-RPC; empty if there is none."""
+    """The JSON-RPC method; empty if there is none."""
     path: str = ""
-    """Over HTTP+JSON; a pattern in braces is a field of the request."""
+    """The HTTP+JSON path; a pattern in braces is a field of the request."""
     name: str = ""
-    """Over gRPC."""
+    """The gRPC method."""
 
 
 class Operation(Struct, frozen=True, kw_only=True):
     """One operation in all of its bindings."""
 
     name: str
-    """The JSON-RPC method, and the gRPC one."""
+    """The method in JSON-RPC and gRPC."""
     call: str
     """The method of the service."""
     verbs: tuple[str, ...]
-    """The HTTP verbs that servers take; clients try them in this order."""
+    """The HTTP methods that servers accept; clients try them in this order."""
     path: str
     """The HTTP+JSON route; a name in braces is a field of the request."""
     request: type[WireStruct]
     response: type[WireStruct] | None
-    """What is answered, or, if it streams, what each event is. `None` is an empty answer."""
+    """The type of the response or, if the operation streams, of each event. `None` is an empty
+    response."""
     streams: bool = False
     former: Former = Former()
 
@@ -104,7 +105,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         name="SubscribeToTask",
         call="subscribe",
-        verbs=("POST", "GET"),  # by the specification's text, and by its proto
+        verbs=("POST", "GET"),  # the specification's text and its proto disagree
         path="/tasks/{id}:subscribe",
         request=SubscribeToTaskRequest,
         response=StreamResponse,
@@ -175,4 +176,4 @@ OPERATIONS: tuple[Operation, ...] = (
 )
 
 BY_CALL = {operation.call: operation for operation in OPERATIONS}
-"""The same by the service's names."""
+"""The operations by their service method."""

@@ -1,4 +1,4 @@
-"""Values in a line that a person can read, for notebooks and logs."""
+"""Short, readable reprs of values, for notebooks and logs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from msgspec import Struct
 
 LINE, TEXT, ITEMS, DEPTH = 300, 60, 3, 5
-"""About so many characters are shown of a value; of a text in it, items of a list, and levels."""
+"""The most characters of a value, characters of a text in it, items of a list, and levels."""
 SECRETS = ("credentials", "token")
 
 
 def short(value: Any) -> str:
-    """The value without defaults and secrets, and with as many levels as fit in a line."""
+    """The value without defaults and secrets, with as many levels as fit on a line."""
     shown = ""
     for depth in range(DEPTH, 0, -1):
         shown = _short(value, depth)

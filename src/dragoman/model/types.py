@@ -1,9 +1,9 @@
-"""The values on the wire: every object of A2A 1.0, with Python names.
+"""The wire values: every object of A2A 1.0, with Python names.
 
-Each struct is the proto message of its name. A field without presence has its proto default
-(`""`, `False`, `()`), one with presence, and every member of a oneof, is `None` when absent;
-only `Part.data` uses `UNSET`, since `null` is a value there. All are frozen: change is
-`value.replace(field=…)`, which makes another one.
+Each struct is the proto message of its name. A field without presence has its proto default (`""`,
+`False`, `()`). A field with presence, and every member of a oneof, is `None` if absent. Only
+`Part.data` uses `UNSET`, because `null` is a value there. All structs are frozen:
+`value.replace(field=…)` makes a changed copy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Required = Annotated[str, Meta(min_length=1)]
 _TIME = r"(?a)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z\Z"
 Timestamp = Annotated[str, Meta(pattern=_TIME, extra={"timestamp": "asked"})]
 Told = Annotated[str, Meta(pattern=_TIME, extra={"timestamp": "told"})]
-"""A time that an agent tells. Some leave its zone out, and then it is as if they told none."""
+"""A time from an agent. Some agents omit the zone; then the time counts as absent."""
 
 
 class WireStruct(
@@ -28,14 +28,15 @@ class WireStruct(
     frozen=True,
     omit_defaults=True,
     rename="camel",
-    # A name we do not know may be a liberty of ProtoJSON (snake_case): it must not pass unseen.
+    # An unknown name may be a ProtoJSON variant (snake_case): it must not be ignored.
     forbid_unknown_fields=True,
     gc=False,
 ):
-    """What all wire values have in common."""
+    """Base of all wire values."""
 
     def replace(self, **changes: Any) -> Self:
-        """The same with other values of these fields; TypeError if there is no such field."""
+        """Make a copy with other values of these fields. Raises TypeError if there is no such
+        field."""
         return structs.replace(self, **changes)
 
     def __repr__(self) -> str:
@@ -43,7 +44,7 @@ class WireStruct(
 
 
 class TaskState(Enum):
-    """Where a task stands. The proto's UNSPECIFIED is absence here."""
+    """The state of a task. The proto's UNSPECIFIED is absence here."""
 
     SUBMITTED = "TASK_STATE_SUBMITTED"
     WORKING = "TASK_STATE_WORKING"
@@ -61,10 +62,10 @@ class TaskState(Enum):
     interrupted: bool
     """The agent waits for the client."""
     settled: bool
-    """One of the two: nothing happens by itself."""
+    """Terminal or interrupted: the agent does not continue by itself."""
 
 
-for _number, _state in enumerate(TaskState, start=1):  # plain attributes: they are hot
+for _number, _state in enumerate(TaskState, start=1):  # plain attributes, for speed
     _state.number = _number
     _state.terminal = _state.name in {"COMPLETED", "FAILED", "CANCELED", "REJECTED"}
     _state.interrupted = _state.name in {"INPUT_REQUIRED", "AUTH_REQUIRED"}
@@ -72,7 +73,7 @@ for _number, _state in enumerate(TaskState, start=1):  # plain attributes: they 
 
 
 class Role(Enum):
-    """Who speaks."""
+    """Who wrote a message."""
 
     USER = "ROLE_USER"
     AGENT = "ROLE_AGENT"
@@ -98,7 +99,7 @@ class Part(WireStruct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.text is not None and self.raw is None and self.url is None and self.data is UNSET:
-            return  # nearly all of them
+            return  # nearly all parts
         found = (
             (self.text is not None)
             + (self.raw is not None)
@@ -113,7 +114,7 @@ Parts = Annotated[tuple[Part, ...], Meta(min_length=1)]
 
 
 class Message(WireStruct, frozen=True, kw_only=True):
-    """What one side says to the other."""
+    """A message from the client or the agent."""
 
     message_id: Required
     context_id: str = ""
@@ -126,7 +127,7 @@ class Message(WireStruct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The text parts, a line each."""
+        """The text parts, one line each."""
         if len(self.parts) == 1:
             return self.parts[0].text or ""
         return "\n".join(part.text for part in self.parts if part.text is not None)
@@ -151,7 +152,7 @@ class Artifact(WireStruct, frozen=True, kw_only=True):
 
 
 class TaskStatus(WireStruct, frozen=True, kw_only=True):
-    """The state of a task, since when, and what the agent said with it."""
+    """The state of a task, its time, and the agent's message with it."""
 
     state: TaskState
     message: Message | None = None
@@ -175,7 +176,7 @@ class Task(WireStruct, frozen=True, kw_only=True):
 
 
 class TaskStatusUpdateEvent(WireStruct, frozen=True, kw_only=True):
-    """The task has a new status."""
+    """A new status of the task."""
 
     task_id: Required
     context_id: Required
@@ -189,7 +190,7 @@ class TaskStatusUpdateEvent(WireStruct, frozen=True, kw_only=True):
 
 
 class TaskArtifactUpdateEvent(WireStruct, frozen=True, kw_only=True):
-    """The task has a new artifact, or more of one."""
+    """A new artifact of the task, or a chunk of one."""
 
     task_id: Required
     context_id: Required
@@ -200,7 +201,7 @@ class TaskArtifactUpdateEvent(WireStruct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The text of the artifact, or of this chunk of it."""
+        """The text of the artifact, or of this chunk."""
         return self.artifact.text
 
 
@@ -208,13 +209,13 @@ class TaskArtifactUpdateEvent(WireStruct, frozen=True, kw_only=True):
 
 
 class StringList(WireStruct, frozen=True, kw_only=True):
-    """A list of strings, as a map's value."""
+    """A list of strings, as the value of a map."""
 
     list: tuple[str, ...] = ()
 
 
 class SecurityRequirement(WireStruct, frozen=True, kw_only=True):
-    """Schemes that are needed together, each with its scopes."""
+    """Schemes that are required together, each with its scopes."""
 
     schemes: dict[str, StringList] = {}
 
@@ -236,7 +237,7 @@ class HTTPAuthSecurityScheme(WireStruct, frozen=True, kw_only=True):
 
 
 class AuthorizationCodeOAuthFlow(WireStruct, frozen=True, kw_only=True):
-    """OAuth 2 by way of a person's browser."""
+    """OAuth 2 with a person's browser."""
 
     authorization_url: Required
     token_url: Required
@@ -279,7 +280,7 @@ class DeviceCodeOAuthFlow(WireStruct, frozen=True, kw_only=True):
 
 
 class OAuthFlows(WireStruct, frozen=True, kw_only=True):
-    """One of the flows."""
+    """Exactly one of the flows."""
 
     authorization_code: AuthorizationCodeOAuthFlow | None = None
     client_credentials: ClientCredentialsOAuthFlow | None = None
@@ -310,7 +311,7 @@ class MutualTlsSecurityScheme(WireStruct, frozen=True, kw_only=True):
 
 
 class SecurityScheme(WireStruct, frozen=True, kw_only=True):
-    """One of the schemes."""
+    """Exactly one of the schemes."""
 
     api_key_security_scheme: APIKeySecurityScheme | None = None
     http_auth_security_scheme: HTTPAuthSecurityScheme | None = None
@@ -322,14 +323,14 @@ class SecurityScheme(WireStruct, frozen=True, kw_only=True):
 
 
 class AgentProvider(WireStruct, frozen=True, kw_only=True):
-    """Who runs the agent."""
+    """The organization that runs the agent."""
 
     url: Required
     organization: Required
 
 
 class AgentInterface(WireStruct, frozen=True, kw_only=True):
-    """One address of an agent, and what is spoken there."""
+    """A URL of an agent, with its binding and version."""
 
     url: Required
     protocol_binding: Required
@@ -338,7 +339,7 @@ class AgentInterface(WireStruct, frozen=True, kw_only=True):
 
 
 class AgentExtension(WireStruct, frozen=True, kw_only=True):
-    """An extension that the agent speaks."""
+    """An extension that the agent supports."""
 
     uri: str = ""
     description: str = ""
@@ -347,7 +348,7 @@ class AgentExtension(WireStruct, frozen=True, kw_only=True):
 
 
 class AgentCapabilities(WireStruct, frozen=True, kw_only=True):
-    """What of the protocol the agent offers."""
+    """The optional features that the agent offers."""
 
     streaming: bool | None = None
     push_notifications: bool | None = None
@@ -380,7 +381,7 @@ Modes = Annotated[tuple[str, ...], Meta(min_length=1)]
 
 
 class AgentCard(WireStruct, frozen=True, kw_only=True):
-    """What an agent says of itself."""
+    """The description of an agent."""
 
     name: Required
     description: Required
@@ -398,18 +399,18 @@ class AgentCard(WireStruct, frozen=True, kw_only=True):
     icon_url: str | None = None
 
 
-# ---- requests and answers ------------------------------------------------------------------
+# ---- requests and responses ----------------------------------------------------------------
 
 
 class AuthenticationInfo(WireStruct, frozen=True, kw_only=True):
-    """How a webhook's receiver wants to be addressed."""
+    """How to authenticate to the receiver of a webhook."""
 
     scheme: Required
     credentials: str = ""
 
 
 class TaskPushNotificationConfig(WireStruct, frozen=True, kw_only=True):
-    """Where to push a task's events."""
+    """A webhook of a task."""
 
     tenant: str = ""
     id: str = ""
@@ -420,7 +421,7 @@ class TaskPushNotificationConfig(WireStruct, frozen=True, kw_only=True):
 
 
 class SendMessageConfiguration(WireStruct, frozen=True, kw_only=True):
-    """How the sender wants to be answered."""
+    """Options of a send: which output, how much history, whether to wait."""
 
     accepted_output_modes: tuple[str, ...] = ()
     task_push_notification_config: TaskPushNotificationConfig | None = None
@@ -483,7 +484,7 @@ class SubscribeToTaskRequest(WireStruct, frozen=True, kw_only=True):
 
 
 class GetTaskPushNotificationConfigRequest(WireStruct, frozen=True, kw_only=True):
-    """Which config of which task."""
+    """Which webhook of which task."""
 
     tenant: str = ""
     task_id: Required
@@ -491,7 +492,7 @@ class GetTaskPushNotificationConfigRequest(WireStruct, frozen=True, kw_only=True
 
 
 class DeleteTaskPushNotificationConfigRequest(WireStruct, frozen=True, kw_only=True):
-    """Which config of which task."""
+    """Which webhook of which task."""
 
     tenant: str = ""
     task_id: Required
@@ -499,7 +500,7 @@ class DeleteTaskPushNotificationConfigRequest(WireStruct, frozen=True, kw_only=T
 
 
 class ListTaskPushNotificationConfigsRequest(WireStruct, frozen=True, kw_only=True):
-    """Whose configs, and which page of them."""
+    """Which task's webhooks, and which page of them."""
 
     tenant: str = ""
     task_id: Required
@@ -508,14 +509,14 @@ class ListTaskPushNotificationConfigsRequest(WireStruct, frozen=True, kw_only=Tr
 
 
 class ListTaskPushNotificationConfigsResponse(WireStruct, frozen=True, kw_only=True):
-    """A page of configs."""
+    """A page of webhooks."""
 
     configs: tuple[TaskPushNotificationConfig, ...] = ()
     next_page_token: str = ""
 
 
 class GetExtendedAgentCardRequest(WireStruct, frozen=True, kw_only=True):
-    """The card for those who are known."""
+    """A request for the extended card."""
 
     tenant: str = ""
 

@@ -10,7 +10,7 @@ _QUANTITY = re.compile(r"(\d+(?:\.\d+)?) ?([a-zA-Z]+)", re.ASCII)
 
 
 def parse_duration(text: str) -> float:
-    """The seconds of a text such as 90m. ValueError if it is not a duration."""
+    """Parse a duration such as 90m to seconds. Raises ValueError if it is not a duration."""
     match = _QUANTITY.fullmatch(text.strip())
     if match is None or match[2] not in _SECONDS:
         raise ValueError(f"{text!r} is not a duration; use 45s, 90m or 12h")
@@ -18,7 +18,7 @@ def parse_duration(text: str) -> float:
 
 
 def parse_size(text: str) -> int:
-    """The bytes of a text such as 16MiB. ValueError if it is not a size in whole bytes."""
+    """Parse a size such as 16MiB to bytes. Raises ValueError if it is not a size in whole bytes."""
     match = _QUANTITY.fullmatch(text.strip())
     number = float(match[1]) * _BYTES.get(match[2], 0.5) if match is not None else 0.5
     if match is None or match[2] not in _BYTES or number % 1:
@@ -27,7 +27,7 @@ def parse_size(text: str) -> int:
 
 
 def show_duration(seconds: float) -> str:
-    """Seconds as `parse_duration` reads them, in the largest unit that has no fraction."""
+    """Format seconds as `parse_duration` reads them, in the largest unit without a fraction."""
     for unit in ("d", "h", "m"):
         if seconds and seconds % _SECONDS[unit] == 0:
             return f"{int(seconds // _SECONDS[unit])}{unit}"
@@ -35,7 +35,7 @@ def show_duration(seconds: float) -> str:
 
 
 def show_size(number: int) -> str:
-    """Bytes as `parse_size` reads them, in the largest unit that has no fraction."""
+    """Format bytes as `parse_size` reads them, in the largest unit without a fraction."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if number and number % _BYTES[unit] == 0:
             return f"{number // _BYTES[unit]}{unit}"

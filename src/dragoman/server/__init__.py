@@ -1,1 +1,1 @@
-"""The runtime: the operations, the readers, the worker, and the application that composes them."""
+"""The runtime: the operations, the readers, the worker, and the application that contains them."""

@@ -1,4 +1,4 @@
-"""The application: all of the parts, put together in one place."""
+"""The application: connects all parts of the server."""
 
 from __future__ import annotations
 
@@ -48,16 +48,17 @@ if TYPE_CHECKING:
 class App:
     """An ASGI application that serves one agent at its root, or several, each under its key.
 
-    It starts with the server's lifespan. Mounted in another application, which passes no lifespan
-    on, it starts with the first request; close it with `await app.stop()`, or run it from the
-    host's lifespan with `async with app:`.
+    It starts with the server's lifespan. If it is mounted in another application that passes no
+    lifespan on, it starts with the first request; close it with `await app.stop()`, or run it from
+    the host's lifespan with `async with app:`.
 
-    `auth` are schemes of `dragoman.security`, or tables of them as the setting `auth` has: they are
-    on the card and in force. `identify` is in force, and not on the card. What else is set by name
-    is a setting: `App(agent, bindings=["JSONRPC", "GRPC"], grpc_port=50051)`.
+    `auth` are schemes of `dragoman.security`, or tables as in the setting `auth`; the server
+    enforces them and lists them on the card. `identify` is enforced but not listed on the card.
+    Other keyword arguments are settings: `App(agent, bindings=["JSONRPC", "GRPC"],
+    grpc_port=50051)`.
 
-    `sign` are keys that sign the card, beside those of the setting `card_keys`: such as
-    `CardKey.remote`, for one that is kept elsewhere.
+    `sign` are keys that sign the card, in addition to the setting `card_keys`, for example
+    `CardKey.remote` for a key in a KMS.
     """
 
     def __init__(
@@ -100,31 +101,31 @@ class App:
         self._store, self._bell = store, bell
         self._auth, self._identify, self._policy, self._scan = auth, identify, policy, scan
         self.arguments: dict[str, Any] = asdict(settings) if settings is not None else arguments
-        """The settings that it was given in code."""
+        """The settings that were passed in code."""
         self._compose(settings or settings_module.load(arguments, checks=wiring.CHECKS))
         for name, given in (("store", store), ("bell", bell)):
-            if given is not None:  # no setting from elsewhere replaces it
+            if given is not None:  # no other setting replaces it
                 self.arguments[name] = getattr(self.settings, name)
         self.serves = True
-        """False where it only works, and nobody calls."""
+        """False in a process that only runs turns and accepts no requests."""
         self.ports: list[Port] = []
-        """The gRPC ports that are open, in the order of the agents."""
+        """The open gRPC ports, in the order of the agents."""
         self.monitoring: Monitoring | None = None
-        """What it tells of itself, once it has started."""
+        """Metrics and health, once it has started."""
         self._worker: Worker | None = None
         self._draining = False
         self._runner: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        """The loop that it runs on; none before it has started and after it has stopped."""
+        """The loop that it runs on; None before start and after stop."""
         self._stopped = False
         self._told = False
         self._starting: asyncio.Future[None] | None = None
         self._stopping: asyncio.Event | None = None
 
     def reconfigure(self, settings: Settings) -> None:
-        """Take these settings in place of those that it was made with. What was given to it as an
-        object stays; ValueError if a setting would replace that, RuntimeError once it runs."""
+        """Replace the settings. Objects that were passed to the constructor stay. Raises ValueError
+        if a setting would replace such an object, and RuntimeError if the application runs."""
         if self._runner is not None:
             raise RuntimeError("App: cannot change settings after the start")
         for name, given in (("store", self._store), ("bell", self._bell)):
@@ -135,7 +136,7 @@ class App:
         self._compose(settings)
 
     def _compose(self, settings: Settings) -> None:
-        """Make the parts that these settings ask for. Nothing is opened yet."""
+        """Make the parts that these settings ask for. It opens nothing yet."""
         if self._store is not None:
             settings = replace(settings, store=self._store.url)
         self.settings = settings
@@ -154,14 +155,15 @@ class App:
         self.bell: Bell = (
             bells.connect(settings.bell or self.store.bell) if self._bell is None else self._bell
         )
-        if self.settings.push:  # now, so that a wrong setting is not found out later
+        if self.settings.push:  # now, so that a wrong setting is reported early
             self._way_out()
             delivery.keys(self.settings)
         self.closing = Shutdown()
         self.streams = Streams(self.settings)
         self.bodies = BodyReader(self.settings)
         self.hosts = Hosts(self.settings)
-        """Which hosts are its own; a server tells it the address that it listens on."""
+        """The host names that this server accepts. The server adds the address that it listens
+        on."""
         self._limits = limits = wiring.limits(self.settings)
         several = len(self.agents) > 1
         self.endpoints = {
@@ -193,7 +195,7 @@ class App:
     # -- requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One connection scope of ASGI."""
+        """Handle one ASGI connection scope."""
         kind = scope["type"]
         if kind == "lifespan":
             return await self._lifespan(receive, send)
@@ -206,12 +208,12 @@ class App:
         try:
             if not self._door.passes(incoming) and await self._door.stops(incoming):
                 return None
-            # (asking for the running loop is a system call before Python 3.12)
+            # Before Python 3.12 it is a system call to get the running loop.
             if self._loop is None or not self._loop.is_running():
                 try:
                     await self._first()
                 except Exception as why:
-                    if isinstance(why, A2AError | SettingsError):  # the message says all of these
+                    if isinstance(why, A2AError | SettingsError):  # the message of these is enough
                         logger.error("the application cannot start: %s", why)
                     else:
                         logger.exception("the application cannot start")
@@ -271,7 +273,7 @@ class App:
         return await http.serve(endpoint, incoming, path)
 
     async def _outside(self, incoming: HTTPRequest, path: str) -> None:
-        """Requests that name no agent, where there are several."""
+        """Handle requests that name no agent, if there are several."""
         if path in ("/healthz", "/readyz"):
             return await self._health(incoming, path)
         if path.startswith(METADATA):
@@ -296,15 +298,16 @@ class App:
         body = b'{"status":"%b"}' % state.encode()
         await incoming.respond(200 if state == "ok" else 503, body, headers=(http.PRIVATE,))
 
-    # -- life
+    # -- start and stop
 
     @property
     def unguarded(self) -> bool:
-        """Whether nobody is asked who they are, and nobody has said that it shall be so."""
+        """Whether no authentication is configured and nobody has confirmed that this is
+        intended."""
         return any(endpoint.identify is None for endpoint in self.endpoints.values())
 
     async def start(self) -> None:
-        """Open the store, enter the agents' lifespans, begin to work."""
+        """Open the store, enter the agents' lifespans and start working."""
         loop = asyncio.get_running_loop()
         if self._ending is not None and self._ending.get_loop() is loop:
             await asyncio.wait([self._ending])
@@ -317,8 +320,8 @@ class App:
         await asyncio.shield(self._starting)
 
     async def drain(self) -> None:
-        """Let running turns end within their grace, then end all streams. New work is taken only
-        where others can do it."""
+        """Let running turns end within the grace period, then end all streams. Accept new messages
+        only if other replicas can process them."""
         self._draining = True
         alone = self._worker is not None and not self.store.shared
         for endpoint in self.endpoints.values():
@@ -333,11 +336,12 @@ class App:
 
     @property
     def stuck(self) -> list[str]:
-        """The handlers that go on although they were cancelled; a loop would wait for them."""
+        """The handlers that still run although they were canceled. Closing the loop would wait for
+        them."""
         return self._worker.stuck if self._worker else []
 
     async def stop(self) -> None:
-        """Drain and close everything that `start` opened."""
+        """Drain, and close everything that `start` opened."""
         runner, self._runner = self._runner, None
         self._stopped = True
         if runner is None or runner.done():
@@ -365,7 +369,7 @@ class App:
     async def _run(self, started: asyncio.Future[None], stopping: asyncio.Event) -> None:
         """Own every background task from start to stop."""
         try:
-            if self._store is None:  # another App of this process may have one that was given
+            if self._store is None:  # otherwise several Apps of this process may share it
                 wiring.check_serve_only(self.settings, self.store)
             async with AsyncExitStack() as stack:
                 await self.store.open()
@@ -413,7 +417,7 @@ class App:
                     if self.settings.watchdog:
                         jobs.append(Watchdog(self.settings.watchdog, blamed).run())
                     if worker is not None:
-                        group.create_task(worker.run())  # it ends by being drained
+                        group.create_task(worker.run())  # it ends when it is drained
                     tasks = [group.create_task(job) for job in jobs]
                     self._loop = self.bell.listeners.loop = asyncio.get_running_loop()
                     started.set_result(None)
@@ -436,13 +440,13 @@ class App:
             self.ports.clear()
 
     async def _first(self) -> None:
-        """Start with the first request, where no lifespan has started it."""
+        """Start with the first request, if no lifespan has started it."""
         if self._stopped:
             raise RuntimeError("the application was stopped")
         await self.start()
 
     def _tell(self) -> None:
-        """Say once who is let in, if that is anybody."""
+        """Log once that anybody may call, if that is so."""
         if self._told:
             return
         self._told = True
@@ -455,7 +459,7 @@ class App:
             logger.info("callers are anonymous (%s): each caller sees every task%s", why, more)
 
     async def _sign(self) -> None:
-        """Have the cards signed, or do not start."""
+        """Sign the cards. If that fails, the application does not start."""
         keys = (*wiring.keys(self.settings), *self._keys)
         for name, endpoint in self.endpoints.items():
             try:
@@ -480,7 +484,7 @@ class App:
             )
 
     async def _hire(self, stack: AsyncExitStack, bell: Bell, monitoring: Monitoring) -> Worker:
-        """A worker, and what the agents' lifespans give it."""
+        """Make a worker, with the values of the agents' lifespans."""
         worker = Worker(
             self.agents,
             self.store,
@@ -505,7 +509,7 @@ class App:
         )
 
     async def _tell_ports(self, monitoring: Monitoring) -> None:
-        """Let the health of gRPC be that of `/readyz`."""
+        """Let the gRPC health service report the same as `/readyz`."""
         while True:
             ready = await monitoring.health.beats()
             for port in self.ports:
@@ -532,7 +536,7 @@ class App:
             allow=self.settings.egress_allow,
             timeout=self.settings.push_timeout,
             per_host=self.settings.push_per_host,
-            # one owner alone has `push_running`, and others find some left
+            # One owner may use `push_running` of them, so that others find some free.
             total=2 * self.settings.push_running,
         )
 
@@ -543,7 +547,7 @@ class App:
                 try:
                     await self.start()
                 except Exception as error:
-                    # the server shows the message, which says all of these
+                    # The server prints the message of these, which is enough.
                     if not isinstance(error, A2AError | SettingsError):
                         logger.exception("the application cannot start")
                     failed = {"type": "lifespan.startup.failed", "message": redacted(str(error))}

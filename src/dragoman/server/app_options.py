@@ -1,6 +1,6 @@
 """The settings that `App` takes as keywords, for type checkers and editors.
 
-A test compares this file with `Settings`, and `python -m tests.unit.test_app_options` writes it.
+A test compares this file with `Settings`; `python -m tests.unit.server.test_app_options` writes it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Periodic maintenance on every replica: wake readers, reclaim expired leases, delete old tasks.
 
-It wakes readers whose bell stayed silent, ends or hands on the turns of workers that died, and
-has old tasks forgotten.
+It wakes readers whose bell stayed silent, fails or requeues the turns of dead workers, and deletes
+old tasks.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from dragoman.stores.store import GIVEN_UP, Head, Store
 from dragoman.telemetry.logs import logger
 
 REAP = 1000
-"""The most claims that are taken at one look."""
+"""The most claims to reclaim in one check."""
 LATE = 0.5
-"""How many seconds later than at its time a look may be answered, at least, and still be in time;
-a look may always be late by one interval."""
+"""A check is in time if the store answers within this many seconds, or within one interval if that
+is longer."""
 LOOKS_IN_TIME = 2
-"""In how many looks in a row, all of them in time, an expired claim is seen before it is taken."""
+"""An expired claim is reclaimed after this many consecutive checks in time have seen it."""
 LOOKS = 5
-"""In how many looks it is seen before it is taken even if none of them was in time."""
+"""It is reclaimed after this many checks even if none was in time."""
 
 
 class Maintenance:
-    """Runs beside the service until cancelled."""
+    """Runs beside the service until canceled."""
 
     def __init__(
         self, agents: Mapping[str, Agent], store: Store, bell: Bell, settings: Settings
@@ -41,14 +41,14 @@ class Maintenance:
         self.bell = bell
         self.settings = settings
         self._answered = -math.inf
-        """When the store answered the last look; long ago if it failed since."""
+        """When the store answered the last check; long ago if it has failed since."""
         self._seen: dict[tuple[str, int, float], tuple[int, int]] = {}
-        """The claims that the last look found expired: in how many looks in time, and in how many
-        at all."""
+        """The claims that the last check found expired: in how many checks in time, and in how many
+        checks at all."""
 
     async def run(self) -> None:
-        """Look after things for ever; a failing store is looked after again later."""
-        while True:  # at once: a killed server may have left something behind
+        """Run maintenance forever. If the store fails, try again later."""
+        while True:  # at once: a killed server may have left claims
             try:
                 await self.wake()
                 await self.reap()
@@ -62,7 +62,7 @@ class Maintenance:
             await asyncio.sleep(self.settings.poll)
 
     async def wake(self) -> None:
-        """Wake the readers of logs that moved on, and those whose time is up."""
+        """Wake the readers of logs with new entries, and the listeners whose timeout is over."""
         self.bell.listeners.sweep(time.monotonic())
         places = self.bell.listeners.places()
         if places:
@@ -70,11 +70,11 @@ class Maintenance:
                 self.bell.listeners.wake(task)
 
     async def reap(self) -> None:
-        """Look for expired claims, and take those from their workers that could have been renewed.
+        """Check for expired claims, and reclaim those that their workers could have renewed.
 
-        While this process or the store stood still, nobody could renew. So a look that is
-        answered late takes nothing: live workers get the time until the next ones. A store that
-        is always late still has dead workers' claims taken, after more looks.
+        While this process or the store stood still, no worker could renew. So a check that is
+        answered late reclaims nothing: live workers get time until the next checks. If the store is
+        always late, the claims of dead workers are still reclaimed, after more checks.
         """
         found = await self.store.expired(self.agents, REAP)
         now, poll = time.monotonic(), self.settings.poll
@@ -83,14 +83,14 @@ class Maintenance:
         seen, taken = self._seen, []
         self._seen = {}
         for head in found:
-            # one that is to be canceled has a grace, which a live worker's renewals do not prolong
+            # The grace of a canceled task ends at a fixed time, which renewals do not prolong.
             key = (head.id, head.epoch, 0.0 if head.canceling else head.lease)
             timely, looks = seen.get(key, (0, 0))
             timely, looks = timely + 1 if in_time else 0, looks + 1
             if timely >= LOOKS_IN_TIME or looks >= LOOKS or head.lease == GIVEN_UP:
                 taken.append(head)
             self._seen[key] = timely, looks
-        # (with their exceptions: one that is raised at once can make a cancel be forgotten)
+        # Collect the exceptions: one that is raised at once could cause a cancel to be lost.
         for error in await asyncio.gather(*map(self._take, taken), return_exceptions=True):
             if isinstance(error, BaseException):
                 raise error
@@ -111,7 +111,7 @@ class Maintenance:
         self.bell.ring(f"work:{head.scope.agent}")
 
     def _verdict(self, head: Head) -> TaskStatusUpdateEvent | None:
-        """How an orphaned task ends; None if it may be run again."""
+        """The final status of an orphaned task; None if it may run again."""
         if head.canceling:
             return head.ending(TaskState.CANCELED)
         retries = self.agents[head.scope.agent].retries

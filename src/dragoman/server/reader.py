@@ -1,7 +1,7 @@
-"""Readers of a log: one that waits for an answer, and one that streams.
+"""Readers of a log: one waits for a result, the other streams.
 
 Subscribe, read, then wait: a ring between reading and waiting is not lost. A reader holds a
-place in the log and nothing else, so a slow one costs nothing.
+position in the log and nothing else, so a slow reader costs nothing.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ BATCH = 512
 
 
 LATE = 1.0
-"""How many seconds longer than its grace a cancel may take to be answered."""
+"""A cancel may take this many seconds longer than its grace period."""
 
 
 class Shutdown:
-    """Whether the server is going away: readers then end at once. A cancel goes on, since the
-    agent, which may run elsewhere, has its grace."""
+    """Whether the server is shutting down: readers then end at once. A cancel continues, because
+    the agent has its grace period and may run on another replica."""
 
     def __init__(self) -> None:
         self.now = False
@@ -36,7 +36,7 @@ class Shutdown:
 
     @contextmanager
     def canceling(self) -> Iterator[None]:
-        """A cancel is under way in this block."""
+        """Mark that a cancel is in progress in this block."""
         ended = asyncio.get_running_loop().create_future()
         self._cancels.add(ended)
         try:
@@ -47,13 +47,13 @@ class Shutdown:
                 ended.set_result(None)
 
     async def cancels_ended(self, grace: float) -> None:
-        """Until all that are under way have ended. A store that hangs is not waited for."""
+        """Wait until all cancels in progress have ended, with a limit in case the store hangs."""
         if self._cancels:
             await asyncio.wait(list(self._cancels), timeout=grace + LATE)
 
 
 class Reader:
-    """Reads logs for whoever asks the service."""
+    """Reads logs for the service."""
 
     def __init__(self, store: Store, bell: Bell, closing: Shutdown) -> None:
         self.store = store
@@ -70,8 +70,8 @@ class Reader:
         *,
         closing: bool = True,
     ) -> Head:
-        """The head once it is ready, or as it is when the time is up or, with `closing`, when the
-        server goes away. One that is known to be the latest spares the first look."""
+        """Wait until the head is ready, and return it. Return it as it is after the timeout or,
+        with `closing`, when the server shuts down. A `known` latest head saves the first read."""
         deadline = time.monotonic() + timeout
         listener = self.bell.listeners.listen(task)
         try:
@@ -90,7 +90,7 @@ class Reader:
 
 
 class History:
-    """A task as it was at one place of its log after the other."""
+    """A task as it was at increasing positions of its log."""
 
     def __init__(self, store: Store, scope: Scope, task: str) -> None:
         self._store, self._scope, self._id = store, scope, task
@@ -98,8 +98,9 @@ class History:
         self._number = 0
 
     async def at(self, number: int) -> Task | None:
-        """The task at this place, which is not before the last one; None if it is no more."""
-        if not self._number:  # who keeps up with a log asks for its end: no need to fold it all
+        """The task at this position, which must not be before the last one; None if the task was
+        deleted."""
+        if not self._number:  # at the end of the log there is no need to fold it all
             record = await self._store.load(self._scope, self._id)
             if record is not None and record.head.last == number:
                 self._task, self._number = record.task, number
@@ -108,14 +109,14 @@ class History:
             entries = await self._store.read(self._scope, self._id, self._number, size)
             if not entries:
                 return None
-            # callers' entries hold no folded tasks
+            # The entries that callers pass contain no folded tasks.
             self._task = fold(self._task, (entry.event for entry in entries))  # type: ignore[misc]
             self._number = entries[-1].number
         return self._task
 
 
 class LogStream:
-    """A reader of one log from a place on. `next` until it gives None, then `close`."""
+    """Reads one log from a position on. Call `next` until it returns None, then `close`."""
 
     def __init__(
         self,
@@ -131,27 +132,27 @@ class LogStream:
     ) -> None:
         self.task, self.context = task, context
         self.reset = reset
-        """The first entry is a fresh start: the place that was asked for is not to be had."""
+        """The requested position is not available: the first entry is a fresh start."""
         self._store = reader.store
         self._closing = reader.closing
         self._scope = scope
         self._after = after
         self._first = first
         self._answer = answer
-        """End with the answer to this message; 0 is the end of the task."""
+        """End with the result of this message; 0 means the end of the task."""
         self.over = False
-        """Nothing comes after what was given last."""
+        """Nothing follows the last entries."""
         self.live = False
-        """What was given last came while it was waited for."""
+        """The last entries arrived while the reader waited."""
         self._current = False
         self._nudged = False
         self._ear = reader.bell.listeners.listen(task)
 
     async def next(self) -> Sequence[Entry] | None:
-        """What comes next, an empty one when nudged; None at the end."""
+        """Return the next entries, or an empty sequence after `nudge`; None at the end."""
         while not self.over:
             self.live = self._current
-            if self._current:  # what was written since then has rung the listener
+            if self._current:  # later writes have rung the listener
                 self._current = False
                 await self._ear.wait()
                 if self._nudged:
@@ -164,7 +165,7 @@ class LogStream:
             if entries is None or head is None:
                 raise TaskNotFound
             if head.last > self._after:
-                await asyncio.sleep(0)  # something came in between
+                await asyncio.sleep(0)  # something arrived in between
                 continue
             if self._first is not None and head.born:
                 return self._taken(())
@@ -181,11 +182,11 @@ class LogStream:
         self._ear.wake()
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._ear.close()
 
     def _taken(self, entries: Sequence[Entry]) -> Sequence[Entry]:
-        """These entries up to the one that ends the stream, behind the first."""
+        """Return these entries up to the one that ends the stream."""
         self._current = 0 < len(entries) < BATCH and (
             sum([len(entry.wire or b"") for entry in entries]) < LARGE
         )
@@ -194,13 +195,13 @@ class LogStream:
             if type(event) is TaskStatusUpdateEvent:
                 state = event.status.state
                 if state.interrupted:
-                    self._current = False  # the end of a turn changes the head alone
+                    self._current = False  # the end of a turn changes only the head
                 if state.terminal or (
                     state is TaskState.INPUT_REQUIRED and 0 < self._answer <= entry.turn
                 ):
                     self.over = True
             elif type(event) is Received:
-                self._current = False  # how large it is does not show here
+                self._current = False  # its size is not visible here
             elif type(event) is Reply:
                 self.over = True
                 self._first = None
@@ -215,7 +216,7 @@ class LogStream:
         return entries
 
     def _ended(self, head: Head) -> bool:
-        """Nothing more will come. At auth-required the handler may go on and finish."""
+        """Whether nothing more follows. After auth-required the handler may continue and finish."""
         if head.state.terminal or head.replied:
             return True
         if not 0 < self._answer <= head.settled:

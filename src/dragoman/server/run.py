@@ -1,6 +1,6 @@
-"""The run of one turn: what a handler says, checked and appended, from its claim to its end.
+"""The run of one turn, from its claim to its end: checks and appends the handler's events.
 
-It is a worker's, and knows of it no more than `Working` says.
+It belongs to a worker and knows only the part of it that `Working` declares.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dragoman.agent.agent import Agent
 from dragoman.agent.handler import large
 from dragoman.agent.threads import Threads
 from dragoman.agent.turn import Over, Turn
-from dragoman.agent.unyielded import FIRST_TURNS, EventNotYielded, counted, told
+from dragoman.agent.unyielded import FIRST_TURNS, EventNotYielded, forgotten_count, forgotten_events
 from dragoman.agent.user_error import UserError
 from dragoman.bells.bell import Bell
 from dragoman.dialects import v1_0
@@ -44,7 +44,7 @@ from dragoman.telemetry.logs import CORRELATION, TASK, audit, logger
 
 BATCH = 128
 RELATED = 100
-"""The most tasks that a turn is given beside its own."""
+"""The most other tasks that a turn may read."""
 ENDINGS = ("", *(state.name.lower() for state in TaskState))
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 
@@ -54,8 +54,8 @@ _readable = msgspec.json.Decoder(StreamResponse).decode
 
 
 def interrupted(error: BaseException) -> bool:
-    """Whether a person may have pressed Ctrl-C: only where nobody handles the signal itself, as
-    servers do, does Python raise it in whatever runs."""
+    """Whether a person may have pressed Ctrl-C: Python raises KeyboardInterrupt in the running code
+    only if nothing handles the signal, as servers do."""
     return (
         isinstance(error, KeyboardInterrupt)
         and threading.current_thread() is threading.main_thread()
@@ -64,7 +64,7 @@ def interrupted(error: BaseException) -> bool:
 
 
 class Working(Protocol):
-    """What a run asks of the worker that it belongs to."""
+    """The part of the worker that a run uses."""
 
     agents: Mapping[str, Agent]
     store: Store
@@ -78,38 +78,38 @@ class Working(Protocol):
     raised: Callable[[BaseException], None] | None
 
     async def hand_back(self, run: Run) -> None:
-        """Let another try again, or say why not."""
+        """Let another worker try again, or fail the task."""
 
     def give_back(self, run: Run) -> None:
-        """Give it up, since its words cannot be stored."""
+        """Give up the run because its events cannot be stored."""
 
     def let_go(self, run: Run) -> None:
-        """Give it up, since its claim ran out before its handler began."""
+        """Give up the run because its claim expired before the handler started."""
 
     def abandon(self, run: Run) -> None:
-        """Give it up, since it can write nothing any more."""
+        """Give up the run because it can write nothing any more."""
 
     def left(self, run: Run) -> None:
-        """It has ended."""
+        """The run has ended."""
 
 
 class NotHeld(Exception):
-    """The claim ran out before its handler began."""
+    """The claim expired before the handler started."""
 
 
 class Run:
-    """One claim being worked on: the handler, and what it has said so far.
+    """Processes one claim: runs the handler and appends its events.
 
-    What a handler says without pausing is appended together, as soon as it pauses.
+    Events that a handler makes without a pause are appended together, as soon as it pauses.
     """
 
     task: asyncio.Task[None]
     ended = False
-    """A terminal event was said."""
+    """The handler made a terminal event."""
     over = False
-    """It was written, and ended the task."""
+    """The terminal event was written and ended the task."""
     paused = False
-    """The last status that was said here is an interrupted one."""
+    """The last status of this run is an interrupted one."""
     closing = False
     """The handler has ended."""
     lost = False
@@ -119,12 +119,12 @@ class Run:
     error = ""
     """The kind of error that ended the handler."""
     held_until = math.inf
-    """Until when the claim is certainly ours, by our own clock."""
+    """When the claim may expire, by the clock of this process."""
 
     _scheduled = False
     _flight: asyncio.Future[bool] | None = None
     _flying = False
-    """An append is under way, or waits to be tried again."""
+    """An append is in progress, or waits for a retry."""
     _waiters: tuple[asyncio.Future[None], ...] = ()
     _pause = 0.0
     _unstorable = False
@@ -133,7 +133,7 @@ class Run:
     _events = 0
     _bytes = 0
     _held = 0
-    """The bytes that are pending."""
+    """The bytes of pending events."""
 
     def __init__(self, worker: Working, claim: Claim) -> None:
         head = claim.head
@@ -167,18 +167,19 @@ class Run:
         """See `Running.origin`."""
         return origin(self.worker.store.id, self.agent.key)
 
-    # -- what the handler says (its sink)
+    # -- the sink of the handler
 
     def begin(self) -> None:
-        """A process that was stopped for longer than its leases begins nothing when it wakes."""
+        """Raise NotHeld if the lease has expired: a process that was suspended must start
+        nothing."""
         if time.monotonic() > self.held_until:
             raise NotHeld
 
     def put(self, value: Any) -> bool:
-        """Take what was yielded; True asks for a pause."""
+        """Receive a yielded value; True asks for a pause."""
         kind = type(value)
         if kind is TaskArtifactUpdateEvent or kind is TaskStatusUpdateEvent:
-            self.turn._handed_over(value)
+            self.turn._record_handed_over(value)
             if self.state is not WORKING and kind is TaskArtifactUpdateEvent:
                 self._start()
             self._say(value)
@@ -187,28 +188,29 @@ class Run:
                 if self.state is not WORKING and type(event) is TaskArtifactUpdateEvent:
                     self._start()
                 self._say(event)
-        # one that goes on after its end must not keep others from their turn
+        # A handler that continues after its end must not block others.
         return self._much()
 
     def finish(self, value: Any) -> None:
-        """Take what was returned."""
+        """Receive the returned value."""
         if self.handler.reply and not self.born and value is not None:
             value = self.turn.reply(value) if not self._is_event(value) else value
         for event in self.turn._result(value):
             self._say(event)
 
     async def relieve(self) -> None:
-        """Until all has landed; others get their turn meanwhile."""
+        """Wait until everything is written; other handlers run in the meantime."""
         self._flush()
         await self._landing()
         await asyncio.sleep(0)
 
     async def slot(self) -> None:
-        """Until a large value may be taken: one handler that says much must not block others."""
+        """Wait until a large value may be encoded: one handler with much output must not block
+        others."""
         await self.worker.pace.next()
 
     async def emit(self, event: Event) -> None:
-        """Take what a coroutine says."""
+        """Receive an event from a coroutine."""
         if self.closing:
             return await Over(self.handler.name).emit(event)
         if large(event):
@@ -221,7 +223,7 @@ class Run:
         return None
 
     async def settle(self, event: Event) -> bool:
-        """Take what must be durable before anything else is done; False if it cannot be."""
+        """Append an event and wait until it is durable; False if that is not possible."""
         if self.closing or self.ended or self.lost:
             return False
         self._say(event)
@@ -229,7 +231,7 @@ class Run:
         return not self.lost
 
     def audit(self, event: str, result: str, **about: str) -> None:
-        """Put it down, if that is wanted."""
+        """Write to the audit log, if there is one."""
         if self.worker.settings.audit:
             caller = self.turn.caller
             whose = {"who": caller.identity, "realm": caller.realm, "tenant": caller.tenant}
@@ -237,7 +239,7 @@ class Run:
             audit(event, result=result, agent=self.agent.key, **whose, **about)
 
     def _much(self) -> bool:
-        """Whether to wait until what was said has landed."""
+        """Whether to wait until pending events are written."""
         return len(self._pending) >= BATCH or self._held >= LARGE or self.ended or self.lost
 
     @staticmethod
@@ -245,9 +247,9 @@ class Run:
         return isinstance(value, TaskArtifactUpdateEvent | TaskStatusUpdateEvent | Reply)
 
     def _start(self) -> None:
-        """Write `working` before the first content of a turn, in the same append: nothing that is
-        streamed may seem to come from a task that nobody works on. A state that the handler said
-        itself stays."""
+        """Append `working` before the first content of a turn, in the same write: no content may
+        appear to come from a task that nobody works on. A state that the handler set itself
+        stays."""
         waits = self.state is self.claim.head.state and not self.paused
         if waits and not (self.ended or self.lost):
             sound = self.turn._sound
@@ -255,19 +257,19 @@ class Run:
             self.turn._sound = sound
 
     def _say(self, event: Event, *, ours: bool = False) -> None:
-        """Append what the handler said, or what is said for it."""
+        """Append an event of the handler, or one on its behalf."""
         if self.ended or self.lost:
             self._drop(event)
             return
         if type(event) is Reply and (self.born or not self.handler.reply):
             event = self.turn._status(TaskState.COMPLETED, event.message, None)
         elif type(event) is TaskStatusUpdateEvent and len(event.status.timestamp or "") != 24:
-            # the listing is in the order of these times
+            # The list of tasks is ordered by these times.
             event = replace(event, status=replace(event.status, timestamp=clock.now()))
         try:
             wire = v1_0.response(event)
             if event is not self.turn._sound:
-                _readable(wire)  # what cannot be read back must not get into a log
+                _readable(wire)  # a value that cannot be read back must not get into a log
             if not ours:
                 self._events += 1
                 self._bytes += len(wire)
@@ -287,14 +289,14 @@ class Run:
 
     def _drop(self, event: Event) -> None:
         name = type(event).__name__
-        if not self.lost and name not in self._dropped:  # a flood of them is told once
+        if not self.lost and name not in self._dropped:  # warn once
             self._dropped = (*self._dropped, name)
             logger.warning(
                 "handler %s: dropped %s, because the task has ended", self.handler.name, name
             )
 
     def _check(self, event: Event) -> None:
-        """Keep the local picture of the task, and refuse what cannot follow it."""
+        """Update the local copy of the task, and refuse an event that is not legal."""
         if type(event) is TaskArtifactUpdateEvent:
             if event.task_id != self._id:
                 raise IllegalEvent("the event belongs to another task")
@@ -304,7 +306,7 @@ class Run:
             elif key not in self._artifacts:
                 raise IllegalEvent(f"append to an artifact that does not exist: {key}")
             if self.state is TaskState.AUTH_REQUIRED:
-                self.paused = False  # it has gone on, so its end is completion
+                self.paused = False  # it continued, so its end completes the task
         elif type(event) is TaskStatusUpdateEvent:
             if event.task_id != self._id:
                 raise IllegalEvent("the event belongs to another task")
@@ -319,19 +321,19 @@ class Run:
     # -- appending
 
     def _flush(self, release: bool = False) -> None:
-        """Begin to append what is pending; one append is under way at a time."""
+        """Start to append pending events; only one append is in progress at a time."""
         self._scheduled = False
         if self.lost or not (self._pending or release):
             return
         if self._flying:
-            return  # it flushes again when it lands
+            return  # it flushes again when it is written
         entries, self._pending = self._pending, []
         self._held = 0
         self._ship(entries, release)
 
     def _ship(self, entries: list[Entry], release: bool) -> None:
         self._flying = True
-        # not kept on the run: it has as many attributes as share their keys
+        # A local variable: one more attribute would end the key sharing of instances.
         began = 0.0 if self.worker.timed is None else time.perf_counter()
         self._flight = self.worker.store.append(self.claim, entries, release=release)
         if self._flight.done():
@@ -344,7 +346,7 @@ class Run:
     def _landed(
         self, flight: asyncio.Future[bool], entries: list[Entry], release: bool, began: float
     ) -> None:
-        # (Not the future's own state: that changes before this is called.)
+        # The future's own state changes before this call.
         self._flying = False
         error = flight.exception()
         if error is None:
@@ -360,7 +362,7 @@ class Run:
         elif self.lost or isinstance(error, Stale):
             self.worker.abandon(self)
         elif isinstance(error, Unavailable):
-            # The store may come back; until then the handler waits with what it has said.
+            # The store may come back; until then the handler waits.
             self._flying = True
             self._pause = min(2 * self._pause or FIRST_PAUSE, LONGEST_PAUSE)
             logger.warning("append failed; retrying in %g s: %s", self._pause, error)
@@ -374,10 +376,10 @@ class Run:
         self._flying = False
         if not self.lost:
             self._ship(entries, release)
-        self.wake()  # whoever waits looks again
+        self.wake()  # waiters check again
 
     def _refused(self, error: BaseException, release: bool) -> None:
-        """What was said cannot be stored: the task fails and says why, if it can."""
+        """An event cannot be stored: fail the task and say why, if possible."""
         logger.error("handler %s: append failed: %s", self.handler.name, error, exc_info=error)
         if self._unstorable or not isinstance(error, A2AError | IllegalEvent):
             self.reason = "store"
@@ -393,19 +395,19 @@ class Run:
 
     async def _landing(self) -> None:
         while self._flying and not self.lost:
-            waiter = self.worker.loop.create_future()  # its own: it may be cancelled
+            waiter = self.worker.loop.create_future()  # a separate one, because it may be canceled
             self._waiters = (*self._waiters, waiter)
             await waiter
 
     def wake(self) -> None:
-        """Let those go on who wait for an append."""
+        """Wake the waiters for an append."""
         waiters, self._waiters = self._waiters, ()
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
     async def _release(self) -> None:
-        """The last append: what is pending, and the end of the claim."""
+        """The last append: pending events, and the end of the claim."""
         await self._landing()
         if self.over:
             return
@@ -414,7 +416,7 @@ class Run:
         if self._flight is not None and not self._flight.exception() and self._flight.result():
             self.worker.bell.ring(f"work:{self.agent.key}")
 
-    # -- the life of a run
+    # -- the run
 
     @property
     def outcome(self) -> str:
@@ -426,7 +428,7 @@ class Run:
         return "replied" if self.ended and not self.state.terminal else ENDINGS[self.state.number]
 
     async def perform(self) -> None:
-        """Run the handler to its end, whatever it does."""
+        """Run the handler to its end, whatever it raises."""
         TASK.set(self.claim.head.id)
         try:
             try:
@@ -442,7 +444,7 @@ class Run:
                 self.worker.let_go(self)
             except UserError as error:
                 self._user_error(error)
-            except BaseException as error:  # an agent cannot take the server down
+            except BaseException as error:  # an agent must not end the server
                 if interrupted(error):
                     raise
                 self._failed(error)
@@ -462,7 +464,7 @@ class Run:
             self.worker.left(self)
 
     def _end(self) -> None:
-        """A handler that has said how it ended is believed; else its end is completion."""
+        """Complete the task, unless the handler has set a final status."""
         if self.ended:
             return
         if self.reason == "cancel":
@@ -477,15 +479,15 @@ class Run:
 
     @property
     def stopping(self) -> bool:
-        """The author's own `cancel` is still at it."""
+        """Whether the author's `cancel` is still running."""
         return self._stopper is not None and not self._stopper.done()
 
     def tasks(self) -> list[asyncio.Task[None]]:
-        """What of it may still be running."""
+        """Its asyncio tasks that may still be running."""
         return [self.task] if self._stopper is None else [self.task, self._stopper]
 
     def stop(self, reason: str) -> None:
-        """Ask the handler to end: its own `cancel` first, then by cancelling its coroutine."""
+        """Ask the handler to end: first by its own `cancel`, then by canceling its coroutine."""
         if self.reason or self.closing:
             return
         self.reason = reason
@@ -512,7 +514,7 @@ class Run:
                 self.task.cancel()
 
     def words(self, reason: str) -> str:
-        """What the task says when it was ended from outside."""
+        """The message of a task that was ended from outside."""
         if reason == "deadline":
             seconds = self.worker.settings.turn_timeout
             return f"The agent did not finish within {seconds:g} seconds"
@@ -529,7 +531,7 @@ class Run:
             self._say(self.turn.fail(f"{InvalidAgentResponse.text}: {reason}"), ours=True)
 
     def _user_error(self, error: UserError) -> None:
-        """Fail the task with the words that the author chose; what caused it is only logged."""
+        """Fail the task with the author's text. The cause is only logged."""
         self.error = name = type(error).__name__
         cause = error.__cause__ or error.__context__
         words = "handler %s raised %s: %s"
@@ -542,7 +544,7 @@ class Run:
         correlation = clock.uuid7()
         CORRELATION.set(correlation)
         self.error = name = type(error).__name__
-        # in the words as well: not every formatter shows the id
+        # In the text, too, because not every formatter shows the id.
         words = "handler %s raised %s; correlation id %s"
         logger.error(words, self.handler.name, name, correlation, exc_info=error)
         self._tell(error)
@@ -551,26 +553,28 @@ class Run:
             self._say(self.turn.fail(words), ours=True)
 
     def _unyielded(self) -> None:
-        """Warn of the events that the handler has made and not handed over."""
+        """Warn about events that the handler has made and not handed over."""
         if self.reason or self.lost:
-            return  # it was stopped on its way
+            return  # it was stopped
         turn, handler = self.turn, self.handler
         handler.followed = FIRST_TURNS
         number = turn._made_count - turn._handed_count
-        for what in told(turn._made) if turn._made else [counted(number, handler.run)]:
+        for what in (
+            forgotten_events(turn._made) if turn._made else [forgotten_count(number, handler.run)]
+        ):
             words = f"handler {handler.name}: {what}, and so dropped"
             logger.warning("%s: yield it, return it, or await turn.emit(…)", words)
             self._tell(EventNotYielded(words))
 
     def _tell(self, error: BaseException) -> None:
-        """Hand it to a test, if one wants to know."""
+        """Pass the error to a test, if one asked for it."""
         if self.worker.raised is not None:
             self.worker.raised(error)
 
     async def related(self, ids: Sequence[str]) -> list[Task]:
-        """Tasks that the caller may see: those named, or the others of the context."""
+        """Tasks that the caller may see: those with these ids, or the others of the context."""
         store = self.worker.store
-        # one with whom the task is shared does not see what else its owner has
+        # A caller with whom the task is shared does not see other tasks of its owner.
         scope = replace(self.claim.head.scope, owner=self.turn.caller.qualified)
         if not ids:
             page = await store.list(scope, Query(context=self.claim.head.context, size=RELATED))

@@ -1,4 +1,4 @@
-"""The eleven operations on typed requests, knowing nothing of HTTP or gRPC."""
+"""The eleven operations on typed requests, independent of HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ from dragoman.telemetry.logs import logger
 
 PAGE, LARGEST_PAGE = 50, 100
 WEBHOOKS = 100
-"""The most that one task may have."""
+"""The most webhooks of one task."""
 USED = "was used before with a different request"
 FOREIGN = (
     "The caller may not use this tenant: send a credential of the tenant, omit the tenant, "
@@ -74,7 +74,7 @@ _HEADER = re.compile(r"[\t\x20-\x7e]{1,8192}")
 
 
 class Service:
-    """One agent's operations. Every one takes the call, and sees only what is the caller's."""
+    """The operations of one agent. Each gets the call and sees only the caller's tasks."""
 
     def __init__(
         self,
@@ -89,14 +89,14 @@ class Service:
     ) -> None:
         self.agent = agent
         self.egress: Egress | None = None
-        """The way out to webhooks, while there is one."""
+        """Sends requests to webhooks, while the server runs."""
         self.store = store
         self.bell = bell
         self.settings = settings
         self.reader = Reader(store, bell, closing)
         self.draining = False
         self.timed: Callable[[float], None] | None = None
-        """Is told how long it took until a message was in the store, if anybody wants to know."""
+        """Receives the seconds until a message was stored, for metrics."""
         self._policy = policy
         self._files = Files(settings.file_types, settings.max_file, scan)
         self._quota = Quota(settings.quota_tasks, settings.quota_waiting, store.tally)
@@ -108,13 +108,13 @@ class Service:
     # -- messages
 
     async def send(self, request: SendMessageRequest, call: Call) -> SendMessageResponse:
-        """Accept a message and wait for its answer, unless told not to."""
+        """Accept a message and wait for its result, unless the request says not to wait."""
         scope = await self._reach(request.tenant, call, "SendMessage", request.message.task_id)
         accepted = await self._accept(request, scope, call)
         number, configuration, head = accepted.number, request.configuration, accepted.head
-        # claimed in the write that accepted it: nothing can have been said of it yet
+        # Claimed in the write that accepted it: the log can have no events of it yet.
         claimed = accepted.fresh and number == 1 and head.holder
-        del request, accepted  # a large message is held by nobody while its answer is waited for
+        del request, accepted  # free a large message during the wait
 
         def ready(head: Head) -> bool:
             return head.answers(number)
@@ -141,7 +141,7 @@ class Service:
         return SendMessageResponse(task=trimmed(record.task, length))
 
     async def stream(self, request: SendMessageRequest, call: Call) -> LogStream:
-        """Accept a message and stream what comes of it."""
+        """Accept a message and stream the events that follow."""
         self._streaming()
         task = request.message.task_id
         scope = await self._reach(request.tenant, call, "SendStreamingMessage", task)
@@ -160,7 +160,7 @@ class Service:
                 raise TaskNotFound
             first = Entry(record.head.last, record.task)
             if accepted.fresh and record.head.last > number:
-                # the turn was quicker: what it has said since is told as it was said
+                # The turn was faster: stream its events as they were written.
                 before = await History(self.store, scope, head.id).at(number)
                 first = first if before is None else Entry(number, before)
         length = request.configuration.history_length if request.configuration else None
@@ -179,13 +179,13 @@ class Service:
     # -- tasks
 
     async def get(self, request: GetTaskRequest, call: Call) -> Task:
-        """The task as it is now."""
+        """Return the task."""
         _not_negative("historyLength", request.history_length)
         scope = await self._reach(request.tenant, call, "GetTask", request.id)
         return trimmed(await self._task(scope, request.id), request.history_length)
 
     async def list(self, request: ListTasksRequest, call: Call) -> ListTasksResponse:
-        """A page of tasks."""
+        """Return a page of tasks."""
         _not_negative("historyLength", request.history_length)
         size = PAGE if request.page_size is None else request.page_size
         if not 1 <= size <= LARGEST_PAGE:
@@ -210,7 +210,7 @@ class Service:
         )
 
     async def cancel(self, request: CancelTaskRequest, call: Call) -> Task:
-        """End a task. The agent has a grace period; the first terminal status wins."""
+        """Cancel a task. The agent has a grace period; the first terminal status wins."""
         scope = await self._reach(request.tenant, call, "CancelTask", request.id)
         head = await self.store.head(scope, request.id)
         if head is None or not head.born:
@@ -236,7 +236,7 @@ class Service:
         return task
 
     async def _canceled(self, scope: Scope, head: Head, canceled: TaskStatusUpdateEvent) -> Head:
-        """The head once the task has ended: by its agent within the grace, else without it."""
+        """Wait until the task has ended: by its agent within the grace period, else without it."""
         grace = self.settings.cancel_grace
 
         def ended(head: Head) -> bool:
@@ -251,7 +251,7 @@ class Service:
         return head
 
     async def subscribe(self, request: SubscribeToTaskRequest, call: Call) -> LogStream:
-        """The task as it is now, and then what happens to it; or what came after a place."""
+        """Stream the task as it is now and then its events, or the events after a position."""
         self._streaming()
         scope = await self._reach(request.tenant, call, "SubscribeToTask", request.id)
         record = await self.store.load(scope, request.id)
@@ -276,7 +276,7 @@ class Service:
             reset=place is not None,
         )
 
-    # -- push configs
+    # -- webhooks
 
     async def create_webhook(
         self, request: TaskPushNotificationConfig, call: Call
@@ -289,7 +289,7 @@ class Service:
             request.tenant, call, "CreateTaskPushNotificationConfig", request.task_id
         )
         config = replace(request, id=request.id or clock.uuid7())
-        await self._room(scope, config)  # first: for a task that is not there nothing is looked up
+        await self._room(scope, config)  # first: an unknown task must cause no DNS lookup
         webhook = await self._webhook(config, request.task_id, "", call.caller)
         await self.store.put_webhook(scope, webhook)
         return webhook.config
@@ -297,8 +297,8 @@ class Service:
     async def get_webhook(
         self, request: GetTaskPushNotificationConfigRequest, call: Call
     ) -> TaskPushNotificationConfig:
-        """One webhook of a task. Before 1.0 its id may be left out: the one that was created
-        without an id is meant, else the first."""
+        """Return one webhook of a task. Before 1.0 the id is optional: it means the webhook that
+        was created without an id, else the first."""
         operation = "GetTaskPushNotificationConfig"
         found = await self._webhooks(request.tenant, request.task_id, call, operation)
         wanted = request.id or request.task_id
@@ -312,7 +312,7 @@ class Service:
     async def list_webhooks(
         self, request: ListTaskPushNotificationConfigsRequest, call: Call
     ) -> ListTaskPushNotificationConfigsResponse:
-        """The webhooks of a task."""
+        """Return the webhooks of a task."""
         _not_negative("pageSize", request.page_size)
         operation = "ListTaskPushNotificationConfigs"
         found = await self._webhooks(request.tenant, request.task_id, call, operation)
@@ -329,7 +329,7 @@ class Service:
     async def delete_webhook(
         self, request: DeleteTaskPushNotificationConfigRequest, call: Call
     ) -> None:
-        """Forget a webhook."""
+        """Delete a webhook."""
         self._pushing()
         operation = "DeleteTaskPushNotificationConfig"
         scope = await self._reach(request.tenant, call, operation, request.task_id)
@@ -340,7 +340,7 @@ class Service:
     async def extended_card(
         self, request: GetExtendedAgentCardRequest, call: Call, public: AgentCard
     ) -> AgentCard:
-        """The card for those who are known."""
+        """Return the extended card."""
         if not self.agent.extended:
             raise UnsupportedOperation("The agent has no extended card")
         if not call.caller.identity:
@@ -353,7 +353,8 @@ class Service:
     # -- negotiation
 
     def negotiate(self, asked: Sequence[str]) -> tuple[str, ...]:
-        """The extensions that are active; ExtensionSupportRequired names one that is missing."""
+        """Return the active extensions. Raises ExtensionSupportRequired, which names a missing
+        one."""
         for uri in self.required:
             if uri not in asked:
                 raise ExtensionSupportRequired(
@@ -362,17 +363,17 @@ class Service:
                 )
         return tuple(dict.fromkeys(uri for uri in asked if uri in self.offered))
 
-    # -- inside
+    # -- private
 
     async def _accept(
         self, request: SendMessageRequest, scope: Scope, call: Call, *, begins: bool = True
     ) -> Accepted:
-        """Take a message in. `begins` is whether it may be what begins the task that it names."""
+        """Accept a message. `begins` is whether it may start the task that it names."""
         if self.draining:
             raise Unavailable("The server is shutting down", headers={"retry-after": "5"})
         message, configuration = request.message, request.configuration
-        if not message.message_id:  # so some clients before 1.0 send it
-            # a key makes the same request the same message; without one no two are the same
+        if not message.message_id:  # as some clients before 1.0 do
+            # The idempotency key identifies the message; without a key every message is new.
             message = replace(message, message_id=call.key or clock.uuid7())
         if len(message.parts) > self.settings.max_parts:
             raise InvalidParams.at(
@@ -391,10 +392,10 @@ class Service:
                 if context and context != head.context:
                     raise InvalidParams.at("message.contextId", "is not the context of the task")
                 before, context = head.skill, head.context
-        if "\0" in context:  # not every database can look for it
+        if "\0" in context:  # not every database can search for it
             raise InvalidParams.at("message.contextId", "contains a NUL character")
         skill, handler = self.agent.route(message, before)
-        if handler.reply and self.reader.closing.now:  # nobody could be told
+        if handler.reply and self.reader.closing.now:  # there would be no response
             raise Unavailable("The server is shutting down", headers={"retry-after": "1"})
         self.agent.permit(call.caller, skill)
         self.agent.admit(message, skill)
@@ -415,12 +416,13 @@ class Service:
                 self._pushing()
                 field = "configuration.taskPushNotificationConfig."
                 config = configuration.task_push_notification_config
-                # one without an id has its task's: a message that follows up does not add another
+                # A webhook without an id gets the task's id, so a follow-up message does not add
+                # another.
                 config = replace(config, id=config.id or task, task_id=task)
                 if not new:
                     await self._room(scope, config)
                 webhook = await self._webhook(config, task, field, call.caller)
-        # those who are anonymous cannot be told apart
+        # Anonymous callers cannot be distinguished.
         counted = new and bool(scope.owner)
         full = await self._quota.take(scope) if counted else ""
         draft = Draft(
@@ -441,8 +443,8 @@ class Service:
             full=full,
         )
         accepting = self.store.accept(scope, draft)
-        # Rung here before it has landed, so that a claim shares its commit; in vain if it is
-        # refused. Elsewhere nobody could find it yet.
+        # Wake the local worker before the message is committed, so that a claim shares the commit;
+        # it has no effect if the message is refused. Other replicas could not find it yet.
         self.bell.listeners.wake(self._work)
         timed = self.timed
         began = 0.0 if timed is None else time.perf_counter()
@@ -454,7 +456,7 @@ class Service:
                 timed(time.perf_counter() - began)
             return accepted
         except Conflict:
-            if chosen:  # it was begun by another message, which this one follows
+            if chosen:  # another message started it; this one follows it
                 return await self._accept(request, scope, call, begins=False)
             raise InvalidParams.at("Idempotency-Key", USED) from None
         finally:
@@ -462,15 +464,15 @@ class Service:
                 self._quota.landed(scope)
 
     def _receipt(self, message: Message, call: Call, chosen: str, scope: Scope) -> Receipt | None:
-        """What makes a repeated send recognisable, if anything does."""
+        """Identifies a repeated send; None if nothing does."""
         merge = self.settings.idempotency
         merged = merge == "always" or (merge == "authenticated" and call.caller.identity)
         if not chosen and not call.key and not merged:
             return None
-        # who chooses the ids of tasks gives none to messages
+        # Callers that choose task ids send no message ids.
         said = (message.parts, call.key) if call.new_task else message
         digest = hashlib.sha256(msgspec.json.encode(said)).digest()
-        if chosen:  # two that begin it at the same time are one
+        if chosen:  # two concurrent starts are one
             return Receipt(f"task:{chosen}", digest)
         guest = _guest(call, scope)
         if call.key:
@@ -481,7 +483,7 @@ class Service:
     def _cancel_receipt(
         self, request: CancelTaskRequest, call: Call, scope: Scope
     ) -> Receipt | None:
-        """What makes a repeated cancel recognisable, if it has a key."""
+        """Identifies a repeated cancel, if it has a key."""
         if not call.key:
             return None
         said = ("CancelTask", request.id, request.metadata)
@@ -503,7 +505,7 @@ class Service:
         return record.task
 
     def _place(self, call: Call, task: str) -> int | None:
-        """Where the reader wants to go on; None if it did not say, -1 if it makes no sense."""
+        """The position to resume from; None if the reader named none, -1 if it is not valid."""
         if not call.place or RESUME not in call.caller.extensions:
             return None
         name, _, number = call.place.rpartition(":")
@@ -512,20 +514,22 @@ class Service:
         return int(number)
 
     def _scope(self, tenant: str, call: Call) -> Scope:
-        """The caller's own tasks in the tenant that it names, or in its own; Forbidden."""
+        """The caller's own tasks in the tenant that the request names, or in the caller's. Raises
+        Forbidden."""
         caller = call.caller
         if not tenant and not caller.tenant and not caller.identity:
             return self._anybody
         if tenant and tenant != caller.tenant:
             if why := fault(tenant) or long(tenant):
                 raise InvalidParams.at("tenant", why)
-            # a tenant on the card is for those whose credential does not say another
+            # The tenant on the card is for callers whose credential names no other.
             if not caller.may_name(tenant) and (caller.tenant or tenant != self.agent.tenant):
                 raise Forbidden(FOREIGN)
         return Scope(self.agent.key, tenant or caller.tenant, caller.qualified)
 
     async def _reach(self, tenant: str, call: Call, operation: str, task: str) -> Scope:
-        """Whose tasks this operation is on: the caller's own, unless the policy shares this one."""
+        """Whose tasks this operation may access: the caller's own, unless the policy shares this
+        one."""
         scope = self._scope(tenant, call)
         if self._policy is None or not task:
             return scope
@@ -558,7 +562,7 @@ class Service:
         return [webhook.config for webhook in found]
 
     async def _room(self, scope: Scope, config: TaskPushNotificationConfig) -> None:
-        """LimitExceeded if the task can have no more webhooks; TaskNotFound."""
+        """Raise LimitExceeded if the task has too many webhooks, or TaskNotFound."""
         known = await self.store.webhooks(scope, config.task_id)
         if len({each.config.id for each in known} | {config.id}) > WEBHOOKS:
             raise LimitExceeded(f"A task can have at most {WEBHOOKS} webhooks")
@@ -585,13 +589,14 @@ class Service:
 
 
 def _guest(call: Call, scope: Scope) -> str:
-    """The keys of those with whom a task is shared are not its owner's."""
+    """A prefix that separates the keys of callers with whom a task is shared from the owner's
+    keys."""
     name = call.caller.qualified
     return "" if scope.owner == name else f"of:{name}:"
 
 
 def trimmed(task: Task, history: int | None, artifacts: bool = True) -> Task:
-    """The task with only so much of its history."""
+    """The task with at most `history` messages."""
     if history is None:
         return task if artifacts else replace(task, artifacts=())
     kept = task.history[-history:] if history else ()

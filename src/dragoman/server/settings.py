@@ -494,7 +494,7 @@ def _one(name: str, value: Any, where: str, checks: Checks, *, strict: bool) -> 
         value, strict = [item.strip() for item in value.split(",") if item.strip()], False
     if isinstance(value, Mapping) and name in TABLES:
         toml = where.endswith(f": {name}")
-        way = f"write [[{name}]] with two brackets" if toml else "give a list, also of one"
+        way = f"write [[{name}]] with two brackets" if toml else "give a list, even for one table"
         raise SettingsError(f"{where}: is one table, not a list of tables; {way}")
     try:
         value = _without_units(value, DECLARED[name], strict=strict)

@@ -17,17 +17,17 @@ Name = Callable[[FrameType], str | None]
 
 
 class Watchdog:
-    """A thread that sees whether the loop still beats."""
+    """A thread that checks whether the event loop still runs."""
 
     def __init__(self, patience: float, name: Name) -> None:
         self.patience = patience
         self._name = name
-        """What a frame says of the handler that it belongs to."""
+        """Returns the name of the handler that a frame belongs to."""
         self._beat = 0.0
         self._stop = threading.Event()
 
     async def run(self) -> None:
-        """Watch the running loop until cancelled."""
+        """Watch the running loop until canceled."""
         self._beat = time.monotonic()
         thread = threading.Thread(
             target=self._watch, args=(threading.get_ident(),), name="dragoman-watchdog", daemon=True

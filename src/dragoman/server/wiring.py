@@ -1,6 +1,6 @@
-"""Parts of an application, made from its settings; errors name the setting.
+"""Makes the parts of an application from its settings. Errors name the setting.
 
-What an extra brings is imported only where a setting asks for it.
+A module that needs an extra is imported only if a setting asks for it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from dragoman.security.schemes import AllOf, Auth, Authenticator, Scheme
 
 Given: TypeAlias = "Auth | Mapping[str, Any] | Sequence[Scheme | AllOf | Mapping[str, Any]]"
-"""Who may call: schemes, or tables of them as the setting `auth` has."""
+"""Who may call: schemes, or tables as in the setting `auth`."""
 
 
 def auth(given: Given) -> Auth:
-    """The schemes of the setting `auth`, or of code, where each may also be a table. The secrets
-    of tables are told to the logs."""
+    """Make the schemes of the setting `auth`, or of code, where each may also be a table. The
+    secrets of tables are masked in logs."""
     from dragoman.security.from_config import build
 
     single = isinstance(given, Mapping | str) or not isinstance(given, Sequence)
@@ -42,7 +42,8 @@ def auth(given: Given) -> Auth:
 
 
 def _check_auth(tables: Sequence[Mapping[str, Any]]) -> None:
-    """ValueError if they are no schemes; it begins with which of them."""
+    """Raise ValueError if the tables are not valid schemes. The message starts with the
+    position."""
     if tables:
         from dragoman.security.from_config import build
         from dragoman.security.schemes import Authenticator
@@ -50,12 +51,12 @@ def _check_auth(tables: Sequence[Mapping[str, Any]]) -> None:
         schemes = build(tables).schemes
         try:
             Authenticator(schemes)
-        except ValueError as error:  # of all of them together
+        except ValueError as error:  # an error of all of them together
             raise ValueError(str(error).removeprefix("auth")) from None
 
 
 def _check_proxies(networks: Sequence[str]) -> None:
-    """ValueError if they are no networks."""
+    """Raise ValueError if one of them is not a network."""
     try:
         Proxies(networks)
     except ValueError as error:
@@ -68,11 +69,11 @@ CHECKS: Checks = {
     "versions": check_versions,
     "trusted_proxies": _check_proxies,
 }
-"""What must be so of settings, beyond their types."""
+"""Checks of settings beyond their types."""
 
 
 def gate(auth: Auth, settings: Settings) -> Authenticator:
-    """Whoever asks callers who they are. SettingsError if it needs what is not set."""
+    """Make the authenticator. Raises SettingsError if a setting that it needs is missing."""
     from dragoman.security.schemes import Authenticator
 
     found = Authenticator(auth)
@@ -87,7 +88,7 @@ def gate(auth: Auth, settings: Settings) -> Authenticator:
 
 
 def limits(settings: Settings) -> Limits | None:
-    """How often callers may come, if that is limited."""
+    """Make the rate limits, if there are any."""
     if not (settings.rate or settings.rate_address or settings.trusted_proxies):
         return None
     return Limits(
@@ -99,7 +100,7 @@ def limits(settings: Settings) -> Limits | None:
 
 
 def keys(settings: Settings) -> list[CardKey]:
-    """The keys that sign the cards."""
+    """Load the keys that sign the cards."""
     found = []
     for file in settings.card_keys:
         try:
@@ -112,7 +113,7 @@ def keys(settings: Settings) -> list[CardKey]:
 
 
 def check_card(settings: Settings) -> None:
-    """SettingsError if a card cannot list what the settings say."""
+    """Raise SettingsError if a card cannot list these settings."""
     for name in ("bindings", "versions"):
         try:
             CHECKS[name](getattr(settings, name))
@@ -121,7 +122,7 @@ def check_card(settings: Settings) -> None:
 
 
 def check_grpc(settings: Settings, agents: int) -> None:
-    """ValueError if what is set for gRPC makes no sense."""
+    """Raise ValueError if the gRPC settings contradict each other."""
     port = settings.grpc_port
     if port is None and any(each.binding == GRPC for each in listed(settings.bindings)):
         raise ValueError("bindings: GRPC needs grpc_port")
@@ -137,7 +138,7 @@ def check_grpc(settings: Settings, agents: int) -> None:
 
 
 def check_serve_only(settings: Settings, store: Store) -> None:
-    """SettingsError if nothing could run the turns of the tasks that it accepts."""
+    """Raise SettingsError if no process could run the turns of the accepted tasks."""
     if settings.serve_only and not store.shared:
         raise SettingsError(
             "serve_only: other processes run the turns, and they cannot reach the store "
@@ -146,7 +147,8 @@ def check_serve_only(settings: Settings, store: Store) -> None:
 
 
 def ports(settings: Settings, endpoints: Iterable[Endpoint]) -> list[Port]:
-    """A gRPC port for each agent, one after the other: gRPC has no paths to tell them by."""
+    """Make a gRPC port for each agent, with consecutive numbers, because gRPC has no paths to
+    distinguish them."""
     first = settings.grpc_port
     if first is None:
         return []

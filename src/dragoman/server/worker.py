@@ -1,7 +1,7 @@
-"""The worker: claims tasks that have an unread message, has each of them run, keeps the claims.
+"""The worker: claims tasks that have an unprocessed message, runs them, and renews the claims.
 
-It reaches the rest only through the store. The bell merely saves it from waiting for the next
-poll, so a worker in another process is the same worker.
+It communicates only through the store. The bell just saves the wait for the next poll, so a worker
+in another process works the same.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from dragoman.telemetry.metrics import Metrics
 from dragoman.telemetry.otel import About, Spans
 
 PATIENCE = 1 / 3
-"""The part of a lease for which a renewal is waited for before it is tried again."""
+"""The part of a lease to wait for a renewal before the worker tries again."""
 RESERVED = 10
-"""One slot of so many is never given to an owner who has all the others."""
+"""One slot of this many is never given to an owner who has all the others."""
 CLAIMS = 64
-"""The most that are claimed at once: others want to work, too."""
+"""The most tasks of one claim, so that other workers get some, too."""
 
 
 class Worker:
-    """Runs the turns of some agents. `run` it; `drain` ends it."""
+    """Runs the turns of some agents. Start it with `run`, end it with `drain`."""
 
     def __init__(
         self,
@@ -57,9 +57,9 @@ class Worker:
         self.timed: Callable[[float], None] | None = (
             None if metrics is None else metrics.append.at().observe
         )
-        """Is told how long an append took, if anybody wants to know."""
+        """Receives the seconds of each append, for metrics."""
         self.raised: Callable[[BaseException], None] | None = None
-        """Is told what handlers raise and do wrong, if a test wants to know."""
+        """Receives the errors of handlers, for tests."""
         self._waits = {} if metrics is None else {key: metrics.claim.at(key) for key in agents}
         self.store = store
         self.bell = bell
@@ -67,32 +67,33 @@ class Worker:
         self.loop = asyncio.get_running_loop()
         self.id = f"worker:{clock.uuid7()}"
         self.states: dict[str, Any] = {}
-        """What the agents' lifespans yielded."""
+        """The values that the agents' lifespans yielded."""
         self.runs: dict[str, Run] = {}
         self._half = max(1, settings.max_running // 2)
-        """The most that one owner may run while others wait."""
+        """The most runs of one owner while others wait."""
         self._alone = settings.max_running - settings.max_running // RESERVED
-        """The most slots of one owner, also where nobody else waits: the first that comes then need
-        not wait for a turn to end."""
+        """The most runs of one owner even if nobody else waits, so that the next owner need not
+        wait for a turn to end."""
         self._shares: dict[Party, int] = {}
-        """How many runs each owner has."""
+        """The number of runs of each owner."""
         self.threads = Threads(settings.threads)
         self.pace = Pace()
-        """Lets one large output at a time be encoded."""
+        """Lets one large output be encoded at a time."""
         self._zombies: set[asyncio.Task[None]] = set()
         self._draining = False
         self._drained = asyncio.Event()
         self._claims: dict[asyncio.Future[Sequence[Claim]], int] = {}
-        """Those that are under way, and how many logs each may bring."""
+        """The claims in progress, and how many tasks each may bring."""
         self._soon = False
         self._doubtful = False
-        """An answer was lost: something may be claimed here that nobody has heard of."""
+        """The response of a claim was lost: the store may have claims for this worker that it does
+        not know."""
         self._settling = False
-        """What was claimed so is being given back."""
+        """Such claims are being released."""
         self._given_up: set[tuple[str, int]] = set()
-        """Claims that were begun, and are not handed back yet."""
+        """Claims whose turns started and that are not handed back yet."""
         self._overdue: set[Run] = set()
-        """Runs that are past their deadline and grace, and are being ended without their
+        """Runs past their deadline and grace period, whose tasks are being ended without the
         handler."""
         self._returned: list[asyncio.Future[Any]] = []
         self._again = False
@@ -109,14 +110,14 @@ class Worker:
                 beat.cancel()
 
     async def drain(self, grace: float) -> None:
-        """Claim nothing more; let the running turns end, stop them when the grace is over. A store
-        that hangs is not waited for: leases run out."""
+        """Stop claiming, let running turns end, and stop them after the grace period. If the store
+        hangs, do not wait for it: leases expire."""
         self._draining = True
         patience = self.settings.cancel_grace
         if self._claims:
             await asyncio.wait(list(self._claims), timeout=patience)
         if self._doubtful and not self._claims:
-            with suppress(Unavailable, TimeoutError):  # leases run out
+            with suppress(Unavailable, TimeoutError):  # leases expire
                 async with asyncio.timeout(patience):
                     await self._settle()
         if self._returned:
@@ -129,7 +130,7 @@ class Worker:
         tasks = [run.task for run in self.runs.values()]
         if tasks:
             await asyncio.wait(tasks, timeout=min(grace, patience))
-        # however short the drain is, who is canceled has the grace of that
+        # A canceled turn has its cancel grace, even if the drain is shorter.
         canceled = [run.task for run in self.runs.values() if run.reason == "cancel"]
         if canceled:
             await asyncio.wait(canceled, timeout=patience)
@@ -144,12 +145,12 @@ class Worker:
 
     @property
     def stuck(self) -> list[str]:
-        """The handlers that go on although they were cancelled."""
+        """The handlers that still run although they were canceled."""
         return [task.get_name() for task in self._zombies if not task.done()]
 
     def left(self, run: Run) -> None:
-        """A run has ended: its place is free."""
-        run.turn._leave(run.handler.name)
+        """A run has ended: its slot is free."""
+        run.turn._end(run.handler.name)
         if self.runs.get(run.claim.head.id) is run:
             if self.metrics is not None:
                 took = time.monotonic() - (run.deadline - self.settings.turn_timeout)
@@ -166,12 +167,12 @@ class Worker:
     # -- claiming
 
     def look(self) -> None:
-        """Claim what waits, as far as there is room."""
+        """Claim waiting tasks, as far as there are free slots."""
         if not self._claims:
             self._look()
         elif not self._soon:
-            # One claim is under way and another takes what came since; all that rings in the
-            # same moment is one claim.
+            # While a claim is in progress, another one takes what arrived since. All rings of one
+            # moment share one claim.
             self._soon = True
             self.loop.call_soon(self._look)
 
@@ -181,7 +182,7 @@ class Worker:
         taken = len(self.runs) + coming
         room = min(CLAIMS, self.settings.max_running - taken)
         passing, spare = NOBODY, room
-        if taken + room > self._half:  # else nobody can have more than half
+        if taken + room > self._half:  # otherwise no owner can exceed half
             passing = frozenset(each for each, n in self._shares.items() if n >= self._half)
             most = max((n for n in self._shares.values() if n < self._half), default=0)
             room = min(room, self._half - most - coming)
@@ -220,8 +221,9 @@ class Worker:
             self.look()
 
     def begin(self, claim: Claim, until: float = math.inf) -> Run:
-        """Work on a claim, which is held until then by our own clock, if it is not renewed."""
-        if before := self.runs.get(claim.head.id):  # its lease ran out, and it has not heard of it
+        """Start a run for a claim. `until` is when the lease expires by the local clock, if it is
+        not renewed."""
+        if before := self.runs.get(claim.head.id):  # an earlier run whose lease expired unnoticed
             self.abandon(before)
         if self._waits and claim.attempt == 1:
             waited = time.time() - clock.seconds(claim.received.at)
@@ -232,12 +234,12 @@ class Worker:
         owner = party(claim.head.scope)
         self._shares[owner] = self._shares.get(owner, 0) + 1
         life = run.perform() if self.spans is None else self._traced(run, self.spans)
-        # A context of its own: what the request's has is not the handler's business.
+        # A fresh context: the handler must not see the context variables of the request.
         run.task = self.loop.create_task(life, context=self._context.copy())
         return run
 
     async def _traced(self, run: Run, spans: Spans) -> None:
-        """The life of a run, in a span."""
+        """Run it in a span."""
         claim = run.claim
         about: About = {
             "a2a.agent": run.agent.key,
@@ -254,10 +256,10 @@ class Worker:
             if run.outcome in ("failed", "lost"):
                 spans.failed(span, run.outcome, run.error or run.reason)
 
-    # -- keeping claims
+    # -- renewing claims
 
     async def _beat(self) -> None:
-        """Look for work, renew leases, learn of cancels and lost claims, though no bell rings."""
+        """Look for work, renew leases, and find cancels and lost claims, even if no bell rings."""
         with self.bell.listeners.listen(self.id) as listener:
             while True:
                 await listener.wait(self.settings.poll)
@@ -273,13 +275,13 @@ class Worker:
                     logger.exception("cannot renew claims; retrying")
 
     def _check_claims(self) -> None:
-        """Give back what was claimed here without our hearing of it."""
+        """Release claims whose response was lost."""
         if self._doubtful and not self._claims and not self._settling:
             self._settling = True
             self._return(self._settle())
 
     async def _settle(self) -> None:
-        """Let go of what was claimed here without our hearing of it: it was never begun."""
+        """Release claims whose response was lost; their turns never started."""
         try:
             known = {(run.claim.head.id, run.claim.epoch) for run in self.runs.values()}
             for head in await self.store.held(self.id):
@@ -292,9 +294,9 @@ class Worker:
         self.look()
 
     async def _renew(self) -> None:
-        """Renew all claims, in one call. Nothing else is waited for between two renewals."""
+        """Renew all claims in one call. Nothing else delays the next renewal."""
         runs = dict(self.runs)
-        # One that has said its last word holds nothing any more.
+        # A run with a written final event holds no claim any more.
         claims = [run.claim for run in runs.values() if not run.over]
         asked, lease = time.monotonic(), self.settings.lease
         patience = max(lease * PATIENCE, self.settings.poll)
@@ -307,14 +309,14 @@ class Worker:
         for task, run in runs.items():
             if task not in lost:
                 run.held_until = asked + lease
-            # else it has let go itself meanwhile
+            # Otherwise it has released the claim itself.
             elif run.stopping or not (run.over or run.closing):
                 self.abandon(run)
         for task in renewal.canceling:
             runs[task].stop("cancel")
 
     def _check_deadlines(self) -> None:
-        """Stop the turns whose time is up, and end those that do not stop."""
+        """Stop the turns past their deadline, and end those that do not stop."""
         now, grace = time.monotonic(), self.settings.cancel_grace
         for run in list(self.runs.values()):
             if now > run.deadline + grace:
@@ -325,7 +327,7 @@ class Worker:
                 run.stop("deadline")
 
     async def _end_overdue(self, run: Run) -> None:
-        """The handler ignores its cancellation: end the task without it."""
+        """End the task without its handler, which ignores the cancellation."""
         event = run.turn.fail(run.words("deadline"))
         assert isinstance(event, TaskStatusUpdateEvent)
         try:
@@ -335,7 +337,7 @@ class Worker:
             self._overdue.discard(run)
 
     def give_back(self, run: Run) -> None:
-        """Give up a run whose words cannot be stored, so that it can be tried again."""
+        """Give up a run whose events cannot be stored, so that it can be tried again."""
         self._return(self.hand_back(run))
         self.abandon(run)
 
@@ -346,19 +348,19 @@ class Worker:
 
     def _given(self, giving: asyncio.Future[None]) -> None:
         self._returned.remove(giving)
-        if error := giving.exception():  # the lease will run out
+        if error := giving.exception():  # the lease will expire
             logger.error("cannot release a claim: %s", error)
 
     def let_go(self, run: Run) -> None:
-        """Give up a run before its handler has begun, since its claim has run out."""
+        """Give up a run whose claim expired before the handler started."""
         logger.warning("a claim expired before its turn started", extra={"task": run.claim.head.id})
         run.lost = run.turn.canceled = True
         self._return(self._let_go(run.claim.head, None, begun=False))
 
     async def hand_back(self, run: Run) -> None:
-        """Let another worker try again if the agent allows it, else say why not."""
+        """Let another worker try again if the agent allows it, else fail the task."""
         event = None
-        # one that is to be canceled is, by being let go
+        # A released task with a pending cancel is canceled.
         if run.claim.attempt > run.agent.retries and run.reason != "cancel":
             event = run.turn.fail(run.words(run.reason or "drain"))
         key = run.claim.head.id, run.claim.epoch
@@ -366,23 +368,23 @@ class Worker:
         try:
             await self._let_go(run.claim.head, event)  # type: ignore[arg-type]
             self._given_up.discard(key)
-        except Unavailable as error:  # its lease runs out, then
+        except Unavailable as error:  # then its lease expires
             logger.error("cannot return a turn to the queue: %s", error)
 
     async def _let_go(
         self, head: Head, event: TaskStatusUpdateEvent | None, *, begun: bool = True
     ) -> None:
-        """Give up a claim, and tell whom it concerns."""
+        """Release a claim, and wake the readers and workers concerned."""
         if await self.store.revoke(head, event, begun=begun) is not None:
             self.bell.ring(head.id)
             if event is None:
                 self.bell.ring(f"work:{head.scope.agent}")
 
     def abandon(self, run: Run) -> None:
-        """Give up a run that can write nothing any more; it may still compute."""
+        """Give up a run that can write nothing any more. Its handler may still compute."""
         run.lost = True
         run.wake()
-        run.turn.canceled = True  # for one in a thread, which cannot be interrupted
+        run.turn.canceled = True  # for a handler in a thread, which cannot be interrupted
         self.left(run)
         for task in run.tasks():
             if task.done():
@@ -399,7 +401,7 @@ class Worker:
 
 
 def blamed(frame: FrameType) -> str | None:
-    """The handler that a frame of the event loop's stack belongs to."""
+    """Return the name of the handler that a frame of the event loop's stack belongs to."""
     if frame.f_code is Run.perform.__code__:
         run: Run = frame.f_locals["self"]
         return f"handler {run.handler.name} (task {run.claim.head.id})"

@@ -13,7 +13,7 @@ from dragoman.model.types import Task, TaskState
 from dragoman.stores.export_format import ExportedTask
 from dragoman.stores.integrity import Progress
 from dragoman.stores.store import WebhookCursor
-from dragoman.stores.task_head import StoredHead
+from dragoman.stores.stored_head import StoredHead
 
 BATCH = 256
 """The most tasks that are written in one transaction."""

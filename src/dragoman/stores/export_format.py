@@ -25,7 +25,7 @@ from dragoman.model.types import (
 )
 from dragoman.stores.codec import ARTIFACT, CANCEL, RECEIVED, REPLY, STATUS, digested
 from dragoman.stores.store import GIVEN_UP, Webhook
-from dragoman.stores.task_head import StoredHead
+from dragoman.stores.stored_head import StoredHead
 
 FORMAT = 1
 """Told by every line, so that files can be joined."""

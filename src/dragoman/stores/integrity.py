@@ -15,7 +15,7 @@ from dragoman.stores.codec import KINDS, STATES, Outdated, entry, secrets, snaps
 from dragoman.stores.damage import ASIDE, DECODING
 from dragoman.stores.export_format import VEIL, VEILED
 from dragoman.stores.ranks import HIGHEST
-from dragoman.stores.task_head import StoredHead
+from dragoman.stores.stored_head import StoredHead
 
 BATCH = 256
 """How many tasks are looked at in one state of the store."""

@@ -20,12 +20,12 @@ from dragoman.model.events import CancelRequested, Entry, Received
 from dragoman.model.lifecycle import IllegalEvent
 from dragoman.model.types import TaskState, TaskStatusUpdateEvent
 from dragoman.server.settings import Settings
+from dragoman.stores import changes
 from dragoman.stores.damage import KINDS
 from dragoman.stores.memory_log import Log, TaskIndex
 from dragoman.stores.memory_queue import Queue
 from dragoman.stores.ranks import Ranks
 from dragoman.stores.store import (
-    CANCEL_RECEIPT,
     MANY,
     NOBODY,
     PAGE_BYTES,
@@ -92,37 +92,12 @@ class MemoryStore:
         """See `Store.accept`. Here it has landed when the call returns."""
         future: asyncio.Future[Accepted] = self._future()
         try:
-            future.set_result(self._accept(scope, draft))
+            log, number, new = changes.accept(self, scope, draft, draft.webhook)
+            received = draft.received if new else log.received(number)
+            future.set_result(Accepted(log.head(), number, received, new))
         except (A2AError, Conflict) as error:
             future.set_exception(error)
         return future
-
-    def _accept(self, scope: Scope, draft: Draft) -> Accepted:
-        receipt = draft.receipt
-        if receipt is not None and (known := self._receipts.get((scope, receipt.key))):
-            digest, task, number = known
-            if digest != receipt.digest:
-                raise Conflict(receipt.key)
-            log = self._logs[task]
-            return Accepted(log.head(), number, log.received(number), False)
-        if draft.new:
-            if draft.full:
-                raise LimitExceeded(draft.full)
-            if len(self._logs) >= self.max_tasks:
-                self._make_room()
-            log = self._logs[draft.task] = Log(scope, draft)
-            if log.born:
-                self._add_to_index(log)
-        else:
-            log = self._born(scope, draft.task)
-        number = log.receive(draft.received)
-        if draft.webhook is not None:
-            self._keep(log, draft.webhook, number)
-        if receipt is not None:
-            self._remember(log, receipt, number)
-        self._waiting.pop(log.id, None)
-        self._offer(log)
-        return Accepted(log.head(), number, draft.received, True)
 
     async def head(self, scope: Scope, task: str) -> Head | None:
         """See `Store.head`."""
@@ -175,30 +150,20 @@ class MemoryStore:
         receipt: Receipt | None = None,
     ) -> Head:
         """See `Store.cancel`."""
-        log = self._born(scope, task)
-        if receipt is not None and (known := self._receipts.get((scope, receipt.key))):
-            if known[0] != receipt.digest:
-                raise Conflict(receipt.key)
-            return log.head()
-        log.cancel(request, canceled, time.monotonic() + grace)
-        if receipt is not None:
-            self._remember(log, receipt, CANCEL_RECEIPT)
-        self._settle(log)
-        return log.head()
+        return changes.cancel(self, scope, task, request, canceled, grace, receipt)
 
     async def put_webhook(self, scope: Scope, webhook: Webhook) -> None:
         """See `Store.put_webhook`."""
-        log = self._born(scope, webhook.config.task_id)
-        self._keep(log, webhook, log.last)
+        changes.put_webhook(self, scope, webhook)
 
     async def webhooks(self, scope: Scope, task: str) -> Sequence[Webhook]:
         """See `Store.webhooks`."""
-        found = self._born(scope, task).lines
+        found = self.mine(scope, task).lines
         return [found[key].webhook for key in sorted(found)]
 
     async def delete_webhook(self, scope: Scope, task: str, webhook: str) -> None:
         """See `Store.delete_webhook`."""
-        self._born(scope, task).lines.pop(webhook, None)
+        self.mine(scope, task).lines.pop(webhook, None)
 
     # -- for workers
 
@@ -241,15 +206,10 @@ class MemoryStore:
     ) -> asyncio.Future[bool]:
         """See `Store.append`. Here it has landed when the call returns."""
         future: asyncio.Future[bool] = self._future()
-        log = self._logs.get(claim.head.id)
-        if log is None:
-            future.set_exception(Stale(claim.head.id))
-            return future
         try:
-            future.set_result(log.append(claim, entries, release))
+            future.set_result(changes.append(self, claim, entries, release))
         except (Stale, IllegalEvent) as error:
             future.set_exception(error)
-        self._settle(log)
         return future
 
     async def renew(self, claims: Collection[Claim], lease: float) -> Renewal:
@@ -291,12 +251,7 @@ class MemoryStore:
         begun: bool = True,
     ) -> Head | None:
         """See `Store.revoke`."""
-        log = self._logs.get(head.id)
-        now = time.monotonic() if expired else None
-        if log is None or not log.revoke(head.epoch, event, now, begun=begun):
-            return None
-        self._settle(log)
-        return log.head()
+        return changes.revoke(self, head, event, expired=expired, begun=begun)
 
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:
         """See `Store.moved`."""
@@ -455,51 +410,82 @@ class MemoryStore:
         log = self._logs.get(task)
         return log if log is not None and log.scope == scope else None
 
-    def _born(self, scope: Scope, task: str) -> Log:
+    # -- the transaction of `changes`: each change is done when its call returns
+
+    @property
+    def now(self) -> float:
+        """Leases count by the machine's monotonic clock."""
+        return time.monotonic()
+
+    def row(self, task: str) -> Log | None:
+        """The log of this id."""
+        return self._logs.get(task)
+
+    claimed = row
+
+    def mine(self, scope: Scope, task: str) -> Log:
+        """A born log of this scope; TaskNotFound."""
         log = self._find(scope, task)
         if log is None or not log.born:
             raise TaskNotFound
         return log
 
-    def _remember(self, log: Log, receipt: Receipt, number: int) -> None:
-        self._receipts[log.scope, receipt.key] = (receipt.digest, log.id, number)
-        log.receipts = (*log.receipts, receipt.key)
+    def add(self, scope: Scope, draft: Draft) -> Log:
+        """A new log; LimitExceeded."""
+        if len(self._logs) >= self.max_tasks:
+            self._make_room()
+        log = self._logs[draft.task] = Log(scope, draft)
+        return log
 
-    def _settle(self, log: Log) -> None:
-        """Bring all views of a row in step with it."""
-        if log.index is not None:
-            log.index.move(log)
-        elif log.born:
-            self._add_to_index(log)
-        if log.lines:
-            self._push(log)
-        if log.holder:
+    def room(self, row: Log, fresh: Sequence[Entry] = ()) -> None:
+        """Logs in memory are bounded in number, not in size."""
+
+    def receipt(self, scope: Scope, key: str) -> tuple[bytes, str, int] | None:
+        """The digest, the task and the message number of an earlier request with this key."""
+        return self._receipts.get((scope, key))
+
+    def keep(self, row: Log, receipt: Receipt, number: int) -> None:
+        """Store the receipt of a request."""
+        self._receipts[row.scope, receipt.key] = (receipt.digest, row.id, number)
+        row.receipts = (*row.receipts, receipt.key)
+
+    def touch(self, row: Log) -> None:
+        """Bring all views of a log in step with it."""
+        if row.index is not None:
+            row.index.move(row)
+        elif row.born:
+            self._add_to_index(row)
+        if row.lines:
+            self._push(row)
+        if row.holder:
             return
-        self._held.pop(log.id, None)
-        if log.replied or log.state.terminal:
-            self._waiting.pop(log.id, None)
-            self._ended.setdefault(log.id, time.monotonic())
-        elif log.inbox:
-            self._offer(log)
-        elif log.state.interrupted:
-            self._waiting[log.id] = log
+        self._held.pop(row.id, None)
+        if row.replied or row.state.terminal:
+            self._waiting.pop(row.id, None)
+            self._ended.setdefault(row.id, time.monotonic())
+        elif row.inbox:
+            self._waiting.pop(row.id, None)
+            self._offer(row)
+        elif row.state.interrupted:
+            self._waiting[row.id] = row
 
-    def _keep(self, log: Log, webhook: Webhook, cursor: int) -> None:
+    def hook(self, row: Log, webhook: Webhook, cursor: int) -> None:
+        """Add a webhook, or replace it."""
         key = webhook.config.id
-        known = log.lines.get(key)
-        if not log.lines:
-            log.lines = {}  # its own
-        log.lines[key] = WebhookCursor(
-            scope=log.scope,
-            task=log.id,
+        known = row.lines.get(key)
+        if not row.lines:
+            row.lines = {}  # its own
+        row.lines[key] = WebhookCursor(
+            scope=row.scope,
+            task=row.id,
             webhook=webhook,
             cursor=known.cursor if known else cursor,
             # after a deletion it must not meet a ticket that is still out
             ticket=known.ticket + 1 if known else time.time_ns(),
         )
-        self._push(log)
-        log.hooked = True
-        log.version += 1
+        self._push(row)
+        row.hooked = True
+        row.version += 1
 
     def _rest(self, log: Log, now: float) -> None:
         """Look no more at a log of which nothing is due, until something is."""

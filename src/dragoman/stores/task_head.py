@@ -221,19 +221,3 @@ class TaskHead:
             lease=self.lease,
         )
         return head
-
-
-class StoredHead(TaskHead):
-    """A row of a database, and what is kept beside it."""
-
-    key = 0
-    """The number that stands for the id inside the database; 0 before it is there."""
-    size = 0
-    """The bytes of the log."""
-    ended_at: float | None = None
-    offered: float | None = None
-    """Its rank among those that are ready."""
-    told: TaskState | None = None
-    """The state under which it is counted; None while it is not born."""
-    mail: tuple[int, Received] | None = None
-    """The latest message, until its turn begins."""

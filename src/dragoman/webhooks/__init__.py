@@ -1,1 +1,1 @@
-"""Webhooks: their delivery, and the receiver on the other side."""
+"""Webhooks: the sender, and the receiver for clients."""

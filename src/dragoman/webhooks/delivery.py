@@ -1,8 +1,9 @@
-"""Webhooks: each is a reader of one log with a durable cursor, in a line of its own.
+"""Delivers webhooks. Each webhook reads one log and has a durable cursor.
 
-A line is taken from the store for a while, its next entries are posted one after the other, and
-after each the cursor moves on. What fails is tried again later, by a plan that spans days; what
-has failed too often is parked until somebody redrives it. None of it is in the task's own path.
+The sender claims a webhook from the store for some time, posts its next entries one by one, and
+moves the cursor after each. A failed delivery is retried later, by a schedule that spans days.
+After too many failures the webhook is parked until an operator redrives it. None of this delays the
+task.
 """
 
 from __future__ import annotations
@@ -48,22 +49,23 @@ if TYPE_CHECKING:
 
 BATCH = 64
 LOOK = 256
-"""The most lines that are taken at once: what is appended to logs waits as long."""
+"""The most webhooks to claim at once: appends to logs wait for as long."""
 TAKEN = 1024
-"""The most lines that are held here at once; most of them may wait for a place at their host."""
+"""The most webhooks that this process holds at once. Most of them may wait for their host."""
 RATE = 1024 * 1024
-"""The most bytes of whole tasks a second on one line: the next one waits for as long as the last
-ones were large."""
+"""The most bytes of whole tasks per second for one webhook: the next delivery waits according to
+the size of the last ones."""
 FEW = 8
-"""A line that has more statuses to tell by whole tasks is behind: it gets the last one alone."""
+"""A webhook with more pending statuses to post as whole tasks is behind: it gets only the last
+one."""
 SMALL = 256 * 1024
-"""So does one whose tasks have more bytes together."""
+"""The same for one whose tasks have more bytes in total."""
 SHORT = 512
-"""So does one whose log has more entries: each task would have to be folded from its beginning."""
+"""The same for one whose log has more entries: each task would have to be folded from the start."""
 READS = 64
 """The most reads of a log for one whole task."""
 LONGEST = 24 * 3600.0
-"""The longest that a receiver can ask us to wait."""
+"""The most seconds that a receiver can ask to wait."""
 TRACES = 1024
 """The most messages whose trace is remembered."""
 TOPIC = "push:"
@@ -71,29 +73,29 @@ KINDS = {"1.0": "application/a2a+json"}
 
 
 class Failure(Struct, frozen=True):
-    """Why a delivery was not taken."""
+    """Why a delivery failed."""
 
     reason: str
     kind: str
-    """The same in a word: the status that was answered, or the kind of error."""
+    """A short form: the HTTP status or the kind of error."""
     final: bool = False
-    """There is no use in trying again."""
+    """A retry is useless."""
     after: float = 0.0
-    """The receiver's own wish when to come again."""
+    """The `Retry-After` of the receiver, in seconds."""
 
 
 class Delivery(Struct, frozen=True):
-    """What is posted of one entry of a log, which may be nothing."""
+    """The request for one entry of a log; the entry may need none."""
 
     number: int
     body: bytes = b""
     turn: int = 0
-    """The message that the entry's writer was working on; 0 if no turn wrote it."""
+    """The message that the entry's writer was processing; 0 if no turn wrote it."""
     context: str = ""
 
 
 class Courier:
-    """Delivers what waits in the lines of some agents. `run` it until cancelled."""
+    """Delivers the webhooks of some agents. `run` it until canceled."""
 
     def __init__(
         self,
@@ -107,7 +109,7 @@ class Courier:
         spans: Spans | None = None,
         names: Mapping[str, str] = {},
     ) -> None:
-        """`names` has the agents' names by their keys, for spans."""
+        """`names` maps the agents' keys to their names, for spans."""
         self.agents = agents
         self.metrics = metrics
         self.spans = spans
@@ -117,19 +119,19 @@ class Courier:
         self.settings = settings
         self.egress = egress
         self.keys = keys(settings)
-        # longer than a wait or a delivery can take, so that a line is never taken twice
+        # Longer than a wait or a delivery can take, so that a webhook is never claimed twice.
         self.lease = 2 * egress.timeout + settings.lease
         self._held = 0
         self._hosts: Counter[str] = Counter()
         self._owners: Counter[Party] = Counter()
         self._moved: dict[str, float] = {}
-        """When each of them took something last."""
+        """When each host last accepted a delivery."""
         self._wake: Callable[[], None] = lambda: None
         self._traces: dict[tuple[str, int], str] = {}
         """The `traceparent` of messages, by task and number."""
 
     async def run(self) -> None:
-        """Deliver for ever; a failing store is asked again later."""
+        """Deliver forever. If the store fails, try again later."""
         with self.bell.listeners.listen(*(f"{TOPIC}{key}" for key in self.agents)) as listener:
             self._wake = listener.wake
             async with asyncio.TaskGroup() as group:
@@ -146,8 +148,8 @@ class Courier:
                         await listener.wait(min(self.settings.poll, 4.0))
 
     async def _look(self, group: asyncio.TaskGroup) -> bool:
-        """Take what is due, as far as there is room; whether there may be more."""
-        # half of what is left at most, for an owner and for a host: there is always some for others
+        """Claim due webhooks, as far as there is room. Return whether there may be more."""
+        # At most half of the free places for an owner and for a host, so that others find some.
         room = min(LOOK, (TAKEN - self._held + 1) // 2)
         if room <= 0:
             return False
@@ -164,10 +166,10 @@ class Courier:
             self._owners[owner] += 1
             self._held += 1
             self._moved.setdefault(host, time.monotonic())
-            # a context of its own: what was open when this began is no part of a delivery
+            # A fresh context: the spans that are open now do not belong to a delivery.
             task = group.create_task(self._deliver(line, host), context=Context())
             task.add_done_callback(partial(self._left, host, owner))
-        # at once, so that they share a commit
+        # Together, so that they share a commit.
         await asyncio.gather(*(self._later(line, line.cursor, host) for line, host in back))
         return bool(lines) and (bool(full) or len(lines) >= room // 2)
 
@@ -188,23 +190,23 @@ class Courier:
         self._wake()
 
     async def _later(self, line: WebhookCursor, cursor: int, host: str) -> None:
-        """Put back what was not tried, for as long as its host has taken nothing: many lines to
-        one that hangs must not be looked at again and again."""
+        """Put back a webhook that was not tried, for as long as its host has accepted nothing: many
+        webhooks of a hanging host must not be claimed again and again."""
         silent = time.monotonic() - self._moved.get(host, math.inf)
         with _recording(line):
             wait = min(max(silent, self.settings.poll), self.lease)
             await self.store.dispatched(line, cursor, wait=wait)
 
-    # -- one line
+    # -- one webhook
 
     async def _deliver(self, line: WebhookCursor, host: str) -> None:
-        """Post what the line has waiting, or a stretch of it, until something fails."""
+        """Post the pending entries of a webhook, or a batch of them, until one fails."""
         cursor, sent = line.cursor, 0
         try:
             async with self.egress.place(host, party(line.scope)) as place:
                 if place.waited and not await self.store.dispatched(line, cursor, wait=self.lease):
-                    return  # deleted meanwhile
-                # one stretch: a log that never ends must not keep the place for itself
+                    return  # deleted in the meantime
+                # One batch: an endless log must not keep the place for itself.
                 events = line.webhook.version == "1.0"
                 for item in await (self._events if events else self._tasks)(line):
                     body = item.body
@@ -218,7 +220,7 @@ class Courier:
                     cursor = item.number
                     self._moved[host] = time.monotonic()
                     if body and not await self.store.dispatched(line, cursor, wait=self.lease):
-                        return  # deleted, or taken over
+                        return  # deleted, or claimed by another
                 wait = 0.0 if events else sent / RATE
                 await self.store.dispatched(line, cursor, wait=wait)
                 if wait:
@@ -230,8 +232,8 @@ class Courier:
         except Busy:
             await self._later(line, cursor, host)
         except Unavailable as error:
-            logger.error("webhook %s: %s", line.webhook.config.id, error)  # its lease runs out
-        except Unreadable as error:  # another attempt would not read more
+            logger.error("webhook %s: %s", line.webhook.config.id, error)  # its lease expires
+        except Unreadable as error:  # a retry could not read more
             with _recording(line):
                 await self._failed(line, cursor, Failure(str(error), "Unreadable", final=True))
         except Exception:
@@ -240,7 +242,7 @@ class Courier:
                 await self._failed(line, cursor, Failure("internal error", "Exception"))
 
     async def _events(self, line: WebhookCursor) -> Iterable[Delivery]:
-        """What is posted of the next entries of the log."""
+        """The requests for the next entries of the log."""
         entries = await self.store.read(line.scope, line.task, line.cursor, BATCH)
         return (
             Delivery(
@@ -251,8 +253,8 @@ class Courier:
         )
 
     async def _tasks(self, line: WebhookCursor) -> Iterable[Delivery]:
-        """The same for clients before 1.0, who are told by the whole task whenever its status
-        changes. Many or large ones cost too much: then only the last one is posted."""
+        """The requests for clients before 1.0, which get the whole task whenever its status
+        changes. If there are many or large ones, only the last one is posted."""
         last, changes = line.cursor, dict[int, int]()
         for _ in range(READS):
             entries = await self.store.read(line.scope, line.task, last, SHORT) or ()
@@ -286,7 +288,7 @@ class Courier:
     async def _post(
         self, line: WebhookCursor, item: Delivery, attempt: int, place: Place
     ) -> Failure | None:
-        """Post it, as a part of the trace that its message came with."""
+        """Post it, as part of the trace of its message."""
         headers = self._headers(line, item.number, item.body)
         trace = await self._trace(line, item.turn or 1)
         if self.spans is None:
@@ -337,12 +339,12 @@ class Courier:
         return _verdict(answer)
 
     async def _trace(self, line: WebhookCursor, number: int) -> str:
-        """The `traceparent` that this message of the log came with."""
+        """The `traceparent` of this message of the log."""
         key = line.task, number
         if key not in self._traces:
             try:
                 entries = await self.store.read(line.scope, line.task, number - 1, 1)
-            except Unreadable:  # what can be told is told without it
+            except Unreadable:  # post without it
                 entries = ()
             event = entries[0].event if entries else None
             if len(self._traces) >= TRACES:
@@ -351,7 +353,7 @@ class Courier:
         return self._traces[key]
 
     async def _failed(self, line: WebhookCursor, cursor: int, failure: Failure) -> None:
-        # what came before it was taken, so this one fails for the first time
+        # The earlier ones succeeded, so this is the first failure.
         attempts = line.attempts if cursor == line.cursor else 0
         plan = self.settings.push_retries
         parked = failure.final or attempts >= len(plan)
@@ -396,7 +398,7 @@ class Courier:
 
 @contextmanager
 def _recording(line: WebhookCursor) -> Iterator[None]:
-    """A store that fails here costs time, not a delivery: the line's lease runs out."""
+    """A block in which a failing store costs time, not a delivery: the claim expires."""
     try:
         yield
     except Unavailable as error:
@@ -412,7 +414,7 @@ def _recording(line: WebhookCursor) -> Iterator[None]:
 
 
 def keys(settings: Settings) -> list[signature.SigningKey]:
-    """The keys that sign; ValueError if one of them cannot."""
+    """Parse the signing keys. Raises ValueError if one of them cannot sign."""
     found = []
     for text in settings.push_keys:
         try:
@@ -428,13 +430,13 @@ def keys(settings: Settings) -> list[signature.SigningKey]:
 
 
 def delivery(task: str, webhook: str, number: int) -> str:
-    """The id of a delivery, the same whenever it is tried."""
+    """The id of a delivery, the same for each attempt."""
     name = f"{task}:{webhook}:{number}".encode()
     return f"msg_{hashlib.sha256(name).hexdigest()[:32]}"
 
 
 def _verdict(answer: EgressResponse) -> Failure | None:
-    """What the receiver's answer means."""
+    """Interpret the receiver's response."""
     if 200 <= answer.status < 300:
         return None
     after = 0.0

@@ -1,4 +1,4 @@
-"""The other side of a webhook: for those who are notified by an agent, ours or another's.
+"""Receives webhooks, from this server or from any other A2A agent.
 
 A2AError
 ├── Unauthenticated
@@ -70,60 +70,60 @@ TOKEN = "x-a2a-notification-token"
 LONGEST_ID = 256
 BODY_TIMEOUT = 30.0
 BODIES = 4
-"""So many bodies of the largest size may be in memory at once; a larger one is asked to wait."""
+"""At most this many bodies of the largest size are in memory at once. Others get a 503."""
 SMALL = 64 * 1024
-"""A body that is not larger is read even then."""
+"""A body up to this size is read even then."""
 AGE = 24 * 3600.0
-"""How long a handled id is remembered: a sender whose answer got lost may come back late."""
+"""Seconds for which a handled id is remembered: a sender that lost the response may retry late."""
 
 _SECONDS = re.compile(r"[0-9]{1,12}")
 
 
 class WrongToken(Unauthenticated):
-    """The token is missing, or another."""
+    """The token is missing or wrong."""
 
     text = "The notification token is wrong"
 
 
 class MissingSignature(Unauthenticated):
-    """There are keys, but there is no signature, or no id or time that it could be of."""
+    """Keys are configured, but the signature, or the id or time that it covers, is missing."""
 
     text = "The signature is missing"
 
 
 class BadSignature(Unauthenticated):
-    """The signature is of none of the keys, or of something else."""
+    """The signature does not match: a different key or a different content."""
 
     text = "The signature is wrong"
 
 
 class TooOld(Unauthenticated):
-    """It was sent too long ago, and may be a replay."""
+    """The notification was sent too long ago; it may be a replay."""
 
     text = "The timestamp is too old"
 
 
 class TooNew(Unauthenticated):
-    """It was sent in the future: one of the two clocks is wrong."""
+    """The notification was sent in the future: one of the clocks is wrong."""
 
     text = "The timestamp is in the future"
 
 
 class Notification(Struct, frozen=True, kw_only=True):
-    """An event that an agent pushed, with its sender proven."""
+    """A verified event that an agent pushed."""
 
     id: str
     """The same for each attempt to deliver it; empty if the sender gives none."""
     task_id: str
     event: Pushed
     timestamp: int | None
-    """When this attempt was made, in Unix seconds, if the sender says."""
+    """The Unix time of this attempt, if the sender gives it."""
     fresh: bool
     """False if it was handled before."""
 
 
 class Envelope(Struct, frozen=True):
-    """What the headers say."""
+    """The relevant headers."""
 
     id: str
     timestamp: int | None
@@ -131,8 +131,8 @@ class Envelope(Struct, frozen=True):
 
 
 class Receiver:
-    """Checks what comes in, and remembers what was handled. One for each agent that notifies:
-    what it remembers are that agent's ids."""
+    """Verifies notifications, and remembers which were handled. Make one for each agent, because
+    agents may use the same ids."""
 
     def __init__(
         self,
@@ -168,13 +168,14 @@ class Receiver:
         self._held = 0
 
     def verify(self, headers: Headers, body: bytes) -> Notification:
-        """What is in this request; an A2AError says why it is not to be believed."""
+        """Verify a request and return its notification. Raises an A2AError that says why it is
+        refused."""
         return self._read(self._admit(headers), body)
 
     async def read(self, scope: Scope, receive: Receive) -> tuple[Notification, bytes]:
-        """What is in a request to an ASGI application, and its body. The headers are checked
-        before the body is read, and the body within limits of size, time and memory; an A2AError
-        says what was wrong, Gone that the sender went away."""
+        """Read a request to an ASGI application, and return the notification and the body. The
+        headers are checked before the body is read, and the body has limits of size, time and
+        memory. Raises an A2AError that says what is wrong, or Gone if the sender disconnected."""
         if scope["method"] != "POST":
             raise MethodNotAllowed("Webhooks require POST", headers={"allow": "POST"})
         envelope = self._admit(scope["headers"])
@@ -190,7 +191,8 @@ class Receiver:
             self._held -= sum(map(len, chunks))
 
     async def _collect(self, receive: Receive, chunks: list[bytes]) -> None:
-        """Gather the pieces of a body. TooLarge; Unavailable while others fill the memory."""
+        """Read the chunks of a body. Raises TooLarge, or Unavailable while other bodies fill the
+        memory."""
         size, more = 0, True
         while more:
             message = await receive()
@@ -208,26 +210,26 @@ class Receiver:
             chunks.append(chunk)
 
     def done(self, notification: Notification) -> None:
-        """Remember that it was handled, so that it is not fresh when it comes again."""
+        """Record that it was handled, so that a repeated one is not fresh."""
         if notification.id:
             self._seen.add(notification.id)
 
     def app(self, handle: Handle) -> ReceiverApp:
-        """An ASGI application that takes notifications at any path."""
+        """Make an ASGI application that receives notifications at any path."""
         return ReceiverApp(self, handle)
 
     def route(self, path: str, handle: Handle) -> Route:
-        """The same as a route for Starlette and FastAPI."""
+        """Make a route for Starlette and FastAPI."""
         from starlette.routing import Route
 
         return Route(path, self.app(handle), methods=["POST"])
 
     def _admit(self, headers: Headers) -> Envelope:
-        """All that can be checked before a body has to be taken in."""
+        """Check everything that can be checked before the body is read."""
         pairs = headers.items() if isinstance(headers, Mapping) else headers
         found = {_text(name).lower(): _text(value) for name, value in pairs}
         if self._token is not None:
-            # frameworks smuggle bytes that are no text through as surrogates
+            # Frameworks represent bytes that are not text as surrogates.
             given = found.get(TOKEN, "").encode("utf-8", "surrogatepass")
             if not hmac.compare_digest(given, self._token):
                 raise WrongToken
@@ -261,7 +263,7 @@ class Receiver:
         event = _event(body)
         task = event.id if isinstance(event, Task) else event.task_id
         fresh = id not in self._seen
-        # what was handled is acknowledged, even if that was the end of expecting its task
+        # A handled notification is acknowledged, even if its task is no longer expected.
         if fresh and not self._expects(task):
             raise TaskNotFound("This receiver does not expect notifications of this task")
         return Notification(id=id, task_id=task, event=event, timestamp=timestamp, fresh=fresh)
@@ -272,11 +274,12 @@ class Receiver:
         return self._tasks(task) if callable(self._tasks) else task in self._tasks
 
     async def _handle(self, handle: Handle, notification: Notification) -> None:
-        """Run the handler once; Unavailable while it runs already, InternalError if it fails.
+        """Run the handler once. Raises Unavailable while it already runs, InternalError if it
+        fails.
 
-        A duplicate is sent away rather than kept waiting: its sender gave up on the first attempt
-        and would give up on this one, and until then it would hold a connection. By a 4xx some
-        senders would understand never to come again.
+        A duplicate gets an error at once instead of waiting: its sender gave up on the first
+        attempt and would give up on this one, and until then it would hold a connection. After a
+        4xx, some senders would never retry.
         """
         if not notification.fresh:
             return
@@ -286,7 +289,7 @@ class Receiver:
         task = asyncio.create_task(self._perform(handle, notification))
         self._running[key] = task
         task.add_done_callback(lambda _: self._running.pop(key))
-        # A sender that hangs up does not stop the handler: a slow one would never get to its end.
+        # A sender that disconnects does not stop the handler: a slow handler would never finish.
         if not await asyncio.shield(task):
             raise InternalError("The handler failed")
 
@@ -312,7 +315,7 @@ class Receiver:
         return True
 
     async def _stop(self) -> None:
-        """End the handlers whose senders have hung up. They were not done, so they come again."""
+        """Cancel the handlers whose senders have disconnected. Those senders will retry."""
         left = list(self._running.values())
         for task in left:
             task.cancel()
@@ -320,7 +323,7 @@ class Receiver:
 
 
 class Seen:
-    """The ids that were handled: so many at most, the latest, and each for so long."""
+    """The latest handled ids, with a limit on their number and age."""
 
     def __init__(self, limit: int, age: float) -> None:
         self._limit = limit
@@ -336,7 +339,7 @@ class Seen:
         return len(self._since)
 
     def add(self, id: str) -> None:
-        """Remember it from now on, and forget what is over the bounds."""
+        """Remember the id, and remove ids beyond the limits."""
         now = time.monotonic()
         with self._lock:
             self._since[id] = now
@@ -356,7 +359,7 @@ class ReceiverApp:
         self.handle = handle
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or follow the server's life."""
+        """Handle one request, or the lifespan."""
         if scope["type"] == "lifespan":
             await self._live(receive, send)
             return
@@ -382,7 +385,7 @@ class ReceiverApp:
 
 
 class Gone(Exception):
-    """The sender went away before its request had arrived."""
+    """The sender disconnected before its request was complete."""
 
 
 async def _respond(

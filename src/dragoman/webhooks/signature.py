@@ -1,7 +1,7 @@
-"""Signatures of webhooks, after Standard Webhooks (https://www.standardwebhooks.com).
+"""Signatures of webhooks by Standard Webhooks (https://www.standardwebhooks.com).
 
-What is signed is `{id}.{timestamp}.{body}`. The header holds one signature for each key, so that
-a key can be replaced while both are in use.
+The signature covers `{id}.{timestamp}.{body}`. The header has one signature for each key, so that a
+key can be replaced while both are in use.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ SECRET, PRIVATE, PUBLIC = "whsec_", "whsk_", "whpk_"
 SCHEMES = {SECRET: "v1", PRIVATE: "v1a", PUBLIC: "v1a"}
 LENGTHS = {"v1": 32, "v1a": 64}
 MOST = 8
-"""How many signatures of a header are looked at: each may cost a hash of the whole body."""
+"""The most signatures of a header to check: each may cost a hash of the whole body."""
 
 _PLAIN = re.compile(r"[!-\-/-~]+")
 
 
 class SigningKey(Struct, frozen=True):
-    """A secret that both sides share (`whsec_`), or one of an Ed25519 pair (`whsk_`, `whpk_`)."""
+    """A shared secret (`whsec_`), or half of an Ed25519 pair (`whsk_`, `whpk_`)."""
 
     prefix: str
     raw: bytes
 
     @classmethod
     def parse(cls, text: str) -> SigningKey:
-        """The key in its text form; ValueError says what is wrong with it, but not what it is."""
+        """Parse a key. The text of a ValueError does not contain the key."""
         name, mark, rest = text.strip().partition("_")
         prefix = name + mark
         if prefix not in SCHEMES:
@@ -52,28 +52,28 @@ class SigningKey(Struct, frozen=True):
             if not 24 <= len(raw) <= 64:
                 raise ValueError(f"a whsec_ key must have 24 to 64 bytes, not {len(raw)}")
             return cls(prefix, raw)
-        if prefix == PRIVATE and len(raw) == 64:  # others write the public half behind the seed
+        if prefix == PRIVATE and len(raw) == 64:  # others append the public half to the seed
             key = cls(prefix, raw[:32])
             if key.public().raw != raw[32:]:
                 raise ValueError("the private and the public half of the whsk_ key do not match")
             return key
         if len(raw) != 32:
             raise ValueError(f"a {prefix} key must have 32 bytes, not {len(raw)}")
-        _ed25519()  # better missed here than with the first webhook
+        _ed25519()  # fail here, not at the first webhook
         return cls(prefix, raw)
 
     @property
     def text(self) -> str:
-        """The key as it is handed over: all of its secret."""
+        """The text form of the key, with the whole secret."""
         return self.prefix + base64.b64encode(self.raw).decode()
 
     @property
     def scheme(self) -> str:
-        """The mark of its signatures."""
+        """The prefix of its signatures."""
         return SCHEMES[self.prefix]
 
     def public(self) -> SigningKey:
-        """What the receivers of an Ed25519 key's signatures are given."""
+        """The public half of an Ed25519 key, for receivers."""
         if self.prefix == SECRET:
             raise ValueError("a whsec_ key has no public key")
         if self.prefix == PUBLIC:
@@ -81,7 +81,7 @@ class SigningKey(Struct, frozen=True):
         return SigningKey(PUBLIC, self._private().public_key().public_bytes_raw())
 
     def sign(self, content: bytes) -> bytes:
-        """The bare signature."""
+        """Sign; return the bare signature."""
         if self.prefix == PUBLIC:
             raise ValueError("a whpk_ key is public: it can verify, but not sign")
         if self.prefix == SECRET:
@@ -89,7 +89,7 @@ class SigningKey(Struct, frozen=True):
         return self._private().sign(content)
 
     def verifies(self, content: bytes, signatures: Iterable[bytes]) -> bool:
-        """Whether one of these bare signatures is of this key."""
+        """Whether one of these bare signatures was made with this key."""
         if self.prefix == SECRET:
             expected = self.sign(content)
             return any(hmac.compare_digest(expected, given) for given in signatures)
@@ -105,29 +105,29 @@ class SigningKey(Struct, frozen=True):
 
 
 def secret() -> SigningKey:
-    """A new key for both sides."""
+    """Make a new shared key."""
     return SigningKey(SECRET, secrets.token_bytes(32))
 
 
 def private() -> SigningKey:
-    """A new key for the sender alone; its receivers get its `public()`."""
+    """Make a new private key for the sender; its receivers get `public()`."""
     _ed25519()
     return SigningKey(PRIVATE, secrets.token_bytes(32))
 
 
 def sign(keys: Sequence[SigningKey], id: str, timestamp: int, body: bytes) -> str:
-    """The `webhook-signature` header, of all these keys."""
+    """Make the `webhook-signature` header with a signature of each key."""
     if not keys:
         raise ValueError("no signing key was given")
     if not _PLAIN.fullmatch(id):
-        # with a dot, an id and its timestamp could be read in more than one way
+        # With a dot, the id and the timestamp would be ambiguous.
         raise ValueError("a webhook id must be printable ASCII without spaces and dots")
     content = _content(id, timestamp, body)
     return " ".join(f"{key.scheme},{base64.b64encode(key.sign(content)).decode()}" for key in keys)
 
 
 def verify(keys: Sequence[SigningKey], id: str, timestamp: int, header: str, body: bytes) -> bool:
-    """Whether the header has a signature of one of these keys. When that was is not looked at."""
+    """Whether the header has a signature of one of these keys. It does not check the time."""
     if not id.isascii():
         return False
     given = _read(header)

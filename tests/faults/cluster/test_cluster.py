@@ -14,14 +14,15 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.faults.cluster import clerk, history
-from tests.faults.cluster.house import DRAIN, GRACE, LEASE, POLL, House, Replica
-from tests.faults.cluster.monkey import Deed, Monkey
+from tests.faults.cluster import history
+from tests.faults.cluster.agent import RETRIES, Run, runs
+from tests.faults.cluster.chaos import Deed, Monkey
+from tests.faults.cluster.cluster import DRAIN, GRACE, LEASE, POLL, House, Replica
 from tests.faults.cluster.traffic import HOOK, Front, Moody, Traffic
 from tests.faults.crash import checker
-from tests.faults.crash.forms import SCALE, SOAK, say, seeded
 from tests.faults.crash.load import ended
-from tests.listening import listening
+from tests.harness.raw_server import listening
+from tests.harness.scale import SCALE, SOAK, say, seeded
 
 REPLICAS = WORKERS = 3 if SOAK else 2
 SENDS = int(10_000 * SCALE) if SOAK else 150
@@ -86,7 +87,7 @@ async def test_whatever_the_monkey_does(
         effects = checker.effects(house.effects)
         breaches = checker.check([x for x in load.letters if not x.refused], found, effects)
         breaches += await history.rest(house.url)
-    breaches += history.often(effects, clerk.RETRIES)
+    breaches += history.often(effects, RETRIES)
     hooked = {letter.acks[0].task for letter in load.letters if letter.hooked and letter.acks}
     posts = zip((post.id for post in inbox.posts), inbox.well, strict=True)
     breaches += history.pushed(found, hooked, HOOK, posts)
@@ -97,7 +98,7 @@ async def test_whatever_the_monkey_does(
         f"{within:.1f} s, {len(inbox.posts)} posts told after {delivered:.1f} s, "
         f"{time.monotonic() - began:.1f} s in all"
     )
-    times = Times(monkey.deeds, clerk.runs(house.runs), front.answers, lease)
+    times = Times(monkey.deeds, runs(house.runs), front.answers, lease)
     times.tell()
     assert not breaches, breaches[:20]
     assert done
@@ -113,7 +114,7 @@ class Times:
     def __init__(
         self,
         deeds: Sequence[Deed],
-        runs: Sequence[clerk.Run],
+        runs: Sequence[Run],
         answers: Sequence[float],
         lease: float,
     ) -> None:

@@ -8,7 +8,7 @@ from dragoman.stores.postgres import PostgresStore
 from dragoman.webhooks.delivery import delivery
 from tests.faults.cluster import history
 from tests.faults.crash.checker import RECEIVED, STATUS, Effect, Log, names
-from tests.unit.stores import C, accept, claim, database, say
+from tests.harness.stores import C, accept, claim, database, say
 
 
 def posts(*numbers: int) -> list[tuple[str, bool]]:

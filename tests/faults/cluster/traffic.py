@@ -16,8 +16,8 @@ import aiohttp
 from dragoman.model.events import RESUME
 from tests.faults.crash.checker import ENDS, Ack, Frame, Send
 from tests.faults.crash.load import LANES, Down, Load, Reach
-from tests.faults.crash.served import GONE, frames
-from tests.receiving import Inbox
+from tests.faults.crash.server_process import GONE, frames
+from tests.harness.webhooks import Inbox
 
 AWAY = 0.05
 """How long to wait before another try."""

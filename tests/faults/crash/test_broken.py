@@ -15,12 +15,12 @@ from dragoman.model.caller import Call, Caller, Scope
 from dragoman.model.types import SendMessageConfiguration, SendMessageRequest
 from dragoman.stores.sqlite import SqliteStore
 from dragoman.testing import message
-from tests.faults.crash import broken, checker
-from tests.faults.crash.forms import seeded
+from tests.faults.crash import broken_promises, checker
 from tests.faults.crash.load import Load
-from tests.faults.crash.power import Keep
-from tests.faults.crash.served import Served
+from tests.faults.crash.lossy_disk import Keep
+from tests.faults.crash.server_process import Served
 from tests.faults.crash.test_power import Outages
+from tests.harness.scale import seeded
 
 TRIES = 5
 """A breach that needs luck is given some."""
@@ -51,7 +51,7 @@ async def test_a_broken_promise_is_named(
         folder = tmp_path / str(number)
         folder.mkdir()
         load = Load(chance, sends=60, streams=6, chunks=20, pause=0.004)
-        with broken.promise(switch):
+        with broken_promises.promise(switch):
             breaches = await Outages(folder, chance, load, keep=keep).run(3, 2)
         found |= checker.names(breaches)
         if expected in found:
@@ -84,7 +84,7 @@ async def test_a_writer_that_wakes_up_late(tmp_path: Path, switch: str, expected
             await asyncio.Event().wait()
 
     file = tmp_path / "tasks.db"
-    with broken.promise(switch):
+    with broken_promises.promise(switch):
         async with (
             asyncio.timeout(20),
             App(agent, store=SqliteStore(file), drain_timeout=0, cancel_grace=0) as app,

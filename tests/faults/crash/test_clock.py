@@ -26,9 +26,10 @@ from dragoman.model.types import (
 from dragoman.stores.sqlite import SqliteStore
 from dragoman.stores.store import Draft, Webhook
 from dragoman.testing import message
-from tests.faults.crash import checker, clerk
+from tests.faults.crash import checker
+from tests.faults.crash.agent import make
 from tests.faults.crash.checker import Ack, Send
-from tests.faults.crash.inside import _request
+from tests.faults.crash.in_process import _request
 
 CALL = Call(Caller())
 JUMPS = [600.0, -600.0]
@@ -56,7 +57,7 @@ async def test_a_jump_ends_no_turn_and_begins_none(
 ) -> None:
     file, effects = tmp_path / "tasks.db", tmp_path / "effects"
     sends = [Send(f"s{n}", 30, 0.02) for n in range(8)]
-    app = App(clerk.make(effects), store=SqliteStore(file), lease=0.3, poll=0.05)
+    app = App(make(effects), store=SqliteStore(file), lease=0.3, poll=0.05)
     async with app:
         service = next(iter(app.endpoints.values())).service
 

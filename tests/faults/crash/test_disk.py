@@ -19,11 +19,12 @@ from dragoman.stores.sqlite import SqliteStore
 from dragoman.stores.sqlite.driver import STANDARD, Driver
 from dragoman.stores.sqlite.schema import Unusable
 from dragoman.testing import message
-from tests.faults.crash import checker, clerk
+from tests.faults.crash import checker
+from tests.faults.crash.agent import make
 from tests.faults.crash.checker import Send
 from tests.faults.crash.load import Down
-from tests.faults.crash.served import Served, _body
-from tests.serving import serving
+from tests.faults.crash.server_process import Served, _body
+from tests.harness.server import serving
 
 
 class Disk:
@@ -68,7 +69,7 @@ def verdict(file: Path, effects: Path, sends: list[Send]) -> list[checker.Breach
 @pytest.mark.parametrize("trouble", ["full", "readonly"])
 async def test_a_disk_that_takes_nothing_for_a_while(tmp_path: Path, trouble: str) -> None:
     disk, file, effects = Disk(), tmp_path / "tasks.db", tmp_path / "effects"
-    app = App(clerk.make(effects), store=SqliteStore(file, driver=disk.driver), poll=0.1)
+    app = App(make(effects), store=SqliteStore(file, driver=disk.driver), poll=0.1)
     sends: list[Send] = []
     async with serving(app) as url, Served(tmp_path) as client:
         client.url = url
@@ -167,7 +168,7 @@ async def test_what_is_said_while_an_append_fails_is_written_behind_it(tmp_path:
 async def test_a_server_ends_in_order_though_its_disk_takes_nothing(tmp_path: Path) -> None:
     disk, file, effects = Disk(), tmp_path / "tasks.db", tmp_path / "effects"
     store = SqliteStore(file, driver=disk.driver)
-    app = App(clerk.make(effects), store=store, poll=0.1, drain_timeout=0.2, cancel_grace=0.1)
+    app = App(make(effects), store=store, poll=0.1, drain_timeout=0.2, cancel_grace=0.1)
     async with serving(app) as url, Served(tmp_path) as client:
         client.url = url
         for number in range(3):

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.faults.crash import checker
-from tests.faults.crash.forms import SCALE, SOAK, say, seeded
 from tests.faults.crash.load import Load, ended
-from tests.faults.crash.served import Served
+from tests.faults.crash.server_process import Served
+from tests.harness.scale import SCALE, SOAK, say, seeded
 
 SENDS, STREAMS, KILLS = (10_000, 200, 60) if SOAK else (300, 20, 4)
 ROUNDS = max(1, int(8 * SCALE)) if SOAK else 1

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.faults.crash.forms import SOAK, say
-from tests.faults.crash.served import Served
+from tests.faults.crash.server_process import Served
+from tests.harness.scale import SOAK, say
 
 MB = 1 << 20
 LARGE = 300 if SOAK else 40
 BOUND = 64 * MB
 """How much a server may grow, whatever the size of the result."""
-AGENT = "tests.faults.crash.bulk:agent"
+AGENT = "tests.faults.crash.large_agent:agent"
 
 
 def asked(size: int) -> dict[str, Any]:

@@ -16,10 +16,10 @@ from dragoman.model.caller import Scope
 from dragoman.model.types import TaskState
 from dragoman.stores.store import Query
 from tests.faults.crash import checker
-from tests.faults.crash.forms import SCALE, SOAK, say, seeded
-from tests.faults.crash.inside import Inside
+from tests.faults.crash.in_process import Inside
 from tests.faults.crash.load import Load
-from tests.faults.crash.power import Keep
+from tests.faults.crash.lossy_disk import Keep
+from tests.harness.scale import SCALE, SOAK, say, seeded
 
 ROUNDS = max(1, int(800 * SCALE)) if SOAK else 20
 CUTS = 4

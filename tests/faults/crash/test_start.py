@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.stores.sqlite import SqliteStore
-from tests.faults.crash.clerk import EFFECTS
-from tests.faults.crash.served import HERE, Served
+from tests.faults.crash.agent import EFFECTS
+from tests.faults.crash.server_process import HERE, Served
 
 
 def serve(file: Path) -> subprocess.CompletedProcess[str]:
@@ -22,7 +22,7 @@ def serve(file: Path) -> subprocess.CompletedProcess[str]:
     known = {key: value for key, value in os.environ.items() if not key.startswith("DRAGOMAN_")}
     return subprocess.run(
         [
-            *(sys.executable, "-m", "dragoman", "serve", "tests.faults.crash.clerk:agent"),
+            *(sys.executable, "-m", "dragoman", "serve", "tests.faults.crash.agent:agent"),
             *("--port", "0", "--store", f"sqlite:///{file}"),
         ],
         cwd=HERE,

@@ -13,9 +13,9 @@ import pytest
 
 from dragoman import TaskState
 from dragoman.client import Client
-from tests.faults.crash.forms import SCALE, SOAK, say, seeded
-from tests.faults.network.house import abreast, behind
-from tests.faults.network.proxy import Cut, Fault, Truncate, streams
+from tests.faults.network.faulty_network import abreast, behind
+from tests.harness.faulty_proxy import Cut, Fault, Truncate, streams
+from tests.harness.scale import SCALE, SOAK, say, seeded
 from tests.interop import peers
 
 STRIDE = max(1, round(1 / SCALE)) if SOAK else 101

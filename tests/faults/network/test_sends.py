@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from dragoman import TaskState
-from tests.faults.crash.forms import SCALE, SOAK, seeded
-from tests.faults.network.house import BINDINGS, House, abreast, house
-from tests.faults.network.proxy import Cut, Fault, Lost, Twice, requests
+from tests.faults.network.faulty_network import BINDINGS, House, abreast, house
+from tests.harness.faulty_proxy import Cut, Fault, Lost, Twice, requests
+from tests.harness.scale import SCALE, SOAK, seeded
 
 STRIDE = max(1, round(1 / SCALE)) if SOAK else 29
 SENDS = max(50, int(2000 * SCALE)) if SOAK else 50

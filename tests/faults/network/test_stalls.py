@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from dragoman.client import Client
-from tests.faults.network.house import BINDINGS, HANGS, House, abreast, house
-from tests.faults.network.proxy import Garble, Proxy, Stall, requests, streams
+from tests.faults.network.faulty_network import BINDINGS, HANGS, House, abreast, house
+from tests.harness.faulty_proxy import Garble, Proxy, Stall, requests, streams
 
 PLACES = [(binding, byte) for binding in BINDINGS for byte in (0, 100, 500, 900, 1700, 2300)]
 """Before the head, in it, between it and the first event, and in later ones."""

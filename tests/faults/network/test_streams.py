@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from dragoman import TaskState
-from tests.faults.crash.forms import SCALE, SOAK, say, seeded
-from tests.faults.network.house import BINDINGS, House, abreast, house
-from tests.faults.network.proxy import Cut, Fault, Repeat, Truncate, streams
+from tests.faults.network.faulty_network import BINDINGS, House, abreast, house
+from tests.harness.faulty_proxy import Cut, Fault, Repeat, Truncate, streams
+from tests.harness.scale import SCALE, SOAK, say, seeded
 
 STRIDE = max(1, round(1 / SCALE)) if SOAK else 61
 """How many bytes lie between two cuts; closing and resetting take turns."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from dragoman import Agent, AgentCard, App, Caller, Turn
 from dragoman.server.settings import Settings
-from tests.serving import BINDINGS, serving
+from tests.harness.server import BINDINGS, serving
 
 
 def desk() -> Agent:

@@ -14,11 +14,11 @@ from msgspec.structs import replace
 
 from dragoman.dialects.protobuf.wire import PACKAGES
 from dragoman.model.operations import OPERATIONS
-from tests.contract.bindings import Binding, Grpc, HttpJson, JsonRpc
-from tests.contract.older import FIRST, PATHS, Grpc03, Http03, JsonRpc01, JsonRpc03
-from tests.contract.older import METHODS as FORMER
 from tests.faults.test_bytes import samples
-from tests.security.fuzz import change
+from tests.harness.clients import Binding, Grpc, HttpJson, JsonRpc
+from tests.harness.older_clients import FIRST, PATHS, Grpc03, Http03, JsonRpc01, JsonRpc03
+from tests.harness.older_clients import METHODS as FORMER
+from tests.security.fuzz import mutations
 
 ENDED, WAITING, THEIRS = "@ended@", "@waiting@", "@theirs@"
 """Stand for tasks of the caller's, and for one of somebody else's."""
@@ -148,10 +148,10 @@ def changed(dice: random.Random, case: Case) -> Case:
     if case.kind == GRPC:
         body = case.body
         if dice.random() < 0.9:
-            body = change.message(dice, body)
+            body = mutations.message(dice, body)
         headers = case.headers
         if dice.random() < 0.15:
-            odd = change.headers(dice, list(headers))
+            odd = mutations.headers(dice, list(headers))
             # what no client could send
             headers = tuple(
                 (k, v) for k, v in odd if v and all(32 < b < 127 for b in v) and k != b"host"
@@ -160,19 +160,19 @@ def changed(dice: random.Random, case: Case) -> Case:
     if case.kind != HTTP:
         body = case.body
         if dice.random() < 0.6 and (found := _parsed(body)) is not None:
-            body = change.document(dice, found)
-        return replace(case, body=change.data(dice, body) if dice.random() < 0.4 else body)
+            body = mutations.document(dice, found)
+        return replace(case, body=mutations.data(dice, body) if dice.random() < 0.4 else body)
     if case.body and dice.random() < 0.75:
         body = case.body
         if dice.random() < 0.8:
-            body = change.document(dice, _parsed(body))
+            body = mutations.document(dice, _parsed(body))
         if dice.random() < 0.2:
-            body = change.data(dice, body)
+            body = mutations.data(dice, body)
         case = replace(case, body=body)
     else:
-        case = replace(case, target=change.target(dice, case.target))
+        case = replace(case, target=mutations.target(dice, case.target))
     if dice.random() < 0.3:
-        case = replace(case, headers=tuple(change.headers(dice, list(case.headers))))
+        case = replace(case, headers=tuple(mutations.headers(dice, list(case.headers))))
     if dice.random() < 0.03:
         verbs = ("GET", "POST", "DELETE", "PUT", "HEAD", "OPTIONS", "PATCH", "X")
         case = replace(case, verb=dice.choice(verbs))

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from tests.security.fuzz.cases import CARD, EVENTS, GRPC, HOOK, HTTP, Case, changed, seeds
-from tests.security.fuzz.house import CANARY, House, Wrong
+from tests.security.fuzz.targets import CANARY, House, Wrong
 
 CORPUS = Path(__file__).parent / "corpus.jsonl"
 BATCH = 64

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from dragoman.dialects.protobuf.wire import PACKAGES
 from dragoman.model.operations import OPERATIONS
-from tests.faults.crash.forms import SCALE, SOAK, seeded
-from tests.faults.raw import connect, request
+from tests.harness.raw_http import connect, request
+from tests.harness.scale import SCALE, SOAK, seeded
+from tests.harness.server import serving
 from tests.security.fuzz.cases import CARD, GRPC, HTTP, Case, changed, seeds
-from tests.security.fuzz.house import housed
 from tests.security.fuzz.run import fuzz, kept, replayed
-from tests.serving import serving
+from tests.security.fuzz.targets import housed
 
 SECONDS = float(os.environ.get("FUZZ_SECONDS") or (600 * SCALE if SOAK else 8))
 

@@ -21,9 +21,9 @@ import aiohttp
 import pytest
 
 from tests.cli.test_cli import Serving, environment, serving
-from tests.faults.crash.forms import SCALE, SOAK
+from tests.harness.scale import SCALE, SOAK
+from tests.harness.services import Postgres, free
 from tests.security.neighbours.attacks import ATTACKS
-from tests.services import Postgres, free
 
 SECONDS = 60 * SCALE if SOAK else 0.1
 P99 = 0.25 if SOAK else 4.0

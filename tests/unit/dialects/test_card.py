@@ -22,7 +22,7 @@ from dragoman.dialects.v0_3 import card as form
 from dragoman.dialects.v0_3 import card_proto as proto
 from dragoman.model import types
 from dragoman.model.types import WireStruct
-from tests.unit.dialects.cards import CARDS, OLDER
+from tests.unit.dialects.card_values import CARDS, OLDER
 
 some = settings(
     max_examples=60,

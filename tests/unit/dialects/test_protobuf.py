@@ -47,8 +47,8 @@ from dragoman.model.types import (
     TaskStatus,
     WireStruct,
 )
-from tests.unit import wire
-from tests.unit.wire import document, filled, same
+from tests.harness import wire_values as wire
+from tests.harness.wire_values import document, filled, same
 
 NAMES = [kind.__name__ for kind in wire.KINDS]
 ANY = {"a": 1, "b": 0.5, "c": "text", "d": [None, True, {"e": []}], "f": {}, "": False}

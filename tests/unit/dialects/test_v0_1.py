@@ -17,7 +17,7 @@ from dragoman.model.caller import Caller, Scope
 from dragoman.model.errors import InvalidParams
 from dragoman.model.events import CancelRequested, Reply
 from dragoman.model.types import Artifact, Part, Role, TaskState, TaskStatus
-from tests.unit.wire import TEXT
+from tests.harness.wire_values import TEXT
 
 MINE = Scope("agent", "tenant", "me")
 IDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=v0_1.LONGEST)

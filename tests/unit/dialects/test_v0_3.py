@@ -23,8 +23,8 @@ from dragoman.dialects.v0_3 import proto, rpc
 from dragoman.model import types
 from dragoman.model.events import Reply
 from dragoman.model.types import WireStruct
-from tests.unit.dialects.older import ASKED, EVENTS, TOLD, carried, values
-from tests.unit.wire import document, filled, same
+from tests.harness.wire_values import document, filled, same
+from tests.unit.dialects.older_values import ASKED, EVENTS, TOLD, carried, values
 
 EACH = settings(
     max_examples=30,

@@ -17,7 +17,7 @@ from dragoman.model import types
 from dragoman.model.caller import Scope
 from dragoman.model.errors import A2AError, InvalidParams
 from dragoman.model.types import WireStruct
-from tests.unit import wire
+from tests.harness import wire_values as wire
 
 
 def said(**fields: Any) -> dict[str, Any]:

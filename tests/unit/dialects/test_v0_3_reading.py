@@ -18,7 +18,7 @@ from dragoman.dialects.protobuf.wire import BARE, OLDER
 from dragoman.dialects.v0_3 import card, card_proto, proto, rpc
 from dragoman.model import types
 from dragoman.model.types import Part, Role, TaskState
-from tests.unit.dialects.cards import OLDER as OLDER_CARDS
+from tests.unit.dialects.card_values import OLDER as OLDER_CARDS
 
 RAW = b"\x00\xff\xfe"
 

@@ -29,11 +29,11 @@ CARRIED = "urn:dragoman:carried:v1"
 """Where metadata holds what the older form has no field for."""
 WRAPPED = "data_part_compat"
 EVERYTHING = 2**31 - 1
-"""A history of this length is all of it: some agents give none unless they are asked for some."""
+"""Asks for the whole history: some agents return none without a length."""
 
 
 def with_history(request: WireStruct) -> WireStruct:
-    """The request, which asks for the whole history if it does not bound it."""
+    """Ask for the whole history if the request sets no length."""
     if isinstance(request, types.GetTaskRequest) and request.history_length is None:
         return replace(request, history_length=EVERYTHING)
     return request

@@ -6,26 +6,29 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import asyncpg
 import msgspec
 
 from dragoman.model.caller import Scope
-from dragoman.model.errors import LimitExceeded, TaskNotFound, Unavailable
+from dragoman.model.errors import TaskNotFound, Unavailable
 from dragoman.model.events import CancelRequested, Entry, Received
 from dragoman.model.lifecycle import birth
 from dragoman.model.types import TaskState, TaskStatusUpdateEvent
 from dragoman.security.encryption import Seal, Unsealable
 from dragoman.server.settings import MAX_TASK_BYTES, Settings
+from dragoman.stores import changes
 from dragoman.stores.cache import LogCache
 from dragoman.stores.codec import body, entry, secrets, webhook_of
 from dragoman.stores.damage import ASIDE, DECODING, PAUSE, Damage
 from dragoman.stores.delivery_turns import DeliveryTurns
+from dragoman.stores.folding import Folded
 from dragoman.stores.postgres import deliveries
 from dragoman.stores.postgres.pool import Pool, place
 from dragoman.stores.postgres.prune import MOST, SHARDS, START, merge, old
-from dragoman.stores.postgres.queries import Folded, Queries
+from dragoman.stores.postgres.queries import Queries
 from dragoman.stores.postgres.queue import CLAIM, Others
 from dragoman.stores.postgres.schema import Unusable, usable
 from dragoman.stores.postgres.transaction import MORE, NAMES, NOW, PostgresHead, Transaction
@@ -33,7 +36,6 @@ from dragoman.stores.postgres.writer import Writer
 from dragoman.stores.ranks import fair
 from dragoman.stores.sealed_webhooks import unsealed
 from dragoman.stores.store import (
-    CANCEL_RECEIPT,
     MANY,
     NOBODY,
     PROBE,
@@ -41,7 +43,6 @@ from dragoman.stores.store import (
     Accepted,
     Census,
     Claim,
-    Conflict,
     Draft,
     Head,
     Page,
@@ -165,7 +166,9 @@ class PostgresStore:
             await self._link.close()
             raise self._link.unavailable(error) from error
         self._view = Queries(self._link, self._damage)
-        self._transaction = Transaction(max_task_bytes=self.max_task_bytes, shard=self._shard)
+        self._transaction = Transaction(
+            max_task_bytes=self.max_task_bytes, shard=self._shard, damage=self._damage
+        )
         self._recent = LogCache()
         # of its own: claims are renewed while all others are in use
         self._renewing = self._link.hold()
@@ -197,31 +200,12 @@ class PostgresStore:
     def accept(self, scope: Scope, draft: Draft) -> asyncio.Future[Accepted]:
         """See `Store.accept`."""
 
-        def work(
-            transaction: Transaction,
-        ) -> Accepted | Duplicate | Callable[[], Accepted | Duplicate]:
-            receipt = draft.receipt
-            if receipt is not None and (known := transaction.receipt(scope, receipt.key)):
-                digest, task, number = known
-                if digest != receipt.digest:
-                    raise Conflict(receipt.key)
-                if (row := transaction.row(task)) is None:
-                    raise TaskNotFound  # it has been forgotten meanwhile
+        webhook = draft.webhook and self._sealed(draft.webhook)
+
+        def work(transaction: Transaction) -> Duplicate | Callable[[], Accepted]:
+            row, number, new = changes.accept(transaction, scope, draft, webhook)
+            if not new:
                 return Duplicate(row.head(), row.key, number)
-            if draft.new and draft.full:
-                raise LimitExceeded(draft.full)
-            row = (
-                transaction.add(scope, draft) if draft.new else transaction.mine(scope, draft.task)
-            )
-            if row.size > self.max_task_bytes:
-                raise LimitExceeded(f"The task is larger than {self.max_task_bytes} bytes")
-            number = row.receive(draft.received)
-            row.mail = (number, draft.received)
-            transaction.touch(row)
-            if draft.webhook is not None:
-                transaction.hook(row, self._sealed(draft.webhook), number)
-            if receipt is not None:
-                transaction.keep(row, receipt, number)
             # it may be claimed before it is written
             return lambda: Accepted(row.head(), number, draft.received, True)
 
@@ -308,29 +292,22 @@ class PostgresStore:
     ) -> Head:
         """See `Store.cancel`."""
 
-        def work(transaction: Transaction) -> Head:
-            row = transaction.mine(scope, task)
-            if receipt is not None and (known := transaction.receipt(scope, receipt.key)):
-                if known[0] != receipt.digest:
-                    raise Conflict(receipt.key)
-                return row.head()
-            row.cancel(request, canceled, transaction.now + grace)
-            transaction.touch(row)
-            if receipt is not None:
-                transaction.keep(row, receipt, CANCEL_RECEIPT)
-            return row.head()
-
+        work = partial(
+            changes.cancel,
+            scope=scope,
+            task=task,
+            request=request,
+            canceled=canceled,
+            grace=grace,
+            receipt=receipt,
+        )
         known = None if receipt is None else (scope, receipt.key)
         return await self._writer.submit(work, task, receipt=known, owner=scope)
 
     async def put_webhook(self, scope: Scope, webhook: Webhook) -> None:
         """See `Store.put_webhook`."""
 
-        def work(transaction: Transaction) -> None:
-            row = transaction.mine(scope, webhook.config.task_id)
-            transaction.hook(row, self._sealed(webhook), row.last)
-            transaction.touch(row)
-
+        work = partial(changes.put_webhook, scope=scope, webhook=self._sealed(webhook))
         await self._writer.submit(work, webhook.config.task_id, owner=scope)
 
     async def webhooks(self, scope: Scope, task: str) -> Sequence[Webhook]:
@@ -477,18 +454,7 @@ class PostgresStore:
         """See `Store.append`."""
 
         def work(transaction: Transaction) -> bool:
-            try:
-                row = transaction.row(claim.head.id)
-            except Unreadable as error:  # it is set aside when its lease has run out
-                self._damage.found(error)
-                raise Stale(claim.head.id) from None
-            if row is None or row.epoch != claim.epoch:
-                raise Stale(claim.head.id)
-            transaction.room(row, entries)
-            try:
-                return row.append(claim, entries, release)
-            finally:
-                transaction.touch(row)
+            return changes.append(transaction, claim, entries, release)
 
         if entries and entries[0].number:
             # it was tried before, and nobody knows whether it was written
@@ -547,14 +513,7 @@ class PostgresStore:
     ) -> Head | None:
         """See `Store.revoke`."""
 
-        def work(transaction: Transaction) -> Head | None:
-            row = transaction.row(head.id)
-            now = transaction.now if expired else None
-            if row is None or not row.revoke(head.epoch, event, now, begun=begun):
-                return None
-            transaction.touch(row)
-            return row.head()
-
+        work = partial(changes.revoke, head=head, event=event, expired=expired, begun=begun)
         try:
             return await self._writer.submit(work, head.id, fresh=True)
         except Unreadable as error:

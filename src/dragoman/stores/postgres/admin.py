@@ -45,7 +45,7 @@ from dragoman.stores.postgres.pool import CONNECT, gone, options_of, place
 from dragoman.stores.postgres.schema import SECURED, VERSION, Unusable
 from dragoman.stores.postgres.transaction import COLUMNS, NAMES, NOW, PostgresHead
 from dragoman.stores.store import Unreadable
-from dragoman.stores.task_head import StoredHead
+from dragoman.stores.stored_head import StoredHead
 
 T = TypeVar("T")
 

@@ -14,20 +14,17 @@ from dragoman.model.events import Entry, Received
 from dragoman.model.lifecycle import fold
 from dragoman.model.types import Task, TaskState
 from dragoman.stores import codec
-from dragoman.stores.codec import ARTIFACT, STATES, entry
+from dragoman.stores.codec import ARTIFACT, entry
 from dragoman.stores.damage import ASIDE, DECODING, Damage
+from dragoman.stores.folding import FIRST, SMALL, Folded, counts, heads
 from dragoman.stores.postgres.pool import Pool
 from dragoman.stores.postgres.transaction import ASKED, COLUMNS, NAMES, NEXT, PostgresHead
-from dragoman.stores.store import LARGE, PAGE_BYTES, Census, Head, Page, Query, Record, Unreadable
+from dragoman.stores.store import LARGE, PAGE_BYTES, Census, Head, Page, Query, Unreadable
 from dragoman.stores.task_head import age
 
 Q = TypeVar("Q")
 A = TypeVar("A")
 
-FIRST = 8
-"""So many tasks at the head of the queue are asked how long they wait: some may be unreadable."""
-SMALL = 64 * 1024
-"""A log of fewer bytes is folded from its beginning; a larger one gets snapshots."""
 MOST = 128
 """So many questions are one query, at most."""
 
@@ -118,23 +115,6 @@ class Gather(Generic[Q, A]):
                     future.set_exception(answer)
                 else:
                     future.set_result(answer)
-
-
-class Folded(Record, frozen=True, gc=False):
-    """A task folded from its log, and what that took."""
-
-    key: int = 0
-    snapshot: int = 0
-    """The bytes of the snapshot that it began with."""
-    tail: int = 0
-    """The bytes that were folded onto it."""
-    broken: bool = False
-    """Its snapshot cannot be used."""
-
-    @property
-    def grown(self) -> bool:
-        """The tail has grown as large as the snapshot: time for another."""
-        return self.broken or self.tail >= max(SMALL, self.snapshot)
 
 
 class Queries:
@@ -257,17 +237,7 @@ class Queries:
             "GROUP BY state",
             *_scope(scope),
         )
-        return self._counts(found)
-
-    def _counts(self, found: Iterable[Any]) -> dict[TaskState, int]:
-        """Counts by state. One of a state that there is not cannot be told."""
-        counts = {}
-        for state, number in found:
-            if state in STATES:
-                counts[STATES[state]] = int(number)
-            else:
-                self._told(Unreadable("count", "", f"unknown state {state}"))
-        return counts
+        return counts(found, self._damage)
 
     async def owner(self, scope: Scope, task: str) -> str | None:
         """Whose task this is."""
@@ -296,14 +266,14 @@ class Queries:
             f"AND cancel_at <= {ASKED} AND lease >= {ASKED} AND holder <> $3 LIMIT $2",
             *(list(agents), limit, ASIDE),
         )
-        return _readable(found)
+        return heads(PostgresHead, found)
 
     async def held(self, worker: str) -> Sequence[Head]:
         """Rows that a worker has claimed, as far as they can be read."""
         found = await self._link.fetch(
             f"SELECT {COLUMNS} FROM task WHERE holder <> '' AND holder = $1", worker
         )
-        return _readable(found)[0]
+        return heads(PostgresHead, found)[0]
 
     async def census(self, agents: Collection[str]) -> Mapping[str, Census]:
         """What there is of each of these agents."""
@@ -331,7 +301,7 @@ class Queries:
                 *(agent, oldest),
             )
             found[agent] = Census(
-                tasks=self._counts(tasks),
+                tasks=counts(tasks, self._damage),
                 aside=aside,
                 ready=ready,
                 oldest=_oldest(waiting),
@@ -386,17 +356,6 @@ def _folded(
         raise Unreadable("log", row.id, error) from None
     tail = sum(map(len, bodies or ()))
     return Folded(task, row.head(), key=row.key, snapshot=len(snapshot or b""), tail=tail)
-
-
-def _readable(found: Iterable[Any]) -> tuple[list[Head], list[tuple[int, Unreadable]]]:
-    heads: list[Head] = []
-    broken: list[tuple[int, Unreadable]] = []
-    for columns in found:
-        try:
-            heads.append(PostgresHead.restored(columns).head())
-        except Unreadable as error:
-            broken.append((columns[0], error))
-    return heads, broken
 
 
 def _oldest(found: Iterable[Any]) -> float:

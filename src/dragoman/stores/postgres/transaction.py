@@ -16,12 +16,12 @@ from dragoman.model.caller import Scope
 from dragoman.model.errors import LimitExceeded, TaskNotFound
 from dragoman.model.events import Entry
 from dragoman.stores.cache import Commit
-from dragoman.stores.codec import STATES, body, decode_canceled, digested, encode
-from dragoman.stores.damage import DECODING, agrees
+from dragoman.stores.codec import body, digested, encode
+from dragoman.stores.damage import Damage
 from dragoman.stores.postgres.schema import BLOCK, LANE
 from dragoman.stores.ranks import Ranks, Waiting
 from dragoman.stores.store import Draft, Receipt, Unreadable, Webhook
-from dragoman.stores.task_head import StoredHead
+from dragoman.stores.stored_head import StoredHead
 
 MOST = 2**31 - 1
 """The largest number that a column takes."""
@@ -36,15 +36,10 @@ NEXT = "CASE WHEN {0} ~ '^[0-9]{{1,9}}(,|$)' THEN split_part({0}, ',', 1)::int E
 MORE = f"least({{0}}, {MOST - 1}) + 1"
 """A number that has grown by 1. One that is too large does not fail the statement, either."""
 
-NAMES = (
-    *("key", "id", "agent", "tenant", "owner", "context", "skill", "state", "changed", "last"),
-    *("version", "born", "replied", "epoch", "holder", "lease", "turn", "settled", "attempt"),
-    *("inbox", "cancel_at", "canceled", "hooked", "size", "ready", "ended"),
-)
+NAMES = StoredHead.FIXED + StoredHead.CHANGING
 """The columns of a task, in the order of the table."""
 COLUMNS = ", ".join(f"task.{name}" for name in NAMES)
-FIXED = {"key", "id", "agent", "tenant", "owner", "context", "lease"}
-_SET = ", ".join(f"{name} = u.{name}" for name in NAMES if name not in FIXED)
+_SET = ", ".join(f"{name} = u.{name}" for name in StoredHead.CHANGING if name != "lease")
 
 FETCH = f"SELECT {COLUMNS} FROM task WHERE id = ANY($1::text[])"
 RECEIPTS = (
@@ -105,58 +100,28 @@ class PostgresHead(StoredHead):
     leased = 0.0
     """The lease that it was read with."""
 
-    @staticmethod
-    def restored(columns: Sequence[Any]) -> PostgresHead:
-        """The row of `COLUMNS`; Unreadable."""
-        try:
-            return PostgresHead._restored(columns)
-        except DECODING as error:
-            raise Unreadable("head", columns[1], error) from None
-
-    @staticmethod
-    def _restored(columns: Sequence[Any]) -> PostgresHead:
-        row = PostgresHead.__new__(PostgresHead)
-        (
-            row.key, row.id, agent, tenant, owner, row.context, row.skill, state, row.changed,
-            row.last, row.version, row.born, row.replied, row.epoch, row.holder, row.lease,
-            row.turn, row.settled, row.attempt, inbox, row.cancel_at, canceled, row.hooked,
-            row.size, row.offered, row.ended_at,
-        ) = columns  # fmt: skip
-        row.scope = Scope(agent, tenant, owner)
-        row.state = STATES.get(state)
-        if row.state is None:
-            raise ValueError(f"unknown state {state}")
-        if max(row.last, row.version, row.epoch, row.attempt) >= MOST:
+    def _restore(self, columns: Sequence[Any]) -> None:
+        super()._restore(columns)
+        if max(self.last, self.version, self.epoch, self.attempt) >= MOST:
             raise ValueError("a number is too large to be stored")
-        row.inbox = tuple(map(int, inbox.split(","))) if inbox else ()
-        row.canceled = None if canceled is None else decode_canceled(canceled)
-        row.told = row.state if row.born else None
-        row.before, row.leased = row.version, row.lease
-        row.entries = []
-        agrees(row)
-        return row
+        self.before, self.leased = self.version, self.lease
 
     def columns(self) -> tuple[Any, ...]:
         """All of them, for the database. A lease that was not changed here may have been renewed
         meanwhile, and is left as it is."""
         scope = self.scope
+        fixed = (self.key, self.id, scope.agent, scope.tenant, scope.owner, self.context)
         lease = -1.0 if self.before >= 0 and self.lease == self.leased else self.lease
-        return (
-            self.key, self.id, scope.agent, scope.tenant, scope.owner, self.context, self.skill,
-            self.state.number, self.changed, self.last, self.version, self.born, self.replied,
-            self.epoch, self.holder, lease, self.turn, self.settled, self.attempt,
-            ",".join(map(str, self.inbox)), self.cancel_at,
-            None if self.canceled is None else encode(self.canceled), self.hooked, self.size,
-            self.offered, self.ended_at,
-        )  # fmt: skip
+        return (*fixed, *self.changing(lease))
 
 
 class Transaction:
     """The rows that are in use, and what is to be written of them."""
 
-    def __init__(self, *, max_task_bytes: int, shard: int) -> None:
+    def __init__(self, *, max_task_bytes: int, shard: int, damage: Damage) -> None:
         self.max_task_bytes = max_task_bytes
         self.shard = shard
+        self.damage = damage
         self.now = 0.0
         """The database's clock."""
         self._rows: dict[str, PostgresHead] = {}
@@ -227,6 +192,14 @@ class Transaction:
             raise self._broken[task][1]
         return self._rows.get(task)
 
+    def claimed(self, task: str) -> PostgresHead | None:
+        """The row of a claim. One that cannot be read is set aside when its lease has run out."""
+        try:
+            return self.row(task)
+        except Unreadable as error:
+            self.damage.found(error)
+            return None
+
     def mine(self, scope: Scope, task: str) -> PostgresHead:
         """A born row of this scope; TaskNotFound, Unreadable."""
         if task in self._broken and self._broken[task][0] == scope:
@@ -252,7 +225,7 @@ class Transaction:
         self._known[row.scope, receipt.key] = (receipt.digest, row.id, number)
 
     def hook(self, row: PostgresHead, webhook: Webhook, cursor: int) -> None:
-        """Add a line, or replace its webhook; its secrets are sealed already."""
+        """Add a webhook, or replace it. Its secrets are encrypted already."""
         row.hooked = True
         row.version += 1
         self._hooks.append((row, webhook, cursor))
@@ -261,7 +234,7 @@ class Transaction:
         """This row was changed."""
         self._touched[row.id] = row
 
-    def room(self, row: PostgresHead, fresh: Iterable[Entry]) -> None:
+    def room(self, row: PostgresHead, fresh: Iterable[Entry] = ()) -> None:
         """Refuse what would make a task larger than one may be."""
         size = row.size + sum(len(entry.wire or b"") for entry in fresh)
         if size > self.max_task_bytes:

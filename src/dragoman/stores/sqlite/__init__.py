@@ -20,26 +20,27 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec.structs import replace
 
 from dragoman.model.caller import Scope
-from dragoman.model.errors import LimitExceeded, TaskNotFound, Unavailable
+from dragoman.model.errors import TaskNotFound, Unavailable
 from dragoman.model.events import CancelRequested, Entry, Received
 from dragoman.model.lifecycle import birth
 from dragoman.model.types import Task, TaskState, TaskStatusUpdateEvent
 from dragoman.security.encryption import Seal, Unsealable
 from dragoman.server.settings import MAX_TASK_BYTES, Settings
+from dragoman.stores import changes
 from dragoman.stores.cache import LogCache
 from dragoman.stores.codec import keep, secrets
 from dragoman.stores.damage import Damage
 from dragoman.stores.delivery_turns import DeliveryTurns, Lane
+from dragoman.stores.folding import Folded
 from dragoman.stores.sealed_webhooks import unsealed
 from dragoman.stores.sqlite import deliveries
 from dragoman.stores.sqlite.driver import STANDARD, Driver, prepare, unavailable
 from dragoman.stores.sqlite.lock import Lock
-from dragoman.stores.sqlite.queries import Folded, Queries
+from dragoman.stores.sqlite.queries import Queries
 from dragoman.stores.sqlite.schema import Unusable, identity, migrate, version
 from dragoman.stores.sqlite.transaction import SqliteHead, Transaction
 from dragoman.stores.sqlite.writer import Writer
 from dragoman.stores.store import (
-    CANCEL_RECEIPT,
     GIVEN_UP,
     MANY,
     NOBODY,
@@ -47,7 +48,6 @@ from dragoman.stores.store import (
     Accepted,
     Census,
     Claim,
-    Conflict,
     Draft,
     Head,
     Page,
@@ -56,7 +56,6 @@ from dragoman.stores.store import (
     Receipt,
     Record,
     Renewal,
-    Stale,
     Unreadable,
     Webhook,
     WebhookCursor,
@@ -188,30 +187,12 @@ class SqliteStore:
     def accept(self, scope: Scope, draft: Draft) -> asyncio.Future[Accepted]:
         """See `Store.accept`."""
 
+        webhook = draft.webhook and self._sealed(draft.webhook)
+
         def work(transaction: Transaction) -> Accepted:
-            receipt = draft.receipt
-            if receipt is not None and (known := transaction.receipt(scope, receipt.key)):
-                digest, task, number = known
-                if digest != receipt.digest:
-                    raise Conflict(receipt.key)
-                row = transaction.row(task)
-                assert row is not None  # a receipt goes with its task
-                return Accepted(row.head(), number, transaction.received(row, number), False)
-            if draft.new and draft.full:
-                raise LimitExceeded(draft.full)
-            row = (
-                transaction.add(scope, draft) if draft.new else transaction.mine(scope, draft.task)
-            )
-            if row.size > self.max_task_bytes:
-                raise LimitExceeded(f"The task is larger than {self.max_task_bytes} bytes")
-            number = row.receive(draft.received)
-            row.mail = (number, draft.received)
-            transaction.touch(row)
-            if draft.webhook is not None:
-                deliveries.put(transaction, row, self._sealed(draft.webhook), number)
-            if receipt is not None:
-                transaction.keep(row, receipt, number)
-            return Accepted(row.head(), number, draft.received, True)
+            row, number, new = changes.accept(transaction, scope, draft, webhook)
+            received = draft.received if new else transaction.received(row, number)
+            return Accepted(row.head(), number, received, new)
 
         return self._writer.submit(work)
 
@@ -230,10 +211,10 @@ class SqliteStore:
         folded = self._now(lambda view: view.small(task, scope))
         if isinstance(folded, SqliteHead):
             folded = await self._read(lambda view: view.load(task, scope))
-        if not isinstance(folded, Folded) or not folded.row.born:
+        if not isinstance(folded, Folded) or not folded.head.born:
             return None
         self._keep(folded)
-        return Record(folded.task, folded.row.head())
+        return folded
 
     async def read(self, scope: Scope, task: str, after: int, limit: int) -> Sequence[Entry] | None:
         """See `Store.read`."""
@@ -274,27 +255,20 @@ class SqliteStore:
     ) -> Head:
         """See `Store.cancel`."""
 
-        def work(transaction: Transaction) -> Head:
-            row = transaction.mine(scope, task)
-            if receipt is not None and (known := transaction.receipt(scope, receipt.key)):
-                if known[0] != receipt.digest:
-                    raise Conflict(receipt.key)
-                return row.head()
-            row.cancel(request, canceled, time.monotonic() + grace)
-            transaction.touch(row)
-            if receipt is not None:
-                transaction.keep(row, receipt, CANCEL_RECEIPT)
-            return row.head()
-
+        work = partial(
+            changes.cancel,
+            scope=scope,
+            task=task,
+            request=request,
+            canceled=canceled,
+            grace=grace,
+            receipt=receipt,
+        )
         return await self._writer.submit(work)
 
     async def put_webhook(self, scope: Scope, webhook: Webhook) -> None:
         """See `Store.put_webhook`."""
-
-        def work(transaction: Transaction) -> None:
-            row = transaction.mine(scope, webhook.config.task_id)
-            deliveries.put(transaction, row, self._sealed(webhook), row.last)
-
+        work = partial(changes.put_webhook, scope=scope, webhook=self._sealed(webhook))
         await self._writer.submit(work)
 
     async def webhooks(self, scope: Scope, task: str) -> Sequence[Webhook]:
@@ -407,26 +381,18 @@ class SqliteStore:
     ) -> asyncio.Future[bool]:
         """See `Store.append`."""
 
-        def work(transaction: Transaction) -> bool:
-            row = self._still(transaction, claim.head.id)
-            if row is None or row.epoch != claim.epoch:
-                raise Stale(claim.head.id)
-            transaction.room(row, entries)
-            try:
-                return row.append(claim, entries, release)
-            finally:
-                transaction.touch(row)
-
-        return self._writer.submit(work)
+        return self._writer.submit(
+            lambda transaction: changes.append(transaction, claim, entries, release)
+        )
 
     async def renew(self, claims: Collection[Claim], lease: float) -> Renewal:
         """See `Store.renew`."""
 
         def work(transaction: Transaction) -> Renewal:
-            now = time.monotonic()
+            now = transaction.now
             lost, canceling = [], []
             for claim in claims:
-                row = self._still(transaction, claim.head.id)
+                row = transaction.claimed(claim.head.id)
                 if row is None or row.epoch != claim.epoch:
                     lost.append(claim.head.id)
                     continue
@@ -449,13 +415,17 @@ class SqliteStore:
         """See `Store.expired`."""
         found, broken = await self._read(lambda view: view.expired(agents, limit))
         if broken:
-
-            def work(transaction: Transaction) -> None:
-                for key, error in broken:
-                    transaction.set_aside(key, error)
-
-            await self._writer.submit(work)
+            await self._set_aside(broken)
         return found
+
+    async def _set_aside(self, broken: Sequence[tuple[str | int, Unreadable]]) -> None:
+        """Take tasks whose heads cannot be read, by id or key, out of everybody's way."""
+
+        def work(transaction: Transaction) -> None:
+            for task, error in broken:
+                transaction.set_aside(task, error)
+
+        await self._writer.submit(work)
 
     async def revoke(
         self,
@@ -467,15 +437,12 @@ class SqliteStore:
     ) -> Head | None:
         """See `Store.revoke`."""
 
-        def work(transaction: Transaction) -> Head | None:
-            row = self._still(transaction, head.id)
-            now = time.monotonic() if expired else None
-            if row is None or not row.revoke(head.epoch, event, now, begun=begun):
-                return None
-            transaction.touch(row)
-            return row.head()
-
-        return await self._writer.submit(work)
+        work = partial(changes.revoke, head=head, event=event, expired=expired, begun=begun)
+        try:
+            return await self._writer.submit(work)
+        except Unreadable as error:
+            await self._set_aside([(head.id, error)])
+            return None
 
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:
         """See `Store.moved`."""
@@ -619,30 +586,21 @@ class SqliteStore:
     def _row(self, scope: Scope, task: str) -> SqliteHead | None:
         return self._now(lambda view: view.row(task, scope))
 
-    def _still(self, transaction: Transaction, task: str) -> SqliteHead | None:
-        """The row of a claim. One that cannot be read any more is set aside, and the claim is
-        lost."""
-        try:
-            return transaction.row(task)
-        except Unreadable as error:
-            transaction.set_aside(task, error)
-            return None
-
     def _keep(self, folded: Folded) -> None:
         """Keep what was folded, when that has become worth it."""
         if not folded.grown:
             return
-        row, task = folded.row, folded.task
+        key, number = folded.key, folded.head.last
 
         def work(transaction: Transaction) -> None:
-            if transaction.row(row.id) is not None:
+            if transaction.row(folded.head.id) is not None:
                 if folded.broken:
-                    transaction.db.execute("DELETE FROM snapshot WHERE task = ?", (row.key,))
+                    transaction.db.execute("DELETE FROM snapshot WHERE task = ?", (key,))
                 transaction.db.execute(
                     "INSERT OR REPLACE INTO snapshot (task, number, body) "
-                    "SELECT ?, ?, ? WHERE NOT EXISTS (SELECT 1 FROM snapshot WHERE task = ? "
-                    "AND number >= ?)",
-                    (row.key, row.last, keep(task), row.key, row.last),
+                    "SELECT ?1, ?2, ?3 WHERE NOT EXISTS (SELECT 1 FROM snapshot WHERE task = ?1 "
+                    "AND number >= ?2)",
+                    (key, number, keep(folded.task)),
                 )
 
         self._writer.submit(work).add_done_callback(lambda future: future.exception())

@@ -44,7 +44,7 @@ from dragoman.stores.sqlite.queries import Queries
 from dragoman.stores.sqlite.schema import APPLICATION, VERSION, Unusable
 from dragoman.stores.sqlite.transaction import OLD, Old, SqliteHead, Transaction, named
 from dragoman.stores.store import Unreadable
-from dragoman.stores.task_head import StoredHead
+from dragoman.stores.stored_head import StoredHead
 
 PAGES = 1024
 """How many pages a backup copies at once."""
@@ -106,10 +106,10 @@ class SqliteAdmin:
 
     def load(self, task: str) -> tuple[StoredHead, Task]:
         """The head of a log, and the task; Missing."""
-        folded = Queries(self.db).load(task)
+        row, folded = self.find(task), Queries(self.db).load(task)
         if folded is None:
             raise Missing(f"there is no task {task} in {self.path}")
-        return folded.row, folded.task
+        return row, folded.task
 
     def size(self) -> tuple[int, int]:
         """The bytes of the file, and those of its write-ahead log."""

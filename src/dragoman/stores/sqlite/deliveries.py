@@ -9,11 +9,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from dragoman.model.caller import Scope
-from dragoman.stores.codec import encode, stub, webhook_of
+from dragoman.stores.codec import stub, webhook_of
 from dragoman.stores.damage import DECODING
 from dragoman.stores.delivery_turns import Lane
 from dragoman.stores.sqlite.driver import fetch
-from dragoman.stores.sqlite.transaction import SqliteHead, Transaction, named
+from dragoman.stores.sqlite.transaction import Transaction, named
 from dragoman.stores.store import Unreadable, Webhook, WebhookCursor
 
 LINE = (
@@ -63,30 +63,6 @@ def _line(columns: Any, webhook: Webhook) -> WebhookCursor:
         parked=bool(parked),
         reason=reason,
         ticket=ticket,
-    )
-
-
-def put(transaction: Transaction, row: SqliteHead, webhook: Webhook, cursor: int) -> None:
-    """Add a line, or replace its webhook; its secrets are sealed already."""
-    row.hooked = True
-    row.version += 1
-    transaction.touch(row)
-    transaction.flush()
-    transaction.db.execute(
-        "INSERT INTO line (task, id, agent, webhook, cursor, attempts, due, taken, behind, "
-        "parked, reason, ticket, lane) VALUES (?1, ?, ?, ?, ?, 0, 0, 0, ?, 0, '', ?, "
-        "(SELECT scope FROM task WHERE key = ?1)) "
-        "ON CONFLICT DO UPDATE SET webhook = excluded.webhook, attempts = 0, due = 0, "
-        "taken = 0, parked = 0, reason = '', ticket = ticket + 1",
-        (
-            row.key,
-            webhook.config.id,
-            row.scope.agent,
-            encode(webhook),
-            cursor,
-            cursor < row.last,
-            time.time_ns(),  # after a deletion it must not meet a ticket that is still out
-        ),
     )
 
 

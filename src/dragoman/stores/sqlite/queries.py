@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
-
-import msgspec
 
 from dragoman.model.caller import Scope
 from dragoman.model.events import Entry, Received
 from dragoman.model.lifecycle import fold
 from dragoman.model.types import Task, TaskState
-from dragoman.stores.codec import STATES, Outdated, snapshot, webhook_of
+from dragoman.stores.codec import Outdated, snapshot, webhook_of
 from dragoman.stores.damage import ASIDE, DECODING, Damage
+from dragoman.stores.folding import FIRST, SMALL, Folded, counts, heads
 from dragoman.stores.sqlite.deliveries import LINE, shown
 from dragoman.stores.sqlite.driver import Connection, fetch
 from dragoman.stores.sqlite.transaction import FOUND, MINE, SqliteHead, entries, events
@@ -31,29 +30,6 @@ from dragoman.stores.store import (
     WebhookCursor,
 )
 from dragoman.stores.task_head import age
-
-FIRST = 8
-"""So many tasks at the head of the queue are asked how long they wait: some may be unreadable."""
-SMALL = 64 * 1024
-"""A log of fewer bytes is folded from its beginning; a larger one gets snapshots."""
-
-
-class Folded(msgspec.Struct, frozen=True):
-    """A task, and what it took to fold it."""
-
-    row: SqliteHead
-    task: Task
-    snapshot: int
-    """The bytes of the snapshot that it began with."""
-    tail: int
-    """The bytes that were folded onto it."""
-    broken: bool = False
-    """Its snapshot cannot be used."""
-
-    @property
-    def grown(self) -> bool:
-        """The tail has grown as large as the snapshot: time for another."""
-        return self.broken or self.tail >= max(SMALL, self.snapshot)
 
 
 class Queries:
@@ -134,7 +110,8 @@ class Queries:
             task = fold(start, counted())
         except DECODING as error:
             raise self._unreadable("log", row.id, error) from None
-        return Folded(row, task, size, tail, broken=found is not None and start is None)
+        broken = found is not None and start is None
+        return Folded(task, row.head(), key=row.key, snapshot=size, tail=tail, broken=broken)
 
     def _snapshot(self, row: SqliteHead, number: int, data: bytes) -> Task | None:
         """The task of a snapshot; None if it cannot be used: the log says the same."""
@@ -217,7 +194,7 @@ class Queries:
             "WHERE agent = ? AND tenant = ? AND owner = ?",
             (scope.agent, scope.tenant, scope.owner),
         )
-        return self._counts(found.fetchall())
+        return counts(found.fetchall(), self.damage)
 
     def owner(self, scope: Scope, task: str) -> str | None:
         """Whose task this is. Strangers need not notice that it cannot be read."""
@@ -228,16 +205,6 @@ class Queries:
             (task, scope.agent, scope.tenant),
         )
         return found[0][0] if found and isinstance(found[0][0], str) else None
-
-    def _counts(self, found: Iterable[tuple[int, int]]) -> dict[TaskState, int]:
-        """Counts by state. One of a state that there is not cannot be told."""
-        counts = {}
-        for state, number in found:
-            if state in STATES:
-                counts[STATES[state]] = number
-            else:
-                self.damage.found(Unreadable("count", "", f"unknown state {state}"))
-        return counts
 
     def census(self, agents: Collection[str]) -> dict[str, Census]:
         """What there is of each of these agents."""
@@ -278,7 +245,7 @@ class Queries:
         ).fetchone()
         return Census(
             aside=aside,
-            tasks=self._counts(tasks),
+            tasks=counts(tasks, self.damage),
             ready=ready,
             oldest=max(ages, default=0.0),
             behind=behind,
@@ -313,14 +280,7 @@ class Queries:
     def _heads(
         self, where: str, values: tuple[Any, ...]
     ) -> tuple[list[Head], list[tuple[int, Unreadable]]]:
-        heads: list[Head] = []
-        broken: list[tuple[int, Unreadable]] = []
-        for columns in fetch(self.db, f"{FOUND} WHERE {where}", values):
-            try:
-                heads.append(SqliteHead.restored(columns).head())
-            except Unreadable as error:
-                broken.append((columns[0], error))
-        return heads, broken
+        return heads(SqliteHead, fetch(self.db, f"{FOUND} WHERE {where}", values))
 
     def webhooks(self, row: SqliteHead) -> list[Webhook]:
         """The webhooks of a task, in order of id, their secrets as they are stored; Unreadable."""

@@ -3,87 +3,48 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from dragoman.model.caller import Scope, long
 from dragoman.model.errors import LimitExceeded, TaskNotFound
 from dragoman.model.events import Entry, Event, Received
 from dragoman.stores.cache import Commit
-from dragoman.stores.codec import ARTIFACT, STATES, body, decode_canceled, encode, entry
-from dragoman.stores.damage import ASIDE, DECODING, PAUSE, Damage, agrees
+from dragoman.stores.codec import ARTIFACT, body, encode, entry
+from dragoman.stores.damage import ASIDE, DECODING, PAUSE, Damage
 from dragoman.stores.export_format import veiled
 from dragoman.stores.ranks import RANKED, Ranks, Waiting, fair, owners
 from dragoman.stores.sqlite.driver import Connection, fetch
 from dragoman.stores.sqlite.schema import BITS
-from dragoman.stores.store import LARGE, PROBE, Draft, Party, Receipt, Unreadable, party
-from dragoman.stores.task_head import StoredHead
+from dragoman.stores.store import LARGE, PROBE, Draft, Party, Receipt, Unreadable, Webhook, party
+from dragoman.stores.stored_head import StoredHead
 
 KEPT = 4096
 """The most rows and scopes that are remembered between commits."""
 
-COLUMNS = (
-    "key, id, scope, agent, context, skill, state, changed, last, version, born, replied, epoch, "
-    "holder, lease, turn, settled, attempt, inbox, cancel_at, canceled, hooked, size, ended, "
-    "ready"
+_CHANGING = StoredHead.CHANGING
+COLUMNS = ("key", "id", "scope", "agent", "context", *_CHANGING)
+"""The columns of the table."""
+_SELECTED = ", ".join(
+    f"scope.{name}" if name in ("tenant", "owner") else f"task.{name}"
+    for name in StoredHead.FIXED + _CHANGING
 )
-NAMES = ", ".join(f"task.{name}" for name in COLUMNS.split(", "))
-FOUND = f"SELECT {NAMES}, scope.tenant, scope.owner FROM task JOIN scope ON scope.key = task.scope"
+FOUND = f"SELECT {_SELECTED} FROM task JOIN scope ON scope.key = task.scope"
 MINE = "WHERE task.id = ? AND scope.agent = ? AND scope.tenant = ? AND scope.owner = ?"
 """A task of a scope. That of another is not even read: it costs what none would."""
-_INSERT = f"INSERT INTO task ({COLUMNS}) VALUES ({', '.join('?' * 25)})"
-_UPDATE = (
-    "UPDATE task SET skill = ?, state = ?, changed = ?, last = ?, version = ?, born = ?, "
-    "replied = ?, epoch = ?, holder = ?, lease = ?, turn = ?, settled = ?, attempt = ?, "
-    "inbox = ?, cancel_at = ?, canceled = ?, hooked = ?, size = ?, ended = ?, ready = ? "
-    "WHERE key = ?"
-)
+INSERT = f"INSERT INTO task ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
+_UPDATE = f"UPDATE task SET {', '.join(f'{name} = ?' for name in _CHANGING)} WHERE key = ?"
 
 
 class SqliteHead(StoredHead):
     """A row of the file."""
 
-    @staticmethod
-    def restored(columns: tuple[Any, ...]) -> SqliteHead:
-        """The row of the columns that `FOUND` selects; Unreadable."""
-        try:
-            return SqliteHead._restored(columns)
-        except DECODING as error:
-            raise Unreadable("head", named(columns[1]), error) from None
-
-    @staticmethod
-    def _restored(columns: tuple[Any, ...]) -> SqliteHead:
-        row = SqliteHead.__new__(SqliteHead)
-        (
-            row.key, row.id, _, agent, row.context, row.skill, state, row.changed, row.last,
-            row.version, born, replied, row.epoch, row.holder, row.lease, row.turn, row.settled,
-            row.attempt, inbox, row.cancel_at, canceled, hooked, row.size, row.ended_at,
-            row.offered, tenant, owner,
-        ) = columns  # fmt: skip
-        texts = (row.id, row.context, row.skill, row.changed, row.holder, agent, tenant, owner)
+    def _restore(self, columns: Sequence[Any]) -> None:
+        id, agent, tenant, owner, context, skill = columns[1:7]
+        texts = (id, agent, tenant, owner, context, skill, columns[8], columns[14])
         if any(type(text) is not str for text in texts):
             raise ValueError("a text is not UTF-8")
-        row.scope = Scope(agent, tenant, owner)
-        row.state = STATES.get(state)
-        if row.state is None:
-            raise ValueError(f"unknown state {state}")
-        row.born, row.replied, row.hooked = bool(born), bool(replied), bool(hooked)
-        row.inbox = tuple(map(int, inbox.split(","))) if inbox else ()
-        row.canceled = None if canceled is None else decode_canceled(canceled)
-        row.told = row.state if born else None
-        row.entries = []
-        agrees(row)
-        return row
-
-    def values(self) -> tuple[Any, ...]:
-        """What an update sets."""
-        return (
-            self.skill, self.state.number, self.changed, self.last, self.version, self.born,
-            self.replied, self.epoch, self.holder, self.lease, self.turn, self.settled,
-            self.attempt, ",".join(map(str, self.inbox)), self.cancel_at,
-            None if self.canceled is None else encode(self.canceled), self.hooked, self.size,
-            self.ended_at, self.offered,
-        )  # fmt: skip
+        super()._restore(columns)
 
 
 def named(task: object) -> str:
@@ -236,13 +197,27 @@ class Transaction:
         row = self._rows[draft.task] = SqliteHead(scope, draft)
         return row
 
+    @property
+    def now(self) -> float:
+        """Leases count by the machine's monotonic clock."""
+        return time.monotonic()
+
     def row(self, task: str) -> SqliteHead | None:
-        """The row of this id."""
+        """The row of this id; Unreadable."""
         row = self._rows.get(task)
         if row is None:
             found = list(self.rows("WHERE id = ?", (task,)))
             row = found[0] if found else None
         return row
+
+    def claimed(self, task: str) -> SqliteHead | None:
+        """The row of a claim. One that cannot be read any more is set aside, and the claim is
+        lost."""
+        try:
+            return self.row(task)
+        except Unreadable as error:
+            self.set_aside(task, error)
+            return None
 
     def rows(self, where: str, values: Iterable[Any]) -> Iterator[SqliteHead]:
         """Rows that are stored; those in use as they are now. Unreadable."""
@@ -411,6 +386,29 @@ class Transaction:
         """Remember a send, or a cancel."""
         self._receipts[row.scope, receipt.key] = (row, receipt.digest, number)
 
+    def hook(self, row: SqliteHead, webhook: Webhook, cursor: int) -> None:
+        """Add a webhook, or replace it. Its secrets are encrypted already."""
+        row.hooked = True
+        row.version += 1
+        self.touch(row)
+        self.flush()
+        self.db.execute(
+            "INSERT INTO line (task, id, agent, webhook, cursor, attempts, due, taken, behind, "
+            "parked, reason, ticket, lane) VALUES (?1, ?, ?, ?, ?, 0, 0, 0, ?, 0, '', ?, "
+            "(SELECT scope FROM task WHERE key = ?1)) "
+            "ON CONFLICT DO UPDATE SET webhook = excluded.webhook, attempts = 0, due = 0, "
+            "taken = 0, parked = 0, reason = '', ticket = ticket + 1",
+            (
+                row.key,
+                webhook.config.id,
+                row.scope.agent,
+                encode(webhook),
+                cursor,
+                cursor < row.last,
+                time.time_ns(),  # after a deletion it must not meet a ticket that is still out
+            ),
+        )
+
     def received(self, row: SqliteHead, number: int) -> Received:
         """The message of this number; Unreadable."""
         if row.mail is not None and row.mail[0] == number:
@@ -437,7 +435,7 @@ class Transaction:
         )
         return [Old(*columns) for columns in found]
 
-    def room(self, row: SqliteHead, fresh: Iterable[Entry]) -> None:
+    def room(self, row: SqliteHead, fresh: Iterable[Entry] = ()) -> None:
         """Refuse what would make a task larger than one may be."""
         size = row.size + sum(len(entry.wire or b"") for entry in fresh)
         if size > self.max_task_bytes:
@@ -498,9 +496,9 @@ class Transaction:
             self._views(row)
         db = self.db
         if new:
-            db.executemany(_INSERT, [self._columns(row) for row in new])
+            db.executemany(INSERT, [self._columns(row) for row in new])
         if known:
-            db.executemany(_UPDATE, [(*row.values(), row.key) for row in known])
+            db.executemany(_UPDATE, [(*row.changing(row.lease), row.key) for row in known])
         if fresh:
             db.executemany("INSERT INTO entry (place, turn, kind, body) VALUES (?, ?, ?, ?)", fresh)
         if self._receipts:
@@ -529,9 +527,9 @@ class Transaction:
             self._tally.clear()
 
     def _columns(self, row: SqliteHead) -> tuple[Any, ...]:
-        rest = row.values()
-        scope = self.scope(row.scope)
-        return (row.key, row.id, scope, row.scope.agent, row.context, *rest)
+        scope = row.scope
+        fixed = (row.key, row.id, self.scope(scope), scope.agent, row.context)
+        return (*fixed, *row.changing(row.lease))
 
     def _entries(self, row: SqliteHead) -> Iterator[tuple[int, int, int, bytes]]:
         base = row.key << BITS

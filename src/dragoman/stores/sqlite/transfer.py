@@ -18,10 +18,8 @@ from dragoman.stores.ranks import RANKED, Ranks
 from dragoman.stores.sqlite.driver import Connection, fetch
 from dragoman.stores.sqlite.queries import Queries
 from dragoman.stores.sqlite.schema import BITS
-from dragoman.stores.sqlite.transaction import COLUMNS, FOUND, SqliteHead, named
+from dragoman.stores.sqlite.transaction import COLUMNS, FOUND, INSERT, SqliteHead, named
 from dragoman.stores.store import Unreadable
-
-_INSERT = f"INSERT INTO task ({COLUMNS}) VALUES ({', '.join('?' * len(COLUMNS.split(', ')))})"
 
 
 def tasks(
@@ -137,7 +135,7 @@ def _write(
         "epoch": epoch,
         "ready": offer,
     }
-    db.execute(_INSERT, tuple(values[name] for name in COLUMNS.split(", ")))
+    db.execute(INSERT, tuple(values[name] for name in COLUMNS))
     db.executemany(
         "INSERT INTO entry (place, turn, kind, body) VALUES (?, ?, ?, ?)",
         (

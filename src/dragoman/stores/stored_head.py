@@ -1,0 +1,84 @@
+"""The head row of a log in a database: its columns, and how they are read and written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+from dragoman.model.caller import Scope
+from dragoman.model.events import Received
+from dragoman.model.types import TaskState
+from dragoman.stores.codec import STATES, decode_canceled, encode
+from dragoman.stores.damage import DECODING, agrees
+from dragoman.stores.store import Unreadable
+from dragoman.stores.task_head import TaskHead
+
+
+class StoredHead(TaskHead):
+    """A row of a database, and what is kept beside it."""
+
+    FIXED = ("key", "id", "agent", "tenant", "owner", "context")
+    CHANGING = (
+        *("skill", "state", "changed", "last", "version", "born", "replied", "epoch", "holder"),
+        *("lease", "turn", "settled", "attempt", "inbox", "cancel_at", "canceled", "hooked"),
+        *("size", "ready", "ended"),
+    )
+    """Its columns, in the order of `restored` and `changing`."""
+
+    key = 0
+    """The number that stands for the id inside the database; 0 before it is there."""
+    size = 0
+    """The bytes of the log."""
+    ended_at: float | None = None
+    offered: float | None = None
+    """Its rank among those that are ready."""
+    told: TaskState | None = None
+    """The state under which it is counted; None while it is not born."""
+    mail: tuple[int, Received] | None = None
+    """The latest message, until its turn begins."""
+
+    @classmethod
+    def restored(cls, columns: Sequence[Any]) -> Self:
+        """The row of these columns; Unreadable."""
+        row = cls.__new__(cls)
+        try:
+            row._restore(columns)
+        except DECODING as error:
+            id = columns[1]
+            name = id if isinstance(id, str) else repr(id)
+            raise Unreadable("head", name, error) from None
+        return row
+
+    def _restore(self, columns: Sequence[Any]) -> None:
+        (
+            self.key, self.id, agent, tenant, owner, self.context, self.skill, state,
+            self.changed, self.last, self.version, born, replied, self.epoch, self.holder,
+            self.lease, self.turn, self.settled, self.attempt, inbox, self.cancel_at, canceled,
+            hooked, self.size, self.offered, self.ended_at,
+        ) = columns  # fmt: skip
+        self.scope = Scope(agent, tenant, owner)
+        if state not in STATES:
+            raise ValueError(f"unknown state {state}")
+        self.state = STATES[state]
+        self.born, self.replied, self.hooked = bool(born), bool(replied), bool(hooked)
+        self.inbox = tuple(map(int, inbox.split(","))) if inbox else ()
+        self.canceled = None if canceled is None else decode_canceled(canceled)
+        self.told = self.state if self.born else None
+        self.entries = []
+        agrees(self)
+
+    def changing(self, lease: float) -> tuple[Any, ...]:
+        """The values of the columns that change, with this lease."""
+        return (
+            self.skill, self.state.number, self.changed, self.last, self.version, self.born,
+            self.replied, self.epoch, self.holder, lease, self.turn, self.settled,
+            self.attempt, ",".join(map(str, self.inbox)), self.cancel_at,
+            None if self.canceled is None else encode(self.canceled), self.hooked, self.size,
+            self.offered, self.ended_at,
+        )  # fmt: skip
+
+    def receive(self, received: Received) -> int:
+        """Take a message, and keep it for the claim that may follow in the same transaction."""
+        number = super().receive(received)
+        self.mail = (number, received)
+        return number

@@ -1,0 +1,270 @@
+"""`dragoman db export` and `import`."""
+
+from __future__ import annotations
+
+import io
+import json
+import sqlite3
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.cli.filled_stores import (
+    BOTH,
+    DAY,
+    QUICK,
+    execute,
+    hook,
+    ids,
+    line,
+    seed,
+    sound,
+    total,
+    url,
+    variety,
+    write,
+)
+from tests.cli.test_cli import run, serving
+
+
+@BOTH
+def test_round_trip(here: Path, db: Any) -> None:
+    seed(here, *variety())
+    assert db("export", "first.jsonl").status == 0
+    first = (here / "first.jsonl").read_bytes()
+    assert (here / "first.jsonl").stat().st_mode & 0o777 == 0o600
+    assert first.count(b"\n") == 5
+    assert [json.loads(text)["id"] for text in first.splitlines()] == ["z", "a", "h", "c", "w"]
+    to = ("--store", "sqlite:///new.db")
+    done = db("import", "first.jsonl", *to)
+    assert done.out == "5 tasks imported, 0 replaced, 0 already there\n"
+    sound(here, "new.db")
+    assert db("export", "second.jsonl", *to).status == 0
+    assert (here / "second.jsonl").read_bytes() == first
+    done = db("import", "first.jsonl", *to)
+    assert (done.status, done.out) == (0, "0 tasks imported, 0 replaced, 5 already there\n")
+
+
+@BOTH
+def test_export_of_a_served_store(here: Path) -> None:
+    with serving(here, "booking:agent", "--push", *QUICK) as served:
+        for text in ("hello", "ask", "raise", "wait"):
+            body = {
+                "message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]},
+                "configuration": {
+                    "returnImmediately": True,
+                    "taskPushNotificationConfig": {"url": "https://hook.invalid/", "token": "t"},
+                },
+            }
+            key = {"idempotency-key": text}
+            sent = httpx.post(f"{served.url}/message:send", json=body, headers=key)
+            served.until(sent.json()["task"]["id"], "WORKING", "COMPLETED", "REQUIRED", "FAILED")
+        served.process.kill()
+    first = run(here, "db", "export").stdout
+    held = [json.loads(text)["holder"] for text in first.splitlines()]
+    assert len(held) == 4 and any(held)
+    (here / "x.jsonl").write_text(first)
+    to = ("--store", "sqlite:///new.db")
+    assert run(here, "db", "import", "x.jsonl", *to).returncode == 0
+    assert run(here, "db", "export", *to).stdout == first
+    sound(here, "new.db")
+    with serving(here, "booking:agent", *to, *QUICK) as served:
+        assert total(served) == 4
+        # the one that was in work when its server died
+        task = next(json.loads(text)["id"] for text in first.splitlines() if '"wait"' in text)
+        served.until(task, "FAILED")
+        message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hello"}]}
+        again = httpx.post(
+            f"{served.url}/message:send",
+            json={"message": message},
+            headers={"idempotency-key": "hello"},
+        )
+        assert again.json()["task"]["id"] in first  # its receipt came along
+        assert total(served) == 4
+
+
+@BOTH
+def test_export_chooses(here: Path, db: Any) -> None:
+    seed(here, line("a", age=DAY), line("b"), line("c", agent="second"))
+
+    def exported(*arguments: str) -> list[str]:
+        return [json.loads(text)["id"] for text in db("export", *arguments).out.splitlines()]
+
+    assert exported() == ["a", "b", "c"]
+    assert exported("-", "--agent", "second") == ["c"]
+    assert exported("--since", "1h") == ["b", "c"]
+
+
+def test_export_overwrites_nothing(here: Path, db: Any) -> None:
+    seed(here, line("a"))
+    (here / "x.jsonl").write_text("mine")
+    done = db("export", "x.jsonl")
+    assert done.status == 1 and "--force" in done.err
+    assert (here / "x.jsonl").read_text() == "mine"
+    assert db("export", "x.jsonl", "--force").status == 0
+    assert json.loads((here / "x.jsonl").read_text())["id"] == "a"
+    before = (here / "echo.db").read_bytes()
+    done = db("export", "echo.db", "--force")
+    assert done.status == 1 and "itself" in done.err
+    assert (here / "echo.db").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "DELETE FROM entry WHERE place = (2 << 24) + 2",
+        "UPDATE entry SET kind = 9 WHERE place = (2 << 24) + 2",
+        "UPDATE task SET state = 99 WHERE id = 'b'",
+        "UPDATE task SET canceled = x'78' WHERE id = 'b'",
+    ],
+)
+def test_export_of_what_can_still_be_read(here: Path, db: Any, damage: str) -> None:
+    path = seed(here, line("a"), line("b"), line("c"))
+    with closing(sqlite3.connect(path)) as file, file:
+        file.execute(damage)
+    done = db("export", "x.jsonl")
+    assert done.status == 1 and "task b cannot be read" in done.err and "db check" in done.err
+    rest = (here / "x.jsonl").read_text().splitlines()
+    assert [json.loads(text)["id"] for text in rest] == ["a", "c"]
+
+
+def test_import_mends_a_log_with_a_gap(here: Path, db: Any) -> None:
+    whole = line("a")
+    path = seed(here, whole)
+    with closing(sqlite3.connect(path)) as file, file:
+        file.execute("DELETE FROM entry WHERE turn = 1")
+    write(here / "x.jsonl", whole)
+    done = db("import", "x.jsonl")
+    assert done.status == 1 and "task a exists and differs" in done.err
+    assert db("import", "x.jsonl", "--replace").status == 0
+    sound(here)
+
+
+def test_import_from_standard_input(here: Path, db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = json.dumps(line("a")).encode() + b"\n\n" + json.dumps(line("b")).encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    assert db("import", "--store", "sqlite:///new.db").status == 0
+    assert set(ids(db("list", "--json"))) == {"a", "b"}
+
+
+@BOTH
+def test_import_of_what_differs(here: Path, db: Any) -> None:
+    seed(here, line("a", "WORKING"), line("b"))
+    before = db("export").out
+    write(here / "x.jsonl", line("a", "FAILED", webhooks=[hook("a")]), line("c"))
+    done = db("import", "x.jsonl")
+    assert done.status == 1
+    assert "task a exists and differs" in done.err
+    assert done.out.startswith("1 task imported")
+    assert set(before.splitlines()) < set(db("export").out.splitlines())
+    done = db("import", "x.jsonl", "--replace")
+    assert done.out == "0 tasks imported, 1 replaced, 1 already there\n"
+    found = db("show", "a", "--json").json()
+    assert found["head"]["state"] == "failed" and found["webhooks"]
+    sound(here)
+    if not url(here):
+        keys = dict(execute(here, "SELECT id, key FROM task"))
+        assert keys == {"a": 1, "b": 2, "c": 3}  # a server may remember them
+
+
+@BOTH
+def test_import_does_not_replace_what_is_in_work(here: Path, db: Any) -> None:
+    seed(here, line("a", "WORKING", holder="w", inbox=[1], epoch=8))
+    now = time.time() if url(here) else time.monotonic()
+    execute(here, f"UPDATE task SET lease = {now + 30}")
+    write(here / "x.jsonl", line("a"))
+    done = db("import", "x.jsonl", "--replace")
+    assert done.status == 1 and "task a is being processed" in done.err
+    assert db("show", "a", "--json").json()["head"]["state"] == "working"
+    execute(here, "UPDATE task SET lease = 1e-9")
+    assert db("import", "x.jsonl", "--replace").status == 0
+    assert db("show", "a", "--json").json()["head"]["epoch"] == 9  # its worker is too late
+
+
+@BOTH
+def test_import_makes_deliveries_under_way_stale(here: Path, db: Any) -> None:
+    seed(here, line("a", webhooks=[hook("a")]))
+    execute(here, "UPDATE line SET ticket = 4")
+    write(here / "x.jsonl", line("a", "FAILED", webhooks=[hook("a")]))
+    assert db("import", "x.jsonl", "--replace").status == 0
+    assert execute(here, "SELECT ticket FROM line") == [(5,)]
+
+
+@BOTH
+def test_import_does_not_share_receipts(here: Path, db: Any) -> None:
+    seed(here, line("a", receipts=("key",)))
+    write(
+        here / "x.jsonl",
+        line("b", receipts=("other", "key")),
+        line("c", owner="ann", receipts=("key",)),
+    )
+    for extra in ([], ["--replace"]):
+        done = db("import", "x.jsonl", *extra)
+        assert done.status == 1 and "task b: its receipt 'key' belongs to task a" in done.err
+    assert set(ids(db("list", "--json"))) == {"a", "c"}
+    sound(here)
+
+
+def changed(**more: Any) -> dict[str, Any]:
+    """A task of which something is wrong."""
+    return {**line("t"), **more}
+
+
+STATUS = line("t")["entries"][1]
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ("{", "line 2: "),
+        ("[]", "line 2: "),
+        ("\udcff", "line 2: "),
+        (changed(format=2), "its format is 2; this version of dragoman supports 1"),
+        (changed(extra=1), "unknown field `extra`"),
+        (changed(id=""), "id"),
+        (changed(id="u"), "its log belongs to another task"),
+        (changed(context="d"), "its log belongs to another task"),
+        (changed(state="TASK_STATE_FAILED"), "its log ends with completed"),
+        (changed(state="WORKING"), "state"),
+        (changed(entries=[]), "a log must start with a message"),
+        (changed(entries=[STATUS]), "a log must start with a message"),
+        (changed(entries=[*line("t")["entries"], STATUS]), "already ended"),
+        (changed(entries=[*line("t")["entries"][:1], {**STATUS, "kind": "reply"}]), "entry 2"),
+        (changed(entries=[*line("t")["entries"][:1], {**STATUS, "body": {}}]), "entry 2"),
+        (changed(entries=[{**STATUS, "kind": "received"}]), "entry 1"),
+        (changed(replied=True), "replied"),
+        (changed(inbox=[1]), "inbox"),
+        (changed(holder="w"), "holder"),
+        (changed(ended=None), "ended"),
+        (changed(turn=9), "turn"),
+        (changed(settled=-1), "settled"),
+        (changed(epoch=1 << 70), "epoch"),
+        (changed(canceled={"x": 1}), "x"),
+        (line("t", receipts=("a", "a")), "receipts"),
+        (changed(receipts=[{"key": "a", "digest": "AAAA", "number": 2}]), "receipts"),
+        (line("t", webhooks=[hook("t"), hook("t")]), "webhooks"),
+        (line("t", webhooks=[hook("t", cursor=3)]), "webhooks"),
+        (line("t", webhooks=[{**hook("t"), "webhook": {"config": {}}}]), "url"),
+    ],
+)
+def test_import_of_what_cannot_be(here: Path, db: Any, bad: Any, words: str) -> None:
+    text = bad if isinstance(bad, str) else json.dumps(bad)
+    good = [json.dumps(line(name)) for name in ("a", "b")]
+    raw = f"{good[0]}\n{text}\n{good[1]}\n".encode("utf-8", "surrogateescape")
+    (here / "x.jsonl").write_bytes(raw)
+    done = db("import", "x.jsonl", "--store", "sqlite:///new.db")
+    assert done.status == 1
+    assert words in done.err and "line 2" in done.err
+    assert set(ids(db("list", "--json"))) == {"a", "b"}  # the others are not its fault
+    sound(here, "new.db")
+
+
+def test_import_of_no_file(here: Path, db: Any) -> None:
+    done = db("import", "nothing.jsonl", "--store", "sqlite:///new.db")
+    assert done.status == 1 and "nothing.jsonl" in done.err
+    assert not (here / "new.db").exists()

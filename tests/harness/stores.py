@@ -1,0 +1,265 @@
+"""The backends that have to pass what every store does, and words to say it in."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import pkgutil
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from dragoman.model import clock
+from dragoman.model.caller import Caller, Scope
+from dragoman.model.events import CancelRequested, Entry, Event, Received, Reply
+from dragoman.model.types import (
+    Artifact,
+    Message,
+    Part,
+    Role,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskPushNotificationConfig,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+from dragoman.stores.memory import MemoryStore
+from dragoman.stores.postgres import PostgresStore
+from dragoman.stores.sqlite import SqliteStore
+from dragoman.stores.store import (
+    Accepted,
+    Claim,
+    Draft,
+    Head,
+    Receipt,
+    Store,
+    Webhook,
+    WebhookCursor,
+)
+from tests.harness.services import Postgres
+
+
+def sqlite(folder: Path, **options: Any) -> Store:
+    """A store in a new file."""
+    options.pop("max_tasks", None)
+    return SqliteStore(folder / f"{clock.uuid7()}.db", **options)
+
+
+_shared: list[Postgres] = []
+_schemas = count()
+
+
+def database() -> str:
+    """The URL of new tables in a PostgreSQL that all tests of this process share."""
+    if not _shared:
+        server = Postgres(fsync=False)
+        server.start()
+        atexit.register(server.close)
+        _shared.append(server)
+    name = f"s{next(_schemas)}"
+    _shared[0].sql(f"CREATE SCHEMA {name}")
+    return f"{_shared[0].dsn()}?search_path={name}"
+
+
+def postgres(folder: Path, **options: Any) -> Store:
+    """A store in new tables."""
+    options.pop("max_tasks", None)
+    return PostgresStore(database(), **options)
+
+
+BACKENDS: dict[str, Callable[..., Store]] = {
+    "memory": lambda folder, **options: MemoryStore(**options),
+    "sqlite": sqlite,
+    "postgres": postgres,
+}
+if other := os.environ.get("DRAGOMAN_TEST_STORE"):  # of another package: see docs/backends.md
+    BACKENDS["other"] = pkgutil.resolve_name(other)
+
+Make = Callable[..., Awaitable[Store]]
+
+SCOPE = Scope("agent", "tenant", "owner")
+STRANGERS = [
+    Scope("other", "tenant", "owner"),
+    Scope("agent", "other", "owner"),
+    Scope("agent", "tenant", "other"),
+    Scope("agent", "", ""),
+]
+AT = "2026-01-31T12:00:00.000Z"
+SOON = 0.02
+LONG = 600.0
+W, I, C = TaskState.WORKING, TaskState.INPUT_REQUIRED, TaskState.COMPLETED  # noqa: E741
+
+
+def stamp(number: int) -> str:
+    """The time of a moment in the test."""
+    return f"2026-01-31T12:{number // 60 % 60:02d}:{number % 60:02d}.000Z"
+
+
+def received(
+    task: str, name: str = "m1", at: str = AT, context: str = "c", **more: Any
+) -> Received:
+    """A message from the user."""
+    message = Message(
+        message_id=name, task_id=task, context_id=context, role=Role.USER, parts=(Part(text=name),)
+    )
+    return Received(message=message, caller=Caller(), at=at, **more)
+
+
+async def accept(
+    store: Store,
+    task: str = "t",
+    name: str = "m1",
+    *,
+    scope: Scope = SCOPE,
+    new: bool = True,
+    born: bool = True,
+    at: str = AT,
+    context: str = "c",
+    skill: str = "",
+    receipt: Receipt | None = None,
+    webhook: Webhook | None = None,
+) -> Accepted:
+    """Send a message."""
+    draft = Draft(
+        task=task,
+        received=received(task, name, at, context, skill=skill),
+        new=new,
+        born=born,
+        receipt=receipt,
+        webhook=webhook,
+    )
+    return await store.accept(scope, draft)
+
+
+def status(task: str, state: TaskState, at: str | None = AT) -> TaskStatusUpdateEvent:
+    """A status of the task."""
+    return TaskStatusUpdateEvent(
+        task_id=task, context_id="c", status=TaskStatus(state=state, timestamp=at)
+    )
+
+
+def artifact(task: str, text: str, *, append: bool = False) -> TaskArtifactUpdateEvent:
+    """A piece of the task's artifact."""
+    return TaskArtifactUpdateEvent(
+        task_id=task,
+        context_id="c",
+        artifact=Artifact(artifact_id="a", parts=(Part(text=text),)),
+        append=append,
+    )
+
+
+def reply(task: str) -> Reply:
+    """A direct answer."""
+    return Reply(Message(message_id="r", role=Role.AGENT, parts=(Part(text="r"),), context_id="c"))
+
+
+def said(claim: Claim, *events: Event) -> list[Entry]:
+    """What a worker appends."""
+    return [Entry(0, event, claim.turn) for event in events]
+
+
+async def claim(store: Store, worker: str = "w", lease: float = LONG) -> Claim:
+    """Claim the only log that can be claimed next."""
+    (found,) = await store.claim(["agent"], worker, lease, 1)
+    return found
+
+
+async def say(store: Store, held: Claim, *states: TaskState, release: bool = False) -> Head:
+    """Append some statuses; the head after them."""
+    events = [status(held.head.id, state) for state in states]
+    return await write(store, held, *events, release=release)
+
+
+async def write(store: Store, held: Claim, *events: Event, release: bool = False) -> Head:
+    """Append some events; the head after them."""
+    await store.append(held, said(held, *events), release=release)
+    found = await store.head(held.head.scope, held.head.id)
+    assert found is not None
+    return found
+
+
+async def cancel(
+    store: Store,
+    task: str = "t",
+    grace: float = LONG,
+    scope: Scope = SCOPE,
+    receipt: Receipt | None = None,
+) -> Head:
+    """Ask for the end of a task."""
+    asked = CancelRequested(caller=Caller(), at=AT)
+    return await store.cancel(scope, task, asked, status(task, TaskState.CANCELED), grace, receipt)
+
+
+async def head(store: Store, task: str = "t") -> Head:
+    """The head of a log that is there."""
+    found = await store.head(SCOPE, task)
+    assert found is not None
+    return found
+
+
+async def task(store: Store, name: str = "t") -> Task:
+    """A task that is there."""
+    record = await store.load(SCOPE, name)
+    assert record is not None
+    return record.task
+
+
+async def log(store: Store, name: str = "t") -> Sequence[Entry]:
+    """A whole log."""
+    found = await store.read(SCOPE, name, 0, 10_000)
+    assert found is not None
+    return found
+
+
+async def events(store: Store, name: str = "t") -> list[Event]:
+    """What a log says."""
+    return [entry.event for entry in await log(store, name)]  # type: ignore[misc]
+
+
+async def ended(store: Store, name: str, state: TaskState = C, at: str = AT) -> None:
+    """A task that has come and gone."""
+    await accept(store, name, at=at)
+    held = await claim(store)
+    await store.append(held, said(held, status(name, state, at)), release=True)
+
+
+async def waiting(store: Store, name: str) -> None:
+    """A task that waits for its client."""
+    await accept(store, name)
+    await say(store, await claim(store), I, release=True)
+
+
+async def pause() -> None:
+    """Until what lasts `SOON` has run out."""
+    await asyncio.sleep(SOON * 2)
+
+
+def hook(name: str = "h", task: str = "t", url: str = "https://x.example/", **more: Any) -> Webhook:
+    """A webhook of the task."""
+    return Webhook(TaskPushNotificationConfig(id=name, task_id=task, url=url, **more))
+
+
+async def take(store: Store, limit: int = 9, lease: float = LONG) -> list[WebhookCursor]:
+    """What is due."""
+    return list(await store.dispatch(["agent"], limit, lease))
+
+
+async def one(store: Store, lease: float = LONG) -> WebhookCursor:
+    """The only line that is due."""
+    (found,) = await take(store, lease=lease)
+    return found
+
+
+async def followed(store: Store, task: str = "t", *, scope: Scope = SCOPE) -> None:
+    """A task with one webhook, and a status to deliver."""
+    await accept(store, task, webhook=hook(task=task), scope=scope)
+    (held,) = await store.claim([scope.agent], "w", LONG, 1)
+    await say(store, held, W)
+
+
+async def park(store: Store, line: WebhookCursor, reason: str = "answered 410") -> None:
+    """Give a line up."""
+    assert await store.dispatched(line, line.cursor, failed=reason, parked=True)

@@ -1,0 +1,246 @@
+"""Both ends of a webhook: a server that remembers what came, and an application that pushes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+
+from dragoman import Agent, App, Message, Turn
+from dragoman.dialects import v1_0
+from dragoman.model.caller import Scope
+from dragoman.security.egress import Egress
+from dragoman.server.settings import Settings
+from dragoman.stores.store import WebhookCursor
+from tests.harness.raw_server import Visit, listening
+
+PATIENCE = 10.0
+"""After so many seconds a test that waits for something has failed."""
+
+
+class Post(NamedTuple):
+    """One delivery as it came."""
+
+    at: float
+    line: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def id(self) -> str:
+        """The delivery's id."""
+        return self.headers["webhook-id"]
+
+    @property
+    def event(self) -> dict[str, Any]:
+        """What is in it."""
+        found: dict[str, Any] = json.loads(self.body)
+        return found
+
+    @property
+    def task(self) -> str:
+        """The task that it is about."""
+        event = self.event
+        if "kind" in event:  # before 1.0 it is the task itself
+            return str(event["id"])
+        (inner,) = event.values()
+        return str(inner["taskId"])
+
+
+class Inbox:
+    """Takes deliveries. `answers` are used up first: statuses, or whole heads of answers."""
+
+    def __init__(self, answers: Iterable[int | bytes] = ()) -> None:
+        self.posts: list[Post] = []
+        self.ends: list[Post] = []
+        """Those of them that tell the end of a task."""
+        self.answers = list(answers)
+        self.always: int | bytes = 200
+        self.gate = asyncio.Event()
+        """While it is not set, nobody gets an answer."""
+        self.gate.set()
+        self.pace = 0.0
+        """How long each answer takes."""
+        self.busy = self.most = 0
+        """How many deliveries are here now, and the most there ever were."""
+        self.port = 0
+        self._changed = asyncio.Condition()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/hook?who=me"
+
+    async def talk(self, visit: Visit) -> None:
+        """Serve one connection."""
+        while True:
+            line, headers, body = await visit.request()
+            self.busy += 1
+            self.most = max(self.most, self.busy)
+            try:
+                post = Post(time.monotonic(), line, headers, body)
+                self.posts.append(post)
+                if over(post):
+                    self.ends.append(post)
+                answer = self.answers.pop(0) if self.answers else self.always
+                async with self._changed:
+                    self._changed.notify_all()
+                await self.gate.wait()
+                if self.pace:
+                    await asyncio.sleep(self.pace)
+            finally:
+                self.busy -= 1
+            if isinstance(answer, int):
+                answer = b"HTTP/1.1 %d Said\r\n" % answer
+            await visit.send(answer + b"Content-Length: 0\r\n\r\n")
+
+    async def until(self, ready: Callable[[], Any]) -> list[Post]:
+        """What has come, once it is enough."""
+        async with asyncio.timeout(PATIENCE), self._changed:
+            await self._changed.wait_for(ready)
+        return list(self.posts)
+
+    async def came(self, number: int) -> list[Post]:
+        """What has come, once it is so many."""
+        return await self.until(lambda: len(self.posts) >= number)
+
+    async def end(self, task: str = "") -> list[Post]:
+        """What has come, once the end of the task has."""
+        return await self.until(lambda: any(task in ("", post.task) for post in self.ends))
+
+
+def over(post: Post) -> bool:
+    """Whether this is the end of a task."""
+    told = post.event.get("statusUpdate", post.event)
+    state = told.get("status", {}).get("state", "").removeprefix("TASK_STATE_").lower()
+    return state in ("completed", "failed", "canceled")
+
+
+@contextlib.asynccontextmanager
+async def receiving(*answers: int | bytes, port: int = 0) -> AsyncIterator[Inbox]:
+    """A receiver on 127.0.0.1."""
+    inbox = Inbox(answers)
+    async with listening(inbox.talk, port=port) as listener:
+        inbox.port = listener.port
+        yield inbox
+
+
+def talker() -> Agent:
+    """An agent that says the words of its message, and waits for its gate at the word `gate`."""
+    agent = Agent("Talker", description="Says it again.")
+    agent.gate = asyncio.Event()  # type: ignore[attr-defined]
+
+    @agent.handler
+    async def talk(turn: Turn) -> AsyncIterator[Any]:
+        yield turn.working("Well")
+        for word in turn.text.split():
+            if word == "gate":
+                await agent.gate.wait()  # type: ignore[attr-defined]
+            elif word == "ask":
+                yield turn.ask("What?")
+                return
+            else:
+                yield turn.write(word, name="words")
+        yield turn.complete("That is it")
+
+    @agent.skill(reply=True)
+    async def answer(turn: Turn) -> Message:
+        """Answer without a task."""
+        return turn.reply(f"You said {turn.text}").message
+
+    return agent
+
+
+class Sender:
+    """An application that pushes, and its client."""
+
+    def __init__(self, app: App, agent: Agent, http: httpx.AsyncClient) -> None:
+        self.app = app
+        self.agent = agent
+        self.http = http
+        self.store = app.store
+
+    async def ask(self, path: str, verb: str = "POST", /, **body: Any) -> httpx.Response:
+        """One request."""
+        return await self.http.request(verb, path, json=body or None)
+
+    async def send(self, text: str, url: str = "", *, task: str = "", **config: Any) -> str:
+        """Begin a task, or go on with one, with a webhook; the task's id."""
+        message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}
+        configuration: dict[str, Any] = {"returnImmediately": True}
+        if url:
+            configuration["taskPushNotificationConfig"] = {"url": url, **config}
+        response = await self.ask(
+            "/message:send",
+            message=message | ({"taskId": task} if task else {}),
+            configuration=configuration,
+        )
+        assert response.status_code == 200, response.text
+        return str(response.json()["task"]["id"])
+
+    async def hook(self, task: str, url: str, **config: Any) -> str:
+        """Register a webhook; its id."""
+        response = await self.ask(f"/tasks/{task}/pushNotificationConfigs", url=url, **config)
+        assert response.status_code == 200, response.text
+        return str(response.json()["id"])
+
+    async def unhook(self, task: str, id: str) -> None:
+        """Delete a webhook."""
+        response = await self.ask(f"/tasks/{task}/pushNotificationConfigs/{id}", "DELETE")
+        assert response.status_code == 200, response.text
+
+    async def ended(self, task: str) -> dict[str, Any]:
+        """The task, once it has ended; for those that must not be told by a webhook."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                found: dict[str, Any] = (await self.ask(f"/tasks/{task}", "GET")).json()
+                if found["status"]["state"] == "TASK_STATE_COMPLETED":
+                    return found
+                await asyncio.sleep(0.005)
+
+    async def lines(
+        self, ready: Callable[[Sequence[WebhookCursor]], Any], **which: Any
+    ) -> Sequence[WebhookCursor]:
+        """The lines that are behind, once they are as they should be."""
+        async with asyncio.timeout(PATIENCE):
+            while not ready(found := await self.store.lines(1000, **which)):
+                await asyncio.sleep(0.005)
+        return found
+
+    async def parked(self, number: int = 1) -> Sequence[WebhookCursor]:
+        """The lines that were given up, once they are so many."""
+        return await self.lines(lambda lines: len(lines) == number, parked=True)
+
+    async def log(self, task: str) -> list[dict[str, Any]]:
+        """All that can be told of a task, in order."""
+        entries = await self.store.read(Scope(self.agent.key), task, 0, 100_000)
+        told = [v1_0.streamed(entry) for entry in entries or ()]
+        return [json.loads(wire) for wire in told if wire]
+
+
+@contextlib.asynccontextmanager
+async def pushing(
+    agent: Agent | None = None, *, egress: Egress | None = None, **settings: Any
+) -> AsyncIterator[Sender]:
+    """An application at work, with its own way out or this one. What fails is tried again soon."""
+    agent = agent or talker()
+    known = {
+        "push": True,
+        "egress_allow": ["127.0.0.1"],
+        "push_retries": (0.02, 0.04),
+        "poll": 0.02,
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name in {"push_running", "push_per_host"} & set(settings):  # they are constants
+            patch.setattr(Settings, name, settings.pop(name))
+        app = App(agent, **{**known, "drain_timeout": 0.0, "push_timeout": 5.0, **settings})
+        if egress is not None:
+            app._way_out = lambda: egress  # type: ignore[method-assign]
+        transport = httpx.ASGITransport(app)
+        async with app, httpx.AsyncClient(transport=transport, base_url="http://agent") as http:
+            yield Sender(app, agent, http)
