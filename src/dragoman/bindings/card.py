@@ -57,14 +57,8 @@ def _v0_2(card: AgentCard, *_: object) -> bytes:
     return encode(old(card, "0.2"))
 
 
-# 0.1 said no version in its card: whoever asks for it takes any.
-FORMS: dict[str, Writing] = {
-    "": _everybody,
-    "1.0": _v1_0,
-    "0.3": _v0_3,
-    "0.2": _v0_2,
-    "0.1": _v0_3,
-}
+FORMS: dict[str, Writing] = dict.fromkeys(versions.SUPPORTED, _v0_3)
+FORMS |= {"": _everybody, "1.0": _v1_0, "0.2": _v0_2}
 """How the card is written for a version; without one, for everybody."""
 
 

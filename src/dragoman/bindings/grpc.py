@@ -480,7 +480,7 @@ class GrpcStream:
         endpoint.streams.add(self)
         try:
             await _begin(self.context, self._call)
-            await self._pour()
+            await self._send_events()
         except asyncio.CancelledError:
             if not self._cut or self._task is None or self._task.uncancel():
                 raise
@@ -489,7 +489,7 @@ class GrpcStream:
             endpoint.streams.remove(self)
             self.stream.close()
 
-    async def _pour(self) -> None:
+    async def _send_events(self) -> None:
         write = self.context.write
         asked: Entry | None = None
         while (entries := await self.stream.next()) is not None:

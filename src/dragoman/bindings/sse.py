@@ -94,14 +94,14 @@ class Streams:
         while True:
             await asyncio.sleep(max(pause, 0.01))
             now, clock_time = time.monotonic(), time.time()
-            for pour in list(self.open):
-                pour.watch()
-                if pour.sending and now - pour.sending > self.settings.stall:
-                    pour.cut()
-                elif 0 < pour.expires <= clock_time:
-                    pour.expire()
-                elif not pour.sending and now - pour.sent > self.settings.keepalive:
-                    pour.beat()
+            for stream in list(self.open):
+                stream.watch()
+                if stream.sending and now - stream.sending > self.settings.stall:
+                    stream.cut()
+                elif 0 < stream.expires <= clock_time:
+                    stream.expire()
+                elif not stream.sending and now - stream.sent > self.settings.keepalive:
+                    stream.beat()
 
 
 def current(expires: float) -> None:
@@ -215,7 +215,7 @@ class SSEResponse:
                 await self.incoming.in_turn(self._call)
             await self.incoming.begin(EVENT_STREAM, (*HEADERS, *extension_headers(self._call)))
             try:
-                await self._pour()
+                await self._send_events()
             except A2AError as fault:
                 self.incoming.failed(fault)
                 await self._send(error(fault))
@@ -235,7 +235,7 @@ class SSEResponse:
             streams.remove(self)
             self.stream.close()
 
-    async def _pour(self) -> None:
+    async def _send_events(self) -> None:
         limit = self.incoming.settings.stream_buffer
         rush = 0
         while True:

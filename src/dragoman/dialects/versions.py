@@ -1,15 +1,16 @@
-"""The versions of the protocol: one row each, with what is particular to it over JSON-RPC.
+"""The versions of the protocol, and what is particular to each of them over JSON-RPC.
 
-Server, client and webhooks look here. To remove a version, delete its row and its module.
+Server, client and webhooks ask this table. To remove a version, delete its row and its module.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.dialects import Received, v0_1, v1_0
 from dragoman.dialects.v0_3 import mixed, rpc
@@ -19,7 +20,7 @@ from dragoman.model.operations import OPERATIONS
 from dragoman.model.types import StreamResponse, Task, WireStruct
 
 
-class Version(Struct, frozen=True):
+class Version(Struct, frozen=True, kw_only=True):
     """One version of the protocol, over JSON-RPC."""
 
     name: str
@@ -43,30 +44,33 @@ def _receive_1_0(_: str, kind: type[WireStruct], params: bytes, call: Call) -> R
     return v1_0, v1_0.decode(kind, params), call
 
 
-_METHODS_0_3 = {each.former.method: each.call for each in OPERATIONS if each.former.method}
-
-VERSIONS = (
-    Version(
-        "1.0",
-        {each.name: each.call for each in OPERATIONS},
-        _receive_1_0,
-        v1_0.encode,
-        v1_0.convert,
-        v1_0.encode,
-    ),
-    Version("0.3", _METHODS_0_3, mixed.receive, rpc.ask, rpc.convert, rpc.encode),
-    Version("0.2", _METHODS_0_3, mixed.receive, rpc.ask, rpc.convert, rpc.encode),
-    Version(
-        "0.1",
-        v0_1.METHODS,
-        v0_1.receive,
-        v0_1.ask,
-        v0_1.told,
-        v0_1.encode,
-        chosen_ids=True,
-        shared_with=("0.2", "0.3"),
-    ),
+_V1_0 = Version(
+    name="1.0",
+    methods={each.name: each.call for each in OPERATIONS},
+    receive=_receive_1_0,
+    ask=v1_0.encode,
+    told=v1_0.convert,
+    push=v1_0.encode,
 )
+_V0_3 = Version(
+    name="0.3",
+    methods={each.former.method: each.call for each in OPERATIONS if each.former.method},
+    receive=mixed.receive,
+    ask=rpc.ask,
+    told=rpc.convert,
+    push=rpc.encode,
+)
+_V0_1 = Version(
+    name="0.1",
+    methods=v0_1.METHODS,
+    receive=v0_1.receive,
+    ask=v0_1.ask,
+    told=v0_1.told,
+    push=v0_1.encode,
+    chosen_ids=True,
+    shared_with=("0.2", "0.3"),
+)
+VERSIONS = (_V1_0, _V0_3, replace(_V0_3, name="0.2"), _V0_1)
 """The latest first."""
 BY_NAME = {version.name: version for version in VERSIONS}
 SUPPORTED = tuple(BY_NAME)
@@ -105,10 +109,10 @@ def unsupported(what: str) -> VersionNotSupported:
 
 
 def pushed(body: bytes) -> StreamResponse:
-    """What a webhook was sent, in whatever version: 1.0 sends events, the others whole tasks."""
+    """What a webhook was sent, in whatever version: 1.0 sends events, the others whole tasks. Those
+    of the oldest have neither a kind nor a context."""
     document = v1_0.parse(body)
     if isinstance(document, dict) and "status" in document and "id" in document:
-        if "kind" in document or "contextId" in document:
-            return rpc.convert(StreamResponse, {**document, "kind": "task"})
-        return v0_1.told(StreamResponse, document)
+        version = _V0_3 if "kind" in document or "contextId" in document else VERSIONS[-1]
+        return cast(StreamResponse, version.told(StreamResponse, {**document, "kind": "task"}))
     return v1_0.convert(StreamResponse, document)
