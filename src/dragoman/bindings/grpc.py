@@ -21,6 +21,7 @@ from dragoman.bindings.access_log import GONE, AccessLine
 from dragoman.bindings.endpoint import Endpoint, origin
 from dragoman.bindings.headers import check_single
 from dragoman.bindings.http_request import extensions_of
+from dragoman.bindings.pipeline import Decoded
 from dragoman.bindings.request_body import Arriving, BodyReader, bulk
 from dragoman.bindings.sse import asking, current, formed, fresh_start, wrote
 from dragoman.dialects import client_quirks, protobuf, v1_0
@@ -35,7 +36,6 @@ from dragoman.model.errors import (
 )
 from dragoman.model.events import RESUME, Entry
 from dragoman.model.operations import Operation
-from dragoman.model.types import WireStruct
 from dragoman.server.reader import LogStream
 from dragoman.server.settings import Settings
 from dragoman.telemetry.logs import logger
@@ -333,7 +333,7 @@ def _handler(
 class GrpcCodec:
     """Reads one call and writes its answer; see `pipeline.Codec`."""
 
-    __slots__ = ("_body", "_endpoint", "_info", "_package", "_request", "operation", "versions")
+    __slots__ = ("_body", "_endpoint", "_info", "_package", "operation", "versions")
 
     other_version = ""
 
@@ -346,8 +346,6 @@ class GrpcCodec:
         self._package = BARE if older else package
         self.operation = operation
         self.versions: tuple[str, ...] = (package.version,)
-        self._request: WireStruct | None = None
-        """The request of a large message, which is decoded in a thread as soon as it is read."""
 
     def route(self) -> bool:
         """The method names the operation."""
@@ -366,29 +364,27 @@ class GrpcCodec:
                 bodies.decoded(arriving)
         if not isinstance(body, bytes):
             raise InvalidRequest("The call contains no message")
-        if len(body) > SMALL:
-            self._request = await self._decode_aside(body)
         return body
-
-    async def _decode_aside(self, body: bytes) -> WireStruct:
-        """The request in a large message."""
-        bodies, most = self._info.bodies, self._info.settings.max_elements
-        address = bodies.address(self._info)
-        bodies.budget.take(address, len(body))
-        try:
-            return await bodies.aside(self._package.decode, self.operation.request, body, most)
-        finally:
-            bodies.budget.give(address, len(body))
 
     def open(self, body: bytes) -> None:
         """Take the message."""
         self._body = body
 
-    def decode(self, call: Call) -> tuple[WireStruct, Call]:
+    def decode(self, call: Call) -> Decoded | Awaitable[Decoded]:
         """The request."""
-        request, self._request = self._request, None
         body, self._body = self._body, b""
-        return request or self._package.decode(self.operation.request, body), call
+        if len(body) > SMALL:
+            return self._decode_large(body, call)
+        return self._package.decode(self.operation.request, body), call
+
+    async def _decode_large(self, body: bytes, call: Call) -> Decoded:
+        bodies, kind = self._info.bodies, self.operation.request
+        address, most = bodies.address(self._info), self._info.settings.max_elements
+        bodies.budget.take(address, len(body))
+        try:
+            return await bodies.aside(self._package.decode, kind, body, most), call
+        finally:
+            bodies.budget.give(address, len(body))
 
     def encode(self, answer: Any) -> bytes | Awaitable[bytes]:
         """The message."""
@@ -411,7 +407,7 @@ class GrpcCodec:
                 info.line.complete = True
             return
         except A2AError as error:
-            failure = pipeline.untraced(error)
+            failure = pipeline.without_traceback(error)
         except Exception as error:
             logger.exception("internal error in a stream")
             failure = InternalError.of(error)

@@ -26,7 +26,6 @@ from dragoman.dialects.versions import older
 from dragoman.model.caller import Call
 from dragoman.model.errors import A2AError, InvalidParams, MethodNotAllowed, MethodNotFound
 from dragoman.model.operations import OPERATIONS, Operation
-from dragoman.model.types import WireStruct
 from dragoman.server.reader import LogStream
 
 
@@ -105,7 +104,7 @@ class HTTPCodec:
         """Take the body."""
         self._body = body
 
-    def decode(self, call: Call) -> tuple[WireStruct, Call]:
+    def decode(self, call: Call) -> pipeline.Decoded:
         """The request, from path, query and body."""
         kind, incoming, dialect = self.operation.request, self._incoming, self._dialect
         fields, body, self._body = self._fields, self._body, b""

@@ -173,6 +173,8 @@ class HTTPRequest:
     def version(self) -> str:
         """See `RequestInfo.version`."""
         told = self.headers.get(b"a2a-version")
+        if told == b"1.0":
+            return "1.0"
         if told is not None and (version := told.decode("latin-1").strip()):
             return version
         return self.query().get("A2A-Version", "") if self.scope.get("query_string") else ""

@@ -18,7 +18,6 @@ from dragoman.dialects.versions import BY_NAME, VERSIONS, older
 from dragoman.model.caller import Call
 from dragoman.model.errors import A2AError, InvalidRequest, MethodNotFound
 from dragoman.model.operations import BY_CALL, Operation
-from dragoman.model.types import WireStruct
 from dragoman.server.reader import LogStream
 
 
@@ -122,7 +121,7 @@ class JSONRPCCodec:
         params = bytes(envelope.params)
         self._params = b"{}" if params in NOTHING else params
 
-    def decode(self, call: Call) -> tuple[WireStruct, Call]:
+    def decode(self, call: Call) -> pipeline.Decoded:
         """The request in its version, which the answer is in as well."""
         kind, params, version = self.operation.request, self._params, call.caller.version
         if not self.other_version:

@@ -1,10 +1,10 @@
-"""The steps of one request, in the same order over each binding. A binding is a codec: it reads,
-decodes, encodes and sends, and the pipeline says when."""
+"""The steps of one request, in the same order over each binding: route, caller, read, version,
+decode, limits, operate, encode, send or fail. A binding is a codec that does single steps."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from dragoman.bindings.endpoint import ANONYMOUS, Endpoint
 from dragoman.bindings.http_request import Gone, RequestInfo
@@ -17,14 +17,16 @@ from dragoman.security.budget import SMALL
 from dragoman.server.reader import LogStream
 from dragoman.telemetry.logs import logger
 
+Decoded: TypeAlias = tuple[WireStruct, Call]
+
 
 class Codec(Protocol):
     """How a binding reads one request and writes its answer."""
 
     operation: Operation
-    """The operation that is asked for, and the versions that the request can be in, likeliest
-    first. `route` or `open` finds them."""
+    """The operation that is asked for. `route` or `open` finds it."""
     versions: tuple[str, ...]
+    """The versions that the request can be in, likeliest first."""
     other_version: str
     """Another version to decode the request in, if the task that it names does not exist."""
 
@@ -37,11 +39,12 @@ class Codec(Protocol):
     def open(self, body: bytes) -> None:
         """Take the body, and find the operation if the head does not name it."""
 
-    def decode(self, call: Call) -> tuple[WireStruct, Call]:
-        """The request, and the call with what the request adds to it."""
+    def decode(self, call: Call) -> Decoded | Awaitable[Decoded]:
+        """The request, and the call with what the request adds to it. A thread decodes what is
+        large, if the codec is slow; then it is awaited."""
 
     def encode(self, answer: Any) -> bytes | Awaitable[bytes]:
-        """The body of an answer that is no stream; to be awaited if it takes long."""
+        """The body of an answer that is no stream. It is awaited in the same case."""
 
     def send(self, body: bytes, call: Call) -> Awaitable[Any]:
         """Send an answer."""
@@ -64,7 +67,9 @@ async def serve(endpoint: Endpoint, incoming: RequestInfo, codec: Codec) -> Any:
         version = version or _version(endpoint, incoming, codec)
         while True:
             call = ANONYMOUS[version] if plain else endpoint.call(incoming, caller, version)
-            request, call = codec.decode(call)
+            decoded = codec.decode(call)
+            request, call = decoded if isinstance(decoded, tuple) else await decoded
+            del decoded
             if codec.operation.streams:
                 endpoint.may_stream(call, incoming)
             answering = endpoint.operate(codec.operation, request, call, incoming)
@@ -86,7 +91,7 @@ async def serve(endpoint: Endpoint, incoming: RequestInfo, codec: Codec) -> Any:
                 incoming.reserve(len(answer), call)
     except A2AError as error:
         endpoint.refused(error, incoming)
-        failure = untraced(error)
+        failure = without_traceback(error)
     except Gone:
         raise
     except Exception as error:
@@ -108,7 +113,7 @@ def _version(endpoint: Endpoint, incoming: RequestInfo, codec: Codec) -> str:
     return versions.agreed(incoming.version(), codec.versions)
 
 
-def untraced(error: A2AError) -> A2AError:
+def without_traceback(error: A2AError) -> A2AError:
     """The error without where it was raised. Frames hold what may be large, such as a message;
     while an error is sent, and with gRPC also after that, they would be kept."""
     error.__traceback__ = error.__context__ = error.__cause__ = None

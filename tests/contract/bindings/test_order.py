@@ -10,26 +10,31 @@ from tests.harness.clients import Binding, Failed
 
 CALLER = {"X_User": "nobody"}
 CALL = {"Idempotency_Key": "k" * 300}
-NO_PARTS = {**user("hi"), "parts": []}
-UNKNOWN_TASK = user("hi", taskId="unknown")
+LARGE = 20_000
+"""A message of so many bytes is decoded in a thread over gRPC."""
 
 
 @pytest.mark.first
+@pytest.mark.parametrize("size", [2, LARGE])
 @pytest.mark.parametrize("start", ["bell"], indirect=True)
-async def test_the_steps_of_a_request_come_in_one_order(start: Start, kind: type[Binding]) -> None:
+async def test_the_steps_of_a_request_come_in_one_order(
+    start: Start, kind: type[Binding], size: int
+) -> None:
     full, free = await start(max_streams=0), await start()
+    message = user("hi", metadata={"note": "x" * size})
+    no_parts, unknown = {**message, "parts": []}, {**message, "taskId": "unknown"}
     steps = [
-        (full, CALLER | CALL, NO_PARTS, "UNAUTHENTICATED", ""),
-        (full, CALL, NO_PARTS, "INVALID_PARAMS", "Idempotency-Key"),
-        (full, {}, NO_PARTS, "INVALID_PARAMS", "message.parts"),
-        (full, {}, UNKNOWN_TASK, "RESOURCE_EXHAUSTED", ""),
-        (free, {}, UNKNOWN_TASK, "TASK_NOT_FOUND", ""),
+        (full, CALLER | CALL, no_parts, "UNAUTHENTICATED", ""),
+        (full, CALL, no_parts, "INVALID_PARAMS", "Idempotency-Key"),
+        (full, {}, no_parts, "INVALID_PARAMS", "message.parts"),
+        (full, {}, unknown, "RESOURCE_EXHAUSTED", ""),
+        (free, {}, unknown, "TASK_NOT_FOUND", ""),
     ]
     if kind.version == "0.1":  # a message to an unknown task begins it
         steps.pop()
-    for world, headers, message, reason, field in steps:
+    for world, headers, faulty, reason, field in steps:
         with pytest.raises(Failed) as failed:
-            await world.client(kind, **headers).stream("SendStreamingMessage", message=message)
+            await world.client(kind, **headers).stream("SendStreamingMessage", message=faulty)
         assert (failed.value.reason, "".join(failed.value.fields)) == (reason, field)
-    seen = await free.client(kind).stream("SendStreamingMessage", message=user("hi"))
+    seen = await free.client(kind).stream("SendStreamingMessage", message=message)
     assert seen
