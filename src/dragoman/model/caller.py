@@ -100,7 +100,7 @@ class Call(Struct, frozen=True):
     """The `Last-Event-ID`: the last event of the stream that the client has received."""
     trace: str = ""
     """The `traceparent`: the trace of the request."""
-    name: str = ""
+    new_task: str = ""
     """The id of a new task, where the dialect lets the caller choose it."""
 
 

@@ -383,7 +383,7 @@ class Service:
         new = not task
         if task:
             head = await self.store.head(scope, task)
-            new = head is None and task == call.name
+            new = head is None and task == call.new_task
             if new and (why := long(task)):
                 raise InvalidParams.at("id", f"{why}, in its stored form")
             if not new:
@@ -406,7 +406,7 @@ class Service:
         if not self._files.lax:
             await self._files.check(message, call.caller)
         task = task or clock.uuid7()
-        chosen = task if call.name and begins and (new or call.key) else ""
+        chosen = task if call.new_task and begins and (new or call.key) else ""
         webhook: Webhook | None = None
         modes: tuple[str, ...] = ()
         if configuration is not None:
@@ -470,7 +470,7 @@ class Service:
         if not chosen and not call.key and not merged:
             return None
         # Callers that choose task ids send no message ids.
-        said = (message.parts, call.key) if call.name else message
+        said = (message.parts, call.key) if call.new_task else message
         digest = hashlib.sha256(msgspec.json.encode(said)).digest()
         if chosen:  # two concurrent starts are one
             return Receipt(f"task:{chosen}", digest)

@@ -24,8 +24,7 @@ from msgspec import Struct
 
 from dragoman._version import __version__
 from dragoman.bells.bell import Bell
-from dragoman.dialects import v0_1, v1_0
-from dragoman.dialects.v0_3 import rpc as v0_3
+from dragoman.dialects import v1_0, versions
 from dragoman.model.errors import Unavailable
 from dragoman.model.events import Received
 from dragoman.model.types import TaskStatusUpdateEvent
@@ -272,7 +271,7 @@ class Courier:
         skipped = Delivery(last)
         if record is None or not changes:
             return [skipped]
-        encode = v0_1.encode if line.webhook.version == "0.1" else v0_3.encode
+        encode = versions.BY_NAME[line.webhook.version].push
         if len(changes) <= FEW and record.head.last <= SHORT:
             past = History(self.store, line.scope, line.task)
             tasks = [(number, await past.at(number)) for number in changes]
