@@ -46,7 +46,7 @@ class WorkerHarness:
         self.agent = Agent("Test", description="For tests.", retries=retries)
         self.agent.skill(reply=reply, **(skill or {}))(handler)
         self.agents = {self.agent.key: self.agent}
-        self.settings = Settings(**{"watchdog": 0.0, "poll": 0.01, "cancel_grace": 5.0, **settings})
+        self.settings = Settings(**{"poll": 0.01, "cancel_grace": 5.0, **settings})
         self.store: Any = store or MemoryStore()
         self.bell = bell or MemoryBell()
         self.closing = Shutdown()

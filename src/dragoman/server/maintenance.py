@@ -45,7 +45,7 @@ class Maintenance:
         self.store = store
         self.bell = bell
         self.settings = settings
-        self._answered = -math.inf
+        self._last_answer = -math.inf
         """When the store answered the last check; long ago if it has failed since."""
         self._seen: dict[tuple[str, int, float], tuple[int, int]] = {}
         """The claims that the last check found expired: in how many checks in time, and in how many
@@ -61,7 +61,7 @@ class Maintenance:
                 while await self.store.prune():
                     pass
             except Unavailable as error:
-                self._answered = -math.inf
+                self._last_answer = -math.inf
                 logger.error("maintenance of the store failed; retrying: %s", error)
             except Exception:
                 logger.exception("maintenance of the store failed; retrying")
@@ -96,8 +96,8 @@ class Maintenance:
         """
         found = await self.store.expired(self.agents, REAP)
         now, poll = time.monotonic(), self.settings.poll
-        in_time = now - self._answered <= poll + max(poll, LATE)
-        self._answered = now
+        in_time = now - self._last_answer <= poll + max(poll, LATE)
+        self._last_answer = now
         seen, taken = self._seen, []
         self._seen = {}
         for head in found:
@@ -114,7 +114,7 @@ class Maintenance:
                 raise error
 
     async def _take(self, head: Head) -> None:
-        event = self._verdict(head)
+        event = self._final_status(head)
         delay = self._delay(head) if event is None else 0.0
         if await self.store.revoke(head, event, expired=True, delay=delay) is None:
             return
@@ -134,7 +134,7 @@ class Maintenance:
         self.bell.ring(head.holder)
         self.bell.ring(f"work:{head.scope.agent}")
 
-    def _verdict(self, head: Head) -> TaskStatusUpdateEvent | None:
+    def _final_status(self, head: Head) -> TaskStatusUpdateEvent | None:
         """The final status of an orphaned task; None if it may run again."""
         if head.canceling:
             return head.ending(TaskState.CANCELED)
