@@ -121,6 +121,11 @@ DAMAGES = [
     Damage("task.ready", "UPDATE task SET ready = -5 WHERE id = 't'", "task t: ready in its head"),
     head("ended", "5", words="task t: its head is not consistent on whether the task has"),
     Damage("task.ended", "UPDATE task SET ended = -5 WHERE id = 'e'", "task e: ended in its head"),
+    head("due", "-5"),
+    head("deadline", "-5"),
+    head("plan", "'x'", words=UNREADABLE),
+    head("plan", "'0,0,1'", words="task t: private in its head"),
+    head("plan", "'9,1,0'", words="task t: waits in its head"),
     # -- scopes of a file
     Damage("scope.key", "UPDATE scope SET key = 99", "task t: it has no scope", FILE),
     Damage("scope.agent", "UPDATE scope SET agent = 'x'", "scope belongs to another agent", FILE),

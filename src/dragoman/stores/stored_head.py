@@ -63,8 +63,11 @@ class StoredHead(TaskHead):
         self.born, self.replied, self.hooked = bool(born), bool(replied), bool(hooked)
         self.inbox = tuple(map(int, inbox.split(","))) if inbox else ()
         self.canceled = None if canceled is None else decode_canceled(canceled)
+        if due is not None:
+            self.due = due
+        if deadline is not None:
+            self.deadline = deadline
         if plan is not None:
-            self.due, self.deadline = due or 0.0, deadline or 0.0
             self.waits, self.began, self.private = map(int, plan.split(","))
         self.told = self.state if self.born else None
         self.entries = []
