@@ -14,7 +14,7 @@ from dragoman.bindings.http_request import JSON, HTTPRequest, extension_headers,
 from dragoman.bindings.sse import EVENT_STREAM, SSEResponse
 from dragoman.dialects import Dialect, v1_0
 from dragoman.dialects.v0_3 import rpc as v0_3
-from dragoman.dialects.versions import BY_NAME, VERSIONS, older
+from dragoman.dialects.versions import VERSIONS, older
 from dragoman.model.caller import Call
 from dragoman.model.errors import A2AError, InvalidRequest, MethodNotFound
 from dragoman.model.operations import BY_CALL, Operation
@@ -42,6 +42,7 @@ def _methods() -> dict[str, Method]:
 
 
 METHODS = _methods()
+RECEIVE = {version.name: version.receive for version in VERSIONS}
 PATHS = frozenset(f"/{name}" for name, found in METHODS.items() if found.versions[0] != "1.0")
 """Some clients of 0.1 post to the method's name."""
 
@@ -123,13 +124,13 @@ class JSONRPCCodec:
 
     def decode(self, call: Call) -> pipeline.Decoded:
         """The request in its version, which the answer is in as well."""
-        kind, params, version = self.operation.request, self._params, call.caller.version
+        kind, params, receive = self.operation.request, self._params, RECEIVE[call.caller.version]
         if not self.other_version:
             self._params = b""  # what may be large is kept no longer than it is needed
-        if version == "1.0":
+        if receive is None:
             return v1_0.decode(kind, params), call
         agent = self._endpoint.service.agent.key
-        self._dialect, request, call = BY_NAME[version].receive(agent, kind, params, call)
+        self._dialect, request, call = receive(agent, kind, params, call)
         return request, call
 
     def encode(self, answer: Any) -> bytes:

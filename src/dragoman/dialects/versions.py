@@ -26,8 +26,8 @@ class Version(Struct, frozen=True, kw_only=True):
     name: str
     methods: Mapping[str, str]
     """The operation of each method, as `Operation.call`; the first name is the one to ask for."""
-    receive: Callable[[str, type[WireStruct], bytes, Call], Received]
-    """A server decodes the parameters of a call to this agent."""
+    receive: Callable[[str, type[WireStruct], bytes, Call], Received] | None = None
+    """A server decodes the parameters of a call to this agent; None: by `v1_0.decode`."""
     ask: Callable[[Any], bytes]
     """A client encodes a request."""
     told: Callable[[type[Any], Any], Any]
@@ -40,14 +40,9 @@ class Version(Struct, frozen=True, kw_only=True):
     """The other versions whose clients use these names of methods, too."""
 
 
-def _receive_1_0(_: str, kind: type[WireStruct], params: bytes, call: Call) -> Received:
-    return v1_0, v1_0.decode(kind, params), call
-
-
 _V1_0 = Version(
     name="1.0",
     methods={each.name: each.call for each in OPERATIONS},
-    receive=_receive_1_0,
     ask=v1_0.encode,
     told=v1_0.convert,
     push=v1_0.encode,
