@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +14,11 @@ from dragoman import Task, TaskState, Turn
 from dragoman.agent import durable
 from dragoman.agent.durable import StepFailed, StepUncertain
 from dragoman.model.events import Private
+from dragoman.security.encryption import Seal, key
 from dragoman.server.maintenance import ATTEMPTS
 from dragoman.server.run import Run
 from dragoman.stores.store import Store
+from tests.harness.stores import Make
 from tests.harness.workers import OVER, WorkerHarness
 
 C = TaskState.COMPLETED
@@ -416,3 +419,33 @@ async def test_private_entries_are_not_shown(store: Store) -> None:
     stream = [entry.event for entry in await lives.log(task)]
     assert [type(event).__name__ for event in stream].count("Private") == 1
     assert (await lives.head(task)).private == 1
+
+
+async def test_private_values_are_encrypted_with_a_key(make: Make, tmp_path: Path) -> None:
+    async def handler(turn: Turn) -> str:
+        found = await turn.step("secret", lives.effect, "tell nobody")
+        await turn.save({"hidden": found})
+        await turn.ask_for("?")
+        return f"{found}, {turn.saved}"
+
+    try:
+        store = await make(seal=Seal([key()]))
+    except TypeError:
+        return  # memory writes nothing down
+    lives = Lives(handler, store)
+    task = (await lives.send()).head.id
+    await lives.life()
+    assert await lives.private(task) == ["step", "saved", "asked"]
+
+    def stored_events() -> list[str]:
+        assert store.admin is not None
+        with store.admin() as admin:
+            row, _ = admin.load(task)
+            return [repr(entry.event) for entry in admin.read(row)]
+
+    stored = await asyncio.to_thread(stored_events)
+    assert sum("sealed:v1" in text for text in stored) == 3
+    assert not any("nobody" in text for text in stored)
+    await lives.send("x", task)
+    await lives.life()
+    assert texts(await lives.task(task)) == ["did tell nobody, {'hidden': 'did tell nobody'}"]

@@ -34,7 +34,7 @@ from dragoman.stores.postgres.schema import Unusable, usable
 from dragoman.stores.postgres.transaction import MORE, NAMES, NOW, PostgresHead, Transaction
 from dragoman.stores.postgres.writer import Writer
 from dragoman.stores.ranks import fair
-from dragoman.stores.sealed_webhooks import unsealed
+from dragoman.stores.sealed import open_private, seal_private, unsealed
 from dragoman.stores.store import (
     MANY,
     NOBODY,
@@ -456,7 +456,7 @@ class PostgresStore:
 
     async def private(self, scope: Scope, task: str) -> Sequence[Entry]:
         """See `Store.private`."""
-        return await self._view.private(scope, task)
+        return open_private(await self._view.private(scope, task), task, self._seal)
 
     def append(
         self,
@@ -467,6 +467,8 @@ class PostgresStore:
         pause: Pause | None = None,
     ) -> asyncio.Future[bool]:
         """See `Store.append`."""
+
+        seal_private(entries, claim.head.id, self._seal)
 
         def work(transaction: Transaction) -> bool:
             return changes.append(transaction, claim, entries, release, pause)

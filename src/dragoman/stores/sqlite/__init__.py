@@ -32,7 +32,7 @@ from dragoman.stores.codec import keep, secrets
 from dragoman.stores.damage import Damage
 from dragoman.stores.delivery_turns import DeliveryTurns, Lane
 from dragoman.stores.folding import Folded
-from dragoman.stores.sealed_webhooks import unsealed
+from dragoman.stores.sealed import open_private, seal_private, unsealed
 from dragoman.stores.sqlite import deliveries
 from dragoman.stores.sqlite.driver import STANDARD, Driver, prepare, unavailable
 from dragoman.stores.sqlite.lock import Lock
@@ -382,7 +382,8 @@ class SqliteStore:
 
     async def private(self, scope: Scope, task: str) -> Sequence[Entry]:
         """See `Store.private`."""
-        return await self._read(lambda view: view.private(task, scope))
+        found = await self._read(lambda view: view.private(task, scope))
+        return open_private(found, task, self._seal)
 
     def append(
         self,
@@ -394,6 +395,7 @@ class SqliteStore:
     ) -> asyncio.Future[bool]:
         """See `Store.append`."""
 
+        seal_private(entries, claim.head.id, self._seal)
         return self._writer.submit(
             lambda transaction: changes.append(transaction, claim, entries, release, pause)
         )
