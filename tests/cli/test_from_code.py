@@ -73,10 +73,10 @@ def test_a_program_serves_its_agent(here: Path, call: str) -> None:
 
 
 def test_settings_from_code_come_before_the_environment(here: Path) -> None:
-    call = "agent.serve(port=0, max_parts=1, store=MemoryStore())"
-    env = {"DRAGOMAN_MAX_PARTS": "7", "DRAGOMAN_MAX_BODY": "1KiB"}
+    call = "agent.serve(port=0, file_types=['image/png'], store=MemoryStore())"
+    env = {"DRAGOMAN_FILE_TYPES": "text/plain", "DRAGOMAN_MAX_BODY": "1KiB"}
     with server_process(here, command=program(here, call), **env) as served:
-        parts = [{"text": "a"}, {"text": "b"}]
+        parts: list[Any] = [{"raw": "YQ==", "mediaType": "text/plain"}]
         body: dict[str, Any] = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": parts}}
         headers = {"a2a-version": "1.0"}
         assert httpx.post(f"{served.url}/message:send", json=body, headers=headers).is_error

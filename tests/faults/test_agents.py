@@ -101,7 +101,7 @@ async def misbehaving(
         """Behaves."""
         return turn.text
 
-    defaults = {"cancel_grace": 0.1, "drain_timeout": 0.1, "poll": 0.02, "watchdog": 0.0}
+    defaults = {"cancel_grace": 0.1, "drain_timeout": 0.1, "poll": 0.02}
     app = App(agent, **{**defaults, **settings})
     unseen: list[str] = []
     loop = asyncio.get_running_loop()
@@ -505,9 +505,14 @@ FLOODS = [flood, emitted_flood, plain_flood, status_flood]
     [({"max_events": 300}, "300 events"), ({"max_output": 50_000}, "50000 bytes")],
 )
 async def test_a_flood_is_ended_at_its_limit(
-    kind: Any, limit: dict[str, int], said: str, log: pytest.LogCaptureFixture
+    kind: Any,
+    limit: dict[str, int],
+    said: str,
+    log: pytest.LogCaptureFixture,
+    constants: Callable[..., None],
 ) -> None:
-    async with misbehaving(kind, **limit) as found:
+    constants(**limit)
+    async with misbehaving(kind) as found:
         async with asyncio.timeout(SOON):
             task = await found.send()
         assert state(task) == "failed"
@@ -521,7 +526,7 @@ async def test_one_answer_that_is_too_large(log: pytest.LogCaptureFixture) -> No
     async def large(turn: Turn) -> str:
         return "x" * 100_000
 
-    async with misbehaving(large, max_output=50_000) as found:
+    async with misbehaving(large, max_task_bytes=200_000) as found:
         async with asyncio.timeout(SOON):
             task = await found.send()
         assert state(task) == "failed"
@@ -531,8 +536,11 @@ async def test_one_answer_that_is_too_large(log: pytest.LogCaptureFixture) -> No
 
 
 @pytest.mark.parametrize("kind", FLOODS)
-async def test_others_are_answered_during_a_flood(kind: Any, log: pytest.LogCaptureFixture) -> None:
-    async with misbehaving(kind, max_events=10**9, max_output=10**12) as found:
+async def test_others_are_answered_during_a_flood(
+    kind: Any, log: pytest.LogCaptureFixture, constants: Callable[..., None]
+) -> None:
+    constants(max_events=10**9, max_output=10**12)
+    async with misbehaving(kind) as found:
         task = await found.begin()
         for _ in range(3):
             await found.alive()
@@ -542,7 +550,10 @@ async def test_others_are_answered_during_a_flood(kind: Any, log: pytest.LogCapt
         await found.calm()
 
 
-async def test_what_a_flood_holds_open_is_closed_when_it_is_canceled() -> None:
+async def test_what_a_flood_holds_open_is_closed_when_it_is_canceled(
+    constants: Callable[..., None],
+) -> None:
+    constants(max_events=10**9, max_output=10**12)
     closed = asyncio.Event()
 
     async def careful_flood(turn: Turn) -> AsyncIterator[Any]:
@@ -553,7 +564,7 @@ async def test_what_a_flood_holds_open_is_closed_when_it_is_canceled() -> None:
             await asyncio.sleep(0)
             closed.set()
 
-    async with misbehaving(careful_flood, max_events=10**9, max_output=10**12) as found:
+    async with misbehaving(careful_flood) as found:
         task = await found.begin()
         await found.alive()
         await found.rpc.call("CancelTask", id=task)
@@ -562,7 +573,11 @@ async def test_what_a_flood_holds_open_is_closed_when_it_is_canceled() -> None:
 
 
 @pytest.mark.clause("cancel.updated-task")
-async def test_a_flood_that_has_more_to_say_when_it_is_canceled() -> None:
+async def test_a_flood_that_has_more_to_say_when_it_is_canceled(
+    constants: Callable[..., None],
+) -> None:
+    constants(max_events=10**9, max_output=10**12)
+
     async def talkative_flood(turn: Turn) -> AsyncIterator[Any]:
         try:
             for _ in range(ENDLESS):
@@ -570,7 +585,7 @@ async def test_a_flood_that_has_more_to_say_when_it_is_canceled() -> None:
         finally:
             yield turn.working("one more thing")
 
-    async with misbehaving(talkative_flood, max_events=10**9, max_output=10**12) as found:
+    async with misbehaving(talkative_flood) as found:
         task = await found.begin()
         await found.alive()
         assert state(await found.rpc.call("CancelTask", id=task)) == "canceled"
@@ -942,8 +957,10 @@ def test_a_cancel_that_exits_does_not_end_the_server() -> None:
 
 @pytest.mark.parametrize("kind", ["coroutine", "agenerator"])
 async def test_one_that_blocks_the_loop_is_named_with_its_stack(
-    kind: str, log: pytest.LogCaptureFixture
+    kind: str, log: pytest.LogCaptureFixture, constants: Callable[..., None]
 ) -> None:
+    constants(watchdog=0.1)
+
     def doze() -> None:
         time.sleep(0.5)
 
@@ -957,7 +974,7 @@ async def test_one_that_blocks_the_loop_is_named_with_its_stack(
         doze()
         yield "morning"
 
-    async with misbehaving(locals()[kind], watchdog=0.1) as found:
+    async with misbehaving(locals()[kind]) as found:
         task = await found.send()
         assert state(task) == "completed"
         await found.alive()
@@ -967,12 +984,16 @@ async def test_one_that_blocks_the_loop_is_named_with_its_stack(
     assert "time.sleep(0.5)" in report
 
 
-async def test_the_watchdog_says_nothing_of_one_in_a_thread(log: pytest.LogCaptureFixture) -> None:
+async def test_the_watchdog_says_nothing_of_one_in_a_thread(
+    log: pytest.LogCaptureFixture, constants: Callable[..., None]
+) -> None:
+    constants(watchdog=0.1)
+
     def slow(turn: Turn) -> str:
         time.sleep(0.4)
         return "in a thread"
 
-    async with misbehaving(slow, watchdog=0.1) as found:
+    async with misbehaving(slow) as found:
         assert state(await found.send()) == "completed"
     # (a machine that is busy may make the loop late, but no handler is to blame)
     assert not [r for r in log.records if r.getMessage().startswith("handler")]

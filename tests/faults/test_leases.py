@@ -54,7 +54,7 @@ class Office:
     """An agent whose turns go on until they are told to end, and some replicas of it."""
 
     def __init__(self, *, lease: float, poll: float) -> None:
-        self.settings = {"lease": lease, "poll": poll, "watchdog": 0.0, "drain_timeout": 0.2}
+        self.settings = {"lease": lease, "poll": poll, "drain_timeout": 0.2}
         self.go_on = asyncio.Event()
         self.begun = 0
         self.ring: Callable[[], None] = lambda: None

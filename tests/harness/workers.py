@@ -45,7 +45,7 @@ class WorkerHarness:
         self.agent = Agent("Test", description="For tests.", retries=retries)
         self.agent.skill(reply=reply)(handler)
         self.agents = {self.agent.key: self.agent}
-        self.settings = Settings(**{"watchdog": 0.0, "poll": 0.01, "cancel_grace": 5.0, **settings})
+        self.settings = Settings(**{"poll": 0.01, "cancel_grace": 5.0, **settings})
         self.store = store or MemoryStore()
         self.bell = bell or MemoryBell()
         self.closing = Shutdown()

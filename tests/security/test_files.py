@@ -66,12 +66,15 @@ async def test_a_file_without_a_type_is_of_none() -> None:
         )
 
 
-async def test_large_files_are_refused() -> None:
-    async with protected(agent(), max_file=1000) as server:
+async def test_a_scan_may_refuse_large_files() -> None:
+    def scan(part: Part, caller: Caller) -> str:
+        return "is larger than 1000 bytes" if len(part.raw or b"") > 1000 else ""
+
+    async with protected(agent(), scan=scan) as server:
         alice = server.client(JsonRpc, "a-key")
         assert not isinstance(await asked(alice, "SendMessage", said(raw(b"x" * 1000))), Failed)
         found = await asked(alice, "SendMessage", said(raw(b"x" * 1001)))
-        assert (found.reason, found.fields) == ("INVALID_PARAMS", ["message.parts[1].raw"])
+        assert (found.reason, found.fields) == ("INVALID_PARAMS", ["message.parts[1]"])
 
 
 @pytest.mark.clause("content.file-ssrf")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from itertools import count
 from pathlib import Path
@@ -64,8 +64,11 @@ def test_many_callers_cost_no_more_than_some() -> None:
 
 @pytest.mark.clause("limits.rate")
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-async def test_too_many_requests_of_an_identity(kind: type[Binding]) -> None:
-    async with protected(agents.make(), rate=0.01, rate_burst=3) as server:
+async def test_too_many_requests_of_an_identity(
+    kind: type[Binding], constants: Callable[..., None]
+) -> None:
+    constants(rate_burst=3)
+    async with protected(agents.make(), rate=0.01) as server:
         alice, bob = server.client(kind, "a-key"), server.client(kind, "b-key")
         found = [await asked(alice, "GetTask", {"id": UNKNOWN}) for _ in range(4)]
         assert [failed.reason for failed in found[:3]] == ["TASK_NOT_FOUND"] * 3
@@ -78,8 +81,11 @@ async def test_too_many_requests_of_an_identity(kind: type[Binding]) -> None:
 
 @pytest.mark.clause("limits.rate")
 @pytest.mark.parametrize("kind", [JsonRpc, HttpJson])
-async def test_a_limit_is_a_429_that_says_when_to_come_back(kind: type[Binding]) -> None:
-    async with protected(agents.make(), rate=0.05, rate_burst=1) as server:
+async def test_a_limit_is_a_429_that_says_when_to_come_back(
+    kind: type[Binding], constants: Callable[..., None]
+) -> None:
+    constants(rate_burst=1)
+    async with protected(agents.make(), rate=0.05) as server:
         alice = server.client(kind, "a-key")
         await asked(alice, "GetTask", {"id": UNKNOWN})
         await asked(alice, "GetTask", {"id": UNKNOWN})
@@ -89,8 +95,11 @@ async def test_a_limit_is_a_429_that_says_when_to_come_back(kind: type[Binding])
 
 @pytest.mark.clause("limits.rate")
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-async def test_an_address_that_guesses_keys(kind: type[Binding]) -> None:
-    async with protected(agents.make(), rate_address=0.01, rate_burst=3) as server:
+async def test_an_address_that_guesses_keys(
+    kind: type[Binding], constants: Callable[..., None]
+) -> None:
+    constants(rate_burst=3)
+    async with protected(agents.make(), rate_address=0.01) as server:
         found = [
             await asked(server.client(kind, f"guess-{n}"), "GetTask", {"id": UNKNOWN})
             for n in range(4)
@@ -101,8 +110,9 @@ async def test_an_address_that_guesses_keys(kind: type[Binding]) -> None:
         assert "requests per second" in late.message
 
 
-async def test_who_is_anonymous_is_counted_by_address() -> None:
-    async with protected(agents.make(), auth=None, rate=0.01, rate_address=0.01, rate_burst=2) as h:
+async def test_who_is_anonymous_is_counted_by_address(constants: Callable[..., None]) -> None:
+    constants(rate_burst=2)
+    async with protected(agents.make(), auth=None, rate=0.01, rate_address=0.01) as h:
         found = [await asked(h.client(JsonRpc, ""), "GetTask", {"id": UNKNOWN}) for _ in range(3)]
         reasons = [failed.reason for failed in found]
         assert reasons == ["TASK_NOT_FOUND", "TASK_NOT_FOUND", "RESOURCE_EXHAUSTED"]
@@ -130,12 +140,9 @@ def test_whom_to_believe_on_where_a_request_comes_from(
     assert Proxies(["10.0.0.0/8"]).origin(peer, forwarded) == origin
 
 
-async def test_callers_behind_a_proxy() -> None:
-    settings: dict[str, Any] = {
-        "rate_address": 0.01,
-        "rate_burst": 1,
-        "trusted_proxies": ["127.0.0.1"],
-    }
+async def test_callers_behind_a_proxy(constants: Callable[..., None]) -> None:
+    constants(rate_burst=1)
+    settings: dict[str, Any] = {"rate_address": 0.01, "trusted_proxies": ["127.0.0.1"]}
     async with protected(agents.make(), **settings) as server:
         for address in ("198.51.100.1", "198.51.100.2"):
             caller = server.client(JsonRpc, "a-key", **{"x-forwarded-for": address})
@@ -173,9 +180,12 @@ async def test_a_send_that_comes_again_is_answered_without_room(store: str, tmp_
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-@pytest.mark.parametrize("name", ["quota_tasks", "quota_waiting"])
-async def test_too_many_tasks_of_an_identity(name: str, kind: type[Binding]) -> None:
-    async with protected(agents.make(), **{name: 3}) as server:
+@pytest.mark.parametrize(("tasks", "waiting"), [(3, 3), (6, 3)])
+async def test_too_many_tasks_of_an_identity(
+    tasks: int, waiting: int, kind: type[Binding], constants: Callable[..., None]
+) -> None:
+    constants(quota_waiting=waiting)
+    async with protected(agents.make(), quota_tasks=tasks) as server:
         alice, bob = server.client(kind, "a-key"), server.client(kind, "b-key")
         tasks = [(await begin(alice))["task"]["id"] for _ in range(3)]
         refused = await begin(alice)
@@ -201,7 +211,10 @@ async def test_tasks_that_end_take_no_room(store: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("store", ["memory:", "sqlite"])
-async def test_many_at_once_are_counted_all(store: str, tmp_path: Path) -> None:
+async def test_many_at_once_are_counted_all(
+    store: str, tmp_path: Path, constants: Callable[..., None]
+) -> None:
+    constants(quota_waiting=0)
     url = store if store == "memory:" else f"sqlite:///{tmp_path / 'tasks.db'}"
     async with protected(agents.make(), quota_tasks=10, store=url) as server:
         alice = server.client(JsonRpc, "a-key")
@@ -238,7 +251,7 @@ async def test_a_count_that_takes_its_time_is_made_once() -> None:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 async def test_too_many_streams_of_an_identity(kind: type[Binding]) -> None:
     agent = agents.make()
-    async with protected(agent, quota_streams=2) as server, AsyncExitStack() as stack:
+    async with protected(agent, quota_tasks=20) as server, AsyncExitStack() as stack:
         alice, bob = server.client(kind, "a-key"), server.client(kind, "b-key")
         for _ in range(2):
             events = await stack.enter_async_context(

@@ -7,7 +7,7 @@ import itertools
 import json
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,8 @@ from dragoman.security import (
     Token,
 )
 from dragoman.security.schemes import Authenticator
-from dragoman.server.settings import SettingsError, load
+from dragoman.server.load_settings import load
+from dragoman.server.settings import SettingsError
 from dragoman.server.wiring import CHECKS
 from tests.harness.app import RunningApp
 from tests.harness.clients import Binding, Failed, JsonRpc
@@ -185,10 +186,9 @@ async def test_a_policy_is_told_both() -> None:
     }
 
 
-async def test_streams_and_rates_are_counted_apart(caplog: pytest.LogCaptureFixture) -> None:
-    async with protected(
-        teller(), auth=schemes(), quota_streams=1, rate=0.01, rate_burst=6
-    ) as server:
+async def test_streams_and_rates_are_counted_apart(constants: Callable[..., None]) -> None:
+    constants(rate_burst=6)
+    async with protected(teller(), auth=schemes(), quota_tasks=10, rate=0.01) as server:
         for realm in ANNS:
             client = server.client(JsonRpc, "", **ANNS[realm])
             task = (await client.call("SendMessage", message=message("ask")))["task"]["id"]

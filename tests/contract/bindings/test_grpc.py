@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -211,8 +211,9 @@ async def test_identify_sees_a_call_as_a_request() -> None:
         )  # the same message twice
 
 
-async def test_the_number_of_streams_counts_all_of_them() -> None:
-    async with assembly(max_streams=2) as server:
+async def test_the_number_of_streams_counts_all_of_them(constants: Callable[..., None]) -> None:
+    constants(max_streams=2)
+    async with assembly() as server:
         task = (await server.client(Grpc).call("SendMessage", message=user("ask")))["task"]["id"]
         async with (
             server.client(Grpc03).open("SubscribeToTask", id=task) as one,

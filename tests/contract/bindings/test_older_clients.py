@@ -16,7 +16,7 @@ from google.protobuf import json_format
 
 from dragoman import Agent, Part, Turn
 from dragoman.bindings.grpc import _handler
-from dragoman.dialects.protobuf.wire import SPEECHES
+from dragoman.dialects.protobuf.wire import PACKAGES
 from dragoman.model.events import RESUME
 from dragoman.model.operations import OPERATIONS
 from dragoman.server import service
@@ -242,7 +242,7 @@ async def test_a_grpc_caller_that_is_gone_leaves_no_reader_behind(start: Start) 
         async def send_initial_metadata(self, _: Any) -> None:
             raise asyncio.CancelledError
 
-    handler = _handler(endpoint, SPEECHES[0], operation)
+    handler = _handler(endpoint, PACKAGES[0], operation)
     with pytest.raises(asyncio.CancelledError):
         await handler.stream_stream(None, Gone())
     assert not endpoint.service.bell.listeners.places()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -300,8 +300,11 @@ async def test_an_error_before_the_first_event(hall: RunningApp) -> None:
         assert (failed.value.reason, failed.value.status) == ("TASK_NOT_FOUND", 404)
 
 
-async def test_signs_of_life_are_no_events(hall: RunningApp) -> None:
-    async with assembly(keepalive=0.03) as server:
+async def test_signs_of_life_are_no_events(
+    hall: RunningApp, constants: Callable[..., None]
+) -> None:
+    constants(keepalive=0.03)
+    async with assembly() as server:
         task = (await server.client(JsonRpc).call("SendMessage", message=user("ask")))["task"]["id"]
         resubscribe = {"jsonrpc": "2.0", "id": 1, "method": "tasks/resubscribe"}
         resubscribe["params"] = {"id": task}

@@ -19,7 +19,7 @@ import pytest_asyncio
 from google.protobuf.json_format import ParseError
 from msgspec.structs import replace
 
-from dragoman import App, Caller, Request
+from dragoman import App, Caller, Request, Settings
 from dragoman.model import errors
 from dragoman.model.errors import A2AError
 from dragoman.model.events import RESUME
@@ -50,6 +50,12 @@ def identify(request: Request) -> Caller:
     return named(request)
 
 
+class OneStream(Settings):
+    """Settings with the smallest limit of streams; that of connections stays."""
+
+    max_streams = 1
+
+
 def app(name: str) -> App:
     """An application that can do everything, or one that lacks something."""
     settings: dict[str, Any] = {
@@ -70,7 +76,8 @@ def app(name: str) -> App:
         agent = agents.make()
         agent.extended_card(lambda caller, card: replace(card, description=caller.identity))
     if name == "tight":
-        settings |= {"max_tasks": 1, "max_streams": 1, "max_parts": 2, "max_body": 2000}
+        small = OneStream(**settings, max_tasks=1, max_body=2000)
+        return App(agent, identify=identify, settings=small)
     return App(agent, identify=identify, **settings)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -302,8 +303,11 @@ async def test_the_blocking_limit_answers_with_the_task_as_it_is(
 @pytest.mark.storeless
 @pytest.mark.clause("limits.sizes")
 @pytest.mark.first
-async def test_the_number_of_parts_is_limited(start: Start, kind: type[Binding]) -> None:
-    client = (await start(max_parts=2)).client(kind)
+async def test_the_number_of_parts_is_limited(
+    start: Start, kind: type[Binding], constants: Callable[..., None]
+) -> None:
+    constants(max_parts=2)
+    client = (await start()).client(kind)
     await client.call("SendMessage", message=user(parts=[{"text": "a"}] * 2))
     with pytest.raises(Failed) as failed:
         await client.call("SendMessage", message=user(parts=[{"text": "a"}] * 3))

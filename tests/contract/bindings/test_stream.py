@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -321,8 +321,11 @@ async def test_a_repeated_stream_with_a_place_that_is_not_there_starts_afresh(
 
 
 @pytest.mark.clause("stream.live")
-async def test_idle_streams_say_that_they_are_alive(start: Start) -> None:
-    server = await start(keepalive=0.05)
+async def test_idle_streams_say_that_they_are_alive(
+    start: Start, constants: Callable[..., None]
+) -> None:
+    constants(keepalive=0.05)
+    server = await start()
     client = server.client(JsonRpc)
     task = (await client.call("SendMessage", message=user("ask")))["task"]["id"]
     request = client.request("SubscribeToTask", {"id": task})
@@ -334,8 +337,11 @@ async def test_idle_streams_say_that_they_are_alive(start: Start) -> None:
     await response.aclose()
 
 
-async def test_a_reader_that_went_away_is_noticed(start: Start, kind: type[Binding]) -> None:
-    server = await start(keepalive=0.05)
+async def test_a_reader_that_went_away_is_noticed(
+    start: Start, kind: type[Binding], constants: Callable[..., None]
+) -> None:
+    constants(keepalive=0.05)
+    server = await start()
     client = server.client(kind)
     task = (await client.call("SendMessage", message=user("ask")))["task"]["id"]
     async with client.open("SubscribeToTask", id=task) as events:
@@ -347,8 +353,11 @@ async def test_a_reader_that_went_away_is_noticed(start: Start, kind: type[Bindi
 
 
 @pytest.mark.clause("limits.sizes")
-async def test_the_number_of_streams_is_limited(start: Start, kind: type[Binding]) -> None:
-    server = await start(max_streams=1)
+async def test_the_number_of_streams_is_limited(
+    start: Start, kind: type[Binding], constants: Callable[..., None]
+) -> None:
+    constants(max_streams=1)
+    server = await start()
     client = server.client(kind)
     task = (await client.call("SendMessage", message=user("ask")))["task"]["id"]
     async with client.open("SubscribeToTask", id=task) as events:

@@ -24,7 +24,6 @@ SETTINGS = (
     f"drain_timeout={DRAIN}",
     "push=true",
     "egress_allow=127.0.0.1",
-    "push_timeout=1",
     f"push_retries={','.join(['0.2'] * 200)}",
 )
 

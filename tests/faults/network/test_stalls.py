@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -18,9 +18,10 @@ PATIENCE = 1.5
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[ProxiedApp]:
+async def server(constants: Callable[..., None]) -> AsyncIterator[ProxiedApp]:
     """An agent whose idle streams say often that they are alive."""
-    async with proxied(keepalive=0.05) as server:
+    constants(keepalive=0.05)
+    async with proxied() as server:
         yield server
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -53,9 +54,10 @@ async def length(server: ProxiedApp, said: str, binding: str) -> int:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("said", SAID)
-async def test_cut_at_every_byte(said: str) -> None:
+async def test_cut_at_every_byte(said: str, constants: Callable[..., None]) -> None:
+    constants(keepalive=0.01)
     start = seeded("cut").randrange(STRIDE)
-    async with proxied(keepalive=0.01) as server:
+    async with proxied() as server:
         cuts = [
             (binding, Cut(byte, reset=bool(byte // STRIDE % 2)))
             for binding in BINDINGS

@@ -406,12 +406,9 @@ async def fuzz_targets(folder: Path) -> AsyncIterator[FuzzTargets]:
         "push_retries": (),
         "egress_allow": ["x"],
         "grpc_port": 0,
-        "keepalive": 0.1,
         "drain_timeout": 0.0,
         "cancel_grace": 0.2,
         "blocking_timeout": 5.0,
-        "watchdog": 0.0,
-        "max_streams": 500,
     }
     agents = [echo(), echo()]
     for agent in agents:

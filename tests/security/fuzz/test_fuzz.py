@@ -8,7 +8,7 @@ import os
 import random
 from pathlib import Path
 
-from dragoman.dialects.protobuf.wire import SPEECHES
+from dragoman.dialects.protobuf.wire import PACKAGES
 from dragoman.model.operations import OPERATIONS
 from tests.harness.raw_http import connect, request
 from tests.harness.scale import SCALE, SOAK, seeded
@@ -23,7 +23,7 @@ SECONDS = float(os.environ.get("FUZZ_SECONDS") or (600 * SCALE if SOAK else 8))
 def test_every_operation_is_attacked_in_every_version() -> None:
     found = seeds()
     methods = {case.target for case in found if case.kind == GRPC}
-    assert methods == {f"/{s.service}/{name}" for s in SPEECHES for name in s.methods}
+    assert methods == {f"/{s.service}/{name}" for s in PACKAGES for name in s.methods}
     said = b"\n".join(case.body for case in found if case.kind == HTTP)
     paths = "\n".join(f"{case.verb} {case.target}" for case in found)
     for operation in OPERATIONS:

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dragoman.client import discovery
+from dragoman.dialects import client_quirks
 from dragoman.dialects.protobuf.wire import BARE, OLDER
 from dragoman.dialects.v0_3 import card, card_proto, proto, rpc
 from dragoman.model import types
@@ -415,4 +416,4 @@ def test_bare_bytes_of_those_who_are_known_are_not_guessed_at(content: bytes) ->
     ],
 )
 def test_who_reads_bare(agent: str, is_node: bool) -> None:
-    assert proto.node(agent) is is_node
+    assert client_quirks.is_javascript_sdk(agent) is is_node

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -155,7 +155,8 @@ async def test_one_that_may_reply_is_born_working(reply: bool) -> None:
     assert named(told.events) == ["working", "artifact", "artifact", "completed"]
 
 
-async def test_it_counts_for_no_limit() -> None:
+async def test_it_counts_for_no_limit(constants: Callable[..., None]) -> None:
+    constants(max_events=2)
     agent = Agent("Test", description="For tests.")
     agent.handler(streams)
-    assert named((await run_handler(agent, max_events=2)).events)[-1] == "completed"
+    assert named((await run_handler(agent)).events)[-1] == "completed"
