@@ -25,8 +25,8 @@ from dragoman import Agent, App, Caller, Request, Turn
 from dragoman.dialects import protobuf
 from dragoman.model.errors import Unavailable
 from tests.contract.bindings.conftest import identify, user
-from tests.contract.bindings.test_one_task_in_all import assembly, hall, only
 from tests.contract.bindings.test_send import ended, until
+from tests.contract.bindings.test_task_across_bindings import assembly, hall, only
 from tests.harness import agents
 from tests.harness.app import RunningApp, running
 from tests.harness.clients import REQUESTS, Failed, Grpc, JsonRpc, asked

@@ -1,4 +1,4 @@
-"""How a request's tongue is told, and what is particular to the older ones."""
+"""How the version of a request is found, and what is particular to the older ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.model.events import RESUME
 from tests.contract.bindings.conftest import user
-from tests.contract.bindings.test_one_task_in_all import (
+from tests.contract.bindings.test_task_across_bindings import (
     FORMS,
     OLDER,
     SUPPORTED,

@@ -1,4 +1,4 @@
-"""One task in all tongues: begun in one, read, followed, answered and canceled in the others."""
+"""One task over all bindings and versions: begun over one, read and canceled over the others."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ async def test_one_begins_and_another_cancels(hall: RunningApp, kind: type[Bindi
 
 
 def plain(seen: Seen) -> Any:
-    """What all tongues tell of an event."""
+    """What all versions say about an event."""
     ((name, value),) = seen.event.items()
     if name == "artifactUpdate":
         return value["artifact"]["parts"], value.get("append", False)
