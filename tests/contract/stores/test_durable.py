@@ -441,7 +441,8 @@ async def test_private_values_are_encrypted_with_a_key(make: Make, tmp_path: Pat
         assert store.admin is not None
         with store.admin() as admin:
             row, _ = admin.load(task)
-            return [repr(entry.event) for entry in admin.read(row)]
+            events = [entry.event for entry in admin.read(row)]
+            return [str(bytes(event.value)) for event in events if isinstance(event, Private)]
 
     stored = await asyncio.to_thread(stored_events)
     assert sum("sealed:v1" in text for text in stored) == 3

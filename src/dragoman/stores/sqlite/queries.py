@@ -55,10 +55,12 @@ class Queries:
             self.damage.found(error)
             raise
 
-    def read(self, task: str, key: int, after: int, limit: int) -> Sequence[Entry]:
+    def read(
+        self, task: str, key: int, after: int, limit: int, *, private: bool = False
+    ) -> Sequence[Entry]:
         """Entries after a place; Unreadable."""
         try:
-            return entries(self.db, key, after, limit)
+            return entries(self.db, key, after, limit, private=private)
         except DECODING as error:
             raise self._unreadable("log", task, error) from None
 

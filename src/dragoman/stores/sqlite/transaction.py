@@ -52,13 +52,17 @@ def named(task: object) -> str:
     return task if isinstance(task, str) else repr(task)
 
 
-def entries(db: Connection, key: int, after: int, limit: int) -> list[Entry]:
-    """The entries of a log after a place: at most so many, and no more once they are LARGE."""
+def entries(
+    db: Connection, key: int, after: int, limit: int, *, private: bool = False
+) -> list[Entry]:
+    """The entries of a log after a place: at most so many, and no more once they are LARGE. The
+    content of private ones only if asked for."""
+    body = "body" if private else f"CASE WHEN kind < {PRIVATE} THEN body ELSE x'' END"
     base = key << BITS
     found = []
     size = 0
     for place, turn, kind, data in db.execute(
-        f"SELECT place, turn, kind, CASE WHEN kind < {PRIVATE} THEN body ELSE x'' END FROM entry "
+        f"SELECT place, turn, kind, {body} FROM entry "
         "WHERE place > ? AND place < ? ORDER BY place LIMIT ?",
         (base + after, base + (1 << BITS), limit),
     ):
