@@ -36,6 +36,8 @@ SHORT = 5.0
 """A sleep of fewer seconds keeps the worker: to give the task back costs more."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Between two attempts at one step, in seconds; each pause is twice the last."""
+FIRST_LOOK, LAST_LOOK = 2.0, 300.0
+"""The shortest and the longest pause between two looks at somebody else's task, in seconds."""
 PLAIN = (type(None), bool, int, float, str, list, tuple, dict)
 """What JSON gives back as it was."""
 
@@ -48,10 +50,17 @@ _FINISHED = {
     "slept": "sleep",
     "answered": "ask",
     "heard": "receive",
+    "waited": "wait",
     "now": "now",
 }
 """The kinds of entries that finish an operation, and the operation."""
-_BEGUN = {"begun": "step", "sleep": "sleep", "asked": "ask", "listening": "receive"}
+_BEGUN = {
+    "begun": "step",
+    "sleep": "sleep",
+    "asked": "ask",
+    "listening": "receive",
+    "waiting": "wait",
+}
 """The kinds that begin one."""
 
 Key = tuple[str, str, int]
@@ -277,6 +286,23 @@ class Journal:
             return None
         await self._suspend(message=True, seconds=0.0 if due is None else due - time.time())
         return None
+
+    async def wait(self, name: str, look: Callable[[], Awaitable[bytes | None]]) -> bytes:
+        """What a look finds in the end. The pauses between two looks grow with the time that has
+        passed."""
+        key = self._key("wait", name)
+        if (known := self._done.get(key)) is not None:
+            return bytes(known.value)
+        self._live(key)
+        begun = self._begun.get(key) or self._record("waiting", key)
+        while (value := await look()) is None:
+            passed = time.time() - clock.seconds(begun.at)
+            pause = min(max(passed / 2, FIRST_LOOK), LAST_LOOK)
+            if pause > SHORT:
+                await self._suspend(message=False, seconds=pause)
+            await asyncio.sleep(pause)
+        self._record("waited", key, value)
+        return value
 
     def _take(self, kind: str, key: Key) -> Received:
         """Read the message that has come."""

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from dragoman import Task, TaskState, Turn
+from dragoman import Agent, App, Task, TaskState, Turn
 from dragoman.agent import durable
 from dragoman.agent.durable import StepFailed, StepUncertain
+from dragoman.client import Client
 from dragoman.model.events import Private
 from dragoman.security.encryption import Seal, key
 from dragoman.server.maintenance import ATTEMPTS
@@ -450,3 +451,43 @@ async def test_private_values_are_encrypted_with_a_key(make: Make, tmp_path: Pat
     await lives.send("x", task)
     await lives.life()
     assert texts(await lives.task(task)) == ["did tell nobody, {'hidden': 'did tell nobody'}"]
+
+
+async def test_waiting_for_another_agents_task(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durable, "FIRST_LOOK", 0.05)
+    gate = asyncio.Event()
+    other = Agent("Other", description="Takes its time.")
+
+    @other.skill
+    async def slow(turn: Turn) -> str:
+        await gate.wait()
+        return f"done: {turn.text}"
+
+    async def handler(turn: Turn) -> str:
+        async with turn.connect(app=app) as client:
+            begun = await turn.step("begin", begin, client)
+            found = await turn.wait(client.task(begun))
+        await turn.ask_for("?")
+        return "".join(part.text or "" for part in found.artifacts[0].parts)
+
+    async def begin(client: Client) -> str:
+        result = await client.send("work", wait=False)
+        assert result.task is not None
+        return result.task.id
+
+    async with App(other) as app:
+        lives = Lives(handler, store)
+        task = (await lives.send()).head.id
+        await lives.life()
+        head = await lives.head(task)
+        assert (head.state, head.holder) == (TaskState.WORKING, "")
+        gate.set()
+        while (await lives.head(task)).state is TaskState.WORKING:
+            await lives.recover()
+            await lives.life()
+        await lives.send("x", task)
+        await lives.life()
+    assert texts(await lives.task(task)) == ["done: work"]
+    assert (await lives.private(task)).count("waiting") == 1
