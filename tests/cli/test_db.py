@@ -78,7 +78,7 @@ def test_a_store_that_does_not_last(db: Any, store: str) -> None:
 def test_files_that_are_not_stores(here: Path, db: Any, command: list[str]) -> None:
     store = ("--store", "sqlite:///gone.db")
     done = db(*command, *store)
-    assert (done.status, done.err) == (1, "dragoman: there is no file gone.db\n")
+    assert (done.status, done.err) == (1, "dragoman: the file gone.db does not exist\n")
     assert not (here / "gone.db").exists()
 
     with closing(sqlite3.connect(here / "gone.db")) as other:

@@ -64,7 +64,7 @@ class SqliteAdmin:
 
     def __enter__(self) -> SqliteAdmin:
         if not self.create and not self.path.is_file():
-            raise Missing(f"there is no file {self.path}")
+            raise Missing(f"the file {self.path} does not exist")
         with _named(self.name):
             self.db = connect(self.path, "rwc" if self.create else "rw")
             try:
