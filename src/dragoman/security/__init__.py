@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dragoman.security.bearer_tokens import Bearer, OpenId
     from dragoman.security.certificates import Certificate
     from dragoman.security.introspection import Introspection
-    from dragoman.security.oauth2 import OAuth2
+    from dragoman.security.oauth_flows import OAuth2
     from dragoman.security.schemes import AllOf, Anonymous, ApiKey, Basic, Scheme, Token
-    from dragoman.security.tokens import Bearer, OpenId
 
 __all__ = [
     "AllOf",

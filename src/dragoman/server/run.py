@@ -37,7 +37,7 @@ from dragoman.model.types import (
     TaskState,
     TaskStatusUpdateEvent,
 )
-from dragoman.server.pace import Pace
+from dragoman.server.loop_pacing import Pace
 from dragoman.server.settings import Settings
 from dragoman.stores.store import LARGE, Claim, Query, Stale, Store
 from dragoman.telemetry.logs import CORRELATION, TASK, audit, logger

@@ -10,7 +10,7 @@ import pytest
 
 import dragoman
 from dragoman.conformance.interface_url import reach
-from dragoman.security.addresses import client_network, loopback
+from dragoman.security.client_network import client_network, loopback
 
 SOURCES = Path(dragoman.__file__).parent
 HERE = [

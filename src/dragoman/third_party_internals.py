@@ -24,7 +24,7 @@ PROTOCOL = (
     *("app", "config", "connection_lost", "connection_made", "conn", "cycle", "data_received"),
     *("flow", "on_response_complete", "scope", "timeout_keep_alive_task", "transport"),
 )
-"""What `cli/connection.py` uses of a uvicorn HTTP connection."""
+"""What `cli/served_connection.py` uses of a uvicorn HTTP connection."""
 HTTPTOOLS_PROTOCOL = (
     *(name for name in PROTOCOL if name != "conn"),
     "headers",
