@@ -31,11 +31,11 @@ __all__ = [
 ]
 
 _PLACES = {
-    "Bearer": "tokens",
+    "Bearer": "bearer_tokens",
     "Certificate": "certificates",
     "Introspection": "introspection",
-    "OAuth2": "oauth2",
-    "OpenId": "tokens",
+    "OAuth2": "oauth_flows",
+    "OpenId": "bearer_tokens",
 }
 
 
