@@ -40,7 +40,7 @@ from dragoman.model.types import (
     TaskState,
     TaskStatusUpdateEvent,
 )
-from dragoman.server.pace import Pace
+from dragoman.server.loop_pacing import Pace
 from dragoman.server.resume import SAVED, received, resumed
 from dragoman.server.settings import Settings
 from dragoman.stores.store import (

@@ -22,7 +22,7 @@ from dragoman.bells.bell import Bell
 from dragoman.model import clock
 from dragoman.model.errors import Unavailable
 from dragoman.model.types import TaskStatusUpdateEvent
-from dragoman.server.pace import Pace
+from dragoman.server.loop_pacing import Pace
 from dragoman.server.run import Run
 from dragoman.server.settings import Settings
 from dragoman.stores.store import NOBODY, Claim, Head, Party, Store, party

@@ -21,10 +21,10 @@ from dragoman.model.lifecycle import IllegalEvent
 from dragoman.model.types import TaskState, TaskStatusUpdateEvent
 from dragoman.server.settings import Settings
 from dragoman.stores import changes
+from dragoman.stores.claim_order import Ranks
 from dragoman.stores.damage import KINDS
 from dragoman.stores.memory_log import Log, TaskIndex
 from dragoman.stores.memory_queue import Queue
-from dragoman.stores.ranks import Ranks
 from dragoman.stores.store import (
     MANY,
     NOBODY,

@@ -16,11 +16,11 @@ from dragoman.model.types import Task, TaskState
 from dragoman.stores import codec
 from dragoman.stores.codec import ARTIFACT, PRIVATE, entry, private
 from dragoman.stores.damage import ASIDE, DECODING, Damage
-from dragoman.stores.folding import FIRST, SMALL, Folded, counts, heads
 from dragoman.stores.postgres.pool import Pool
 from dragoman.stores.postgres.transaction import ASKED, COLUMNS, NAMES, NEXT, PostgresHead
 from dragoman.stores.store import LARGE, PAGE_BYTES, Census, Head, Page, Query, Unreadable
 from dragoman.stores.task_head import age
+from dragoman.stores.task_reads import FIRST, SMALL, Folded, counts, heads
 
 Q = TypeVar("Q")
 A = TypeVar("A")

@@ -17,9 +17,9 @@ from dragoman.bindings.metrics_server import MetricsServer
 from dragoman.server.settings import Settings
 from dragoman.stores.store import Census, Store
 from dragoman.telemetry import otel
-from dragoman.telemetry.health import COUNTED, UNWRITABLE, Headcount, StoreHealth
 from dragoman.telemetry.logs import logger
 from dragoman.telemetry.metrics import TEXT, Labels, Metrics, render
+from dragoman.telemetry.store_health import COUNTED, UNWRITABLE, Headcount, StoreHealth
 
 JSON = "application/json"
 
