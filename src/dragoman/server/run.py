@@ -90,6 +90,7 @@ class Working(Protocol):
     pace: Pace
     timed: Callable[[float], None] | None
     raised: Callable[[BaseException], None] | None
+    steps: Callable[[str, str], None] | None
 
     async def hand_back(self, run: Run) -> None:
         """Let another worker try again, or fail the task."""
@@ -274,6 +275,8 @@ class Run:
             return
         if self._grown:
             self._rewrite()
+        if event.kind in ("step", "failed") and (count := self.worker.steps) is not None:
+            count(self.agent.key, event.kind)
         self._pending.append(Entry(0, event, self.claim.turn, b""))
         self._held += len(event.value)
         if not self._scheduled:

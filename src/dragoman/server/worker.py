@@ -62,6 +62,10 @@ class Worker:
         """Receives the seconds of each append, for metrics."""
         self.raised: Callable[[BaseException], None] | None = None
         """Receives the errors of handlers, for tests."""
+        self.steps: Callable[[str, str], None] | None = (
+            None if metrics is None else metrics.steps.add
+        )
+        """Counts the steps of an agent by their result, if metrics are kept."""
         self._waits = {} if metrics is None else {key: metrics.claim.at(key) for key in agents}
         self.store = store
         self.bell = bell

@@ -317,6 +317,7 @@ class MemoryStore:
             oldest=age(first) if first else 0.0,
             behind=lines.count(False),
             parked=lines.count(True),
+            sleeping=sum(log.due > 0 and log.scope.agent == agent for log in self._logs.values()),
         )
 
     async def probe(self) -> None:

@@ -246,8 +246,12 @@ class Queries:
         (aside,) = db.execute(
             "SELECT count(*) FROM task WHERE lease > 0 AND holder = ? AND agent = ?", (ASIDE, agent)
         ).fetchone()
+        (sleeping,) = db.execute(
+            "SELECT count(*) FROM task WHERE due > 0 AND agent = ?", (agent,)
+        ).fetchone()
         return Census(
             aside=aside,
+            sleeping=sleeping,
             tasks=counts(tasks, self.damage),
             ready=ready,
             oldest=max(ages, default=0.0),
