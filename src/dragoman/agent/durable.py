@@ -47,6 +47,7 @@ _STEP: ContextVar[str] = ContextVar("dragoman_step", default="")
 _FINISHED = {
     "step": "step",
     "failed": "step",
+    "uncertain": "step",
     "slept": "sleep",
     "answered": "ask",
     "heard": "receive",
@@ -197,7 +198,7 @@ class Journal:
             return _result(known, kind, name)
         self._live(key)
         if once and key in self._begun:
-            raise StepUncertain(f"step {name!r} was running when its process ended")
+            return _result(await self._settle("uncertain", key), kind, name)
         if once:
             await self._settle("begun", key)
         self.run.begin()
@@ -485,12 +486,14 @@ def decoded(data: bytes, kind: Any) -> Any:
 
 
 def _result(entry: Private, kind: Any, name: str) -> Any:
-    if entry.kind == "failed":
+    if entry.kind in ("failed", "uncertain"):
         raise _error(entry, name)
     return decoded(bytes(entry.value), kind)
 
 
 def _error(entry: Private, name: str) -> Exception:
+    if entry.kind == "uncertain":
+        return StepUncertain(f"step {name!r} was running when its process ended")
     kind, text, shown = msgspec.json.decode(entry.value, type=tuple[str, str, bool])
     return UserError(text) if shown else StepFailed(f"step {name!r}: {kind}: {text}")
 

@@ -376,11 +376,9 @@ class Turn:
         """Ask the client, and return its answer, which may come after days and to another
         replica. The question is text, data, parts, or an event of `ask` or `require_auth`."""
         journal = self._durable("ask_for")
-
-        async def ask() -> None:
-            await self.emit(question if isinstance(question, _EVENTS) else self.ask(question))
-
-        self._heard = await journal.ask(ask)
+        # made on replay as well: the ids of later messages count it
+        event = question if isinstance(question, _EVENTS) else self.ask(question)
+        self._heard = await journal.ask(lambda: self.emit(event))
         return self._heard.message
 
     async def receive(self, timeout: float | None = None) -> Message | None:

@@ -126,7 +126,8 @@ class ExportedTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if self.holder:
             return False
         if self.due:
-            return self.due < 0 or (self.waits == MESSAGE and bool(self.inbox))
+            fresh = bool(self.inbox) and self.inbox[0] != self.turn
+            return self.due < 0 or (self.waits == MESSAGE and fresh)
         return bool(self.inbox)
 
     def events(self) -> list[Event]:

@@ -74,7 +74,9 @@ class TaskHead:
         if self.holder:
             return False
         if self.due:
-            return self.due < 0 or (self.waits == MESSAGE and bool(self.inbox))
+            # a message whose turn was revoked is not a new one: it waits for its time
+            fresh = bool(self.inbox) and not self.reading
+            return self.due < 0 or (self.waits == MESSAGE and fresh)
         return bool(self.inbox)
 
     @property
@@ -228,8 +230,12 @@ class TaskHead:
             self._end()
         elif self.holder:
             self._release(read=False)
-            if delay and self.ready:
+            if self.ended:
+                return True
+            if delay:
                 self.due = wall + delay
+            elif self.due > 0:
+                self.due = 0.0  # it ran because of a message
         return True
 
     def expired(self, now: float, wall: float) -> bool:

@@ -310,6 +310,48 @@ async def test_a_step_with_once_is_never_done_twice(store: Store) -> None:
     assert lives.done["pay"] == 1
 
 
+@pytest.mark.usefixtures("delays")
+async def test_a_step_that_is_uncertain_is_so_on_replay(store: Store) -> None:
+    async def handler(turn: Turn) -> str:
+        try:
+            await turn.step("pay", lives.effect, "pay", once=True)
+        except StepUncertain:
+            await turn.step("look", lives.effect, "look")
+        answer = await turn.ask_for("Did you pay?")
+        return answer.text
+
+    lives = Lives(handler, store)
+    task = (await lives.send()).head.id
+    await lives.life(die_at=2)
+    await lives.recover()
+    await lives.life()
+    await lives.send("yes", task)
+    await lives.life()
+    assert texts(await lives.task(task)) == ["yes"]
+    assert lives.done == {"pay": 1, "look": 1}
+
+
+@pytest.mark.usefixtures("delays")
+async def test_messages_have_the_same_ids_on_replay(store: Store) -> None:
+    async def handler(turn: Turn) -> AsyncIterator[Any]:
+        yield turn.working("before")
+        await turn.ask_for("Well?")
+        yield turn.working("after")
+        await lives.point()
+
+    lives = Lives(handler, store)
+    task = (await lives.send()).head.id
+    await lives.send("early", task)  # so that one run asks and goes on
+    await lives.life()
+    await lives.life(die_at=1)
+    await lives.recover()
+    await lives.life()
+    found = await lives.task(task)
+    said = [message for message in found.history if message.role.name == "AGENT"]
+    assert [message.text for message in said] == ["before", "Well?", "after"]
+    assert len({message.message_id for message in found.history}) == 5
+
+
 async def test_steps_at_the_same_time(store: Store) -> None:
     async def handler(turn: Turn) -> str:
         async def branch(name: str) -> str:
@@ -386,6 +428,37 @@ async def test_code_that_does_not_fit_the_log_is_tried_again_later(
     assert "the log has step 'old' (1) next, but the handler does step 'new' (1)" in caplog.text
     head = await lives.head(task)
     assert (head.state, head.holder, lives.done["new"]) == (TaskState.INPUT_REQUIRED, "", 0)
+
+
+@pytest.mark.parametrize("timeout", [None, 60])
+async def test_a_message_whose_turn_was_revoked_waits(store: Store, timeout: float | None) -> None:
+    async def handler(turn: Turn) -> str:
+        found = await turn.receive(timeout)
+        return found.text if found else ""
+
+    lives = Lives(handler, store)
+    task = (await lives.send()).head.id
+    await lives.life()
+    await lives.send("hello", task)
+    claim = await lives.claim(lives.worker())
+    assert await store.revoke(claim.head, None, delay=60)  # as code that does not fit the log
+    assert await store.claim(lives.agents, "w", 30.0, 1) == []
+    assert (await store.census(lives.agents))[lives.agent.key].ready == 0
+
+
+async def test_a_message_whose_turn_was_handed_back_is_read_at_once(store: Store) -> None:
+    async def handler(turn: Turn) -> str:
+        found = await turn.receive(timeout=60)
+        return found.text if found else ""
+
+    lives = Lives(handler, store)
+    task = (await lives.send()).head.id
+    await lives.life()
+    await lives.send("hello", task)
+    claim = await lives.claim(lives.worker())
+    assert await store.revoke(claim.head, None, begun=False)
+    await lives.life()
+    assert texts(await lives.task(task)) == ["hello"]
 
 
 @pytest.mark.usefixtures("delays")
