@@ -80,8 +80,10 @@ class StepUncertain(Exception):
 class Suspended(BaseException):
     """Ends a run of a handler that goes on later. Handlers must let it pass."""
 
-    def __init__(self, message: bool, seconds: float) -> None:
+    def __init__(self, message: bool, seconds: float, asks: bool) -> None:
         super().__init__("the handler is suspended")
+        self.asks = asks
+        """It has asked the client; else the task goes on working."""
         self.message = message
         """A message wakes it; else only the time does."""
         self.seconds = seconds
@@ -245,7 +247,7 @@ class Journal:
             seconds = 0.0 if self._woken else due - time.time()
             self._woken = False
         if seconds > SHORT:
-            await self._suspend(message=False, seconds=seconds)
+            await self._suspend(seconds=seconds)
         if seconds > 0:
             await asyncio.sleep(seconds)
         self._record("slept", key)
@@ -263,7 +265,7 @@ class Journal:
             await question()
             self._record("asked", key)
         if self._incoming is None:
-            await self._suspend(message=True, seconds=0.0)
+            await self._suspend(message=True, asks=True)
         return self._take("answered", key)
 
     async def receive(self, timeout: float | None) -> Received | None:
@@ -300,7 +302,7 @@ class Journal:
             passed = time.time() - clock.seconds(begun.at)
             pause = min(max(passed / 2, FIRST_LOOK), LAST_LOOK)
             if pause > SHORT:
-                await self._suspend(message=False, seconds=pause)
+                await self._suspend(seconds=pause)
             await asyncio.sleep(pause)
         self._record("waited", key, value)
         return value
@@ -383,11 +385,13 @@ class Journal:
         await self.run.settled()
         return entry
 
-    async def _suspend(self, *, message: bool, seconds: float) -> None:
+    async def _suspend(
+        self, *, message: bool = False, seconds: float = 0.0, asks: bool = False
+    ) -> None:
         """End this run; what other tasks of the handler have begun is finished first."""
         if self._running:
             await asyncio.wait(list(self._running))
-        self.suspended = Suspended(message, max(seconds, 0.001) if seconds else 0.0)
+        self.suspended = Suspended(message, max(seconds, 0.001) if seconds else 0.0, asks)
         raise self.suspended
 
 

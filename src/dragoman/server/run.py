@@ -351,7 +351,7 @@ class Run:
             seconds=suspended.seconds,
             timeout=handler.timeout,
         )
-        if not suspended.message and self.state is not WORKING:
+        if not suspended.asks and self.state is not WORKING:
             self._append(turn._status(WORKING, None, None), ours=True)
 
     def audit(self, event: str, result: str, **about: str) -> None:

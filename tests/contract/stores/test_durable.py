@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from dragoman.model.events import Private
 from dragoman.security.encryption import Seal, key
 from dragoman.server.maintenance import ATTEMPTS
 from dragoman.server.run import Run
+from dragoman.stores.postgres import PostgresStore
+from dragoman.stores.sqlite import SqliteStore
 from dragoman.stores.store import Store
 from tests.harness.stores import Make
 from tests.harness.workers import OVER, WorkerHarness
@@ -217,7 +221,7 @@ async def test_a_message_that_is_waited_for(store: Store) -> None:
     lives = Lives(handler, store)
     task = (await lives.send()).head.id
     await lives.life()
-    assert (await lives.head(task)).state is not TaskState.INPUT_REQUIRED
+    assert (await lives.head(task)).state is TaskState.WORKING
     await lives.send("hello", task)
     await lives.life()
     await lives.recover()
@@ -564,3 +568,49 @@ async def test_waiting_for_another_agents_task(
         await lives.life()
     assert texts(await lives.task(task)) == ["done: work"]
     assert (await lives.private(task)).count("waiting") == 1
+
+
+async def test_an_entry_of_a_newer_version_does_not_fail_the_task(
+    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handler(turn: Turn) -> str:
+        await turn.step("step", lives.effect, "step")
+        await turn.ask_for("?")
+        return "done"
+
+    store = await make()
+    lives = Lives(handler, store)
+    task = (await lives.send()).head.id
+    await lives.life()
+    if isinstance(store, SqliteStore):
+        with closing(sqlite3.connect(store.path)) as db, db:
+            db.execute("UPDATE entry SET kind = 7 WHERE kind = 6")
+    elif isinstance(store, PostgresStore):
+        await store._link.fetch("UPDATE entry SET kind = 7 WHERE kind = 6")
+    else:
+        return  # memory has no other versions
+    await lives.send("x", task)
+    await lives.life()
+    await asyncio.gather(*lives.workers[-1]._returned)
+    assert "is of the unknown kind 7" in caplog.text
+    head = await lives.head(task)
+    assert (head.state, head.holder) == (TaskState.INPUT_REQUIRED, "")
+    assert (await lives.task(task)).status.state is TaskState.INPUT_REQUIRED
+    assert await store.claim(lives.agents, "w", 30.0, 1) == [], "it waits for its time"
+
+
+async def test_a_cancel_survives_the_restart_of_a_file(tmp_path: Path) -> None:
+    async def handler(turn: Turn) -> None:
+        await turn.sleep(days=1)
+
+    store = SqliteStore(tmp_path / "x.db")
+    await store.open()
+    lives = Lives(handler, store)
+    task = (await lives.send()).head.id
+    await lives.life()
+    await lives.ask_to_cancel(task, grace=10_000.0, undo=True)
+    await store.close()
+    await store.open()
+    await lives.reap()
+    assert (await lives.head(task)).state is TaskState.CANCELED
+    await store.close()

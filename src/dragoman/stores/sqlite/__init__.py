@@ -166,6 +166,11 @@ class SqliteStore:
             "UPDATE task SET lease = ?1, cancel_at = min(cancel_at, ?1) WHERE lease > 0",
             (GIVEN_UP,),
         )
+        # A cancel without a worker counts by the clock of the process that took it.
+        db.execute(
+            "UPDATE task SET cancel_at = ? WHERE cancel_at > 0 AND holder = '' AND ended IS NULL",
+            (GIVEN_UP,),
+        )
         db.execute(
             "UPDATE line SET due = 0, taken = 0 WHERE behind = 1 AND parked = 0 AND taken = 1"
         )
