@@ -1,1 +1,2 @@
-"""Bytes to operation and back: JSON-RPC, HTTP+JSON, server-sent events, the card."""
+"""The bindings decode requests into operations and encode the responses: JSON-RPC, HTTP+JSON,
+gRPC, server-sent events, the card."""

@@ -1,4 +1,4 @@
-"""The access log: one record for each request, written when its answer is over."""
+"""The access log: one record for each request, written when its response ends."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dragoman.model.caller import Caller
 from dragoman.telemetry.logs import access_logger
 
 GONE = "CLIENT_GONE"
-"""The outcome of a request whose client went away before the end of the answer."""
+"""The outcome of a request whose client disconnected before the end of the response."""
 LONGEST = 1024
-"""The most characters of a path, and of a task id that a caller chose."""
+"""The maximum number of characters of a path or of a task id."""
 
 
 class AccessLine:
-    """What is known of one request so far; `write` logs it."""
+    """Collects the fields of one request; `write` logs them."""
 
     __slots__ = (
         *("agent", "binding", "caller", "client", "complete", "grpc_status", "method"),
@@ -25,22 +25,22 @@ class AccessLine:
     def __init__(self, method: str, path: str, client: str) -> None:
         self.method, self.path, self.client = method, path[:LONGEST], client
         self.status = 0
-        """The status of HTTP; 0 while no answer has begun."""
+        """The HTTP status; 0 before the response begins."""
         self.grpc_status = ""
         self.agent = self.operation = self.binding = self.version = self.task = ""
         self.caller: Caller | None = None
         self.outcome = ""
-        """The reason of the error that was answered, if one was."""
+        """The reason of the error in the response, if there is one."""
         self.complete = False
-        """Whether the whole answer was sent."""
+        """Whether the whole response was sent."""
         self._began = time.perf_counter()
 
     def begins(self, agent: str, operation: str, binding: str) -> None:
-        """It is known which operation is asked for."""
+        """Set the fields that are known once the operation is."""
         self.agent, self.operation, self.binding = agent, operation, binding
 
     def write(self) -> None:
-        """Log it, with all that is known as fields of the record."""
+        """Log the request, with all known values as fields of the record."""
         milliseconds = (time.perf_counter() - self._began) * 1000
         outcome = self.outcome
         if not outcome and self.status < 400:

@@ -1,4 +1,5 @@
-"""Admission of requests: by their headers, their Host and their Origin."""
+"""Admits or rejects requests by their repeated headers, Host and Origin, and answers CORS
+preflights."""
 
 from __future__ import annotations
 
@@ -18,15 +19,15 @@ HEALTH = ("/healthz", "/readyz")
 METHODS = b"GET, POST, DELETE"
 EXPOSED = b"A2A-Extensions, X-A2A-Extensions, Retry-After, WWW-Authenticate, ETag"
 KNOWN = 256
-"""The most host headers that are remembered as good."""
+"""The maximum number of accepted Host headers in the cache."""
 LONGEST = 256
-"""The most characters of a header in an audit line."""
+"""The maximum number of characters of a header in an audit line."""
 _NAMES = re.compile(rb"[\w!#$%&'*+.^`|~, -]{0,1024}")
 
 
 class Admission:
-    """Looks at each request before anything else does. `single` are the headers that must not be
-    repeated."""
+    """Checks each request before routing and authentication. `single` are the headers that must
+    not be repeated."""
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class Admission:
         self._good: set[bytes | None] = set()
 
     def passes(self, incoming: HTTPRequest) -> bool:
-        """Whether there is nothing to look at: the usual request, at next to no cost."""
+        """Whether the request needs no further check. This is the cheap path for most requests."""
         headers = incoming.headers
         return (
             b"origin" not in headers
@@ -55,7 +56,7 @@ class Admission:
         )
 
     async def stops(self, incoming: HTTPRequest) -> bool:
-        """Whether the request has been answered here."""
+        """Check the request. Returns True if it has been answered here."""
         try:
             self._check(incoming)
         except A2AError as error:
@@ -63,15 +64,15 @@ class Admission:
             return True
         if not self._origins:
             return False
-        # a cache must not show one page what was allowed to another; the card is for all of them
+        # A cache must not give one origin's response to another. The card is public, so it may.
         if not incoming.path.endswith(card.PUBLIC):
             incoming.always = (*incoming.always, (b"vary", b"Origin"))
         origin = incoming.headers.get(b"origin")
         if origin is None or not self._lists(origin):
             return False
         allowed = (b"access-control-allow-origin", b"*" if b"*" in self._origins else origin)
-        asked = incoming.headers.get(b"access-control-request-method")
-        if incoming.method == "OPTIONS" and asked is not None:
+        method = incoming.headers.get(b"access-control-request-method")
+        if incoming.method == "OPTIONS" and method is not None:
             await incoming.nothing(204, [allowed, *self._preflight(incoming)])
             return True
         if not incoming.path.endswith(card.PUBLIC):
@@ -82,13 +83,13 @@ class Admission:
         return False
 
     def _check(self, incoming: HTTPRequest) -> None:
-        """AmbiguousRequest, Misdirected or Forbidden if the request is not let in."""
+        """Raise AmbiguousRequest, Misdirected or Forbidden if the request is not admitted."""
         try:
             check_single((name for name, _ in incoming.scope["headers"]), self._single)
         except A2AError as error:
             self._note("headers", incoming, error)
             raise
-        # those who ask for the health know an address, but no name
+        # health probes use an IP address, not a host name
         if incoming.path in HEALTH:
             return
         host = incoming.headers.get(b"host")
@@ -117,7 +118,7 @@ class Admission:
         return b"*" in self._origins or origin in self._origins
 
     def _own(self, incoming: HTTPRequest) -> bool:
-        """Whether it is the server's own page that calls."""
+        """Whether the Origin is the server itself."""
         return incoming.header(b"origin").lower() in self._hosts.origins(incoming)
 
     def _note(self, event: str, incoming: HTTPRequest, error: A2AError, **about: str) -> None:
@@ -131,7 +132,7 @@ class Admission:
             (b"access-control-allow-methods", METHODS),
             (b"access-control-max-age", b"600"),
         ]
-        # whatever a scheme calls its header: the page is trusted to send it
+        # a security scheme may use any header, and the origin is trusted
         names = incoming.headers.get(b"access-control-request-headers", b"")
         if names and _NAMES.fullmatch(names):
             found.append((b"access-control-allow-headers", names))
@@ -139,6 +140,6 @@ class Admission:
 
 
 def _public(incoming: HTTPRequest) -> bool:
-    """Whether it asks for what any page may read."""
+    """Whether the request reads a document that every origin may read."""
     path = incoming.path
     return incoming.method in ("GET", "HEAD") and (path.endswith(card.PUBLIC) or METADATA in path)

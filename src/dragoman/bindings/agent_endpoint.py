@@ -1,5 +1,5 @@
-"""One agent over HTTP and gRPC: authentication, limits, and the operation that a request asks
-for."""
+"""One agent as the bindings see it: authenticates callers, applies limits, runs operations and
+writes the card."""
 
 from __future__ import annotations
 
@@ -58,31 +58,31 @@ if TYPE_CHECKING:
 
 Identify = Callable[[Request], Caller | Awaitable[Caller]]
 Writing = Callable[[AgentCard, Sequence[CardKey], str], bytes]
-"""How a card is written, and signed by these keys, which are to be found there."""
+"""Encodes a card, signed with these keys; the URL is that of the public key set."""
 
 ANONYMOUS = {version: Call(Caller(version=version)) for version in versions.SUPPORTED}
-"""The calls of those who say nothing of themselves, by the version that they speak."""
+"""The calls of anonymous callers, by protocol version."""
 PARTICULARS = frozenset(
     (
         *(b"a2a-extensions", b"x-a2a-extensions"),
         *(b"idempotency-key", b"last-event-id", b"traceparent"),
     )
 )
-"""The headers without which one anonymous call is like the other."""
+"""Headers that change a call. Without them all anonymous calls are equal."""
 AUDITED = frozenset(("cancel", "create_webhook", "delete_webhook", "extended_card"))
-"""The operations that are put down whatever comes of them. Of others, refusals are, and tasks that
-are named and not the caller's, whether they exist or not."""
+"""Operations that the audit log always records. Of other operations it records refusals, and
+requests for tasks that do not exist or belong to another caller."""
 CARDS = 64
 METADATA = "/.well-known/oauth-protected-resource"
-"""Where an agent says whose tokens it takes; its own path stands behind."""
+"""The path of the protected resource metadata, which the path of the agent follows."""
 _PREFIX = re.compile(r"(?:/[\w.~!$&'()*+,;=:@%-]+)*", re.ASCII)
 LONGEST_KEY = 256
 LONGEST_TASK = 128
-"""The most characters of a task id in an audit line."""
+"""The maximum number of characters of a task id in an audit line."""
 
 
 class Endpoint:
-    """A service, and what the bindings share."""
+    """A service, and what all bindings need to serve it."""
 
     def __init__(
         self,
@@ -107,15 +107,15 @@ class Endpoint:
         self.single = SINGLE | {name.encode() for name in gate.headers} if gate else SINGLE
         """The headers that must not be repeated."""
         self.prefix = prefix
-        """The agent's own part of the path, where several share an application."""
+        """The agent's path below the application, if several agents share it."""
         self.grpc = 0
-        """The port of gRPC, while it is open."""
+        """The gRPC port while it is open, else 0."""
         self._listed = listed(settings.bindings)
         paths = {each.binding: each.path for each in self._listed if each.path}
         self._rpc, self._rest = paths.get(JSONRPC, "/").rstrip("/"), paths.get(REST, "")
         self.lists_grpc = any(each.binding == GRPC for each in self._listed)
         self.moved = bool(paths)
-        """Whether a binding has a path of its own; see `path`."""
+        """Whether the settings give a binding another path; see `path`."""
         self.signer = CardSigner((), settings)
         self.limits = limits
         self._run: Run = self._audited if settings.audit else self._operate
@@ -124,7 +124,7 @@ class Endpoint:
         self._cards: dict[tuple[str, Writing], tuple[bytes, bytes]] = {}
 
     def observe(self, metrics: Metrics | None, spans: Spans | None) -> None:
-        """Put down from now on what is asked for, if anybody wants to know."""
+        """Record operations in these metrics and spans, and in the access log if it is on."""
         self._run = self._audited if self.settings.audit else self._operate
         self._observer = None
         if metrics is not None or spans is not None or self.settings.access_log:
@@ -132,30 +132,31 @@ class Endpoint:
             self._run = self._observer.run
 
     def refused(self, error: Exception, incoming: RequestInfo) -> None:
-        """A request came to nothing."""
+        """Record a request that failed."""
         if self._observer is not None:
             self._observer.refused(error, incoming)
-        if isinstance(error, Sought):
+        if isinstance(error, AuditedTaskNotFound):
             self._note(error.event, incoming, error.reason, error.who, **error.about)
 
     def note_refusal(self, event: str, incoming: RequestInfo, error: A2AError) -> None:
-        """Put down a request that was refused before it was known who asks."""
+        """Write to the audit log a request that was refused before its caller was known."""
         if self.settings.audit:
             self._note(event, incoming, error.reason)
 
     async def sign(self, keys: Sequence[CardKey]) -> None:
-        """Sign the card with these keys from now on; ValueError if it cannot be signed."""
+        """Sign the card with these keys from now on. Raises ValueError if they cannot sign it."""
         signer = CardSigner(keys, self.settings)
         await signer.check(self._card(EXAMPLE))
         self.signer = signer
         self._cards.clear()
 
     def plain(self, incoming: RequestInfo) -> bool:
-        """Whether the call is like any other anonymous one in its version."""
+        """Whether the call equals every other anonymous call of its version."""
         return self._open and PARTICULARS.isdisjoint(incoming.headers)
 
     async def caller(self, incoming: RequestInfo) -> Caller:
-        """Who asks; comes before anything else is looked at."""
+        """Authenticate the caller and apply its rate limits. The pipeline does this before it
+        reads the body."""
         try:
             if self.limits is not None:
                 self.limits.knock(incoming.peer, incoming.every(b"x-forwarded-for"))
@@ -185,13 +186,14 @@ class Endpoint:
                 raise Unauthenticated(f"The {name} of the caller {why}")
         if why := long(caller.tenant):
             raise Unauthenticated(f"The tenant of the caller {why}")
-        # It is stored with the message: what cannot be read back must not get there.
+        # It is stored with the message, so it must survive encoding and decoding.
         return msgspec.json.decode(msgspec.json.encode(caller), type=Caller)
 
     def call(self, incoming: RequestInfo, caller: Caller, version: str) -> Call:
-        """The circumstances of a request; errors if it may not be made in this manner."""
-        asked = incoming.every(b"a2a-extensions") or incoming.every(b"x-a2a-extensions")
-        active = self.service.negotiate([uri for text in asked.split(",") if (uri := text.strip())])
+        """Build the call from the caller and the headers. Raises A2AError if a header is wrong or
+        a required extension is missing."""
+        names = incoming.every(b"a2a-extensions") or incoming.every(b"x-a2a-extensions")
+        active = self.service.negotiate([uri for text in names.split(",") if (uri := text.strip())])
         if active or version != caller.version:
             caller = replace(caller, extensions=active, version=version)
         key = incoming.header(b"idempotency-key")
@@ -206,8 +208,8 @@ class Endpoint:
         )
 
     def may_stream(self, call: Call, incoming: RequestInfo) -> None:
-        """LimitExceeded if the caller may open no more streams, Unauthenticated if its credential
-        has expired: for a single request it may have a leeway, a stream would end at once."""
+        """Raise LimitExceeded if the caller has too many open streams, and Unauthenticated if its
+        credential has expired. `identify` may allow a leeway, but a stream would end at once."""
         try:
             current(call.caller.expires)
         except Unauthenticated as error:
@@ -218,13 +220,13 @@ class Endpoint:
     def operate(
         self, operation: Operation, request: WireStruct, call: Call, incoming: RequestInfo
     ) -> Awaitable[Any]:
-        """Run an operation: its answer, or the stream it opened."""
+        """Run an operation and return its answer, or the stream that it opened."""
         if self.gate is not None and self.gate.tokens:
             return self._challenged(self._run(operation, request, call, incoming), incoming)
         return self._run(operation, request, call, incoming)
 
     async def _challenged(self, answer: Awaitable[Any], incoming: RequestInfo) -> Any:
-        """The answer; who lacks a scope is told how to get it."""
+        """Await the answer; if the caller lacks a scope, the error says how to get it."""
         try:
             return await answer
         except Forbidden as error:
@@ -234,11 +236,11 @@ class Endpoint:
     def _challenge(self, error: Exception, incoming: RequestInfo) -> None:
         if self.gate is None or not isinstance(error, Unauthenticated | Forbidden):
             return
-        # over gRPC nobody has named an address of HTTP
+        # a gRPC request does not name the server's HTTP address
         known = self.settings.url or (isinstance(incoming, HTTPRequest) and self.known(incoming))
         where = f"{self._base(incoming)}{METADATA}{self.prefix}" if known else ""
-        if told := self.gate.challenge(error, where):
-            error.headers["www-authenticate"] = told
+        if challenge := self.gate.challenge(error, where):
+            error.headers["www-authenticate"] = challenge
 
     def _operate(
         self, operation: Operation, request: WireStruct, call: Call, incoming: RequestInfo
@@ -252,7 +254,7 @@ class Endpoint:
         self, request: GetExtendedAgentCardRequest, call: Call, incoming: RequestInfo
     ) -> AgentCard:
         card = await self.service.extended_card(request, call, self.card(incoming))
-        # what is signed is the form of 1.0, which older callers do not see
+        # the signature is over the 1.0 form, which older callers do not get
         if call.caller.version != "1.0":
             return card
         self._check_host(incoming)
@@ -261,26 +263,27 @@ class Endpoint:
     async def _audited(
         self, operation: Operation, request: WireStruct, call: Call, incoming: RequestInfo
     ) -> Any:
-        """Run an operation, and put down what of it an auditor wants to know."""
+        """Run an operation, and write it to the audit log if it belongs there."""
         event, about = operation.call, _about(request)
         if about.get("target"):
-            event = "create_webhook"  # also when it comes with a message
-        result, told = "interrupted", event in AUDITED
+            event = "create_webhook"  # a message can create a webhook, too
+        result, recorded = "interrupted", event in AUDITED
         try:
             answering = self._operate(operation, request, call, incoming)
-            del request  # it may be large, and is of no more use here
+            del request  # it may be large, so free it before the wait
             answer = await answering
             result = "ok"
             return answer
         except TaskNotFound as error:
-            # a binding may look for it in another version: what comes of the last one is put down
-            told = False
-            raise Sought(error, event, call.caller, about) from error
+            # a binding may try another version; `refused` records only the last attempt
+            recorded = False
+            raise AuditedTaskNotFound(error, event, call.caller, about) from error
         except Exception as error:
-            result, told = _outcome(error), told or isinstance(error, Unauthenticated | Forbidden)
+            result = _outcome(error)
+            recorded = recorded or isinstance(error, Unauthenticated | Forbidden)
             raise
         finally:
-            if told:
+            if recorded:
                 self._note(event, incoming, result, call.caller, **about)
 
     def _note(
@@ -305,7 +308,7 @@ class Endpoint:
         )
 
     def card(self, incoming: RequestInfo) -> AgentCard:
-        """The public card, with the address that the caller used."""
+        """Return the public card with the address that the caller used."""
         return self._card(self.url(incoming))
 
     def _card(self, url: str) -> AgentCard:
@@ -318,26 +321,26 @@ class Endpoint:
         return self._declared(card)
 
     def _declared(self, card: AgentCard) -> AgentCard:
-        """The card with the schemes that are in force."""
+        """Add the security schemes in force to the card."""
         if self.gate is None:
             return card
         skills = self.service.agent.skills.items()
         return self.gate.declared(card, {key: skill.scopes for key, skill in skills})
 
     def _address(self, listed: Listed, url: str) -> str:
-        """Where a binding is, for who has reached this URL."""
+        """Return the address of a binding on a card for this URL."""
         if listed.binding == GRPC:
             if self.settings.grpc_url:
                 return self.settings.grpc_url
             host = urlsplit(url).hostname or self.settings.host
             port = self.grpc or self.settings.grpc_port
             return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        # JSON-RPC has a slash at the end: a mounted application would redirect without, and no
-        # redirect survives a POST. Paths of HTTP+JSON are appended, so theirs has none.
+        # JSON-RPC needs the slash at the end: without it, a mounted application would redirect, and
+        # a redirect drops the POST. HTTP+JSON clients append paths, so its address has no slash.
         return url + (listed.path or ("/" if listed.binding == JSONRPC else ""))
 
     def path(self, path: str) -> str:
-        """The path of a request as the bindings know it, without what the settings add to it."""
+        """Return the path of a request without the part that the setting `bindings` adds."""
         if path.rstrip("/") == self._rpc:
             return "/"
         if self._rest and path.startswith(f"{self._rest}/"):
@@ -345,8 +348,8 @@ class Endpoint:
         return path
 
     async def card_bytes(self, incoming: RequestInfo, form: Writing) -> tuple[bytes, bytes]:
-        """The public card encoded in this form, and its tag; Misdirected if it is signed, and not
-        for the host that the caller names."""
+        """Return the public card encoded in this form, and its ETag. Raises Misdirected if the card
+        is signed, but not for the host that the request names."""
         self._check_host(incoming)
         url, signer = self.url(incoming), self.signer
         key = f"{self.grpc} {url}", form
@@ -355,20 +358,21 @@ class Endpoint:
             card = self.card(incoming)
 
             def write() -> bytes:
-                done = self._cards.get(key)  # by somebody whom this one has waited for
+                done = self._cards.get(key)  # another request may have made it meanwhile
                 return done[0] if done else form(card, signer.keys, signer.jku(url))
 
             body = await signer.make(write)
             known = body, b'"%b"' % hashlib.sha256(body).hexdigest()[:32].encode()
-            if len(self._cards) >= CARDS:  # callers choose the host they name
+            if len(self._cards) >= CARDS:  # callers can name any number of hosts
                 self._cards.clear()
             self._cards[key] = known
         return known
 
     def _check_host(self, incoming: RequestInfo) -> None:
-        """Misdirected if the card is signed, and the caller names a host that is not ours."""
+        """Raise Misdirected if the card is signed and the request names a host that is not this
+        server's."""
         if not self.signer.keys or not isinstance(incoming, HTTPRequest):
-            return  # callers of gRPC name none
+            return  # a gRPC request names no host
         if not self.hosts.signs(urlsplit(self._reached(incoming)).hostname or ""):
             raise Misdirected(
                 "The card is signed, and not for this host; the server's `url` or `trusted_hosts`"
@@ -376,24 +380,24 @@ class Endpoint:
             )
 
     def known(self, incoming: RequestInfo) -> bool:
-        """Whether the address at which the caller reaches it is known to be the server's own. Any
-        other is never told to who looks for a place to get a token, nor compared with a proof."""
+        """Whether the address that the request names is known to be this server's. The server
+        never puts another address into token metadata, nor compares a DPoP proof with it."""
         return self.hosts.own(incoming) if isinstance(incoming, HTTPRequest) else True
 
     def url(self, incoming: RequestInfo) -> str:
-        """Where the caller reaches this agent: as configured, else as it asked."""
+        """Return the agent's URL: from the setting `url`, else as the request names it."""
         return self._base(incoming) + self.prefix
 
     def _base(self, incoming: RequestInfo) -> str:
-        """Where it reaches the application."""
+        """Return the application's URL."""
         return self.settings.url.rstrip("/") or self._reached(incoming)
 
     def _reached(self, incoming: RequestInfo) -> str:
-        """The address that the caller has named."""
+        """Return the application's URL as the request and trusted proxies name it."""
         scheme, host, root = incoming.base
         if self.settings.trust_forwarded:
-            told = _first(incoming.header(b"x-forwarded-proto")).lower()
-            scheme = told if told in ("http", "https") else scheme
+            forwarded = _first(incoming.header(b"x-forwarded-proto")).lower()
+            scheme = forwarded if forwarded in ("http", "https") else scheme
             host = named(_first(incoming.header(b"x-forwarded-host"))) or host
             prefix = _first(incoming.header(b"x-forwarded-prefix")).rstrip("/")
             root = prefix + root if _PREFIX.fullmatch(prefix) else root
@@ -401,14 +405,14 @@ class Endpoint:
 
 
 def origin(incoming: RequestInfo, limits: Limits | None) -> str:
-    """The address that a request comes from, behind the proxies that are believed."""
+    """Return the address of the client behind the trusted proxies."""
     if limits is None:
         return incoming.peer
     return limits.proxies.origin(incoming.peer, incoming.every(b"x-forwarded-for"))
 
 
-class Sought(TaskNotFound):
-    """A task that somebody named is not there for them, and an auditor wants to know."""
+class AuditedTaskNotFound(TaskNotFound):
+    """A TaskNotFound with the fields of its audit line."""
 
     def __init__(self, error: TaskNotFound, event: str, who: Caller, about: dict[str, str]) -> None:
         super().__init__(
@@ -425,7 +429,7 @@ def _outcome(error: Exception) -> str:
 
 
 def _about(request: WireStruct) -> dict[str, str]:
-    """What a request is about: the task, the webhook and its host, the tenant that it names."""
+    """Return the audit fields that the request names: task, webhook, its host, tenant."""
     task = ""
     config: TaskPushNotificationConfig | None = None
     match request:
@@ -452,7 +456,7 @@ def _about(request: WireStruct) -> dict[str, str]:
 
 
 def _site(url: str) -> str:
-    """Where a URL leads; the rest of it may be a secret."""
+    """Return the scheme and host of a URL; the rest of it may contain a secret."""
     try:
         parts = urlsplit(url)
         return f"{parts.scheme}://{parts.hostname}"

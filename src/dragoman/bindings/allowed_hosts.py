@@ -1,4 +1,4 @@
-"""The hosts that the server answers to: those that are configured, or the names of this machine."""
+"""The Host values that the server accepts: the configured ones, or the names of this machine."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _REMEMBERED = 256
 
 
 class Hosts:
-    """Which hosts a request may name.
+    """Decides which hosts a request may name.
 
-    With the setting `trusted_hosts` it is those. Otherwise a server that listens on a loopback
-    address accepts the names of this machine and the host of `url`: a page in a browser can give
-    any other name to that address. A server that listens elsewhere, or has `trust_forwarded` for a
-    proxy in front of it, accepts any name, but does not trust it."""
+    The setting `trusted_hosts` lists them. Without it, a server that listens on a loopback address
+    accepts only the names of this machine and the host of `url`, because a web page can make any
+    other name resolve to that address (DNS rebinding). A server that listens elsewhere, or has
+    `trust_forwarded` for a proxy in front of it, accepts any name, but does not trust it."""
 
     def __init__(self, settings: Settings) -> None:
         names = [host.lower() for host in settings.trusted_hosts]
@@ -33,15 +33,15 @@ class Hosts:
         self._url = (url.hostname or "").lower()
         self._origin = _origin(url.scheme, url.netloc) if self._url else ""
         self.address = ""
-        """The address that the server listens on, if it has told; else each request has it."""
+        """The address that the server listens on; if empty, the ASGI scope names it."""
         self._loopback: dict[str, bool] = {}
 
     def any(self, incoming: HTTPRequest) -> bool:
-        """Whether any host may be named."""
+        """Whether a request may name any host."""
         return not self._listed and (self._forwarded or not self._local(incoming))
 
     def accepts(self, incoming: HTTPRequest) -> bool:
-        """Whether a request may name the host that it names."""
+        """Whether the host that a request names is accepted."""
         if self.any(incoming):
             return True
         name = self._named(incoming)
@@ -50,8 +50,8 @@ class Hosts:
         return not name or loopback(name) or name == self._url
 
     def own(self, incoming: HTTPRequest) -> bool:
-        """Whether the address at which a caller has reached the server is known to be its own, so
-        that it may be told to others: `url`, or a host that is trusted."""
+        """Whether the address that the request names is known to be this server's, by `url` or a
+        trusted host. Only such an address may be published."""
         if self._url:
             return True
         name = self._named(incoming)
@@ -60,19 +60,19 @@ class Hosts:
         return self._local(incoming) and (not name or loopback(name))
 
     def signs(self, name: str) -> bool:
-        """Whether a signed card may be shown to who names this host (of IPv6 without brackets):
-        that of `url`, one of `trusted_hosts`, or this machine. Who could name any other would get a
-        signed card that leads to it."""
+        """Whether a signed card may name this host (IPv6 without brackets): the host of `url`, one
+        of `trusted_hosts`, or this machine. Otherwise a request could name an attacker's host and
+        get a signed card that points to it."""
         if name == self._url or self._lists(name) or self._lists(f"[{name}]"):
             return True
         return not self._listed and (name == self._host or loopback(name))
 
     def origins(self, incoming: HTTPRequest) -> tuple[str, str]:
-        """The origins of the server's own pages: by `url`, and as the caller has reached it."""
+        """Return the server's own origins: from `url`, and as the request names it."""
         scheme, host = incoming.scope.get("scheme", "http"), incoming.header(b"host")
         if self._forwarded:
-            told = _first(incoming.header(b"x-forwarded-proto")).lower()
-            scheme = told if told in _USUAL else scheme
+            forwarded = _first(incoming.header(b"x-forwarded-proto")).lower()
+            scheme = forwarded if forwarded in _USUAL else scheme
             host = _first(incoming.header(b"x-forwarded-host")) or host
         return self._origin, _origin(scheme, host)
 
@@ -93,15 +93,15 @@ class Hosts:
         return known
 
     def _named(self, incoming: HTTPRequest) -> str:
-        """The host that a request names, without its port, in lower case."""
+        """Return the host that a request names, without its port, in lower case."""
         host = incoming.header(b"host")
-        if self._forwarded and (told := _first(incoming.header(b"x-forwarded-host"))):
-            host = told
+        if self._forwarded and (forwarded := _first(incoming.header(b"x-forwarded-host"))):
+            host = forwarded
         return _PORT.sub("", host.lower())
 
 
 def _origin(scheme: str, host: str) -> str:
-    """An origin as browsers write it."""
+    """Return an origin in the form that browsers send."""
     host = host.lower()
     usual = _USUAL.get(scheme, "")
     return f"{scheme}://{host.removesuffix(usual) if usual else host}"

@@ -1,4 +1,4 @@
-"""The card at its well-known addresses, in the form of the version that is asked for."""
+"""Serves the card at its well-known paths, in the form of the version that the client names."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from dragoman.telemetry.logs import logger
 
 PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
 PUBLIC = (*PATHS, JWKS)
-"""What any page may read."""
+"""The paths that web pages of any origin may read."""
 SET = b"application/jwk-set+json"
 EXTENDED = "/agent/authenticatedExtendedCard"
-"""Where 0.2 has the card for those who are known, beside the agent's address."""
+"""The path of the extended card in 0.2, below the agent's URL."""
 
 
 def _everybody(card: AgentCard, keys: Sequence[CardKey], jku: str) -> bytes:
     document = merged(signed(card, keys, jku))
     if keys:
-        # some read the fields that they know, and some the document as it stands
+        # Some clients verify the fields of 1.0, others the whole document, so both are signed.
         document["signatures"] += to_builtins(signatures(document, keys, jku))
     return encode(document)
 
@@ -59,16 +59,16 @@ def _v0_2(card: AgentCard, *_: object) -> bytes:
 
 FORMS: dict[str, Writing] = dict.fromkeys(versions.SUPPORTED, _v0_3)
 FORMS |= {"": _everybody, "1.0": _v1_0, "0.2": _v0_2}
-"""How the card is written for a version; without one, for everybody."""
+"""The function that encodes the card for a version; "" is a form that all versions can read."""
 
 
 async def serve(endpoint: Endpoint, incoming: HTTPRequest) -> None:
-    """Answer with the card, or that the caller's copy is still good."""
+    """Answer with the card, or with 304 if the client's copy is current."""
     try:
         _only_read(incoming)
         version = _version(incoming)
         if not version and "0.3" not in endpoint.settings.versions:
-            version = "1.0"  # there is nothing of 0.3 to tell beside it
+            version = "1.0"  # the card lists no interface of 0.3
         form = FORMS[version]
         body, tag = await endpoint.card_bytes(incoming, form)
     except A2AError as error:
@@ -80,7 +80,8 @@ async def serve(endpoint: Endpoint, incoming: HTTPRequest) -> None:
 
 
 def vary(settings: Settings, *names: bytes) -> list[tuple[bytes, bytes]]:
-    """The header that says on which others an answer depends which tells the server's address."""
+    """Return the Vary header of a response that contains the server's address: it depends on these
+    headers, and on the forwarded ones if they are trusted."""
     if settings.trust_forwarded and not settings.url:
         names = (*names, b"X-Forwarded-Proto", b"X-Forwarded-Host", b"X-Forwarded-Prefix")
     elif settings.trust_forwarded and settings.hsts:
@@ -89,7 +90,7 @@ def vary(settings: Settings, *names: bytes) -> list[tuple[bytes, bytes]]:
 
 
 async def keys(endpoint: Endpoint, incoming: HTTPRequest) -> None:
-    """Answer with the public halves of the keys that sign the card."""
+    """Answer with the public keys that verify the card."""
     signer = endpoint.signer
     try:
         if not signer.set:
@@ -108,7 +109,7 @@ async def _show(
     kind: bytes,
     *more: tuple[bytes, bytes],
 ) -> None:
-    """Answer anybody, or that the caller's copy is still good."""
+    """Answer with a public document, or with 304 if the client's copy is current."""
     headers = [
         (b"etag", tag),
         (b"cache-control", b"public, max-age=%d" % endpoint.settings.card_age),
@@ -121,14 +122,14 @@ async def _show(
 
 
 async def extended(endpoint: Endpoint, incoming: HTTPRequest) -> None:
-    """Answer with the card for those who are known, as 0.2 asks for it."""
+    """Answer with the extended card, at the path of 0.2."""
     try:
         _only_read(incoming)
         operation = BY_CALL["extended_card"]
         if incoming.line is not None:
             incoming.line.begins(endpoint.service.agent.key, operation.name, "http")
         version = _version(incoming) or "0.2"
-        if version == "1.0":  # it has this elsewhere
+        if version == "1.0":  # 1.0 has another path for it
             raise versions.unsupported(version)
         call = Call(replace(await endpoint.caller(incoming), version=version))
         card = await endpoint.operate(operation, GetExtendedAgentCardRequest(), call, incoming)
@@ -149,9 +150,9 @@ def _only_read(incoming: HTTPRequest) -> None:
 
 
 def _version(incoming: HTTPRequest) -> str:
-    """The version that is asked for as Major.Minor, if any."""
-    asked = incoming.version()
-    return versions.agreed(asked, versions.SUPPORTED) if asked else ""
+    """Return the version that the request names as Major.Minor; empty if it names none."""
+    named = incoming.version()
+    return versions.agreed(named, versions.SUPPORTED) if named else ""
 
 
 def _matches(condition: bytes, tag: bytes) -> bool:

@@ -1,7 +1,7 @@
-"""The interfaces that a card lists, as the settings `bindings` and `versions` name them.
+"""Parses the settings `bindings` and `versions`, which select the interfaces that a card lists.
 
-They say what the card lists and in which order, not what is served: every binding answers in every
-version.
+They set only what the card lists and in which order. The server always answers over every binding
+and in every version.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from dragoman.agent.agent import RESERVED, VERSIONS
 
 JSONRPC, REST, GRPC = BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC")
 TAKEN = (*RESERVED, "agent", "message")
-"""The first segments of paths that mean something already."""
+"""First path segments that the protocol or the server uses."""
 _PATH = re.compile(r"(?:/[A-Za-z0-9_~-][\w.~-]*)+/?", re.ASCII)
 
 
 class Listed(Struct, frozen=True):
-    """A binding on the card, and its path below the agent's URL; empty if it has none of its own.
-    That of JSON-RPC may end with a slash, as its address on the card then does."""
+    """A binding on the card, and its path below the agent's URL; empty for the default path. The
+    path of JSON-RPC may end with a slash, which the card then repeats."""
 
     binding: str
     path: str = ""
 
 
 def listed(entries: Sequence[str]) -> tuple[Listed, ...]:
-    """The bindings in their order. ValueError begins with where in the list the fault is."""
+    """Parse the setting `bindings`. Raises ValueError, whose text begins with the index of the
+    wrong entry."""
     found: list[Listed] = []
     for number, entry in enumerate(entries):
         name, colon, path = entry.partition(":")
@@ -60,12 +61,13 @@ def _path(name: str, path: str, where: str) -> str:
 
 
 def check_bindings(entries: Sequence[str]) -> None:
-    """ValueError if these are no bindings; it begins with where."""
+    """Raise ValueError if the setting `bindings` is wrong; see `listed`."""
     listed(entries)
 
 
 def check_versions(versions: Sequence[str]) -> None:
-    """ValueError if a card cannot list these; it begins with where."""
+    """Raise ValueError if the setting `versions` is wrong; the text begins with the index of the
+    wrong entry."""
     for number, version in enumerate(versions):
         if version not in VERSIONS:
             known = ", ".join(VERSIONS)

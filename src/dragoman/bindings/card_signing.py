@@ -1,4 +1,4 @@
-"""Signing of agent cards, and the public keys that verify them."""
+"""Signs agent cards, and publishes the public keys that verify them."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ T = TypeVar("T")
 
 JWKS = "/.well-known/jwks.json"
 OWN = "own"
-"""As an address of keys: the agent's own set."""
+"""The value of `card_jku` that means the agent's own key set."""
 PAUSE = 5.0
-"""How long not to ask again what has just failed to sign."""
+"""Seconds to wait after a failed signature before the next attempt."""
 KEPT = 64
 EXAMPLE = "https://localhost"
-"""What a card names that is signed only to see whether it can be."""
+"""The URL in the card that the start-up check signs."""
 
 
 class CardSigner:
-    """Signs with all of its keys, or not at all. What signs elsewhere may take its time, and may
-    fail: it is asked in a thread, by one request at a time."""
+    """Signs cards with all of its keys, or fails. A remote signer may be slow and may fail, so it
+    runs in a thread, for one request at a time."""
 
     def __init__(self, keys: Sequence[CardKey], settings: Settings) -> None:
         self.keys = tuple(keys)
@@ -40,20 +40,21 @@ class CardSigner:
         self._known: dict[bytes, AgentCard] = {}
         shown = [key.jwk() for key in self.keys if key.made is not None]
         self.set = encode({"keys": shown}) if shown else b""
-        """The public halves, as others may see them; empty if there are none."""
+        """The public keys as a JWK set; empty if there are none."""
         self.tag = b'"%b"' % hashlib.sha256(self.set).hexdigest()[:32].encode()
 
     async def check(self, card: AgentCard) -> None:
-        """ValueError says why this card cannot be signed, or these keys cannot sign."""
+        """Sign this card once, to check the keys. Raises ValueError if the keys or the card are
+        not usable."""
         if not self.keys:
             return
-        told = self._settings.card_jku
-        if told not in ("", OWN) and not told.startswith(("https://", "http://")):
-            raise SettingsError(f"card_jku: must be own or a URL, not {told!r}")
+        jku = self._settings.card_jku
+        if jku not in ("", OWN) and not jku.startswith(("https://", "http://")):
+            raise SettingsError(f"card_jku: must be own or a URL, not {jku!r}")
         names = [key.kid for key in self.keys]
         if twice := [name for name in names if names.count(name) > 1]:
             raise ValueError(f"two keys have the kid {twice[0]!r}; give each key its own kid")
-        if told == OWN and (hidden := [k for k in self.keys if k.made is None]):
+        if jku == OWN and (hidden := [k for k in self.keys if k.made is None]):
             raise ValueError(
                 f"clients cannot find the key {hidden[0].kid!r}; use CardKey.remote(…, "
                 "public=…), or set card_jku to its URL"
@@ -64,7 +65,7 @@ class CardSigner:
             )
         except ValueError:
             raise
-        except Exception as error:  # whatever somebody's own function raises
+        except Exception as error:  # a user's signing function can raise anything
             raise ValueError(f"the remote signer failed: {error!r}") from error
         for key in self.keys:
             if key.made is None:
@@ -76,12 +77,12 @@ class CardSigner:
                 raise ValueError(text) from None
 
     def jku(self, url: str) -> str:
-        """Where the keys are, in signatures of a card that names this URL."""
-        told = self._settings.card_jku
-        return f"{url}{JWKS}" if told == OWN else told
+        """Return the URL of the key set, as signatures of a card with this URL name it."""
+        jku = self._settings.card_jku
+        return f"{url}{JWKS}" if jku == OWN else jku
 
     async def signed(self, card: AgentCard, url: str) -> AgentCard:
-        """The card with its signatures; the same one is signed once."""
+        """Return the card with its signatures. Signatures of equal cards are cached."""
         if not self.keys:
             return card
         name = hashlib.sha256(encode(card)).digest()
@@ -94,8 +95,8 @@ class CardSigner:
         return found
 
     async def make(self, work: Callable[[], T]) -> T:
-        """What this makes of a card. Unavailable if nobody signs: without its signatures the card
-        is not shown."""
+        """Run a function that signs a card. Raises Unavailable if it fails, because an unsigned
+        card is not served."""
         if not self.keys:
             return work()
         async with self._one:
@@ -105,7 +106,7 @@ class CardSigner:
                 return await asyncio.to_thread(work)
             except Exception as error:
                 logger.exception("the card cannot be signed, so it is not served")
-                if not isinstance(error, ValueError):  # that is of this card, and not of the key
+                if not isinstance(error, ValueError):  # a ValueError concerns only this card
                     self._failed = time.monotonic() + PAUSE
                 raise _unsigned() from None
 

@@ -1,4 +1,4 @@
-"""gRPC, on a port of its own. It needs the extra `grpc`."""
+"""The gRPC binding, which has its own port. It needs the extra `grpc`."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ DETAILS = "grpc-status-details-bin"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 SMALL = 16 * 1024
-"""What is larger is decoded and encoded in a thread: protobuf's values are read one by one."""
+"""Larger messages are decoded and encoded in a thread, because the protobuf codec is slow."""
 SOME = 32
-"""So many events are encoded and then sent: to go to and fro for each costs more, and all of them
-would wait in memory for a slow reader."""
+"""The number of events that are encoded before they are sent. One at a time costs more, and all of
+them would stay in memory for a slow reader."""
 
 
 class Port:
@@ -60,9 +60,9 @@ class Port:
         self.endpoint = endpoint
         self.settings = settings
         self.number = port
-        """The port, once it is open; before that, the one that is wanted."""
+        """The open port; before the start, the requested one, where 0 means any."""
         self._fresh: Any = None
-        """Certificates that were read again, and that no connection has used yet."""
+        """Reloaded certificates that gRPC has not fetched yet."""
 
     async def __aenter__(self) -> Port:
         settings = self.settings
@@ -87,31 +87,31 @@ class Port:
         names.append(reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server, pool=Pools())
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        wanted = f"{host}:{self.number}"
+        address = f"{host}:{self.number}"
         credentials = self._credentials()
         _free(settings.host, self.number)
         try:
             self.number = (
-                server.add_secure_port(wanted, credentials)
+                server.add_secure_port(address, credentials)
                 if credentials
-                else server.add_insecure_port(wanted)
+                else server.add_insecure_port(address)
             )
         except RuntimeError:
             what = "cert, key: are no certificate and its key" if credentials else ""
-            raise Unavailable(what or f"grpc_port: cannot listen on {wanted}") from None
+            raise Unavailable(what or f"grpc_port: cannot listen on {address}") from None
         await server.start()
         self.endpoint.grpc = self.number
         return self
 
     async def tell(self, ready: bool) -> None:
-        """Tell who asks for the health whether it is ready; after `drain` it is not."""
+        """Set the status of the health service; after `drain` it stays NOT_SERVING."""
         if ready is not self._ready:
             self._ready = ready
             for name in self._names:
                 await self._health.set(name, SERVING if ready else NOT_SERVING)
 
     async def drain(self) -> None:
-        """Tell who asks for the health that it ends."""
+        """Set the status of the health service to NOT_SERVING for good."""
         await self._health.enter_graceful_shutdown()
 
     async def __aexit__(self, *_: object) -> None:
@@ -126,7 +126,7 @@ class Port:
         return grpc.dynamic_ssl_server_credentials(found, self._fetch, required)
 
     def _certificates(self) -> Any:
-        """Those of HTTP: beside https, nobody expects gRPC in the clear."""
+        """Read the certificates of HTTP. gRPC uses TLS whenever HTTP does."""
         settings = self.settings
         if not settings.cert:
             return None
@@ -137,14 +137,14 @@ class Port:
         return grpc.ssl_server_certificate_configuration([(key, cert)], ca)
 
     def reload(self) -> None:
-        """Use the certificates that are in the files now, for connections from now on; ValueError
-        if they cannot be used."""
+        """Read the certificate files again and use them for new connections. Raises ValueError if
+        they are not usable."""
         found = self._certificates()
         if found is None:
             return
         settings = self.settings
         authority = _authority(settings)
-        # gRPC would find out only when somebody connects
+        # gRPC itself would check them only at the next connection
         trial = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
             trial.load_cert_chain(settings.cert, settings.key or None, lambda: "")
@@ -156,14 +156,15 @@ class Port:
         self._fresh = found
 
     def _fetch(self) -> Any:
-        """The certificates for the next connection, if they have changed; gRPC keeps them."""
+        """Return the certificates if they have changed, else None. gRPC calls this for each
+        connection and keeps what it got."""
         fresh, self._fresh = self._fresh, None
         return fresh
 
 
 def _authority(settings: Settings) -> str:
-    """The CA bundle for the certificates of callers, if they need one."""
-    # gRPC can require certificates, or not ask for them
+    """Return the CA bundle for client certificates; empty if they are not required."""
+    # gRPC can require client certificates or ignore them, but not request them optionally
     return "" if settings.ca_optional else settings.ca
 
 
@@ -175,12 +176,12 @@ def _file(name: str, path: str) -> bytes:
 
 
 def _options(settings: Settings) -> list[tuple[str, int]]:
-    """The limits, as gRPC has them."""
+    """Return the limits as gRPC channel options."""
     stall, begin = int(settings.stall * 1000), int(settings.header_timeout * 1000)
     return [
         ("grpc.max_receive_message_length", settings.max_body),
         ("grpc.max_send_message_length", -1),
-        ("grpc.so_reuseport", 0),  # two servers at one port would share its callers
+        ("grpc.so_reuseport", 0),  # a second server on the same port must fail to start
         ("grpc.keepalive_time_ms", stall // 2),
         ("grpc.keepalive_timeout_ms", stall // 2),
         ("grpc.http2.min_ping_interval_without_data_ms", 5000),
@@ -189,14 +190,15 @@ def _options(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.http2.settings_timeout", begin),
         ("grpc.max_allowed_incoming_connections", settings.max_connections),
         ("grpc.max_concurrent_streams", settings.grpc_calls),
-        # between the two of them gRPC throws dice
+        # between the soft and the hard limit gRPC rejects at random
         ("grpc.max_metadata_size", settings.max_head),
         ("grpc.absolute_max_metadata_size", settings.max_head),
     ]
 
 
 def _free(host: str, port: int) -> None:
-    """Unavailable says why one cannot listen there; gRPC itself says it only to the terminal."""
+    """Raise Unavailable with the reason if the port is not free; gRPC writes the reason only to
+    stderr."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -207,7 +209,7 @@ def _free(host: str, port: int) -> None:
 
 
 class Pools:
-    """What reflection looks into: our own descriptors, and those of health and reflection."""
+    """The descriptor pools for reflection: dragoman's, and those of health and reflection."""
 
     def __init__(self) -> None:
         self._pools = (protobuf.pool(), descriptor_pool.Default())
@@ -224,7 +226,7 @@ class Pools:
 
 
 class GrpcRequestInfo:
-    """One call's metadata, as the endpoint wants to see it."""
+    """The metadata of one gRPC call as a `RequestInfo`."""
 
     __slots__ = ("bodies", "context", "counted", "headers", "line", "method", "settings")
 
@@ -240,7 +242,7 @@ class GrpcRequestInfo:
         self.headers = {name.encode(): value for name, value in context.invocation_metadata() or ()}
 
     def check_single(self, endpoint: Endpoint) -> None:
-        """AmbiguousRequest if metadata that may stand only once are repeated."""
+        """Raise AmbiguousRequest if metadata that must appear once are repeated."""
         pairs = self.context.invocation_metadata() or ()
         if len(self.headers) < len(pairs):
             try:
@@ -274,13 +276,13 @@ class GrpcRequestInfo:
         )
 
     def _certificate(self) -> bytes:
-        if not _authority(self.settings):  # nobody was asked for one
+        if not _authority(self.settings):  # gRPC did not request one
             return b""
         shown = self.context.auth_context().get("x509_pem_cert") or (b"",)
         return bytes(shown[0])
 
     async def in_turn(self, call: Call) -> None:
-        """See `RequestInfo`. What is large is encoded in a thread here."""
+        """See `RequestInfo`. It does not wait, because gRPC encodes large responses in a thread."""
 
     def reserve(self, size: int, call: Call) -> None:
         """See `RequestInfo`."""
@@ -289,9 +291,9 @@ class GrpcRequestInfo:
         self.context.add_done_callback(lambda _: bodies.budget.give(address, size))
 
     def called(self, base: str) -> str:
-        """See `RequestInfo`. Of the address, only the host is known, and only if it is set."""
-        told = self.settings.grpc_url or self.settings.url
-        host = urlsplit(told if "//" in told else f"//{told}").hostname or ""
+        """See `RequestInfo`. Only the host of the address is known, and only from the settings."""
+        url = self.settings.grpc_url or self.settings.url
+        host = urlsplit(url if "//" in url else f"//{url}").hostname or ""
         return f"//[{host}]{self.method}" if ":" in host else f"{host and '//'}{host}{self.method}"
 
     @property
@@ -302,7 +304,7 @@ class GrpcRequestInfo:
 
     @property
     def base(self) -> tuple[str, str, str]:
-        """See `RequestInfo`. What HTTP callers name is not known here."""
+        """See `RequestInfo`. It comes from the settings, because a gRPC call names no URL."""
         scheme = "https" if self.settings.cert else "http"
         return scheme, f"{self.settings.host}:{self.settings.port}", ""
 
@@ -324,14 +326,14 @@ def _handler(
             context.add_done_callback(lambda _: _ended(line))
         return await pipeline.serve(endpoint, info, GrpcCodec(endpoint, info, package, operation))
 
-    # On the wire a stream of one message is the message.
+    # On the wire, a request stream of one message equals a single request message.
     if operation.streams:
         return grpc.stream_stream_rpc_method_handler(serve)
     return grpc.stream_unary_rpc_method_handler(serve)
 
 
 class GrpcCodec:
-    """Reads one call and writes its answer; see `pipeline.Codec`."""
+    """Reads one gRPC call and writes its response; see `pipeline.Codec`."""
 
     __slots__ = ("_body", "_endpoint", "_info", "_package", "operation", "versions")
 
@@ -348,13 +350,13 @@ class GrpcCodec:
         self.versions: tuple[str, ...] = (package.version,)
 
     def route(self) -> bool:
-        """The method names the operation."""
+        """Return True, because the method names the operation."""
         self._info.check_single(self._endpoint)
         return True
 
     async def read(self) -> bytes:
-        """Read the message. It is read here, and not by gRPC, which would take any number of large
-        ones before anything is known of their callers."""
+        """Read the message. gRPC does not read it first, because it would accept any number of
+        large messages before their callers are authenticated."""
         bodies, arriving = self._info.bodies, Arriving()
         arriving.hidden = self._info  # gRPC does not say how much of a message has come
         try:
@@ -367,11 +369,11 @@ class GrpcCodec:
         return body
 
     def open(self, body: bytes) -> None:
-        """Take the message."""
+        """Store the message."""
         self._body = body
 
     def decode(self, call: Call) -> Decoded | Awaitable[Decoded]:
-        """The request."""
+        """Decode the request, in a thread if it is large."""
         body, self._body = self._body, b""
         if len(body) > SMALL:
             return self._decode_large(body, call)
@@ -379,27 +381,27 @@ class GrpcCodec:
 
     async def _decode_large(self, body: bytes, call: Call) -> Decoded:
         bodies, kind = self._info.bodies, self.operation.request
-        address, most = bodies.address(self._info), self._info.settings.max_elements
+        address, max_elements = bodies.address(self._info), self._info.settings.max_elements
         bodies.budget.take(address, len(body))
         try:
-            return await bodies.aside(self._package.decode, kind, body, most), call
+            return await bodies.aside(self._package.decode, kind, body, max_elements), call
         finally:
             bodies.budget.give(address, len(body))
 
     def encode(self, answer: Any) -> bytes | Awaitable[bytes]:
-        """The message."""
+        """Encode the response, in a thread if it is large."""
         encode = self._package.encode
         return encode(answer) if bulk(answer) <= SMALL else self._info.bodies.aside(encode, answer)
 
     async def send(self, body: bytes, call: Call) -> bytes:
-        """Leave the message to gRPC, which sends what is returned."""
+        """Return the message, which gRPC then sends."""
         await _begin(self._info.context, call)
         if self._info.line is not None:
             self._info.line.complete = True
         return body
 
     async def stream(self, stream: LogStream, call: Call) -> None:
-        """Send a stream, message by message."""
+        """Send a stream to its end, and the error if it fails."""
         info = self._info
         try:
             await GrpcStream(info.context, stream, self._package, call).run(self._endpoint)
@@ -426,13 +428,13 @@ class GrpcCodec:
 
 
 async def _begin(context: Context, call: Call) -> None:
-    """Send the metadata that repeat which extensions are active, if there are any."""
+    """Send the metadata that list the active extensions, if there are any."""
     if call.caller.extensions:
         await context.send_initial_metadata((extensions_of(call),))
 
 
 class GrpcStream:
-    """One reader of a stream being served."""
+    """Sends one stream to one client."""
 
     def __init__(
         self, context: Context, stream: LogStream, package: PackageCodec, call: Call
@@ -441,7 +443,7 @@ class GrpcStream:
         self.stream = stream
         self.package = package
         self.sending = 0.0
-        """Since when the reader has not taken what it was sent; 0 if it has."""
+        """See `OpenStream.sending`."""
         self.sent = time.monotonic()
         self.owner = call.caller.owner
         self.expires = call.caller.expires
@@ -452,24 +454,24 @@ class GrpcStream:
         self._task: asyncio.Task[None] | None = None
 
     def watch(self) -> None:
-        """gRPC ends the call by itself when its reader goes away."""
+        """Do nothing, because gRPC cancels the call when the client disconnects."""
 
     def beat(self) -> None:
-        """gRPC has pings of its own."""
+        """Only note the time, because gRPC sends its own pings."""
         self.sent = time.monotonic()
 
     def expire(self) -> None:
-        """End it with UNAUTHENTICATED."""
+        """End the stream with UNAUTHENTICATED."""
         self.stream.nudge()
 
     def cut(self) -> None:
-        """End a reader that takes nothing; it can come back and resume."""
+        """End a stream whose client does not read; the client can resume it."""
         if self._task is not None and not self._cut:
             self._cut = True
             self._task.cancel()
 
     async def run(self, endpoint: Endpoint) -> None:
-        """Send the whole stream."""
+        """Send the stream to its end."""
         self._task = asyncio.current_task()
         self._metrics = endpoint.streams.metrics
         self._bodies = endpoint.bodies
@@ -520,7 +522,7 @@ class GrpcStream:
 
 
 def _ended(line: AccessLine) -> None:
-    """Log a call that is over."""
+    """Write the access log line of a call that has ended."""
     if not line.outcome:
         line.outcome, line.grpc_status = ("ok", "OK") if line.complete else (GONE, "CANCELLED")
     line.write()

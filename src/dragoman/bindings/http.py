@@ -1,4 +1,4 @@
-"""HTTP+JSON: a path for each operation."""
+"""The HTTP+JSON binding: each operation has its own path."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from dragoman.server.reader import LogStream
 
 
 class Route(Struct, frozen=True):
-    """A path of an operation in one of the versions."""
+    """The path of an operation in one version."""
 
     operation: Operation
     pattern: re.Pattern[str]
@@ -38,11 +38,11 @@ class Route(Struct, frozen=True):
 
 
 Found = tuple[Operation, tuple[str, ...], dict[str, str]]
-"""What a path says: the operation, its version, and fields of the request."""
+"""What a path names: the operation, its version, and fields of the request."""
 
 
 def _pattern(path: str) -> re.Pattern[str]:
-    """A route as a pattern; `{name=tasks/*}` is a field of that shape."""
+    """Compile a path template; `{name=tasks/*}` is a field that matches `tasks/*`."""
 
     def field(match: re.Match[str]) -> str:
         shape = (match[2] or "*").replace("*", "[^/]+")
@@ -51,7 +51,7 @@ def _pattern(path: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\{(\w+)(?:=([^}]*))?\}", field, path))
 
 
-# The longer one first: `/tasks/{id}:cancel` before `/tasks/{id}`.
+# Longer templates first: `/tasks/{id}:cancel` must match before `/tasks/{id}`.
 ROUTES = [
     *(
         Route(operation, _pattern(operation.path))
@@ -70,7 +70,7 @@ def serve(endpoint: Endpoint, incoming: HTTPRequest, path: str) -> Awaitable[Non
 
 
 class HTTPCodec:
-    """Reads one request of HTTP+JSON and writes its answer; see `pipeline.Codec`."""
+    """Reads one HTTP+JSON request and writes its response; see `pipeline.Codec`."""
 
     __slots__ = (
         *("_body", "_dialect", "_endpoint", "_fields", "_incoming", "_path"),
@@ -91,21 +91,21 @@ class HTTPCodec:
             self._dialect = v0_3.BARE if javascript else v0_3.JSON
 
     def route(self) -> bool:
-        """The path names the operation."""
+        """Find the operation by the path."""
         found = _find(self._incoming.method, self._path)
         self.operation, self.versions, self._fields = found
         return True
 
     async def read(self) -> bytes:
-        """Read the body, where there may be one."""
+        """Read the body of a POST; other methods have none."""
         return await self._incoming.body() if self._incoming.method == "POST" else b""
 
     def open(self, body: bytes) -> None:
-        """Take the body."""
+        """Store the body."""
         self._body = body
 
     def decode(self, call: Call) -> pipeline.Decoded:
-        """The request, from path, query and body."""
+        """Build the request from path, query and body."""
         kind, incoming, dialect = self.operation.request, self._incoming, self._dialect
         fields, body, self._body = self._fields, self._body, b""
         query = incoming.query() if incoming.scope.get("query_string") else {}
@@ -124,18 +124,18 @@ class HTTPCodec:
         return dialect.convert(kind, _merged({**query, **document}, fields)), call
 
     def encode(self, answer: Any) -> bytes:
-        """The body; an empty object if there is nothing to say."""
+        """Return the body; an empty object if the operation returns nothing."""
         return b"{}" if answer is None else self._dialect.encode(answer)
 
     def send(self, body: bytes, call: Call) -> Awaitable[None]:
-        """Send an answer."""
+        """Send a response."""
         headers = extension_headers(call)
         if self._incoming.method == "GET":
             headers.append(PRIVATE)
         return self._incoming.respond(200, body, _media_type(self._dialect), headers)
 
     async def stream(self, stream: LogStream, call: Call) -> None:
-        """Send a stream as Server-Sent Events."""
+        """Send a stream as server-sent events."""
         await SSEResponse(self._incoming, stream, call, self._dialect).run(
             self._endpoint.streams,
             lambda error: b"event: error\ndata: %b\n\n" % _error(error, self._dialect),
@@ -147,11 +147,11 @@ class HTTPCodec:
 
 
 PRIVATE = (b"cache-control", b"no-store")
-"""With what a cache might keep: answers to GET, and errors."""
+"""Keeps responses to GET, and errors, out of caches."""
 
 
 async def fail(incoming: HTTPRequest, error: A2AError, dialect: Paths = v1_0) -> None:
-    """Answer with an error."""
+    """Send an error."""
     incoming.failed(error)
     headers = (PRIVATE, *headers_of(error.headers))
     await incoming.respond(error.http, _error(error, dialect), _media_type(dialect), headers)
@@ -166,7 +166,7 @@ def _media_type(dialect: Paths) -> bytes:
 
 
 def _find(method: str, path: str) -> Found:
-    """The operation of a path, which may begin with a tenant."""
+    """Return the operation of a path, which may begin with a tenant."""
     found = _match(method, path)
     if found is not None:
         return found
@@ -191,7 +191,7 @@ def _match(method: str, path: str) -> Found | None:
             return operation, (route.version,), fields
         allowed |= dict.fromkeys(operation.verbs)
         if ":" in operation.path:
-            break  # an action is not also the name of a task
+            break  # a later template would read `id:cancel` as a task id
     if not allowed:
         return None
     verbs = ", ".join(allowed)
@@ -199,7 +199,7 @@ def _match(method: str, path: str) -> Found | None:
 
 
 def _merged(found: dict[str, Any], fields: dict[str, str]) -> dict[str, Any]:
-    """What the body or query says, and what the path says; they must not contradict."""
+    """Add the fields of the path to those of the body or query; they must not differ."""
     for name, value in fields.items():
         snake = re.sub(r"([A-Z])", r"_\1", name).lower()
         for known in (name, snake):
@@ -208,6 +208,6 @@ def _merged(found: dict[str, Any], fields: dict[str, str]) -> dict[str, Any]:
     return found
 
 
-def _agree(said: Any, path: str, name: str) -> None:
-    if said not in (None, "", path):
+def _agree(value: Any, path: str, name: str) -> None:
+    if value not in (None, "", path):
         raise InvalidParams.at(name, "differs from the one in the path")

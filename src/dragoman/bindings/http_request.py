@@ -1,4 +1,4 @@
-"""One HTTP request and its response, on plain ASGI."""
+"""One HTTP request and its response, over plain ASGI."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 SLASH = "\ue000"
-"""Stands in a path for a slash that was percent-encoded, and so separates nothing."""
+"""Replaces a percent-encoded slash in a path, because that slash does not separate segments."""
 JSON = b"application/json"
 A2A = b"application/a2a+json"
 
@@ -28,57 +28,59 @@ _HOST = re.compile(r"(?:[\w.~-]+|\[[\da-fA-F:.]+\])(?::\d{1,5})?", re.ASCII)
 
 
 class Gone(Exception):
-    """The client went away before its request had arrived."""
+    """The client disconnected before its request had arrived."""
 
 
 class RequestInfo(Protocol):
-    """What the endpoint needs to know of a request, over whatever it came."""
+    """The metadata of a request that the endpoint reads, the same for every binding."""
 
     counted: bool
-    """Whether it has been put down for the figures."""
+    """Whether the metrics have counted the request."""
     line: AccessLine | None
-    """What the access log says of it, if there is one."""
+    """The line of the request in the access log; None if the access log is off."""
 
     @property
     def binding(self) -> str:
-        """Over what it came: jsonrpc, http, grpc."""
+        """The binding that received the request: jsonrpc, http or grpc."""
 
     @property
     def headers(self) -> Iterable[bytes]:
-        """The names of its headers, in lower case."""
+        """The names of the headers in lower case."""
 
     def header(self, name: bytes) -> str:
-        """A header's text, or nothing."""
+        """Return the value of a header; empty if it is missing."""
 
     def every(self, name: bytes) -> str:
-        """All lines of a list header, as one."""
+        """Return all values of a list header, joined by commas."""
 
     def version(self) -> str:
-        """The version of the protocol that it names, if it does."""
+        """Return the protocol version that the request names; empty if it names none."""
 
     def request(self) -> Request:
-        """What `identify` is shown."""
+        """Return the request as `identify` receives it."""
 
     def called(self, base: str) -> str:
-        """The URL that was called, where this is that of the application; of gRPC its path."""
+        """Return the URL that the client called, below the application's URL `base`; for gRPC, the
+        path."""
 
     async def in_turn(self, call: Call) -> None:
-        """Wait until an answer may be encoded, if this caller has had a large one lately."""
+        """Wait until a response may be encoded, if this caller recently got a large one."""
 
     def reserve(self, size: int, call: Call) -> None:
-        """Count the bytes of a large answer until it is sent; errors if too many are counted."""
+        """Count the bytes of a large response until it is sent. Raises A2AError if too many bytes
+        are in flight."""
 
     @property
     def peer(self) -> str:
-        """The address that it came from, which may be a proxy's."""
+        """The address at the other end of the connection, which may be a proxy."""
 
     @property
     def base(self) -> tuple[str, str, str]:
-        """Scheme, host and path at which the caller has reached the application."""
+        """The scheme, host and path under which the caller reached the application."""
 
 
 class HTTPRequest:
-    """The request's parts as they are needed, and ways to answer."""
+    """An HTTP request that reads its parts on demand, with methods that send a response."""
 
     __slots__ = (
         *("always", "binding", "bodies", "counted", "headers", "line"),
@@ -94,66 +96,70 @@ class HTTPRequest:
         self.binding, self.counted = "http", False
         self.line: AccessLine | None = None
         self.reserved = 0
-        """The bytes of its answer that count as under way."""
+        """The bytes of the response that are counted as in flight."""
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.always = bodies.always
-        """The headers of its answer, whatever that is."""
-        if self.settings.hsts and self._safe():
+        """The headers of every response."""
+        if self.settings.hsts and self._is_https():
             self.always = bodies.secure
         self.root: str = scope.get("root_path", "").rstrip("/")
-        path = self._asked()
-        if "//" in path:  # clients append paths to an address that ends with a slash
+        path = self._raw_path()
+        if "//" in path:  # some clients append a path to a URL that ends with a slash
             path = _SLASHES.sub("/", path)
         self.path = path
         """The path below the place where the application is mounted, without empty segments."""
 
-    def _asked(self) -> str:
-        """The same as the client wrote it."""
+    def _raw_path(self) -> str:
+        """Return the path below the mount point as the client wrote it."""
         path: str = self.scope["path"]
         if b"%2" in self.scope.get("raw_path", b"") and SLASH not in path:
-            path = _apart(self.scope["raw_path"])
+            path = _mark_slashes(self.scope["raw_path"])
         if self.root and (path == self.root or path.startswith(f"{self.root}/")):
             path = path[len(self.root) :]
         return path or "/"
 
     def follow(self, client: str) -> AccessLine:
-        """Note for the access log what is answered; the client is whoever proxies say it is."""
-        # as it was sent: a decoded path can have spaces, and so look like other fields
+        """Start the access log line of this request. `client` is the client's address behind the
+        trusted proxies."""
+        # The path stays encoded: a decoded one can contain spaces and imitate other fields.
         raw = self.scope.get("raw_path") or quote(self.scope["path"]).encode()
         path = raw.partition(b"?")[0].decode("latin-1")
         line, send = AccessLine(self.method, path, client), self.send
 
-        async def noted(message: Message) -> None:
+        async def recorded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 line.status = message["status"]
             await send(message)
             if message["type"] == "http.response.body" and not message.get("more_body"):
                 line.complete = True
 
-        self.line, self.send = line, noted
+        self.line, self.send = line, recorded
         return line
 
     def failed(self, error: A2AError) -> None:
-        """Note for the access log that the answer is this error."""
+        """Record for the access log that the response is this error."""
         if self.line is not None:
             self.line.outcome = error.reason
 
-    def _safe(self) -> bool:
-        """Whether the request came over https, as far as is known here."""
-        told = self.settings.trust_forwarded and self.header(b"x-forwarded-proto").partition(",")[0]
-        return (told.strip() if told else self.scope.get("scheme", "http")) == "https"
+    def _is_https(self) -> bool:
+        """Whether the client used https, as far as the server and trusted proxies know."""
+        scheme = self.scope.get("scheme", "http")
+        if self.settings.trust_forwarded:
+            forwarded = self.header(b"x-forwarded-proto").partition(",")[0]
+            scheme = forwarded.strip() if forwarded else scheme
+        return bool(scheme == "https")
 
     @property
     def method(self) -> str:
-        """The verb."""
+        """The HTTP method."""
         return self.scope["method"]  # type: ignore[no-any-return]
 
     def header(self, name: bytes) -> str:
-        """A header's text, or nothing."""
+        """See `RequestInfo.header`."""
         return self.headers.get(name, b"").decode("latin-1").strip()
 
     def every(self, name: bytes) -> str:
-        """All lines of a list header, as one."""
+        """See `RequestInfo.every`."""
         return ",".join(v.decode("latin-1") for k, v in self.scope["headers"] if k == name)
 
     @property
@@ -172,22 +178,22 @@ class HTTPRequest:
 
     def version(self) -> str:
         """See `RequestInfo.version`."""
-        told = self.headers.get(b"a2a-version")
-        if told == b"1.0":
+        header = self.headers.get(b"a2a-version")
+        if header == b"1.0":
             return "1.0"
-        if told is not None and (version := told.decode("latin-1").strip()):
+        if header is not None and (version := header.decode("latin-1").strip()):
             return version
         return self.query().get("A2A-Version", "") if self.scope.get("query_string") else ""
 
     def query(self) -> dict[str, str]:
-        """The query parameters; the last of several with one name."""
+        """Return the query parameters; for a repeated name, the last value."""
         text = self.scope.get("query_string", b"").decode("latin-1")
         return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=None))
 
     def request(self) -> Request:
-        """What `identify` is shown."""
+        """See `RequestInfo.request`."""
         headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in self.scope["headers"]}
-        if b"cookie" in self.headers:  # HTTP/2 may split it
+        if b"cookie" in self.headers:  # HTTP/2 may split the cookie header
             lines = [v for k, v in self.scope["headers"] if k == b"cookie"]
             headers["cookie"] = b"; ".join(lines).decode("latin-1")
         return Request(
@@ -201,7 +207,7 @@ class HTTPRequest:
         )
 
     def _certificate(self) -> str:
-        """What the caller has shown below HTTP, if the server says so and has found it good."""
+        """Return the client certificate that the server verified, if it reports one."""
         tls = (self.scope.get("extensions") or {}).get("tls")
         if not tls or tls.get("client_cert_error"):
             return ""
@@ -209,11 +215,11 @@ class HTTPRequest:
 
     def called(self, base: str) -> str:
         """See `RequestInfo.called`."""
-        return base + quote(self._asked().replace(SLASH, "/"))
+        return base + quote(self._raw_path().replace(SLASH, "/"))
 
     async def body(self) -> bytes:
-        """The whole body: bounded in size and time, declared as JSON, with a bounded number of
-        elements and levels. It is to be decoded before anything else is waited for."""
+        """Read the whole body within the limits on size, time, elements and depth, and check that
+        its type is JSON. The caller must decode it before its next await."""
         kind = self.headers.get(b"content-type")
         if kind != JSON:
             self._check_type(kind or b"")
@@ -235,7 +241,7 @@ class HTTPRequest:
         return found
 
     def _check_type(self, kind: bytes) -> None:
-        # A browser may send other types, or none, across sites without asking first.
+        # A browser sends other types, or none, to another site without a CORS preflight.
         bare = kind.partition(b";")[0].strip().lower()
         if bare in (JSON, A2A) or bare.endswith(b"+json"):
             return
@@ -246,7 +252,7 @@ class HTTPRequest:
             raise MediaTypeNotAccepted("Content-Type is missing; it must be application/json")
 
     async def _read(self, message: Any, limit: int, arriving: Arriving) -> bytes:
-        """The body of which this message is the first."""
+        """Read the rest of the body after this first message, and return it all."""
         chunks: list[bytes] = []
         while True:
             if message["type"] == "http.disconnect":
@@ -268,7 +274,7 @@ class HTTPRequest:
 
     async def in_turn(self, call: Call) -> None:
         """See `RequestInfo.in_turn`."""
-        if self._who(call) in self.bodies.large:
+        if self._caller_key(call) in self.bodies.large:
             await self.bodies.pace.next()
 
     def reserve(self, size: int, call: Call | None = None) -> None:
@@ -277,13 +283,13 @@ class HTTPRequest:
         self.bodies.budget.take(address, size)
         self.reserved += size
         if call is not None and size > LARGE:
-            self.bodies.remember(self._who(call))
+            self.bodies.remember(self._caller_key(call))
 
-    def _who(self, call: Call) -> str:
+    def _caller_key(self, call: Call) -> str:
         return call.caller.owner or self.bodies.address(self)
 
     def release(self) -> None:
-        """They are sent."""
+        """Stop counting the reserved bytes, once they are sent."""
         if self.reserved:
             self.bodies.budget.give(self.bodies.address(self), self.reserved)
             self.reserved = 0
@@ -291,7 +297,8 @@ class HTTPRequest:
     async def respond(
         self, status: int, body: bytes, kind: bytes = JSON, headers: Headers = ()
     ) -> None:
-        """Answer with a whole body; a large one in pieces, which the reader takes one by one."""
+        """Send a response with a complete body. A large body goes out in pieces, so that the
+        server waits for a slow reader."""
         await self.send(
             {
                 "type": "http.response.start",
@@ -312,13 +319,13 @@ class HTTPRequest:
         await self.send({"type": "http.response.body", "body": body})
 
     async def nothing(self, status: int = 204, headers: Headers = ()) -> None:
-        """Answer that there is nothing to say."""
+        """Send a response without a body."""
         found = [*self.always, *headers]
         await self.send({"type": "http.response.start", "status": status, "headers": found})
         await self.send({"type": "http.response.body", "body": b""})
 
     async def begin(self, kind: bytes, headers: Headers = ()) -> None:
-        """Begin an answer whose body comes in pieces."""
+        """Send the head of a streamed response."""
         await self.send(
             {
                 "type": "http.response.start",
@@ -326,12 +333,12 @@ class HTTPRequest:
                 "headers": [(b"content-type", kind), *self.always, *headers],
             }
         )
-        # a server may hold the head back until there is a body, which may take its time
+        # a server may delay the head until the first body message, which can take long
         await self.send({"type": "http.response.body", "body": b"", "more_body": True})
 
 
 def named(text: str) -> str:
-    """The host, and perhaps port, that a header names; nothing if it names none."""
+    """Return the host, with an optional port, that a header names; empty if it is not valid."""
     try:
         _ = urlsplit(f"//{text}").port
     except ValueError:
@@ -339,8 +346,8 @@ def named(text: str) -> str:
     return text if _HOST.fullmatch(text) else ""
 
 
-def _apart(raw: bytes) -> str:
-    """The path with the slashes that belong to a name marked."""
+def _mark_slashes(raw: bytes) -> str:
+    """Decode a path, and write each percent-encoded slash as SLASH."""
     return "/".join(unquote(part).replace("/", SLASH) for part in raw.decode("latin-1").split("/"))
 
 
@@ -349,12 +356,12 @@ def _too_large(limit: int) -> TooLarge:
 
 
 def headers_of(values: dict[str, str]) -> Headers:
-    """Header values as ASGI wants them."""
+    """Return headers in the form that ASGI requires."""
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in values.items()]
 
 
 def extension_headers(call: Call) -> list[tuple[bytes, bytes]]:
-    """The header that repeats which extensions are active, if there are any."""
+    """Return the header that lists the active extensions, if there are any."""
     if not call.caller.extensions:
         return []
     name, active = extensions_of(call)
@@ -362,6 +369,6 @@ def extension_headers(call: Call) -> list[tuple[bytes, bytes]]:
 
 
 def extensions_of(call: Call) -> tuple[str, str]:
-    """The name of the header of active extensions, and its value."""
+    """Return the name and value of the header that lists the active extensions."""
     name = "a2a-extensions" if call.caller.version == "1.0" else "x-a2a-extensions"
     return name, ", ".join(call.caller.extensions)

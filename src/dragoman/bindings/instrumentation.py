@@ -1,4 +1,4 @@
-"""Metrics and spans of each operation."""
+"""Records metrics, spans and access log fields of each operation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Run = Callable[[Operation, WireStruct, Call, RequestInfo], Awaitable[Any]]
 
 
 class Instrumentation:
-    """Watches one agent's operations. It is only there if somebody wants to know."""
+    """Wraps one agent's operations. It is used only if metrics, spans or the access log are on."""
 
     def __init__(
         self, agent: Agent, run: Run, metrics: Metrics | None, spans: otel.Spans | None
@@ -32,7 +32,7 @@ class Instrumentation:
         self._name = agent.name
         self._run = run
         self._metrics = metrics
-        # by name, since these are asked for with each request
+        # looked up once, because every request needs them
         times = {} if metrics is None else {o.name: metrics.request.at(o.name) for o in OPERATIONS}
         self._times = times
         self._spans = spans
@@ -51,7 +51,7 @@ class Instrumentation:
                 answering = self._run(operation, request, call, incoming)
             else:
                 answering = self._traced(self._spans, operation, request, call, incoming)
-            del request  # it may be large, and is of no more use here
+            del request  # it may be large, so free it before the wait
             answer = await answering
             outcome = "ok"
             if line is not None and not line.task:
@@ -68,7 +68,7 @@ class Instrumentation:
                 )
 
     def refused(self, error: Exception, incoming: RequestInfo) -> None:
-        """Put down a request that came to nothing, unless that has been done."""
+        """Count a request that was refused, unless it was counted already."""
         if not incoming.counted and self._metrics is not None:
             incoming.counted = True
             self._metrics.refused.add(self._agent, incoming.binding, _outcome(error))
@@ -91,7 +91,7 @@ class Instrumentation:
         }
         state = incoming.header(b"tracestate") if call.trace else ""
         with spans.open("SERVER", operation.name, about, call.trace, state) as span:
-            # what comes of the message is part of this, wherever it is worked on
+            # turns of this message become children of this span, on any replica
             call = replace(call, trace=otel.parent(span))
             answer = await self._run(operation, request, call, incoming)
             task, context = _answered(answer)
@@ -107,7 +107,7 @@ def _outcome(error: Exception) -> str:
 
 
 def _answered(answer: Any) -> tuple[str, str]:
-    """The task and the context that an answer is about."""
+    """Return the ids of the task and the context in an answer."""
     if isinstance(answer, LogStream):
         return answer.task, answer.context
     return otel.subject(answer)

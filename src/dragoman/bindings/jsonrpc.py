@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0, posted to the agent's address."""
+"""The JSON-RPC 2.0 binding: every request is a POST to the agent's URL."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from dragoman.server.reader import LogStream
 
 
 class Method(Struct, frozen=True):
-    """What a method's name means: the operation, and the versions that have it, likeliest first."""
+    """What a method name means: the operation, and the versions that have it, most likely first."""
 
     operation: Operation
     versions: tuple[str, ...]
     other: str = ""
-    """The version to try if there is no task of an id, since clients choose the ids there."""
+    """A version to try if the task does not exist, because clients choose the task ids there."""
 
 
 def _methods() -> dict[str, Method]:
@@ -44,11 +44,11 @@ def _methods() -> dict[str, Method]:
 METHODS = _methods()
 RECEIVE = {version.name: version.receive for version in VERSIONS}
 PATHS = frozenset(f"/{name}" for name, found in METHODS.items() if found.versions[0] != "1.0")
-"""Some clients of 0.1 post to the method's name."""
+"""Some 0.1 clients post to a path that is the method name."""
 
 
 class Envelope(Struct, gc=False):
-    """A request object. Without an id it is a notification."""
+    """A JSON-RPC request object. Without an id it is a notification."""
 
     jsonrpc: Literal["2.0"]
     method: str
@@ -58,7 +58,7 @@ class Envelope(Struct, gc=False):
 
 NOTHING = (b"", b"null")
 LONGEST_ID = 1024
-"""The most bytes of a request's id, as JSON."""
+"""The maximum size of a request id in bytes of JSON."""
 _envelope = msgspec.json.Decoder(Envelope)
 
 
@@ -69,7 +69,7 @@ def serve(endpoint: Endpoint, incoming: HTTPRequest) -> Awaitable[None]:
 
 
 class JSONRPCCodec:
-    """Reads one request of JSON-RPC and writes its answer; see `pipeline.Codec`."""
+    """Reads one JSON-RPC request and writes its response; see `pipeline.Codec`."""
 
     __slots__ = (
         *("_dialect", "_endpoint", "_id", "_incoming", "_params", "_streams"),
@@ -83,13 +83,13 @@ class JSONRPCCodec:
         self._endpoint = endpoint
         self._incoming = incoming
         self._id: bytes | None = b"null"
-        """As JSON; None if no answer is wanted."""
+        """The request id as JSON; None for a notification, which gets no response."""
         self._dialect: Dialect = v1_0
         self._streams = False
-        """Whether errors are events, too."""
+        """Whether to send an error as an event of a stream."""
 
     def route(self) -> bool:
-        """The body names the method."""
+        """Return False, because the body names the method."""
         return False
 
     def read(self) -> Awaitable[bytes]:
@@ -97,16 +97,16 @@ class JSONRPCCodec:
         return self._incoming.body()
 
     def open(self, body: bytes) -> None:
-        """Open the envelope, which names the method."""
+        """Decode the envelope, which names the method."""
         try:
             envelope = _envelope.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             document = v1_0.parse(body)  # ParseError if it is not even JSON
-            self._id = _salvaged(document)
-            raise _no_envelope(document) from None
+            self._id = _id_of(document)
+            raise _invalid_envelope(document) from None
         id = None if envelope.id is UNSET else v1_0.encode(envelope.id)
-        if id is not None and len(id) > LONGEST_ID:  # it is repeated in every event of a stream
-            raise _too_long()
+        if id is not None and len(id) > LONGEST_ID:  # every event of a stream repeats the id
+            raise _id_too_long()
         self._id = id
         method = METHODS.get(envelope.method)
         if method is None:
@@ -123,10 +123,10 @@ class JSONRPCCodec:
         self._params = b"{}" if params in NOTHING else params
 
     def decode(self, call: Call) -> pipeline.Decoded:
-        """The request in its version, which the answer is in as well."""
+        """Decode the request in its version, which the response uses, too."""
         kind, params, receive = self.operation.request, self._params, RECEIVE[call.caller.version]
         if not self.other_version:
-            self._params = b""  # what may be large is kept no longer than it is needed
+            self._params = b""  # they may be large, so free them early
         if receive is None:
             return v1_0.decode(kind, params), call
         agent = self._endpoint.service.agent.key
@@ -134,20 +134,20 @@ class JSONRPCCodec:
         return request, call
 
     def encode(self, answer: Any) -> bytes:
-        """The result in its envelope."""
+        """Return the result in a JSON-RPC envelope."""
         result = b"null" if answer is None else self._dialect.encode(answer)
         if self._id is None:
             return b""
         return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (self._id, result)
 
     def send(self, body: bytes, call: Call) -> Awaitable[None]:
-        """Send an answer; none to a notification."""
+        """Send a response; a notification gets status 204."""
         if self._id is None:
             return self._incoming.nothing()
         return self._incoming.respond(200, body, headers=extension_headers(call))
 
     async def stream(self, stream: LogStream, call: Call) -> None:
-        """Send a stream as Server-Sent Events; nothing to a notification."""
+        """Send a stream as server-sent events; a notification gets status 204."""
         if self._id is None:
             stream.close()
             return await self._incoming.nothing()
@@ -159,18 +159,18 @@ class JSONRPCCodec:
         )
 
     async def fail(self, error: A2AError) -> None:
-        """Send an error; none to a notification, unless it has to do with HTTP."""
+        """Send an error; a notification gets status 204 unless the error is one of HTTP."""
         if self._id is None and not error.transport:
             self._incoming.failed(error)
             return await self._incoming.respond(204, b"")
         body = _error(error, self._id, self._dialect)
-        if self._streams:  # clients before 1.0 take nothing but events where they asked for some
+        if self._streams:  # clients before 1.0 accept only events as the response to a stream call
             return await _fail(self._incoming, error, b"data: %b\n\n" % body, EVENT_STREAM)
         return await _fail(self._incoming, error, body)
 
 
 async def fail(incoming: HTTPRequest, error: A2AError) -> None:
-    """Answer a request with an error before anything of it was read."""
+    """Send an error before the body of the request was read."""
     await _fail(incoming, error, _error(error, b"null", v1_0))
 
 
@@ -183,12 +183,12 @@ async def _fail(
 
 
 def _error(error: A2AError, id: bytes | None, dialect: Dialect) -> bytes:
-    problem = v1_0.encode(dialect.problem(error))
-    return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (id or b"null", problem)
+    encoded = v1_0.encode(dialect.problem(error))
+    return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (id or b"null", encoded)
 
 
-def _no_envelope(document: Any) -> InvalidRequest:
-    """What is wrong with a document that is no request."""
+def _invalid_envelope(document: Any) -> InvalidRequest:
+    """The error for a JSON document that is not a JSON-RPC request."""
     if isinstance(document, list):
         return InvalidRequest("Batch requests are not supported; send one request at a time")
     if not isinstance(document, dict):
@@ -200,14 +200,14 @@ def _no_envelope(document: Any) -> InvalidRequest:
     return InvalidRequest("id: must be a string, a number or null")
 
 
-def _salvaged(document: Any) -> bytes:
-    """The id of what is no request otherwise."""
+def _id_of(document: Any) -> bytes:
+    """Return the id, as JSON, of a document that is not a valid request."""
     id = document.get("id") if isinstance(document, dict) else None
     known = isinstance(id, str | int | float) and not isinstance(id, bool)
     found = v1_0.encode(id) if known else b"null"
     return found if len(found) <= LONGEST_ID else b"null"
 
 
-def _too_long() -> InvalidRequest:
+def _id_too_long() -> InvalidRequest:
     what = f"is longer than {LONGEST_ID} bytes"
     return InvalidRequest(f"id: {what}", violations=[("id", what)])

@@ -1,7 +1,7 @@
-"""A port for operators: metrics, liveness and readiness.
+"""A small HTTP server for operators: metrics, liveness and readiness.
 
-It is not the agents' port, so that figures are never told to the public by accident, and a worker,
-which has no other, is probed and scraped like a server.
+It has its own port, so that metrics are never public by accident, and so that a worker, which has
+no other port, can be probed and scraped like a server.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from dragoman.model.errors import Unavailable
 from dragoman.telemetry.logs import logger
 
 Page = Callable[[], Awaitable[tuple[int, str, bytes]]]
-"""A status, a media type and a body."""
+"""Returns a status, a media type and a body."""
 PATIENCE = 10.0
-"""How long a request may take to arrive, and its answer to be taken."""
+"""Seconds in which the client must send the request and read the response."""
 HEAD = 16 * 1024
 VISITORS = 64
-"""The most connections at once: there are few who look after a process."""
+"""The maximum number of connections."""
 WORDS = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 
 
 class MetricsServer:
-    """Shows pages: `async with MetricsServer(…) as board: board.port`."""
+    """Serves pages: `async with MetricsServer(…) as server: server.port`."""
 
     def __init__(self, pages: Mapping[str, Page], host: str, port: int) -> None:
         self.port = port
-        """The port, once it is open; before that, the one that is wanted."""
+        """The open port; before the start, the requested one, where 0 means any."""
         self._pages = pages
         self._host = host
         self._visits: set[asyncio.Task[None]] = set()
@@ -60,7 +60,7 @@ class MetricsServer:
         visit.add_done_callback(self._visits.discard)
 
     async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # who goes away, sends nothing, or something else than HTTP is not answered
+        # a client that disconnects, sends nothing or does not send HTTP gets no response
         gone = (OSError, TimeoutError, EOFError, asyncio.LimitOverrunError, ValueError)
         try:
             with suppress(*gone):

@@ -1,5 +1,6 @@
-"""The steps of one request, in the same order over each binding: route, caller, read, version,
-decode, limits, operate, encode, send or fail. A binding is a codec that does single steps."""
+"""The steps of one request, in the same order for every binding: route, caller, read, version,
+decode, limits, operate, encode, send or fail. Each binding is a codec that implements the steps
+that depend on its format."""
 
 from __future__ import annotations
 
@@ -21,43 +22,44 @@ Decoded: TypeAlias = tuple[WireStruct, Call]
 
 
 class Codec(Protocol):
-    """How a binding reads one request and writes its answer."""
+    """Reads one request of a binding and writes its response."""
 
     operation: Operation
-    """The operation that is asked for. `route` or `open` finds it."""
+    """The operation that the request calls. `route` or `open` sets it."""
     versions: tuple[str, ...]
-    """The versions that the request can be in, likeliest first."""
+    """The versions that the request may use, most likely first."""
     other_version: str
-    """Another version to decode the request in, if the task that it names does not exist."""
+    """A second version to decode the request in, if the task that it names does not exist."""
 
     def route(self) -> bool:
-        """Find the operation by the head of the request; False if the body names it."""
+        """Find the operation by the path and headers. Returns False if the body names it."""
 
     def read(self) -> Awaitable[bytes]:
         """Read the body."""
 
     def open(self, body: bytes) -> None:
-        """Take the body, and find the operation if the head does not name it."""
+        """Store the body, and find the operation in it if `route` did not."""
 
     def decode(self, call: Call) -> Decoded | Awaitable[Decoded]:
-        """The request, and the call with what the request adds to it. A thread decodes what is
-        large, if the codec is slow; then it is awaited."""
+        """Return the request, and the call with what the request adds to it. A codec may decode a
+        large request in a thread and return an awaitable."""
 
     def encode(self, answer: Any) -> bytes | Awaitable[bytes]:
-        """The body of an answer that is no stream. It is awaited in the same case."""
+        """Return the body of a response that is not a stream. A codec may encode a large response
+        in a thread and return an awaitable."""
 
     def send(self, body: bytes, call: Call) -> Awaitable[Any]:
-        """Send an answer."""
+        """Send a response."""
 
     async def stream(self, stream: LogStream, call: Call) -> Any:
-        """Send a stream, and errors in it, to its end."""
+        """Send a stream to its end, and the error if it fails."""
 
     async def fail(self, error: A2AError) -> Any:
         """Send an error."""
 
 
 async def serve(endpoint: Endpoint, incoming: RequestInfo, codec: Codec) -> Any:
-    """Answer one request; returns what the codec returns when it sends the answer."""
+    """Answer one request. Returns what the codec returns when it sends the response."""
     request: WireStruct | None = None
     try:
         version = _version(endpoint, incoming, codec) if codec.route() else ""
@@ -73,7 +75,7 @@ async def serve(endpoint: Endpoint, incoming: RequestInfo, codec: Codec) -> Any:
             if codec.operation.streams:
                 endpoint.may_stream(call, incoming)
             answering = endpoint.operate(codec.operation, request, call, incoming)
-            request = None  # what may be large is kept no longer than it is needed
+            request = None  # it may be large, so free it before the wait
             try:
                 answer = await answering
                 break
@@ -107,14 +109,15 @@ async def serve(endpoint: Endpoint, incoming: RequestInfo, codec: Codec) -> Any:
 
 
 def _version(endpoint: Endpoint, incoming: RequestInfo, codec: Codec) -> str:
-    """The version of a request whose operation is known; the access log names the operation."""
+    """Return the version of a request whose operation is known, and record the operation for the
+    access log."""
     if incoming.line is not None:
         incoming.line.begins(endpoint.service.agent.key, codec.operation.name, incoming.binding)
     return versions.agreed(incoming.version(), codec.versions)
 
 
 def without_traceback(error: A2AError) -> A2AError:
-    """The error without where it was raised. Frames hold what may be large, such as a message;
-    while an error is sent, and with gRPC also after that, they would be kept."""
+    """Remove the traceback from an error. Its frames refer to large objects such as a message,
+    which would stay in memory while the error is sent, and with gRPC even longer."""
     error.__traceback__ = error.__context__ = error.__cause__ = None
     return error

@@ -1,4 +1,5 @@
-"""Protected resource metadata (RFC 9728): where a client gets a token for the agent."""
+"""Serves protected resource metadata (RFC 9728), which tell a client where to get a token for the
+agent."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from dragoman.model.errors import MethodNotAllowed, MethodNotFound, Misdirected
 
 
 async def serve(found: Endpoint | None, incoming: HTTPRequest) -> None:
-    """Answer with the metadata of an agent, if it is there and takes tokens of an issuer."""
+    """Answer with the metadata of an agent, if it exists and accepts tokens of an issuer."""
     if found is None or found.gate is None or not found.gate.issued:
         error = MethodNotFound(f"Nothing is served at {incoming.path[:128]!r}")
         return await fail(incoming, error)
@@ -40,7 +41,8 @@ async def serve(found: Endpoint | None, incoming: HTTPRequest) -> None:
 
 
 def find(endpoints: Iterable[Endpoint], incoming: HTTPRequest, path: str) -> Endpoint | None:
-    """The agent whose path stands behind the well-known one: its own part of it, or all of it."""
+    """Return the agent whose path follows the well-known prefix: the path below the application,
+    or the full path of its URL."""
     rest = path.removeprefix(METADATA)
     for endpoint in endpoints:
         if rest in (endpoint.prefix, urlsplit(endpoint.url(incoming)).path.rstrip("/")):
@@ -49,7 +51,7 @@ def find(endpoints: Iterable[Endpoint], incoming: HTTPRequest, path: str) -> End
 
 
 def document(endpoint: Endpoint, incoming: HTTPRequest) -> dict[str, Any]:
-    """What is told of an agent that takes tokens of issuers."""
+    """Return the metadata document of an agent that accepts tokens of issuers."""
     assert endpoint.gate is not None
     issued, agent = endpoint.gate.issued, endpoint.service.agent
     scopes = [

@@ -1,4 +1,5 @@
-"""Headers that must not be repeated: two readers could see two callers."""
+"""Rejects repeated headers that name the caller or the host: a proxy and the server could each
+read a different one."""
 
 from __future__ import annotations
 
@@ -7,11 +8,11 @@ from collections.abc import Iterable
 from dragoman.model.errors import AmbiguousRequest
 
 SINGLE = frozenset((b"host", b"origin", b"content-type", b"authorization", b"dpop"))
-"""Those of every request; schemes add the headers that they read."""
+"""The headers that no request may repeat; security schemes add the headers that they read."""
 
 
 def check_single(names: Iterable[bytes], single: frozenset[bytes]) -> None:
-    """AmbiguousRequest names a header of `single` that stands more than once."""
+    """Raise AmbiguousRequest if a header of `single` appears more than once."""
     seen = set()
     for name in names:
         if name in seen and name in single:

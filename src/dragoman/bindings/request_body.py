@@ -1,8 +1,8 @@
-"""Request bodies: read within limits, and checked before they are decoded.
+"""Reads request bodies within limits, and checks them before they are decoded.
 
-To decode or encode JSON is one call that nothing can interrupt. So the elements are counted first,
-in a thread where a body is large, and one large body or answer is worked on at a time, with pauses
-for the others.
+Decoding or encoding JSON is one call that blocks the event loop. So the reader counts the elements
+first, in a thread if the body is large, and it admits one large body or response at a time, with
+pauses in which other requests run.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ R = TypeVar("R")
 Headers = Iterable[tuple[bytes, bytes]]
 
 SLOWEST, WINDOW = 4096, 5.0
-"""The fewest bytes of a body that must arrive in so many seconds."""
+"""A body must send at least SLOWEST bytes in each WINDOW of seconds."""
 SOON = 0.25
-"""A body of which it is not told how much has arrived counts as the largest that may come, after so
-many seconds."""
+"""After this many seconds, a gRPC body that is still arriving counts as one of the maximum size,
+because gRPC does not say how much of it has arrived."""
 HEAVY = 4096
-"""A body with more elements than this is decoded in turn with others of its kind."""
+"""Bodies with more elements than this are decoded one after another."""
 LARGE = 1 << 20
-"""A body with more bytes than this, too."""
+"""Bodies with more bytes than this, too."""
 PIECE = 32 * 1024
-"""What is scanned in one call."""
+"""The bytes that one call of the scanner reads."""
 LATELY = 60.0
-"""How long it is remembered who had a large answer."""
+"""Seconds for which a caller is remembered after a large response."""
 
 _encode = msgspec.json.Encoder().encode
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
@@ -51,29 +51,30 @@ _STEP = [{b"[": 1, b"{": 1, b"]": -1, b"}": -1}.get(bytes([n]), 0) for n in rang
 
 
 class RequestSource(Protocol):
-    """What must be known of a request to count its bytes."""
+    """The parts of a request that name its client, whose byte budget the body uses."""
 
     @property
     def peer(self) -> str:
-        """The address that it came from, which may be a proxy's."""
+        """The address at the other end of the connection, which may be a proxy."""
 
     def every(self, name: bytes) -> str:
-        """All lines of a list header, as one."""
+        """Return all values of a list header, joined by commas."""
 
 
 class Arriving:
-    """A body that has not arrived yet. (What most of them never need is the class's.)"""
+    """A body that has not fully arrived. Defaults are class attributes, because most bodies never
+    change them."""
 
     hidden: RequestSource | None = None
-    """The request, if nobody is told how much of its body has arrived."""
+    """The request, if the transport does not say how much of the body has arrived."""
     size = 0
     """The bytes that have arrived."""
     seen, marked = 0.0, 0
-    """When it was last looked at, and how many bytes had arrived then."""
+    """When the speed was last checked, and the size at that time."""
     address = ""
-    """Whose budget it counts against, once it is large enough to be counted."""
+    """The address whose budget the body uses, once it is large enough to be counted."""
     counted = 0
-    """How many of its bytes are counted in the budget."""
+    """The bytes that are counted in the budget."""
     late = False
     fault: A2AError | None = None
 
@@ -82,13 +83,13 @@ class Arriving:
 
 
 class BodyReader:
-    """The request bodies that have not arrived or are not decoded yet: one clock for all of them,
-    one budget of bytes."""
+    """The request bodies of an application that are arriving or being decoded. One timer and one
+    byte budget cover all of them."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.always: Headers = ((b"x-content-type-options", b"nosniff"),)
-        """What goes with every answer, and what does over https."""
+        """Headers of every response; `secure` are those of responses over https."""
         age = b"max-age=%d" % settings.hsts
         strict = ((b"strict-transport-security", age),) if settings.hsts else ()
         self.secure: Headers = (*self.always, *strict)
@@ -96,22 +97,23 @@ class BodyReader:
         self.budget = ByteBudget(settings.max_in_flight)
         self.pace = Pace()
         self.large: dict[str, float] = {}
-        """Who has had a large answer lately, and when: the next ones are encoded in turn."""
+        """The callers that recently got a large response, and when. Their next responses are
+        encoded one after another."""
         self.whole = min(SMALL, settings.max_body)
-        """A body that comes whole, and is no larger, is not counted."""
+        """A body that arrives in one message of at most this size is not counted."""
         self._light = HEAVY if settings.max_elements >= HEAVY else -1
         self._depth = settings.max_depth
         self.proxies = Proxies(settings.trusted_proxies)
         self._computing = asyncio.Lock()
-        """One at a time: each thread that computes slows the event loop down."""
+        """Allows one worker thread at a time, because each slows the event loop down."""
         self._arriving: dict[asyncio.Task[Any], Arriving] = {}
 
     def address(self, request: RequestSource) -> str:
-        """The address whose budget a request counts against."""
+        """Return the address whose budget a request uses."""
         return client_network(self.proxies.origin(request.peer, request.every(b"x-forwarded-for")))
 
     async def wait(self, body: Awaitable[R], arriving: Arriving) -> R:
-        """The body, or a part of it; TooSlow if it does not arrive in time."""
+        """Await a body or a part of it. Raises TooSlow if it does not arrive in time."""
         task = asyncio.current_task(self.loop)
         assert task is not None
         self._arriving[task] = arriving
@@ -125,7 +127,7 @@ class BodyReader:
             del self._arriving[task]
 
     def came(self, arriving: Arriving, size: int, request: RequestSource) -> None:
-        """More of a body has arrived; errors if too much is under way."""
+        """Count more bytes of a body. Raises A2AError if too many bytes are in flight."""
         arriving.size += size
         if arriving.size > SMALL:
             more = arriving.size - arriving.counted
@@ -134,13 +136,13 @@ class BodyReader:
             arriving.counted += more
 
     def decoded(self, arriving: Arriving) -> None:
-        """A body is no longer under way."""
+        """Stop counting the bytes of a body."""
         self.budget.give(arriving.address, arriving.counted)
 
     async def run(self) -> None:
-        """Look after them until cancelled."""
+        """Cancel bodies that arrive too slowly, until cancelled."""
         self.loop = asyncio.get_running_loop()
-        self.pace, self._computing = Pace(), asyncio.Lock()  # those of this loop
+        self.pace, self._computing = Pace(), asyncio.Lock()  # they belong to one event loop
         limit = self.settings.request_timeout
         while True:
             await asyncio.sleep(min(SOON, limit / 2))
@@ -153,7 +155,7 @@ class BodyReader:
                     task.cancel()
 
     def _slow(self, body: Arriving, now: float) -> bool:
-        """Whether a body comes too slowly, or cannot be waited for."""
+        """Whether a body arrives too slowly, or exceeds the byte budget."""
         if body.hidden is not None:
             if not body.counted and now - body.since > SOON:
                 try:
@@ -168,34 +170,34 @@ class BodyReader:
         return slow
 
     def light(self, body: bytes) -> bool:
-        """Whether a body may be decoded without more ado."""
+        """Whether a body is small enough to decode without further checks."""
         return len(body) <= self._light and body.count(b"[") + body.count(b"{") <= self._depth
 
     async def admit(self, body: bytes) -> None:
-        """Wait until a body may be decoded, in the step that follows. InvalidRequest if it has too
-        many elements or is nested too deeply."""
+        """Wait until a body may be decoded; the caller must decode it before its next await. Raises
+        InvalidRequest if the body has too many elements or is nested too deeply."""
         depth, elements = self.settings.max_depth, self.settings.max_elements
         if len(body) <= SMALL:
             seen = check(body, depth, elements)
         else:
             seen = await self._count(body, depth, elements)
-        if len(body) > LARGE:  # what follows costs as much again: it is stored, and read by a turn
+        if len(body) > LARGE:  # storing it and reading it in a turn cost as much again
             await self.pace.next(2 * SHARE)
         elif seen > HEAVY:
             await self.pace.next()
 
-    def remember(self, who: str) -> None:
-        """Somebody has a large answer."""
-        self.large.pop(who, None)
-        self.large[who] = time.monotonic()
+    def remember(self, caller: str) -> None:
+        """Record that a caller got a large response."""
+        self.large.pop(caller, None)
+        self.large[caller] = time.monotonic()
 
     async def aside(self, work: Callable[..., R], *arguments: Any) -> R:
-        """Have something done in a thread that takes long, but not in one call."""
+        """Run a slow function in a thread. It must not hold the GIL in one long call."""
         async with self._computing:
             return await asyncio.to_thread(work, *arguments)
 
     async def _count(self, body: bytes, depth: int, elements: int) -> int:
-        """The same as `check`, but it lets others have their turn."""
+        """Like `check`, but yields to the event loop between pieces."""
         opening = commas = 0
         for start in range(0, len(body), LARGE):
             end = start + LARGE
@@ -208,7 +210,7 @@ class BodyReader:
 
 
 def bulk(answer: object) -> int:
-    """About how many bytes an answer has: those of texts, files and data."""
+    """Estimate the size of an answer: the bytes of its texts, files and data."""
     if type(answer) is SendMessageResponse:
         answer = answer.task
     if type(answer) is ListTasksResponse:
@@ -223,8 +225,8 @@ def bulk(answer: object) -> int:
 
 
 def check(body: bytes, max_depth: int, max_elements: int) -> int:
-    """How many elements JSON has, found without parsing it, or a few more. InvalidRequest if it has
-    too many, or is nested too deeply."""
+    """Return an upper bound for the number of elements of a JSON text, without parsing it. Raises
+    InvalidRequest if it has too many, or is nested too deeply."""
     opening = body.count(b"[") + body.count(b"{")
     elements = opening + body.count(b",")
     if opening <= max_depth and elements <= max_elements:
@@ -233,38 +235,38 @@ def check(body: bytes, max_depth: int, max_elements: int) -> int:
 
 
 def scan(body: bytes, max_depth: int, max_elements: int) -> int:
-    """The same, without what is in strings, in many short steps."""
+    """Like `check`, but exact, because it skips strings. It runs in many short steps."""
     depth = elements = 0
-    for bones in _bones(body):
-        elements += bones.count(b"[") + bones.count(b"{") + bones.count(b",")
+    for structure in _structure(body):
+        elements += structure.count(b"[") + structure.count(b"{") + structure.count(b",")
         if elements > max_elements:
             raise InvalidRequest(
                 f"JSON has more than {max_elements} elements; send large data as a file"
             )
-        *_, depth = steps = list(accumulate(map(_STEP.__getitem__, bones), initial=depth))
+        *_, depth = steps = list(accumulate(map(_STEP.__getitem__, structure), initial=depth))
         if max(steps) > max_depth:
             raise InvalidRequest(f"JSON is nested deeper than {max_depth} levels")
     return elements
 
 
-def _bones(body: bytes) -> Iterator[bytes]:
-    """The brackets and commas outside of strings, piece by piece."""
+def _structure(body: bytes) -> Iterator[bytes]:
+    """Yield the brackets and commas outside of strings, piece by piece."""
     place = 0
     while place < len(body):
         whole = _WHOLE.match(body, place, place + PIECE)
         end = whole.end() if whole else place
         cleared, strings = _STRING.subn(b"", body[place:end])
-        bones = cleared.translate(None, _REST)
-        yield bones
-        if strings > 2 * len(bones) + 2:  # that is no JSON: the decoder ends here
+        structure = cleared.translate(None, _REST)
+        yield structure
+        if strings > 2 * len(structure) + 2:  # this is not JSON, so the decoder stops here
             return
         place = end
-        if body[place : place + 1] == b'"':  # one that goes on behind the piece
-            place = _after(body, place + 1)
+        if body[place : place + 1] == b'"':  # a string continues after the piece
+            place = _string_end(body, place + 1)
 
 
-def _after(body: bytes, place: int) -> int:
-    """Where a string ends that has begun before this place."""
+def _string_end(body: bytes, place: int) -> int:
+    """Return the position after a string that began before `place`."""
     while place < len(body):
         match = _INSIDE.match(body, place, place + PIECE)
         place = match.end() if match else place

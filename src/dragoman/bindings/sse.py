@@ -1,4 +1,4 @@
-"""Server-sent events: the stream of one log to one client."""
+"""Sends the events of a task's log to a client as server-sent events."""
 
 from __future__ import annotations
 
@@ -26,39 +26,42 @@ EVENT_STREAM = b"text/event-stream"
 HEADERS: Headers = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
 ALIVE = b": alive\n\n"
 QUIET = b": alive\n"
-"""Without its empty line, for clients before 1.0: to some, one after an `id` is an event."""
+"""The keepalive for clients before 1.0, without the empty line: some of them take an empty line
+after an `id` for the end of an event."""
 EXPIRED = "The credential has expired: send a new one and resume the stream"
 RUSH, FEW, PAUSE = 4, 16, 0.002
-"""After so many writes of few events, shortly after each other, a stream pauses between writes: a
-fast agent then costs few of them, and nobody sees the difference."""
+"""After RUSH quick writes of fewer than FEW events each, a stream waits PAUSE seconds before each
+write. A fast agent then costs fewer writes, and the delay is too short to notice."""
 
 
 class OpenStream(Protocol):
-    """A stream that is open, over whatever."""
+    """An open stream of any binding."""
 
     sending: float
-    """Since when its reader has not taken what it was sent; 0 if it has."""
+    """When the pending write began, on the monotonic clock; 0 if no write is pending."""
     sent: float
+    """When the last write began, on the monotonic clock."""
     owner: str
-    """Whose stream it is; empty if that cannot be told."""
+    """The identity that owns the stream; empty for an anonymous caller."""
     expires: float
-    """When its reader's credential expires, as a Unix time; 0 is never."""
+    """When the caller's credential expires, as a Unix time; 0 is never."""
 
     def watch(self) -> None:
-        """Notice from now on when the reader goes away."""
+        """Start to watch for a disconnect of the client."""
 
     def cut(self) -> None:
-        """End a reader that takes nothing."""
+        """End a stream whose client does not read."""
 
     def beat(self) -> None:
-        """Say that the stream is alive."""
+        """Send a keepalive."""
 
     def expire(self) -> None:
-        """Have it notice that its reader's credential has expired."""
+        """Wake the stream, so that it ends because the credential has expired."""
 
 
 class Streams:
-    """The open streams of an application: how many, and which of them stall or are idle."""
+    """The open streams of an application. Limits their number, ends stalled ones and sends
+    keepalives."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -67,21 +70,21 @@ class Streams:
         self._owned: Counter[str] = Counter()
 
     def check(self, owner: str) -> None:
-        """LimitExceeded if no more may be opened, or no more of this owner's."""
+        """Raise LimitExceeded if the application or this owner has too many open streams."""
         if len(self.open) >= self.settings.max_streams:
             raise LimitExceeded(f"{self.settings.max_streams} streams are open")
-        most = self.settings.quota_streams
-        if owner and most and self._owned[owner] >= most:
-            raise LimitExceeded(f"{most} of your streams are open; close some of them")
+        quota = self.settings.quota_streams
+        if owner and quota and self._owned[owner] >= quota:
+            raise LimitExceeded(f"{quota} of your streams are open; close some of them")
 
     def add(self, stream: OpenStream) -> None:
-        """It is open from now on."""
+        """Add a stream that has opened."""
         self.open.add(stream)
         if stream.owner:
             self._owned[stream.owner] += 1
 
     def remove(self, stream: OpenStream) -> None:
-        """It has ended."""
+        """Remove a stream that has ended."""
         self.open.discard(stream)
         if stream.owner:
             self._owned[stream.owner] -= 1
@@ -89,7 +92,7 @@ class Streams:
                 del self._owned[stream.owner]
 
     async def run(self) -> None:
-        """Look after the streams until cancelled; one clock for all of them."""
+        """Check all streams periodically until cancelled."""
         pause = min(1.0, self.settings.keepalive / 2, self.settings.stall / 2)
         while True:
             await asyncio.sleep(max(pause, 0.01))
@@ -105,13 +108,13 @@ class Streams:
 
 
 def current(expires: float) -> None:
-    """Unauthenticated once a credential has expired: nothing is streamed for it any more."""
+    """Raise Unauthenticated if a credential has expired, because its stream must end."""
     if 0 < expires <= time.time():
         raise Unauthenticated(EXPIRED)
 
 
 def wrote(metrics: Metrics, stream: LogStream, entries: Sequence[Entry]) -> None:
-    """Put down how long the last of these took, if it is a status that the reader waited for."""
+    """Record the delay of the last entry, if it is a status that the client waited for."""
     event = entries[-1].event if entries and stream.live else None
     if isinstance(event, TaskStatusUpdateEvent) and len(event.status.timestamp or "") == 24:
         assert event.status.timestamp is not None
@@ -120,8 +123,8 @@ def wrote(metrics: Metrics, stream: LogStream, entries: Sequence[Entry]) -> None
 
 
 def formed(dialect: Form, entry: Entry, last: bool, *, places: bool = False) -> bytes:
-    """The entry as this dialect streams it, encoded once for all readers of the form. With
-    `places` it tells its place, for readers that activated our extension."""
+    """Return the entry as this dialect streams it, encoded once for all readers of that form.
+    `places` adds its place in the log, for clients that activated the resume extension."""
     if places and dialect is v1_0 and (wire := v1_0.with_place(entry)) is not None:
         return wire
     if not dialect.FORM:
@@ -139,20 +142,21 @@ def formed(dialect: Form, entry: Entry, last: bool, *, places: bool = False) -> 
 
 
 def fresh_start(dialect: Form, entry: Entry, last: bool) -> bytes:
-    """The first entry of a stream whose place is not to be had; it is one reader's alone."""
+    """Return the first entry of a stream that could not resume at the place the client named. It
+    tells the client to start anew, so it is encoded for this client alone."""
     return dialect.response(placed(entry, reset=True), last)
 
 
 def asking(entry: Entry, final: Entry | None) -> Entry | None:
-    """The entry, if a stream may end after it although nobody knew. Before 1.0 the last event says
-    that it is the last, so it is told again then."""
+    """Return the entry if the stream may still end after it. Before 1.0 the last event is marked
+    as the last, so such an entry is sent again, with the mark, if the stream does end."""
     event = entry.event
     interrupted = isinstance(event, TaskStatusUpdateEvent) and event.status.state.interrupted
     return entry if interrupted and entry is not final else None
 
 
 class SSEResponse:
-    """One reader being served."""
+    """Sends one stream to one client."""
 
     def __init__(
         self,
@@ -168,7 +172,7 @@ class SSEResponse:
         self.expires = call.caller.expires
         self.stream = stream
         self.sending = 0.0
-        """Since when the reader has not taken what it was sent; 0 if it has."""
+        """See `OpenStream.sending`."""
         self.sent = time.monotonic()
         self._dialect = dialect
         self._alive = ALIVE if dialect is v1_0 else QUIET
@@ -178,7 +182,7 @@ class SSEResponse:
         self._places = RESUME in call.caller.extensions
         self._name = stream.task.encode()
         self._asked: Entry | None = None
-        """Before 1.0: what may have been the last event, and was not said to be."""
+        """Before 1.0: the entry to send again as the last one; see `asking`."""
         self._idle = False
         self._gone = False
         self._metrics: Metrics | None = None
@@ -186,27 +190,28 @@ class SSEResponse:
         self._watcher: asyncio.Task[None] | None = None
 
     def watch(self) -> None:
-        """Notice from now on when the reader goes away; a short stream ends before it matters."""
+        """See `OpenStream.watch`. It is not started at once, because a short stream does not need
+        it."""
         if self._watcher is None:
             self._watcher = asyncio.create_task(self._watch())
 
     def cut(self) -> None:
-        """End a reader that takes nothing; it can come back and resume."""
+        """End a stream whose client does not read; the client can resume it."""
         self._gone = True
         if self._task is not None:
             self._task.cancel()
 
     def beat(self) -> None:
-        """Say that the stream is alive."""
+        """Send a keepalive."""
         self._idle = True
         self.stream.nudge()
 
     def expire(self) -> None:
-        """End it; the error is its last event."""
+        """End the stream with the error as its last event."""
         self.stream.nudge()
 
     async def run(self, streams: Streams, error: Callable[[A2AError], bytes]) -> None:
-        """Send the whole stream, and an error in it as this event."""
+        """Send the stream to its end. `error` encodes an error as the last event."""
         self._task = asyncio.current_task()
         self._metrics = streams.metrics
         streams.add(self)
@@ -292,10 +297,10 @@ class SSEResponse:
 
     async def _send(self, body: bytes) -> None:
         limit = self.incoming.settings.stream_buffer
-        if len(body) > SMALL:  # a slow reader of a large event holds a copy of it
+        if len(body) > SMALL:  # it stays in memory until a slow client has read it
             self.incoming.reserve(len(body))
         try:
-            for start in range(0, len(body), limit):  # in pieces: it takes them steadily
+            for start in range(0, len(body), limit):  # a client that reads slowly does not stall
                 piece = body if len(body) <= limit else body[start : start + limit]
                 self.sending = time.monotonic()
                 message = {"type": "http.response.body", "body": piece, "more_body": True}
