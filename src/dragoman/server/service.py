@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
+from dragoman.agent.handler import Handler
 from dragoman.bells.bell import Bell
 from dragoman.model import clock
 from dragoman.model.caller import Access, Call, Caller, Policy, Scope, fault, long, unqualified
@@ -399,7 +400,8 @@ class Service:
             raise Unavailable("The server is shutting down", headers={"retry-after": "1"})
         self.agent.permit(call.caller, skill)
         self.agent.admit(message, skill)
-        handler.check(message)
+        if handler.parameters.checks:
+            await self._check(handler, message, scope, "" if new else task, before == skill)
         if request.metadata:
             here = origin(self.store.id, self.agent.key)
             admit(lineage(request.metadata), self.agent.name, here, self.settings.max_hops)
@@ -462,6 +464,21 @@ class Service:
         finally:
             if counted:
                 self._quota.landed(scope)
+
+    async def _check(
+        self, handler: Handler, message: Message, scope: Scope, task: str, same: bool
+    ) -> None:
+        """Raise InvalidParams if the message does not fit the handler's parameters. A task keeps
+        its parameters; `same` is whether it keeps its skill, too."""
+        earlier: list[Message] = []
+        if task:
+            if same and not handler.parameters.follows(message, handler.ask):
+                return
+            known = await self._task(scope, task)
+            earlier += known.history
+            if known.status.message is not None:
+                earlier.append(known.status.message)
+        handler.check(message, earlier)
 
     def _receipt(self, message: Message, call: Call, chosen: str, scope: Scope) -> Receipt | None:
         """Identifies a repeated send; None if nothing does."""
