@@ -11,7 +11,6 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from dragoman.agent.handler import Handler
-from dragoman.agent.skill_schemas import skill_schema
 from dragoman.agent.turn import Turn as Turn
 from dragoman.model.caller import Caller, fault, long
 from dragoman.model.errors import ContentTypeNotSupported, Forbidden, InvalidParams
@@ -205,7 +204,7 @@ class Agent:
                 output_modes=_several(output_modes, "output_modes"),
             )
             needed = frozenset(_several(scopes, "scopes"))
-            self.skills[key] = Skill(card, handler, needed, skill_schema(handler))
+            self.skills[key] = Skill(card, handler, needed, handler.schema())
             handler.parameters.skill = key
             self._route_unnamed()
             return target

@@ -7,24 +7,20 @@ import inspect
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from dragoman.agent import questions
-from dragoman.agent.data_types import is_object
+from dragoman.agent.docstrings import docstring
 from dragoman.agent.parameters import Parameters, type_hints
-from dragoman.agent.skill_schemas import (
-    described,
-    docstring,
-    file_parameters,
-    result_type,
-    wrapped,
-)
 from dragoman.agent.threads import Threads
 from dragoman.agent.turn import Turn
 from dragoman.agent.unyielded import FIRST_TURNS
 from dragoman.agent.user_error import UserError
 from dragoman.model.errors import InvalidParams
 from dragoman.model.types import Artifact, Message, Part, TaskArtifactUpdateEvent
+
+if TYPE_CHECKING:
+    from dragoman.agent.data_types import DataType
+    from dragoman.model.skill_schema import SkillSchema
 
 BATCH = 64
 SMALL = 64 * 1024
@@ -77,11 +73,30 @@ class Handler:
         """Whether it may reply without a task."""
         self.followed = FIRST_TURNS
         """For how many more turns to record where its events were made."""
-        returned = None if self._streams or self._yields else hints.get("return")
-        self.result = None if self.reply or returned is None else result_type(returned)
+        self.result: DataType | None = None
         """The type of a result that becomes a data part."""
-        self.wraps = self.result is not None and not is_object(self.result.schema(result=True))
+        self.wraps = False
         """Whether the result is sent as the field `result` of an object."""
+        if not (self._streams or self._yields or self.reply):
+            self._read_result(hints.get("return"))
+
+    def _read_result(self, hint: Any) -> None:
+        if hint in (None, type(None), object, Any, str):
+            return
+        # Imported here and below: not every agent has typed skills.
+        from dragoman.agent.data_types import is_object
+        from dragoman.agent.skill_schemas import result_type
+
+        self.result = result_type(hint)
+        self.wraps = self.result is not None and not is_object(self.result.schema(result=True))
+
+    def schema(self) -> SkillSchema | None:
+        """Its parameters and result for the card; None if they have no types of data."""
+        if not self.parameters.checks and self.result is None:
+            return None
+        from dragoman.agent.skill_schemas import skill_schema
+
+        return skill_schema(self)
 
     def check(self, message: Message, earlier: Sequence[Message] = ()) -> None:
         """Raise InvalidParams if the message, with the earlier ones of its task, does not give what
@@ -132,6 +147,9 @@ class Handler:
         except InvalidParams as error:  # the signature has changed since it was accepted
             raise UserError(error.message) from error
         if filled.missing:
+            from dragoman.agent import questions
+            from dragoman.agent.skill_schemas import described, file_parameters
+
             schema = described(parameters.schema, self.about) if parameters.data else {}
             files = file_parameters(parameters.files, self.about)
             return questions.question(filled.missing, schema, files)
@@ -196,6 +214,8 @@ async def _from_any(
         await _from_any(await value, turn, sink, threads, wraps)
     else:
         if wraps:
+            from dragoman.agent.skill_schemas import wrapped
+
             value = wrapped(value)
         if large(value):
             await sink.slot()

@@ -16,11 +16,8 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
-from dragoman.agent import questions
-from dragoman.agent.data_types import DataType, WrongData, bare, inlined, is_object
 from dragoman.agent.turn import Turn
 from dragoman.model.errors import InvalidParams
-from dragoman.model.json_schema import problems
 from dragoman.model.skill_schema import PARAMETER
 from dragoman.model.types import Message, Part, Role
 
@@ -36,7 +33,8 @@ class Parameter(Struct, frozen=True):
 
     name: str
     source: str
-    type: DataType | None = None
+    type: Any = None
+    """A `DataType`, if it takes data."""
     default: Any = UNSET
     keyword: bool = False
     """It can only be given by its name."""
@@ -88,6 +86,9 @@ class Parameters:
         self.text: Parameter | None = None
         """The one that takes the text, if no field has its name."""
         if len(self.data) == 1:
+            # Imported here and below: not every agent has typed skills.
+            from dragoman.agent.data_types import bare, is_object
+
             (one,) = self.data
             assert one.type is not None
             if bare(one.type.kind) is str:
@@ -104,6 +105,7 @@ class Parameters:
     @functools.cached_property
     def schema(self) -> dict[str, Any]:
         """The JSON Schema of the data part."""
+        from dragoman.agent.data_types import inlined
         from dragoman.agent.skill_schemas import fields_schema
 
         if self.whole is not None and self.whole.type is not None:
@@ -158,6 +160,8 @@ class Parameters:
     def _collect(self, earlier: Iterable[Message], message: Message) -> Given:
         """Fold the messages of a task. Those for another skill do not count, nor what was before
         them."""
+        from dragoman.agent import questions
+
         given = Given()
         skill = self.skill if self.alone else ""
         asked: Sequence[str] = ()
@@ -176,6 +180,8 @@ class Parameters:
         return given
 
     def _take(self, given: Given, message: Message, asked: Sequence[str]) -> None:
+        from dragoman.agent import questions
+
         named: set[str] = set()
         data = False
         for index, part in enumerate(message.parts):
@@ -255,6 +261,9 @@ class Parameters:
         found: list[Problem],
         missing: list[str],
     ) -> None:
+        from dragoman.agent.data_types import WrongData
+        from dragoman.model.json_schema import problems
+
         assert one.type is not None
         where = given.where or "message.parts.data"
         if not given.data and (one.default is not UNSET or not ask):
@@ -284,6 +293,8 @@ class Parameters:
         found: list[Problem],
         missing: list[str],
     ) -> None:
+        from dragoman.agent.data_types import WrongData
+
         where = given.where or "message.parts.data"
         for each in self.data:
             assert each.type is not None
@@ -382,6 +393,8 @@ def _parameter(name: str, kind: Any, default: Any, keyword: bool, where: str) ->
         return Parameter(name, TURN, keyword=keyword)
     if kind is Message:
         return Parameter(name, MESSAGE, keyword=keyword)
+    from dragoman.agent.data_types import DataType, bare
+
     plain = bare(kind)
     if plain is Part or plain is bytes:
         return Parameter(
