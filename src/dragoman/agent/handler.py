@@ -19,7 +19,7 @@ from dragoman.model.errors import InvalidParams
 from dragoman.model.types import Artifact, Message, Part, TaskArtifactUpdateEvent
 
 if TYPE_CHECKING:
-    from dragoman.agent.data_types import DataType
+    from dragoman.model.data_types import DataType
     from dragoman.model.skill_schema import SkillSchema
 
 BATCH = 64
@@ -84,8 +84,8 @@ class Handler:
         if hint in (None, type(None), object, Any, str):
             return
         # Imported here and below: not every agent has typed skills.
-        from dragoman.agent.data_types import is_object
         from dragoman.agent.skill_schemas import result_type
+        from dragoman.model.data_types import is_object
 
         self.result = result_type(hint)
         self.wraps = self.result is not None and not is_object(self.result.schema(result=True))

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from dragoman.agent.data_types import inlined
 from dragoman.model import clock
+from dragoman.model.data_types import inlined
 from dragoman.model.json_schema import DIALECT, kind_of, resolved
 from dragoman.model.skill_schema import SKILL_SCHEMA, FileParameter
 from dragoman.model.types import Message, Part, Role

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Union
 
 from msgspec import UNSET
 
-from dragoman.agent.data_types import (
+from dragoman.model import content
+from dragoman.model.data_types import (
     DataType,
     bare,
     hoisted,
@@ -21,7 +22,6 @@ from dragoman.agent.data_types import (
     mentions,
     without_none,
 )
-from dragoman.model import content
 from dragoman.model.events import Reply
 from dragoman.model.json_schema import DIALECT
 from dragoman.model.skill_schema import RESULT, FileParameter, SkillSchema

@@ -14,8 +14,8 @@ import pydantic
 import pytest
 
 from dragoman import Agent, Message, Part, TaskState, Turn
-from dragoman.agent.data_types import DataType
 from dragoman.agent.handler import SMALL, Handler
+from dragoman.model.data_types import DataType
 from dragoman.model.errors import InvalidParams
 from dragoman.model.types import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from dragoman.server.pace import Pace

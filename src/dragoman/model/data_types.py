@@ -6,6 +6,7 @@ msgspec handles them, pydantic only what mentions pydantic, which is imported wh
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 import typing
 from collections.abc import Iterable
@@ -13,12 +14,13 @@ from typing import Annotated, Any, Union
 
 import msgspec
 
-from dragoman.dialects.protojson import explain
 from dragoman.model.content import whole
 from dragoman.model.json_schema import alternatives
 from dragoman.model.types import WireStruct
 
 Problem = tuple[str, str]
+_WHERE = re.compile(r"(?s)(.*?)(?: - at `\$(.*)`)?")
+_MISSING = re.compile(r"Object missing required field `(.*)`")
 
 
 class WrongData(ValueError):
@@ -113,14 +115,15 @@ class _Models:
 
 
 def _problems(error: msgspec.ValidationError, models: _Models) -> list[Problem]:
-    text = str(error)
-    path, what = explain(error)
+    """What msgspec says, as a path and what is wrong there."""
+    match = _WHERE.fullmatch(str(error))
+    what, path = (match[1], match[2] or "") if match else (str(error), "")
     if models.problems:
         return [(path + inner, said) for inner, said in models.problems]
-    if "matching regex" in text:
-        what = "expected a text that matches " + text.partition("matching regex ")[2]
-        what = what.partition(" - at `$")[0].replace("`", "")
-    return [(path, what)]
+    if missing := _MISSING.fullmatch(what):
+        return [(f"{path}.{missing[1]}", "is required")]
+    what = what[:1].lower() + what[1:].replace("`", "").replace(" | null", "")
+    return [(path, what.replace("expected str matching regex", "expected a text that matches"))]
 
 
 def _located(error: Any) -> list[Problem]:
