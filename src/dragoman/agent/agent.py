@@ -222,6 +222,7 @@ class Agent:
             if self.default is not None:
                 raise AgentError(f"{self.name}: has two default handlers")
             self.default = Handler(target, reply=reply)
+            self.default.wraps = False  # no card says what it returns
             self._route_unnamed()
             return target
 

@@ -615,6 +615,14 @@ async def test_a_result_that_is_no_object_is_one(target: Any, expected: Any) -> 
     assert next((part.data for part in parts if part.data is not UNSET), UNSET) == expected
 
 
+async def test_the_default_handler_returns_what_it_returns() -> None:
+    agent = Agent("Test", description="For tests.")
+    agent.handler(numbers)
+    found = await run_handler(agent, "x")
+    assert found.task is not None
+    assert found.task.artifacts[0].parts == (Part(data=[1, 2]),)
+
+
 async def test_the_message_can_be_a_parameter_too() -> None:
     async def both(message: Message, city: str, nights: int) -> str:
         return f"{len(message.parts)} {city} {nights}"
