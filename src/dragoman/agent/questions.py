@@ -11,7 +11,7 @@ import msgspec
 
 from dragoman.model import clock
 from dragoman.model.data_types import inlined
-from dragoman.model.json_schema import DIALECT, kind_of, resolved
+from dragoman.model.json_schema import DIALECT, alternatives, kind_of, resolved
 from dragoman.model.skill_schema import SKILL_SCHEMA, FileParameter
 from dragoman.model.types import Message, Part, Role
 
@@ -87,8 +87,8 @@ def parsed(text: str, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any
 
 def _kind(schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
     """What to give, in a word or two."""
-    found = resolved(schema, root)
-    if isinstance(found.get("enum"), list):
+    (found, *others) = alternatives(schema, root) or [{}]
+    if isinstance(found.get("enum"), list) and not others:
         return "one of " + ", ".join(
             item if isinstance(item, str) else json.dumps(item) for item in found["enum"]
         )
