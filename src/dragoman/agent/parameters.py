@@ -24,6 +24,8 @@ from dragoman.model.types import Message, Part, Role
 TURN, MESSAGE, FILE, DATA = "turn", "message", "file", "data"
 MOST = 50
 """How many problems an error names."""
+LONGEST = 500
+"""How many characters it has for each: the caller chose names and values."""
 
 Problem = tuple[str, str]
 
@@ -247,7 +249,7 @@ class Parameters:
             else:
                 values[each.name] = part.raw if each.raw else part
         if found:
-            del found[MOST:]
+            found = [(field[:LONGEST], what[:LONGEST]) for field, what in found[:MOST]]
             text = "; ".join(f"{field}: {what}" for field, what in found)
             raise InvalidParams(text, violations=found)
         return Filled(values, tuple(missing))
@@ -323,7 +325,7 @@ class Parameters:
                 found.append((field, "is required"))
         if self.text is None:
             names = ", ".join(each.name for each in self.data)
-            for name in given.fields.keys() - self._names:
+            for name in [name for name in given.fields if name not in self._names][:MOST]:
                 found.append((f"{where}.{name}", f"is unknown; the parameters are: {names}"))
 
 

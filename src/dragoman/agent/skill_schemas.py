@@ -74,6 +74,8 @@ def fields_schema(parameters: Iterable[Parameter], *, open: bool = False) -> dic
     for each in parameters:
         assert each.type is not None
         inner = each.type.schema()
+        if about := _annotated(each.annotation):  # msgspec's, on a type of pydantic
+            inner = {**inner, "description": about}
         if each.default is UNSET:
             required.append(each.name)
         else:

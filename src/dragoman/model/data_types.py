@@ -77,6 +77,8 @@ class DataType:
             return self._adapter.validate_python(value)
         except ValidationError as error:
             raise WrongData(_located(error)) from None
+        except RecursionError:
+            raise WrongData([("", "is nested too deeply")]) from None
 
     def schema(self, *, result: bool = False) -> dict[str, Any]:
         """The JSON Schema of its values; with `result`, of values that are sent."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import subprocess
+import sys
 from dataclasses import dataclass
 from datetime import date
 from enum import Enum
@@ -229,6 +231,31 @@ async def test_data_that_is_no_object() -> None:
 
 async def test_many_unknown_fields_are_not_all_named() -> None:
     assert len(await refused(book, {f"f{n}": n for n in range(1000)})) == 50
+
+
+def deep(levels: int) -> Any:
+    """An object in an object in an object."""
+    value: Any = {}
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+async def anything(one: dict[str, Any], two: Annotated[Any, Field(description="x")] = None) -> str:
+    """Takes anything."""
+    return "x"
+
+
+@pytest.mark.parametrize("name", ["one", "two"])
+async def test_data_that_is_nested_too_deeply(name: str) -> None:
+    found = await refused(anything, {"one": {}, name: deep(900)})
+    assert found == [(f"{DATA}.{name}", "is nested too deeply")]
+
+
+async def test_long_names_and_values_are_cut() -> None:
+    found = await refused(rooms, {"city": "R", "nights": 1, "board": "x" * 9000, "y" * 9000: 1})
+    assert len(found) == 2
+    assert all(len(field) <= 500 and len(what) <= 500 for field, what in found)
 
 
 async def test_a_pattern_is_named() -> None:
@@ -550,6 +577,27 @@ def test_a_skill_without_parentheses() -> None:
     assert agent.skill(book) is book
     assert agent.skill()(stays) is stays
     assert list(agent.skills) == ["book", "stays"]
+
+
+def test_pydantic_is_not_needed() -> None:
+    code = """
+import asyncio, sys
+sys.modules["pydantic"] = None
+from dataclasses import dataclass
+from dragoman import Agent
+from dragoman.testing import run_handler
+agent = Agent("Test", description="For tests.")
+@dataclass
+class Stay:
+    city: str
+@agent.skill
+async def book(stay: Stay, nights: int = 2) -> list[int]:
+    return [nights]
+print(asyncio.run(run_handler(agent, {"stay": {"city": "Rome"}})).task.artifacts[0].parts[0].data)
+print(len(agent.extensions))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("{'result': [2]}\n2\n", "")
 
 
 # ---- when the code has changed since -----------------------------------------------------------

@@ -129,6 +129,14 @@ def test_the_docstring_without_its_sections_is_the_description() -> None:
     assert skill.description == "Books a room.\n\nAsks nothing."
 
 
+def test_an_annotation_of_msgspec_describes_a_model() -> None:
+    async def handle(guest: Annotated[Guest, Meta(description="Who sleeps")], nights: int) -> None:
+        """Takes both."""
+
+    schema: Any = schema_of(handle).input
+    assert schema["properties"]["guest"]["description"] == "Who sleeps"
+
+
 async def documented(a: int, b: str) -> None:
     """Does it.
 
