@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dragoman.agent.docstrings import docstring
-from dragoman.agent.parameters import Parameters, type_hints
+from dragoman.agent.parameters import DATA, MESSAGE, TURN, Parameters, type_hints
 from dragoman.agent.threads import Threads
 from dragoman.agent.turn import Turn
 from dragoman.agent.unyielded import FIRST_TURNS
@@ -98,11 +98,6 @@ class Handler:
 
         return skill_schema(self)
 
-    def check(self, message: Message, earlier: Sequence[Message] = ()) -> None:
-        """Raise InvalidParams if the message, with the earlier ones of its task, does not give what
-        the handler's parameters need."""
-        self.parameters.check(message, earlier, ask=self.ask)
-
     async def perform(self, turn: Turn, sink: Sink, threads: Threads) -> None:
         """Run the handler to its end; blocking kinds run in a thread."""
         call = self.run
@@ -142,6 +137,12 @@ class Handler:
     def _arguments(self, turn: Turn) -> tuple[list[Any], dict[str, Any]] | Message:
         """The arguments of the call, or the question for those that are missing."""
         parameters = self.parameters
+        if parameters.simple and len(turn.task.history) == 1:
+            message = turn.message
+            said = parameters.spoken(message)
+            if said is not None:  # nearly all messages to a function that takes a text
+                found = {TURN: turn, MESSAGE: message, DATA: said}
+                return [found[each.source] for each in parameters.all], {}
         try:
             filled = parameters.fill(turn, self.ask)
         except InvalidParams as error:  # the signature has changed since it was accepted

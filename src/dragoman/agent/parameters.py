@@ -97,6 +97,13 @@ class Parameters:
                 self.text = one
             elif is_object(one.type.schema()):
                 self.whole = one
+        self.simple = (
+            self.text is not None
+            and self.text.annotation is str
+            and not self.files
+            and not any(each.keyword for each in self.all)
+        )
+        """Besides turn and message it takes one text, of any form."""
         self.checks = bool(self.data or self.files)
         self.skill = ""
         """The skill's id; empty for the default handler."""
@@ -128,13 +135,11 @@ class Parameters:
     ) -> None:
         """Raise InvalidParams, which names everything that is missing or wrong. With `ask`, nothing
         is missing."""
-        if earlier or self._spoken(message) is None:
+        if earlier or not self.simple or self.spoken(message) is None:
             self._fill(self._collect(earlier, message), ask)
 
-    def _spoken(self, message: Message) -> str | None:
-        """The value of a handler's one `str`, if the message is a text alone: most are."""
-        if self.text is None or self.text.annotation is not str or self.files:
-            return None
+    def spoken(self, message: Message) -> str | None:
+        """The text of a message that is a text alone."""
         return message.parts[0].text if len(message.parts) == 1 else None
 
     # -- when the turn begins
@@ -142,10 +147,7 @@ class Parameters:
     def fill(self, turn: Turn, ask: bool) -> Filled:
         """The arguments of the call by name, or what is missing."""
         message, history = turn.message, turn.history
-        said = self._spoken(message) if len(history) == 1 else None
-        if self.text is not None and said is not None:
-            filled = Filled({self.text.name: said})
-        elif self.checks:
+        if self.checks:
             earlier = history[: _place(history, message)]
             filled = self._fill(self._collect(earlier, message), ask)
         else:

@@ -401,7 +401,10 @@ class Service:
         self.agent.permit(call.caller, skill)
         self.agent.admit(message, skill)
         if handler.parameters.checks:
-            await self._check(handler, message, scope, "" if new else task, before == skill)
+            if new:
+                handler.parameters.check(message, ask=handler.ask)
+            else:
+                await self._check(handler, message, scope, task, before == skill)
         if request.metadata:
             here = origin(self.store.id, self.agent.key)
             admit(lineage(request.metadata), self.agent.name, here, self.settings.max_hops)
@@ -468,17 +471,15 @@ class Service:
     async def _check(
         self, handler: Handler, message: Message, scope: Scope, task: str, same: bool
     ) -> None:
-        """Raise InvalidParams if the message does not fit the handler's parameters. A task keeps
-        its parameters; `same` is whether it keeps its skill, too."""
-        earlier: list[Message] = []
-        if task:
-            if same and not handler.parameters.follows(message, handler.ask):
-                return
-            known = await self._task(scope, task)
-            earlier += known.history
-            if known.status.message is not None:
-                earlier.append(known.status.message)
-        handler.check(message, earlier)
+        """Raise InvalidParams if a message to a task does not fit the handler's parameters. The
+        task keeps its parameters; `same` is whether it keeps its skill, too."""
+        if same and not handler.parameters.follows(message, handler.ask):
+            return
+        known = await self._task(scope, task)
+        earlier = [*known.history]
+        if known.status.message is not None:
+            earlier.append(known.status.message)
+        handler.parameters.check(message, earlier, ask=handler.ask)
 
     def _receipt(self, message: Message, call: Call, chosen: str, scope: Scope) -> Receipt | None:
         """Identifies a repeated send; None if nothing does."""
