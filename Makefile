@@ -13,16 +13,17 @@ STAMP := $(VENV)/.stamp
 BENCH_STAMP := $(VENV)/.bench
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fast docs interop soak fuzz check format proto bench wheel clean
+.PHONY: help demo test fast docs interop soak fuzz peers check format proto bench wheel clean
 
 help:
 	@echo "make demo    three agents plan a trip, and one is killed (ONCE=1 ends after one round)"
 	@echo "make test    set up, check and run all tests"
-	@echo "make fast    run the quick tests of the parts and of the bindings, in about a minute"
+	@echo "make fast    run the quick tests of the parts, the bindings and the pages, in about a minute"
 	@echo "make docs    try the blocks, links and tables of the pages"
 	@echo "make interop every foreign client and server, in full; writes docs/interop.md"
 	@echo "make soak    crash it, cut its network and attack it for an hour (SCALE=0.1 for less)"
 	@echo "make fuzz    send it whatever it should not be sent (SECONDS=600; FUZZ_SEED=… again)"
+	@echo "make peers   install the foreign clients and servers that the tests call, in .peers"
 	@echo "make check   format, lint, types, import rules, the table of clauses"
 	@echo "make format  put the format right"
 	@echo "make proto   compile the .proto files anew"
@@ -33,11 +34,12 @@ help:
 demo: $(STAMP)
 	@$(BIN)/dragoman demo $(if $(ONCE),--once)
 
-test: check
+test: $(STAMP)
+	@$(MAKE) --no-print-directory -j2 check peers
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -rs --durations=30
 
 fast: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow" tests/unit tests/contract tests/docs
+	TESTS_FAST=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow" tests/unit tests/contract tests/docs
 
 docs: $(STAMP)
 	$(BIN)/python -m pytest -rs tests/docs tests/examples
@@ -46,11 +48,14 @@ interop: $(STAMP)
 	INTEROP=full $(BIN)/python -m pytest -p tests.interop.report -n 2 --dist loadfile -rs tests/interop
 
 soak: $(STAMP)
-	CRASH_SOAK=$(or $(SCALE),1) $(BIN)/python -m pytest -n 2 --dist loadfile tests/contract
+	CRASH_SOAK=$(or $(SCALE),1) $(BIN)/python -m pytest -n 2 --dist loadfile tests/contract tests/unit tests/client
 	CRASH_SOAK=$(or $(SCALE),1) $(BIN)/python -m pytest tests/faults/crash tests/faults/network tests/faults/cluster tests/security -x -s
 
 fuzz: $(STAMP)
 	FUZZ_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest tests/security/fuzz -x -s
+
+peers: $(STAMP)
+	@$(BIN)/python -c 'from tests.interop.peers import environments; environments.install()'
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

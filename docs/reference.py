@@ -1,4 +1,5 @@
-"""Writes docs/reference.md from public names and docstrings. Run `python docs/reference.py`."""
+"""Writes docs/reference.md from public names and docstrings, and the tables of docs/settings.md
+from the declarations of settings. Run `python docs/reference.py`."""
 
 from __future__ import annotations
 
@@ -19,6 +20,8 @@ PACKAGES = {
     "dragoman.testing": "Test agents and clients.",
 }
 PAGE = Path(__file__).with_name("reference.md")
+SETTINGS = Path(__file__).with_name("settings.md")
+BEGIN, END = "<!-- the settings, as they are declared -->", "<!-- end -->"
 WIDTH = 88
 ELSEWHERE = {"Settings"}
 """Classes whose fields are described on another page."""
@@ -221,5 +224,27 @@ def parsed(file: str) -> ast.Module:
     return ast.parse(Path(file).read_text())
 
 
+def settings() -> str:
+    """docs/settings.md with tables of the settings as they are declared."""
+    from dragoman.server.settings import DECLARED, GROUPS, default_text, meaning
+
+    lines = []
+    for name, declared in DECLARED.items():
+        if name in GROUPS:
+            lines += [
+                "",
+                f"### {GROUPS[name]}",
+                "",
+                "| setting | default | meaning |",
+                "|---|---|---|",
+            ]
+        default = default_text(name) if declared.unset else f"`{default_text(name)}`"
+        lines.append(f"| `{name}` | {default} | {meaning(name)} |")
+    before, rest = SETTINGS.read_text().split(BEGIN)
+    _, after = rest.split(END)
+    return "\n".join([f"{before}{BEGIN}", *lines, "", f"{END}{after}"])
+
+
 if __name__ == "__main__":
     PAGE.write_text(page())
+    SETTINGS.write_text(settings())

@@ -1,4 +1,4 @@
-"""An agent that asks back: the next message starts the next turn of the same task."""
+"""An agent that asks a question: the client's reply starts the next turn of the same task."""
 
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""A handler with something to tidy up when its task is canceled."""
+"""A handler that cleans up when its task is canceled."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,5 +20,5 @@ class Bake:
         yield turn.artifact("A loaf")
 
     async def cancel(self, turn: Turn) -> None:
-        """Called first; then `run` is cancelled where it waits."""
+        """dragoman calls this first, and then cancels `run` at its current await."""
         await turn.emit(turn.working("Taking it out of the oven"))

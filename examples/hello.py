@@ -7,5 +7,5 @@ agent = Agent("Greeter", description="Greets people.")
 
 @agent.skill(tags=["talk"])
 def greet(text: str) -> str:
-    """Greets whoever is named."""
+    """Greets the person that the message names."""
     return f"Hello, {text or 'world'}!"

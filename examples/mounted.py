@@ -13,7 +13,7 @@ app = App(agent)
 
 @asynccontextmanager
 async def lifespan(api: FastAPI) -> AsyncIterator[None]:
-    """A mounted application gets no lifespan of its own: the host runs it."""
+    """A mounted application gets no lifespan events, so the host's lifespan runs it."""
     async with app:
         yield
 
@@ -24,5 +24,5 @@ api.mount("/agents/greeter", app)
 
 @api.get("/")
 def index() -> dict[str, str]:
-    """The host's own routes stay as they are."""
+    """The host's own routes do not change."""
     return {"greeter": "/agents/greeter/.well-known/agent-card.json"}

@@ -1,4 +1,4 @@
-"""Try an agent without any server. Run it with `python -m examples.rehearsal`."""
+"""Run an agent without a server: `python -m examples.rehearsal`."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from examples.asking import agent
 
 
 async def main() -> None:
-    """Two turns of one task, and what came of them."""
+    """Run two turns of one task, and print the results."""
     first = await run_handler(agent, "A shirt please")
     assert first.state is TaskState.INPUT_REQUIRED
     print("asked:", first.text)

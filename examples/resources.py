@@ -1,4 +1,4 @@
-"""An agent that opens something when it starts, and closes it when it stops."""
+"""An agent that opens a resource when it starts, and closes it when it stops."""
 
 import sqlite3
 from collections.abc import AsyncIterator
@@ -9,7 +9,7 @@ from dragoman import Agent, Turn
 
 @asynccontextmanager
 async def library(agent: Agent) -> AsyncIterator[sqlite3.Connection]:
-    """What it yields is `turn.state`."""
+    """The yielded value is `turn.state`."""
     books = sqlite3.connect(":memory:", check_same_thread=False)
     books.execute("create table book (title text, shelf text)")
     books.execute("insert into book values ('Moby Dick', 'A3'), ('Emma', 'B1')")
@@ -22,6 +22,6 @@ agent = Agent("Librarian", description="Finds books.", lifespan=library)
 
 @agent.skill(tags=["books"])
 def find(turn: Turn) -> str:
-    """Tells the shelf of a book."""
+    """Finds the shelf of a book."""
     found = turn.state.execute("select shelf from book where title = ?", (turn.text,)).fetchone()
     return f"Shelf {found[0]}" if found else "We do not have it"

@@ -1,4 +1,4 @@
-"""Streaming: text that is yielded becomes chunks of one artifact, from async or plain code."""
+"""Streaming: yielded text becomes chunks of one artifact, from asynchronous or plain code."""
 
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -11,7 +11,7 @@ agent = Agent("Storyteller", description="Tells stories, a word at a time.")
 
 @agent.handler
 async def tell(turn: Turn) -> AsyncIterator[Any]:
-    """Tells a story about whatever is named."""
+    """Tells a story about the hero that the message names."""
     yield turn.working("Once upon a time")
     for word in f"There was {turn.text or 'a fox'}, and it lived happily.".split():
         yield word + " "

@@ -7,11 +7,23 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
+from hypothesis import HealthCheck, settings
 
+from dragoman import Settings
+from tests.harness.scale import examples
 from tests.harness.services import Missing, Nats, Postgres, Redis, Server
+
+# A machine may be slow, and that is no fault of a property.
+settings.register_profile(
+    "tests",
+    deadline=None,
+    max_examples=examples(100),
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("tests")
 
 Kind = TypeVar("Kind", bound=Server)
 
@@ -101,3 +113,15 @@ def shared(make: Callable[[], Kind]) -> Iterator[Kind]:
         except Missing as missing:
             pytest.skip(str(missing))
         yield server
+
+
+@pytest.fixture
+def constants(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets for one test what `Settings` has besides its settings: `constants(keepalive=0.05)`."""
+
+    def change(**values: Any) -> None:
+        for name, value in values.items():
+            assert name not in Settings.__struct_fields__, f"{name} is a setting"
+            monkeypatch.setattr(Settings, name, value)
+
+    return change

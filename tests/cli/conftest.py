@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.cli import main
 from tests.cli.filled_stores import Outcome
-from tests.cli.test_cli import AGENTS
+from tests.harness.command import AGENTS
 from tests.harness.stores import database
 
 

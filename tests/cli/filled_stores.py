@@ -22,7 +22,7 @@ from dragoman.model.types import TaskState
 from dragoman.stores import admin
 from dragoman.stores.postgres import admin as postgres
 from dragoman.stores.sqlite.admin import SqliteAdmin
-from tests.cli.test_cli import Serving
+from tests.harness.command import ServerProcess
 
 DAY = 86400.0
 DIGEST = base64.b64encode(bytes(32)).decode()
@@ -190,13 +190,13 @@ def sound(here: Path, name: str = "echo.db") -> None:
     assert main(["db", "check", *store(here, name)]) == 0
 
 
-def total(served: Serving) -> int:
+def total(served: ServerProcess) -> int:
     """How many tasks the server counts, which is how many it lists."""
     found = httpx.get(f"{served.url}/tasks").json()
     assert len(found["tasks"]) == found["totalSize"]
     return int(found["totalSize"])
 
 
-def follow_up(served: Serving, task: str, text: str) -> dict[str, Any]:
+def follow_up(served: ServerProcess, task: str, text: str) -> dict[str, Any]:
     """Say something more."""
     return served.send(text, taskId=task, messageId=f"m-{time.monotonic_ns()}")

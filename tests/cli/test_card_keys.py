@@ -125,8 +125,13 @@ async def test_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert (await run("card", url, "--pin"))[::2] == (0, "")
         assert (await run("send", url, "hello", "--pin"))[:2] == (0, "hello \n")
     async with serving(App(agent(), sign=[two]), port=int(url.rpartition(":")[2])):
-        for words in (("card", url), ("send", url, "hi"), ("card", "trust", url), ("chat", url)):
-            status, out, err = await run(*words, "--pin")
+        for words in (
+            ("card", url, "--pin"),
+            ("send", url, "hi", "--pin"),
+            ("card", "trust", url),
+            ("chat", url, "--pin"),
+        ):
+            status, out, err = await run(*words)
             assert (status, out) == (1, ""), words
             assert f"dragoman card trust --forget {url}" in err
             assert one.thumbprint in err

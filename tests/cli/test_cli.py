@@ -15,7 +15,6 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,69 +23,16 @@ import msgspec
 import pytest
 
 from dragoman import Settings, __version__
+from tests.harness.command import (
+    AGENTS,
+    ServerProcess,
+    environment,
+    eventually,
+    refused,
+    run,
+    server_process,
+)
 from tests.harness.raw_server import Certificate
-
-AGENTS = '''
-"""Agents to serve."""
-
-import asyncio
-import time
-from contextlib import asynccontextmanager, suppress
-
-from dragoman import Agent, Turn
-
-agent = Agent("Echo", description="Says it again.", version="1.0.0")
-
-
-@agent.handler
-async def answer(turn: Turn):
-    yield turn.working()
-    if turn.text == "ask":
-        yield turn.ask("What?")
-    elif turn.text == "raise":
-        raise ValueError("secret inside")
-    elif turn.text == "wait":
-        await asyncio.sleep(3600)
-    elif turn.text == "swallow":
-        while True:
-            with suppress(asyncio.CancelledError):
-                await asyncio.sleep(3600)
-    else:
-        yield turn.artifact(turn.text)
-
-
-@agent.skill
-def block(turn: Turn) -> str:
-    """Block a thread."""
-    time.sleep(3600)
-    return "never"
-
-
-second = Agent("Second One", description="Another.")
-
-
-@second.handler
-async def reply(turn: Turn) -> str:
-    return "second"
-
-
-@asynccontextmanager
-async def no_database(agent):
-    raise RuntimeError("no database")
-    yield
-
-
-broken = Agent("Broken", description="Cannot start.", lifespan=no_database)
-
-
-@broken.handler
-async def never(turn: Turn) -> str:
-    return ""
-
-
-empty = Agent("Empty", description="Has no handler.")
-number = 5
-'''
 
 
 @pytest.fixture
@@ -94,124 +40,6 @@ def here(tmp_path: Path) -> Path:
     """A directory with agents in it, and nothing else."""
     (tmp_path / "booking.py").write_text(AGENTS)
     return tmp_path
-
-
-def environment(**more: str) -> dict[str, str]:
-    """The variables of a process: none of ours but those given."""
-    known = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
-    return known | {"PYTHONDONTWRITEBYTECODE": "1"} | more
-
-
-def run(here: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """The command, run to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "dragoman", *arguments],
-        cwd=here,
-        env=environment(**env),
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-
-
-def refused(done: subprocess.CompletedProcess[str]) -> str:
-    """What the command said when it would not: one line, no traceback."""
-    assert done.returncode == 2, done
-    assert done.stdout == ""
-    assert done.stderr.startswith("dragoman: ")
-    assert done.stderr.count("\n") == 1, done.stderr
-    return done.stderr
-
-
-@dataclass
-class Serving:
-    """A running `dragoman serve`."""
-
-    process: subprocess.Popen[bytes]
-    log: Path
-    url: str = ""
-
-    def text(self) -> str:
-        """What it has logged."""
-        return self.log.read_text()
-
-    def send(self, text: str, **message: Any) -> dict[str, Any]:
-        """Start a task and do not wait for its end."""
-        known = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}], **message}
-        body = {"message": known, "configuration": {"returnImmediately": True}}
-        response = httpx.post(f"{self.url}/message:send", json=body, timeout=20)
-        found: dict[str, Any] = response.raise_for_status().json()["task"]
-        return found
-
-    def until(self, task: str, *states: str) -> dict[str, Any]:
-        """The task once it is in a state."""
-
-        def look() -> dict[str, Any] | None:
-            found: dict[str, Any] = httpx.get(f"{self.url}/tasks/{task}").json()
-            return found if found["status"]["state"].endswith(states) else None
-
-        return eventually(look)
-
-    def end(self, *signals: signal.Signals, within: float = 10) -> int:
-        """Interrupt it: its exit status."""
-        for number in signals or (signal.SIGINT,):
-            self.process.send_signal(number)
-        try:
-            return self.process.wait(within)
-        except subprocess.TimeoutExpired:
-            pytest.fail(f"still there after {within} s:\n{self.text()}")
-
-
-def eventually(look: Callable[[], Any], within: float = 20) -> Any:
-    """What a look finds, sooner or later."""
-    deadline = time.monotonic() + within
-    while not (found := look()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
-    return found
-
-
-SERVE = ("-m", "dragoman", "serve", "--port", "0")
-
-
-@contextmanager
-def serving(
-    here: Path, *arguments: str, url: str = "", command: tuple[str, ...] = SERVE, **env: str
-) -> Iterator[Serving]:
-    """`dragoman serve` up and ready, on a free port that its log tells, or at a known URL."""
-    log = here / "log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, *command, *arguments],
-            cwd=here,
-            env=environment(**env),
-            stdout=subprocess.PIPE,
-            stderr=output,
-            start_new_session=True,
-        )
-    found = Serving(process, log, url)
-
-    def ready() -> bool:
-        assert process.poll() is None, log.read_text()
-        if match := re.search(r"card (https?://127\.0\.0\.1:\d+)", log.read_text()):
-            found.url = match[1]
-        try:
-            return httpx.get(f"{found.url}/readyz").status_code == 200
-        except httpx.HTTPError:
-            return False
-
-    try:
-        eventually(ready)
-        yield found
-    finally:
-        if process.poll() is None:
-            # with the children of a reload, which are of its own session
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        assert process.stdout is not None
-        assert process.stdout.read() == b"", "logs belong on stderr"
-        process.stdout.close()
 
 
 class Reader(threading.Thread):
@@ -285,7 +113,7 @@ def test_without_a_command(here: Path) -> None:
 
 @pytest.mark.clause("card.interfaces-true")
 def test_serve(here: Path) -> None:
-    with serving(here, "booking:agent") as served:
+    with server_process(here, "booking:agent") as served:
         log = served.text()
         assert f"Echo at {served.url}/" in log
         assert f"{served.url}/.well-known/agent-card.json" in log
@@ -305,7 +133,7 @@ def test_serve(here: Path) -> None:
 def test_serve_over_tls(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = str(Certificate(here, "127.0.0.1").file)
     monkeypatch.setenv("SSL_CERT_FILE", file)
-    with serving(here, "booking:agent", "--cert", file) as served:
+    with server_process(here, "booking:agent", "--cert", file) as served:
         assert served.url.startswith("https://")
         assert f"Echo at {served.url}/" in served.text()
         card = httpx.get(f"{served.url}/.well-known/agent-card.json").json()
@@ -319,7 +147,7 @@ def test_serve_over_tls(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_serve_several(here: Path) -> None:
-    with serving(here, "booking:agent", "booking:second") as served:
+    with server_process(here, "booking:agent", "booking:second") as served:
         log = served.text()
         assert f"Echo at {served.url}/echo/" in log
         assert f"Second One at {served.url}/second-one/" in log
@@ -334,7 +162,7 @@ def test_serve_under_a_public_url(here: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = str(probe.getsockname()[1])
     public = ("--url", "https://agents.example/x/", "--port", port)
-    with serving(here, "booking:agent", *public, url=f"http://127.0.0.1:{port}") as served:
+    with server_process(here, "booking:agent", *public, url=f"http://127.0.0.1:{port}") as served:
         assert "Echo at https://agents.example/x/\n" in served.text()
         assert "card https://agents.example/x/.well-known/agent-card.json" in served.text()
         card = httpx.get(f"{served.url}/.well-known/agent-card.json").json()
@@ -343,7 +171,7 @@ def test_serve_under_a_public_url(here: Path) -> None:
 
 
 def test_access_log(here: Path) -> None:
-    with serving(here, "booking:agent", "--access-log") as served:
+    with server_process(here, "booking:agent", "--access-log") as served:
         httpx.get(f"{served.url}/tasks/unknown")
         eventually(lambda: "/tasks/unknown" in served.text())
         (line,) = [line for line in served.text().splitlines() if "/tasks/unknown" in line]
@@ -358,7 +186,7 @@ SHORT = ("--set", "drain_timeout=0.2", "--set", "cancel_grace=0.2")
 
 
 def test_an_open_stream_does_not_keep_it(here: Path) -> None:
-    with serving(here, "booking:agent") as served:  # with the usual time to drain
+    with server_process(here, "booking:agent") as served:  # with the usual time to drain
         task = served.send("ask")["id"]
         served.until(task, "INPUT_REQUIRED")
         with reading(f"{served.url}/tasks/{task}:subscribe"):
@@ -367,7 +195,7 @@ def test_an_open_stream_does_not_keep_it(here: Path) -> None:
 
 
 def test_a_running_turn_is_ended(here: Path) -> None:
-    with serving(here, "booking:agent", *SHORT) as served:
+    with server_process(here, "booking:agent", *SHORT) as served:
         task = served.send("wait")["id"]
         served.until(task, "WORKING")
         with reading(f"{served.url}/tasks/{task}:subscribe") as reader:
@@ -380,7 +208,7 @@ def test_a_running_turn_is_ended(here: Path) -> None:
 
 
 def test_a_handler_that_stops_when_asked_is_not_said_to_go_on(here: Path) -> None:
-    with serving(here, "booking:agent", *SHORT) as served:
+    with server_process(here, "booking:agent", *SHORT) as served:
         task = served.send("wait")["id"]
         served.until(task, "WORKING")
         assert served.end() == 0
@@ -398,7 +226,7 @@ def test_a_handler_that_stops_when_asked_is_not_said_to_go_on(here: Path) -> Non
 def test_a_handler_that_will_not_stop(
     here: Path, text: str, message: dict[str, Any], words: str
 ) -> None:
-    with serving(here, "booking:agent", *SHORT) as served:
+    with server_process(here, "booking:agent", *SHORT) as served:
         task = served.send(text, **message)["id"]
         with reading(f"{served.url}/tasks/{task}:subscribe"):
             assert served.end() == 0
@@ -407,7 +235,7 @@ def test_a_handler_that_will_not_stop(
 
 @pytest.mark.parametrize("text", ["wait", "swallow"])
 def test_a_second_interrupt_stops_it_now(here: Path, text: str) -> None:
-    with serving(here, "booking:agent", "--set", "drain_timeout=600") as served:
+    with server_process(here, "booking:agent", "--set", "drain_timeout=600") as served:
         served.until(served.send(text)["id"], "WORKING")
         served.process.send_signal(signal.SIGINT)
         eventually(lambda: "Ctrl-C again" in served.text())
@@ -415,7 +243,7 @@ def test_a_second_interrupt_stops_it_now(here: Path, text: str) -> None:
 
 
 def test_terminated(here: Path) -> None:
-    with serving(here, "booking:agent") as served:
+    with server_process(here, "booking:agent") as served:
         task = served.send("ask")["id"]
         served.until(task, "INPUT_REQUIRED")
         with reading(f"{served.url}/tasks/{task}:subscribe"):
@@ -427,7 +255,7 @@ def test_terminated(here: Path) -> None:
 # ---- reloading -----------------------------------------------------------------------------
 
 
-def version(served: Serving) -> str:
+def version(served: ServerProcess) -> str:
     """The version that is served now."""
     try:
         card = httpx.get(f"{served.url}/.well-known/agent-card.json", timeout=2).json()
@@ -454,7 +282,7 @@ def edit(here: Path, text: str, seen: Callable[[], bool], within: float = 20) ->
 def test_who_may_call_is_a_setting(here: Path, more: list[str]) -> None:
     keys = 'keys = { ann = "env:ANNS_KEY" }'
     (here / "dragoman.toml").write_text(f'[[auth]]\nscheme = "key"\nheader = "X-Key"\n{keys}\n')
-    with serving(here, "booking:agent", *more, ANNS_KEY="a-secret-key") as served:
+    with server_process(here, "booking:agent", *more, ANNS_KEY="a-secret-key") as served:
         for key, status in (("", 401), ("wrong", 401), ("a-secret-key", 200)):
             answer = httpx.get(f"{served.url}/tasks", headers={"x-key": key})
             assert answer.status_code == status
@@ -469,7 +297,7 @@ def test_the_tables_of_a_file_are_shown_without_their_secrets(here: Path) -> Non
 
 
 def test_reload(here: Path) -> None:
-    with serving(here, "booking:agent", "--reload") as served:
+    with server_process(here, "booking:agent", "--reload") as served:
         assert version(served) == "1.0.0"
         edit(here, AGENTS.replace("1.0.0", "2.0.0"), lambda: version(served) == "2.0.0")
         served.until(served.send("hello")["id"], "COMPLETED")
@@ -481,7 +309,7 @@ def test_reload(here: Path) -> None:
 
 
 def test_reload_with_an_open_stream(here: Path) -> None:
-    with serving(here, "booking:agent", "--reload", *SHORT) as served:
+    with server_process(here, "booking:agent", "--reload", *SHORT) as served:
         task = served.send("ask")["id"]
         served.until(task, "INPUT_REQUIRED")
         with reading(f"{served.url}/tasks/{task}:subscribe"):
@@ -721,7 +549,7 @@ def test_what_to_do_in_place_of_workers_is_told(here: Path, arguments: tuple[str
 @pytest.mark.clause("errors.logged")
 def test_logs_for_machines(here: Path) -> None:
     arguments = ("--log-format", "json", "--access-log", *SHORT)
-    with serving(here, "booking:agent", *arguments, TZ="Asia/Kathmandu") as served:
+    with server_process(here, "booking:agent", *arguments, TZ="Asia/Kathmandu") as served:
         task = served.send("raise")["id"]
         found = served.until(task, "FAILED")
         words = found["status"]["message"]["parts"][0]["text"]
@@ -746,7 +574,7 @@ def test_logs_for_machines(here: Path) -> None:
 
 
 def test_logs_for_people(here: Path) -> None:
-    with serving(here, "booking:agent") as served:
+    with server_process(here, "booking:agent") as served:
         task = served.send("raise")["id"]
         served.until(task, "FAILED")
         assert served.end() == 0
@@ -802,7 +630,7 @@ def test_without_uvloop(here: Path) -> None:
         [sys.executable, "-c", probe], env=environment(**env), capture_output=True, check=False
     )
     assert blocked.returncode == 1  # it is not there
-    with serving(here, "booking:agent", "--set", "header_timeout=1", **env) as served:
+    with server_process(here, "booking:agent", "--set", "request_timeout=3", **env) as served:
         served.until(served.send("hello")["id"], "COMPLETED")
         # the other parser has the same deadline, and a limit
         for sent, status in ((b"GET / HT", 408), (b"GET / HTTP/1.1\r\nA: " + b"x" * 90_000, 400)):

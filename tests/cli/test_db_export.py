@@ -29,7 +29,7 @@ from tests.cli.filled_stores import (
     variety,
     write,
 )
-from tests.cli.test_cli import run, serving
+from tests.harness.command import run, server_process
 
 
 @BOTH
@@ -52,7 +52,7 @@ def test_round_trip(here: Path, db: Any) -> None:
 
 @BOTH
 def test_export_of_a_served_store(here: Path) -> None:
-    with serving(here, "booking:agent", "--push", *QUICK) as served:
+    with server_process(here, "booking:agent", "--push", *QUICK) as served:
         for text in ("hello", "ask", "raise", "wait"):
             body = {
                 "message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]},
@@ -73,7 +73,7 @@ def test_export_of_a_served_store(here: Path) -> None:
     assert run(here, "db", "import", "x.jsonl", *to).returncode == 0
     assert run(here, "db", "export", *to).stdout == first
     sound(here, "new.db")
-    with serving(here, "booking:agent", *to, *QUICK) as served:
+    with server_process(here, "booking:agent", *to, *QUICK) as served:
         assert total(served) == 4
         # the one that was in work when its server died
         task = next(json.loads(text)["id"] for text in first.splitlines() if '"wait"' in text)

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 
 from tests.cli.filled_stores import BOTH, QUICK, follow_up, line, seed, sound, total, write
-from tests.cli.test_cli import environment, eventually, run, serving
+from tests.harness.command import environment, eventually, run, server_process
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def following(here: Path, task: str) -> Iterator[subprocess.Popen[str]]:
 
 @BOTH
 def test_looking_beside_a_server(here: Path) -> None:
-    with serving(here, "booking:agent", *QUICK) as served:
+    with server_process(here, "booking:agent", *QUICK) as served:
         asked = served.send("ask")["id"]
         served.until(asked, "INPUT_REQUIRED")
         said = served.send("hello")["id"]
@@ -68,7 +68,7 @@ def test_looking_beside_a_server(here: Path) -> None:
 
 
 def test_backup_beside_a_server(here: Path) -> None:
-    with serving(here, "booking:agent", *QUICK) as served:
+    with server_process(here, "booking:agent", *QUICK) as served:
         asked = served.send("ask")["id"]
         served.until(asked, "INPUT_REQUIRED")
         assert run(here, "db", "backup", "copy.db").returncode == 0
@@ -77,7 +77,7 @@ def test_backup_beside_a_server(here: Path) -> None:
         served.until(asked, "COMPLETED")
         assert served.end() == 0
     sound(here, "copy.db")
-    with serving(here, "booking:agent", "--store", "sqlite:///copy.db") as served:
+    with server_process(here, "booking:agent", "--store", "sqlite:///copy.db") as served:
         assert total(served) == 1
         assert served.until(asked, "INPUT_REQUIRED")["id"] == asked
 
@@ -95,7 +95,7 @@ def test_leaving_what_is_followed(here: Path) -> None:
 
 @BOTH
 def test_pruning_beside_a_server(here: Path) -> None:
-    with serving(here, "booking:agent", *QUICK) as served:
+    with server_process(here, "booking:agent", *QUICK) as served:
         asked = served.send("ask")["id"]
         served.until(asked, "INPUT_REQUIRED")
         said = [served.send("hello")["id"] for _ in range(3)]
@@ -122,7 +122,7 @@ def test_pruning_beside_a_server(here: Path) -> None:
 
 @BOTH
 def test_importing_beside_a_server(here: Path) -> None:
-    with serving(here, "booking:agent", *QUICK) as served:
+    with server_process(here, "booking:agent", *QUICK) as served:
         asked = served.send("ask")["id"]
         served.until(asked, "INPUT_REQUIRED")
         write(
@@ -182,7 +182,7 @@ def receiver(answers: list[int], got: list[str]) -> Iterator[str]:
 def test_redriving_beside_a_server(here: Path) -> None:
     answers, got = [410], []
     options = ("--push", "--set", "egress_allow=127.0.0.1", *QUICK)
-    with receiver(answers, got) as url, serving(here, "booking:agent", *options) as served:
+    with receiver(answers, got) as url, server_process(here, "booking:agent", *options) as served:
         message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hello"}]}
         configuration = {"taskPushNotificationConfig": {"url": url, "token": "s3cret"}}
         body = {"message": message, "configuration": configuration}

@@ -23,13 +23,13 @@ from tests.cli.filled_stores import (
     variety,
     write,
 )
-from tests.cli.test_cli import serving
+from tests.harness.command import server_process
 from tests.harness.stores import database
 from tests.unit.stores.postgres.test_schema import another
 
 
 def test_from_a_file_to_postgres_and_back(here: Path, db: Any) -> None:
-    with serving(here, "booking:agent", *QUICK, "--store", "sqlite:///echo.db") as served:
+    with server_process(here, "booking:agent", *QUICK, "--store", "sqlite:///echo.db") as served:
         asked = served.send("ask")["id"]
         served.until(asked, "INPUT_REQUIRED")
         message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hello"}]}
@@ -45,7 +45,7 @@ def test_from_a_file_to_postgres_and_back(here: Path, db: Any) -> None:
     assert (done.status, done.out) == (0, "7 tasks imported, 0 replaced, 0 already there\n")
     assert db("check", *to).out.endswith("7 tasks, 16 events: sound\n")
     assert db("import", "out.jsonl", *to).out.endswith("0 replaced, 7 already there\n")
-    with serving(here, "booking:agent", *QUICK, *to) as served:
+    with server_process(here, "booking:agent", *QUICK, *to) as served:
         again = httpx.post(f"{served.url}/message:send", json=body, headers=key).json()
         assert again["task"]["id"] == sent  # its receipt came along
         follow_up(served, asked, "go on")
@@ -60,7 +60,7 @@ def test_from_a_file_to_postgres_and_back(here: Path, db: Any) -> None:
     assert db("import", "back.jsonl", "--replace", *file).status == 0
     sound(here)
     assert db("import", "back.jsonl", *file).out.endswith("0 replaced, 7 already there\n")
-    with serving(here, "booking:agent", *QUICK, "--store", "sqlite:///echo.db") as served:
+    with server_process(here, "booking:agent", *QUICK, "--store", "sqlite:///echo.db") as served:
         again = httpx.post(f"{served.url}/message:send", json=body, headers=key).json()
         assert again["task"]["id"] == sent
 

@@ -17,7 +17,8 @@ import dragoman
 from dragoman import Agent, App
 from dragoman.security import Anonymous
 from dragoman.stores.memory import MemoryStore
-from tests.cli.test_cli import AGENTS, SHORT, environment, run, serving
+from tests.cli.test_cli import SHORT
+from tests.harness.command import AGENTS, environment, run, server_process
 
 IMPORTS = """
 import dragoman
@@ -57,7 +58,7 @@ def agent() -> Agent:
     ],
 )
 def test_a_program_serves_its_agent(here: Path, call: str) -> None:
-    with serving(here, command=program(here, call)) as served:
+    with server_process(here, command=program(here, call)) as served:
         task = served.until(served.send("hello")["id"], "COMPLETED")
         assert task["artifacts"][0]["parts"] == [{"text": "hello"}]
         # the hardened server, not a plain uvicorn: it limits the head of a request
@@ -72,10 +73,10 @@ def test_a_program_serves_its_agent(here: Path, call: str) -> None:
 
 
 def test_settings_from_code_come_before_the_environment(here: Path) -> None:
-    call = "agent.serve(port=0, max_parts=1, store=MemoryStore())"
-    env = {"DRAGOMAN_MAX_PARTS": "7", "DRAGOMAN_MAX_BODY": "1KiB"}
-    with serving(here, command=program(here, call), **env) as served:
-        parts = [{"text": "a"}, {"text": "b"}]
+    call = "agent.serve(port=0, file_types=['image/png'], store=MemoryStore())"
+    env = {"DRAGOMAN_FILE_TYPES": "text/plain", "DRAGOMAN_MAX_BODY": "1KiB"}
+    with server_process(here, command=program(here, call), **env) as served:
+        parts: list[Any] = [{"raw": "YQ==", "mediaType": "text/plain"}]
         body: dict[str, Any] = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": parts}}
         headers = {"a2a-version": "1.0"}
         assert httpx.post(f"{served.url}/message:send", json=body, headers=headers).is_error

@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.cli import main
 from tests.cli.filled_stores import line, write
-from tests.cli.test_cli import eventually
+from tests.harness.command import eventually
 from tests.harness.services import Missing, Postgres
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from dragoman import App
 from dragoman.cli import Options, UsageError, serve, worker
-from tests.cli.test_cli import AGENTS, refused, run, serving
 from tests.cli.test_signals import working
+from tests.harness.command import AGENTS, refused, run, server_process
 from tests.harness.stores import database
 
 CODE = (
@@ -37,7 +37,7 @@ def policy(access):
     return access.caller.identity == "boss"
 
 
-app = App(agent, identify=identify, policy=policy, max_parts=7, log_level="warning",
+app = App(agent, identify=identify, policy=policy, max_body=8000, log_level="warning",
           drain_timeout=1.0)
 stored = App(agent, second, store=MemoryStore())
 """
@@ -63,7 +63,7 @@ def options(*texts: str, **given: Any) -> Options:
 def test_it_has_the_server_of_the_command(here: Path) -> None:
     """`identify` and `policy` are in force, what the command line says comes before what the code
     says, and tasks are kept in a file."""
-    with serving(here, "hosted:app", "--log-level", "info") as served:
+    with server_process(here, "hosted:app", "--log-level", "info") as served:
         message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hello"}]}
         ann, boss = {"x-user": "ann"}, {"x-user": "boss"}
         with httpx.Client(base_url=served.url) as http:
@@ -72,9 +72,9 @@ def test_it_has_the_server_of_the_command(here: Path) -> None:
             task = sent.json()["task"]["id"]
             assert http.get(f"/tasks/{task}", headers=boss).status_code == 200
             assert http.get(f"/tasks/{task}", headers={"x-user": "eve"}).status_code == 404
-            many = message | {"parts": [{"text": "x"}] * 8}
+            large = message | {"parts": [{"text": "x" * 8000}]}
             assert (
-                http.post("/message:send", json={"message": many}, headers=ann).status_code == 400
+                http.post("/message:send", json={"message": large}, headers=ann).status_code == 413
             )
             # what only our own server sees to
             assert http.get("/tasks", headers=ann | {"x-long": "x" * 70_000}).status_code == 431
@@ -92,15 +92,15 @@ def test_it_is_the_same_object(here: Path) -> None:
 
 
 def test_which_settings_are_in_force(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (here / "other.toml").write_text("max_parts = 3\nthreads = 33\nmax_streams = 3\nport = 3333\n")
-    monkeypatch.setenv("DRAGOMAN_MAX_PARTS", "4")
-    monkeypatch.setenv("DRAGOMAN_MAX_STREAMS", "4")
+    (here / "other.toml").write_text("max_body = 3\nthreads = 33\nmax_running = 3\nport = 3333\n")
+    monkeypatch.setenv("DRAGOMAN_MAX_BODY", "4")
+    monkeypatch.setenv("DRAGOMAN_MAX_RUNNING", "4")
     given = {"port": 1234, "host": None}
     found = serve.build(
         ["hosted:app"], Options(given, {"drain_timeout": "2"}, "other.toml")
     ).settings
-    assert (found.max_parts, found.drain_timeout, found.port) == (7, 2.0, 1234)
-    assert (found.max_streams, found.threads, found.max_body) == (4, 33, 16 * 1024 * 1024)
+    assert (found.max_body, found.drain_timeout, found.port) == (8000, 2.0, 1234)
+    assert (found.max_running, found.threads, found.max_tasks) == (4, 33, 50_000)
     assert (found.log_level, found.store) == ("warning", "sqlite:///echo.db")
 
 
@@ -149,7 +149,7 @@ def test_a_worker_takes_it_too(here: Path) -> None:
     flags = ("--log-level", "info")
     with (
         working(here, store, *flags, name=name),
-        serving(here, name, "--store", store, "--serve-only", *flags) as served,
+        server_process(here, name, "--store", store, "--serve-only", *flags) as served,
     ):
         message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hello"}]}
         body, ann = {"message": message}, {"x-user": "ann"}
@@ -159,7 +159,7 @@ def test_a_worker_takes_it_too(here: Path) -> None:
 
 
 def test_the_process_that_a_reload_starts_has_it(here: Path) -> None:
-    with serving(here, "hosted:app", "--reload", "--log-level", "info") as served:
+    with server_process(here, "hosted:app", "--reload", "--log-level", "info") as served:
         headers = {"x-user": "ann"}
         assert httpx.get(f"{served.url}/tasks", headers=headers).status_code == 200
         assert httpx.get(f"{served.url}/tasks").status_code == 401

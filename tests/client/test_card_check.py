@@ -19,6 +19,7 @@ from dragoman.conformance.shape import Finding
 from dragoman.dialects.v0_3.card import merged
 from dragoman.model import types
 from dragoman.model.errors import A2AError
+from tests.harness.scale import examples
 
 GONE: Any = object()
 HOME = "https://agent.example/.well-known/agent-card.json"
@@ -583,7 +584,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 def test_what_a_client_refuses_is_an_error(data: st.DataObject) -> None:
     card = CARD
@@ -602,7 +603,7 @@ def test_what_a_client_refuses_is_an_error(data: st.DataObject) -> None:
         assert any(finding.level == "error" for finding in found), card
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.binary(max_size=60) | VALUES.map(lambda value: json.dumps(value).encode()), st.text())
 def test_nothing_is_raised(document: bytes, url: str) -> None:
     assert [finding for finding in check(document, url=url) if finding.level == "error"]

@@ -23,7 +23,7 @@ from dragoman.model import clock
 from dragoman.model.lineage import LINEAGE, lineage
 from tests.client.transports import BINDINGS
 from tests.harness.server import serving
-from tests.unit.server.test_worker import OVER, World
+from tests.harness.workers import OVER, WorkerHarness
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 Handler = Callable[[Turn, str], Awaitable[Any]]
@@ -619,15 +619,15 @@ async def test_a_turn_that_is_run_again_finds_what_it_has_begun(
                 await asyncio.Event().wait()
             return stream.result.text
 
-    world = World(delegate, retries=1)
+    harness = WorkerHarness(delegate, retries=1)
     async with helper.app:
-        task = (await world.send("x")).head.id
-        worker = world.worker()
-        first = worker.begin(await world.claim(worker, OVER))
+        task = (await harness.send("x")).head.id
+        worker = harness.worker()
+        first = worker.begin(await harness.claim(worker, OVER))
         await done.wait()
-        await world.reap()
-        await world.run()
-        assert (await world.task(task)).status.state is TaskState.COMPLETED
+        await harness.reap()
+        await harness.run()
+        assert (await harness.task(task)).status.state is TaskState.COMPLETED
         worker.abandon(first)
         await asyncio.wait([first.task])
         assert await helper.states() == [TaskState.COMPLETED] * 2
@@ -660,15 +660,15 @@ async def test_one_that_says_something_else_begins_anew() -> None:
             await asyncio.Event().wait()
 
     done = asyncio.Event()
-    world = World(delegate, retries=1)
+    harness = WorkerHarness(delegate, retries=1)
     async with helper.app:
-        task = (await world.send("x")).head.id
-        worker = world.worker()
-        first = worker.begin(await world.claim(worker, OVER))
+        task = (await harness.send("x")).head.id
+        worker = harness.worker()
+        first = worker.begin(await harness.claim(worker, OVER))
         await done.wait()
-        await world.reap()
-        await world.run()
-        assert (await world.task(task)).status.state is TaskState.COMPLETED
+        await harness.reap()
+        await harness.run()
+        assert (await harness.task(task)).status.state is TaskState.COMPLETED
         worker.abandon(first)
         await asyncio.wait([first.task])
     assert len(helper.turns) == 6

@@ -36,6 +36,7 @@ from dragoman.model.errors import (
 )
 from tests.client.transports import BINDINGS, STREAM, Answer, Script, card, event, interface, task
 from tests.harness.raw_server import Visit, listening
+from tests.harness.scale import examples
 
 HTML = {"content-type": "text/html; charset=utf-8"}
 
@@ -275,7 +276,7 @@ def tried(call: str, binding: str, body: bytes, status: int = 200) -> None:
         assert str(error)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     value=VALUES,
     call=st.sampled_from(list(CALLS)),
@@ -319,7 +320,7 @@ SOUND: dict[str, list[Any]] = {
 }
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(data=st.data(), binding=st.sampled_from(BINDINGS), call=st.sampled_from(sorted(SOUND)))
 def test_one_thing_wrong_in_a_sound_answer(data: st.DataObject, binding: str, call: str) -> None:
     value = copy.deepcopy(data.draw(st.sampled_from(SOUND[call])))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from dragoman.client import TooLarge, sse
 from dragoman.client.sse import BOM, Event
 from tests.client.transports import Answer
+from tests.harness.scale import examples
 
 
 async def gathered(pieces: Iterable[bytes], most: int) -> list[tuple[bytes, str]]:
@@ -70,7 +71,7 @@ WORD = st.text("abcXYZ:019-_.~", min_size=1, max_size=12)
 NOISE = st.lists(st.sampled_from([b": alive", b":", b"retry: 1000", b"unknown"]), max_size=2)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     events=st.lists(
         st.tuples(st.lists(LINE, min_size=1, max_size=4), WORD, WORD, NOISE), max_size=5

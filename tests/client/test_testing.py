@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import types
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +51,15 @@ async def test_talking() -> None:
     assert agent.runs == ["hello", "count 2"]  # type: ignore[attr-defined]
 
 
-async def test_talking_through_something() -> None:
+async def test_talking_through_something(constants: Callable[..., None]) -> None:
+    constants(max_parts=1)
     seen: list[Recorder] = []
 
     def recorded(transport: Transport) -> Transport:
         seen.append(Recorder(transport))
         return seen[0]
 
-    async with local_client(parrot(), through=recorded, max_parts=1) as client:
+    async with local_client(parrot(), through=recorded) as client:
         await client.send("hello")
         with pytest.raises(InvalidParams, match="more than 1 parts"):
             await client.send([Part(text="a"), Part(text="b")])

@@ -40,7 +40,7 @@ from tests.client.test_client import parrot
 from tests.harness.raw_server import Certificate as Selfmade
 from tests.harness.server import BINDINGS, serving
 
-TONGUES = [
+CONNECTIONS = [
     ("JSONRPC", "1.0"),
     ("HTTP+JSON", "1.0"),
     ("GRPC", "1.0"),
@@ -68,8 +68,8 @@ async def only(url: str, binding: str, version: str) -> AgentCard:
     return replace(card, supported_interfaces=(replace(found, protocol_version=version),))
 
 
-@pytest.fixture(params=TONGUES, ids=lambda tongue: "-".join(tongue))
-async def tongue(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Client, str, str]]:
+@pytest.fixture(params=CONNECTIONS, ids=lambda connected: "-".join(connected))
+async def connected(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Client, str, str]]:
     """A client that speaks one of them."""
     binding, version = request.param
     async with (
@@ -79,8 +79,10 @@ async def tongue(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Client, 
         yield client, binding, version
 
 
-async def test_everything_that_can_be_said(tongue: tuple[Client, str, str], tmp_path: Path) -> None:
-    client, _, version = tongue
+async def test_everything_that_can_be_said(
+    connected: tuple[Client, str, str], tmp_path: Path
+) -> None:
+    client, _, version = connected
     done = await client.send("hello")
     assert (done.state, done.text) == (TaskState.COMPLETED, "hello")
     asked = await client.send("ask")
@@ -106,8 +108,8 @@ async def test_everything_that_can_be_said(tongue: tuple[Client, str, str], tmp_
         assert (await client.task(begun.task.id).cancel()).status.state is TaskState.CANCELED
 
 
-async def test_streams(tongue: tuple[Client, str, str]) -> None:
-    client, _, version = tongue
+async def test_streams(connected: tuple[Client, str, str]) -> None:
+    client, _, version = connected
     async with client.stream("count 30") as stream:
         events = [event async for event in stream]
     chunks = [event for event in events if isinstance(event, TaskArtifactUpdateEvent)]
@@ -124,8 +126,8 @@ async def test_streams(tongue: tuple[Client, str, str]) -> None:
             pass
 
 
-async def test_what_a_version_does_not_have(tongue: tuple[Client, str, str]) -> None:
-    client, binding, version = tongue
+async def test_what_a_version_does_not_have(connected: tuple[Client, str, str]) -> None:
+    client, binding, version = connected
     await client.send("hello")
     if version == "1.0" or (binding, version) == ("HTTP+JSON", "0.3"):
         assert len([task async for task in client.list()]) == 1

@@ -30,7 +30,7 @@ import pytest
 from dragoman import App
 from dragoman.cli import _parser
 from dragoman.security.jwk import CardKey
-from dragoman.server import settings, wiring
+from dragoman.server import load_settings, settings, wiring
 from dragoman.webhooks.signature import secret
 from tests.harness.server import serving
 
@@ -342,7 +342,7 @@ def test_settings_are_understood(block: Block, here: Path) -> None:
         assert tomllib.loads(block.text)["project"]
         return
     (here / "dragoman.toml").write_text(block.text)
-    found = settings.load(environ={}, checks=wiring.CHECKS)
+    found = load_settings.load(environ={}, checks=wiring.CHECKS)
     assert found != settings.Settings()
     if found.auth:
         assert wiring.gate(wiring.auth(found.auth), found)

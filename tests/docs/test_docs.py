@@ -7,27 +7,12 @@ from argparse import ArgumentParser
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-
 from dragoman.cli import _parser
 from dragoman.client.binding import BINDINGS
 from dragoman.model.events import RESUME
-from dragoman.server.settings import DESCRIPTIONS, Settings, literal
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
-
-
-def test_every_setting_is_documented_with_its_default() -> None:
-    page = (ROOT / "docs/settings.md").read_text()
-    rows = re.findall(r"^\| `\w+` \| `.*?` \| .* \|$", page, re.MULTILINE)
-    defaults = {
-        item.name: "none" if item.default is None else literal(item.name, item.default)
-        for item in msgspec.structs.fields(Settings)
-    }
-    assert rows == [
-        f"| `{name}` | `{defaults[name]}` | {DESCRIPTIONS[name]} |" for name in defaults
-    ]
 
 
 def test_the_extension_is_documented() -> None:

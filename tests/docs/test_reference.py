@@ -9,6 +9,8 @@ from types import ModuleType
 
 import pytest
 
+from dragoman import Settings
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -25,6 +27,12 @@ def reference() -> ModuleType:
 
 def test_the_reference_is_up_to_date(reference: ModuleType) -> None:
     assert reference.PAGE.read_text() == reference.page(), "run python docs/reference.py"
+
+
+def test_the_page_of_settings_is_up_to_date(reference: ModuleType) -> None:
+    page = reference.SETTINGS.read_text()
+    assert page == reference.settings(), "run python docs/reference.py"
+    assert all(f"| `{name}` | " in page for name in Settings.__struct_fields__)
 
 
 def test_every_public_name_has_an_entry_and_a_docstring(reference: ModuleType) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -29,7 +28,9 @@ from dragoman.model.types import (
 )
 from dragoman.telemetry.logs import logger
 from dragoman.testing import message, run_handler
+from tests.harness.app import RunningApp
 from tests.harness.clients import Failed, JsonRpc
+from tests.harness.gate import Gate
 from tests.harness.server import serving
 
 SOON = 3.0
@@ -37,52 +38,19 @@ SOON = 3.0
 ENDS = ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
 
 
-class Gate:
-    """Lets go who hangs, in the loop or in a thread."""
-
-    def __init__(self) -> None:
-        self.came = asyncio.Event()
-        self.open = asyncio.Event()
-        self.thread = threading.Event()
-        self.loop = asyncio.get_running_loop()
-
-    async def wait(self) -> None:
-        """Until it is opened."""
-        self.came.set()
-        await self.open.wait()
-
-    async def wait_stubbornly(self) -> None:
-        """The same, deaf to cancellation."""
-        while not self.open.is_set():
-            with suppress(asyncio.CancelledError):
-                await self.wait()
-
-    def block(self) -> None:
-        """The same in a thread."""
-        self.loop.call_soon_threadsafe(self.came.set)
-        assert self.thread.wait(30)
-
-    def release(self) -> None:
-        """Open it."""
-        self.open.set()
-        self.thread.set()
-
-
-class World:
+class MisbehavingAgent(RunningApp):
     """An agent that misbehaves, a server around it, and a client of that."""
 
     def __init__(self, app: App, url: str, http: httpx.AsyncClient) -> None:
-        self.app = app
-        self.url = url
-        self.http = http
-        self.client = JsonRpc(url, http, {})
+        super().__init__(app, url, http)
+        self.rpc = self.client(JsonRpc)
 
     async def send(self, text: str = "x", skill: str = "", **more: Any) -> dict[str, Any]:
         """Send a message; the task that came of it."""
         asked = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}
         if skill:
             asked["metadata"] = {"skill": skill}
-        found: dict[str, Any] = await self.client.call("SendMessage", message=asked, **more)
+        found: dict[str, Any] = await self.rpc.call("SendMessage", message=asked, **more)
         task: dict[str, Any] = found["task"]
         return task
 
@@ -94,7 +62,7 @@ class World:
 
     async def get(self, task: str) -> dict[str, Any]:
         """The task as it is now."""
-        found: dict[str, Any] = await self.client.call("GetTask", id=task)
+        found: dict[str, Any] = await self.rpc.call("GetTask", id=task)
         return found
 
     async def until(self, task: str, *states: str) -> dict[str, Any]:
@@ -121,7 +89,9 @@ class World:
 
 
 @asynccontextmanager
-async def world(handler: Any, gate: Gate | None = None, **settings: Any) -> AsyncIterator[World]:
+async def misbehaving(
+    handler: Any, gate: Gate | None = None, **settings: Any
+) -> AsyncIterator[MisbehavingAgent]:
     """Serve a handler; whoever still hangs at the gate is let go at the end."""
     agent = Agent("Faulty", description="Misbehaves.")
     agent.handler(handler)
@@ -131,14 +101,14 @@ async def world(handler: Any, gate: Gate | None = None, **settings: Any) -> Asyn
         """Behaves."""
         return turn.text
 
-    defaults = {"cancel_grace": 0.1, "drain_timeout": 0.1, "poll": 0.02, "watchdog": 0.0}
+    defaults = {"cancel_grace": 0.1, "drain_timeout": 0.1, "poll": 0.02}
     app = App(agent, **{**defaults, **settings})
     unseen: list[str] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: unseen.append(context["message"]))
     async with serving(app) as url, httpx.AsyncClient(timeout=10) as http:
         try:
-            found = World(app, url, http)
+            found = MisbehavingAgent(app, url, http)
             yield found
             await found.alive()
             gc.collect()
@@ -256,7 +226,7 @@ def returned(turn: Turn) -> Any:
     "kind", [coroutine, late_coroutine, agenerator, function, generator, returned]
 )
 async def test_whatever_is_raised_fails_the_task(kind: Any, log: pytest.LogCaptureFixture) -> None:
-    async with world(kind) as found:
+    async with misbehaving(kind) as found:
         for name in ERRORS:
             log.clear()
             task = await found.send(name)
@@ -285,7 +255,7 @@ async def test_whatever_is_raised_fails_the_task(kind: Any, log: pytest.LogCaptu
 
 
 async def test_the_log_tells_where_a_cancellation_came_from(log: pytest.LogCaptureFixture) -> None:
-    async with world(coroutine) as found:
+    async with misbehaving(coroutine) as found:
         await found.send("CancelledError")
     (record,) = [r for r in log.records if "raised" in r.getMessage()]
     assert "in coroutine" in (record.exc_text or "")
@@ -298,7 +268,7 @@ async def test_a_failing_agent_harms_no_other_task(gate: Gate) -> None:
             return "done"
         raise ERRORS[turn.text]()
 
-    async with world(handler, gate) as found:
+    async with misbehaving(handler, gate) as found:
         task = await found.begin("wait")
         await gate.came.wait()
         failures = await asyncio.gather(*(found.send(name) for name in ERRORS))
@@ -315,7 +285,7 @@ async def test_the_last_word_stands_though_the_handler_fails_after_it(
         yield turn.complete("all done")
         raise ValueError("secret")
 
-    async with world(handler) as found:
+    async with misbehaving(handler) as found:
         task = await found.send()
         assert (state(task), words(task)) == ("completed", "all done")
         assert logged(log, "handler handler raised ValueError")
@@ -367,7 +337,7 @@ async def test_the_client_sees_the_text_of_a_user_error_and_not_its_cause(
         function(turn)
 
     handlers = {"coroutine": coroutine, "agenerator": agenerator, "function": function}
-    async with world({**handlers, "reply": reply}[kind]) as found:
+    async with misbehaving({**handlers, "reply": reply}[kind]) as found:
         for name, (_, text) in USER_ERRORS.items():
             log.clear()
             task = await found.send(name)
@@ -421,7 +391,7 @@ async def test_one_that_hangs_is_ended_at_its_deadline(
         gate.block()
         yield "too late"
 
-    async with world(locals()[kind], gate, turn_timeout=0.1) as found:
+    async with misbehaving(locals()[kind], gate, turn_timeout=0.1) as found:
         async with asyncio.timeout(SOON):
             task = await found.send()
         assert state(task) == "failed"
@@ -443,7 +413,7 @@ async def test_one_that_hangs_and_swallows_its_cancellation(
         await gate.wait_stubbornly()
         yield turn.complete("too late")
 
-    async with world(stubborn, gate, turn_timeout=0.1) as found:
+    async with misbehaving(stubborn, gate, turn_timeout=0.1) as found:
         async with asyncio.timeout(SOON):
             task = await found.send()
         assert state(task) == "failed"
@@ -460,7 +430,7 @@ async def test_many_that_hang_leave_room_for_others(gate: Gate) -> None:
     async def stubborn(turn: Turn) -> None:
         await gate.wait_stubbornly()
 
-    async with world(stubborn, gate, turn_timeout=0.1, max_running=4) as found:
+    async with misbehaving(stubborn, gate, turn_timeout=0.1, max_running=4) as found:
         async with asyncio.timeout(2 * SOON):
             tasks = await asyncio.gather(*(found.send() for _ in range(8)))
         assert {state(task) for task in tasks} == {"failed"}
@@ -475,7 +445,7 @@ async def test_threads_that_never_return_leave_room_for_others(gate: Gate) -> No
             gate.block()
         return "free"
 
-    async with world(blocking, gate, turn_timeout=0.2, threads=2) as found:
+    async with misbehaving(blocking, gate, turn_timeout=0.2, threads=2) as found:
         async with asyncio.timeout(SOON):
             tasks = await asyncio.gather(*(found.send("hang") for _ in range(2)))
         assert {state(task) for task in tasks} == {"failed"}
@@ -488,7 +458,7 @@ async def test_a_client_that_waits_no_longer_gets_the_task_as_it_is(gate: Gate) 
         await gate.wait()
         return "at last"
 
-    async with world(patient, gate, blocking_timeout=0.05) as found:
+    async with misbehaving(patient, gate, blocking_timeout=0.05) as found:
         task = await found.send()
         assert state(task) == "submitted"
         gate.release()
@@ -535,9 +505,14 @@ FLOODS = [flood, emitted_flood, plain_flood, status_flood]
     [({"max_events": 300}, "300 events"), ({"max_output": 50_000}, "50000 bytes")],
 )
 async def test_a_flood_is_ended_at_its_limit(
-    kind: Any, limit: dict[str, int], said: str, log: pytest.LogCaptureFixture
+    kind: Any,
+    limit: dict[str, int],
+    said: str,
+    log: pytest.LogCaptureFixture,
+    constants: Callable[..., None],
 ) -> None:
-    async with world(kind, **limit) as found:
+    constants(**limit)
+    async with misbehaving(kind) as found:
         async with asyncio.timeout(SOON):
             task = await found.send()
         assert state(task) == "failed"
@@ -551,7 +526,7 @@ async def test_one_answer_that_is_too_large(log: pytest.LogCaptureFixture) -> No
     async def large(turn: Turn) -> str:
         return "x" * 100_000
 
-    async with world(large, max_output=50_000) as found:
+    async with misbehaving(large, max_task_bytes=200_000) as found:
         async with asyncio.timeout(SOON):
             task = await found.send()
         assert state(task) == "failed"
@@ -561,18 +536,24 @@ async def test_one_answer_that_is_too_large(log: pytest.LogCaptureFixture) -> No
 
 
 @pytest.mark.parametrize("kind", FLOODS)
-async def test_others_are_answered_during_a_flood(kind: Any, log: pytest.LogCaptureFixture) -> None:
-    async with world(kind, max_events=10**9, max_output=10**12) as found:
+async def test_others_are_answered_during_a_flood(
+    kind: Any, log: pytest.LogCaptureFixture, constants: Callable[..., None]
+) -> None:
+    constants(max_events=10**9, max_output=10**12)
+    async with misbehaving(kind) as found:
         task = await found.begin()
         for _ in range(3):
             await found.alive()
             assert (await found.get(task))["status"]["state"] not in ENDS
-        canceled = await found.client.call("CancelTask", id=task)
+        canceled = await found.rpc.call("CancelTask", id=task)
         assert state(canceled) == "canceled"
         await found.calm()
 
 
-async def test_what_a_flood_holds_open_is_closed_when_it_is_canceled() -> None:
+async def test_what_a_flood_holds_open_is_closed_when_it_is_canceled(
+    constants: Callable[..., None],
+) -> None:
+    constants(max_events=10**9, max_output=10**12)
     closed = asyncio.Event()
 
     async def careful_flood(turn: Turn) -> AsyncIterator[Any]:
@@ -583,16 +564,20 @@ async def test_what_a_flood_holds_open_is_closed_when_it_is_canceled() -> None:
             await asyncio.sleep(0)
             closed.set()
 
-    async with world(careful_flood, max_events=10**9, max_output=10**12) as found:
+    async with misbehaving(careful_flood) as found:
         task = await found.begin()
         await found.alive()
-        await found.client.call("CancelTask", id=task)
+        await found.rpc.call("CancelTask", id=task)
         async with asyncio.timeout(2):
             await closed.wait()
 
 
 @pytest.mark.clause("cancel.updated-task")
-async def test_a_flood_that_has_more_to_say_when_it_is_canceled() -> None:
+async def test_a_flood_that_has_more_to_say_when_it_is_canceled(
+    constants: Callable[..., None],
+) -> None:
+    constants(max_events=10**9, max_output=10**12)
+
     async def talkative_flood(turn: Turn) -> AsyncIterator[Any]:
         try:
             for _ in range(ENDLESS):
@@ -600,10 +585,10 @@ async def test_a_flood_that_has_more_to_say_when_it_is_canceled() -> None:
         finally:
             yield turn.working("one more thing")
 
-    async with world(talkative_flood, max_events=10**9, max_output=10**12) as found:
+    async with misbehaving(talkative_flood) as found:
         task = await found.begin()
         await found.alive()
-        assert state(await found.client.call("CancelTask", id=task)) == "canceled"
+        assert state(await found.rpc.call("CancelTask", id=task)) == "canceled"
         await found.calm()
 
 
@@ -624,7 +609,7 @@ async def test_what_is_said_after_the_end_is_dropped(
         yield turn.artifact("much too late")
         yield turn.complete("no, this is the end")
 
-    async with world(talkative) as found:
+    async with misbehaving(talkative) as found:
         task = await found.send()
         assert words(task) == "the end"
         await found.calm()
@@ -674,7 +659,7 @@ async def test_a_flood_after_the_end_stops_nobody_else(kind: str) -> None:
         async for more in clock.flood(turn):
             await turn.emit(more)
 
-    async with world(locals()[kind]) as found:
+    async with misbehaving(locals()[kind]) as found:
         clock = Clock()
         task = await found.send()
         assert (state(task), words(task)) == ("completed", "the end")
@@ -695,7 +680,7 @@ async def test_a_flood_after_the_turn_stops_nobody_else() -> None:
         background.append(asyncio.create_task(later()))
         return turn.ask("which?")
 
-    async with world(restless) as found:
+    async with misbehaving(restless) as found:
         clock = Clock()
         assert state(await found.send()) == "input_required"
         await found.calm()
@@ -711,11 +696,11 @@ async def test_a_flood_after_a_cancel_that_was_swallowed_stops_nobody_else(gate:
             with suppress(asyncio.CancelledError):
                 await turn.emit(more)
 
-    async with world(stubborn, gate) as found:
+    async with misbehaving(stubborn, gate) as found:
         clock = Clock()
         task = await found.begin()
         await gate.came.wait()
-        assert state(await found.client.call("CancelTask", id=task)) == "canceled"
+        assert state(await found.rpc.call("CancelTask", id=task)) == "canceled"
         gate.release()
         await found.calm()
         assert await clock.stop()
@@ -734,7 +719,7 @@ async def test_one_that_goes_on_after_it_asked(log: pytest.LogCaptureFixture) ->
         background.add(asyncio.create_task(later()))
         yield turn.ask("which?")
 
-    async with world(restless) as found:
+    async with misbehaving(restless) as found:
         task = await found.send()
         assert state(task) == "input_required"
         await found.calm()
@@ -805,7 +790,7 @@ async def test_a_wrong_answer_fails_the_task(name: str, log: pytest.LogCaptureFi
         await asyncio.sleep(0)
         yield "never heard"
 
-    async with world(mistaken) as found:
+    async with misbehaving(mistaken) as found:
         async with asyncio.timeout(SOON):
             task = await found.send()
         assert state(task) == "failed"
@@ -826,7 +811,7 @@ async def test_a_wrong_reply_is_answered_too(log: pytest.LogCaptureFixture) -> N
 
     async with httpx.AsyncClient(timeout=10) as http, serving(App(agent, drain_timeout=0.1)) as url:
         async with asyncio.timeout(SOON):
-            task = await World(App(agent), url, http).send()
+            task = await MisbehavingAgent(App(agent), url, http).send()
         assert state(task) == "failed"
         assert words(task).startswith("Invalid agent response: ")
 
@@ -842,11 +827,11 @@ async def test_one_that_swallows_a_cancel(gate: Gate, log: pytest.LogCaptureFixt
         yield "too late"
         yield turn.complete("no")
 
-    async with world(stubborn, gate) as found:
+    async with misbehaving(stubborn, gate) as found:
         task = await found.begin()
         await gate.came.wait()
         async with asyncio.timeout(SOON):
-            canceled = await found.client.call("CancelTask", id=task)
+            canceled = await found.rpc.call("CancelTask", id=task)
         assert state(canceled) == "canceled"
         await found.alive()
         async with asyncio.timeout(SOON):
@@ -873,11 +858,11 @@ async def test_a_thread_that_cannot_be_interrupted(
         gate.block()
         yield "too late"
 
-    async with world(locals()[kind], gate) as found:
+    async with misbehaving(locals()[kind], gate) as found:
         task = await found.begin()
         await gate.came.wait()
         async with asyncio.timeout(SOON):
-            canceled = await found.client.call("CancelTask", id=task)
+            canceled = await found.rpc.call("CancelTask", id=task)
         assert state(canceled) == "canceled"
         await found.alive()
         gate.release()
@@ -927,18 +912,18 @@ CANCELS: dict[str, Callable[[Gate], Any]] = {
 async def test_a_cancel_that_misbehaves(
     name: str, gate: Gate, log: pytest.LogCaptureFixture
 ) -> None:
-    async with world(Careless(gate, CANCELS[name]), gate) as found:
+    async with misbehaving(Careless(gate, CANCELS[name]), gate) as found:
         task = await found.begin()
         await gate.came.wait()
         async with asyncio.timeout(SOON):
-            canceled = await found.client.call("CancelTask", id=task)
+            canceled = await found.rpc.call("CancelTask", id=task)
         assert state(canceled) == "canceled"
         await found.alive()
         if name == "stubborn":
             gate.release()
         await found.calm()
         with pytest.raises(Failed) as failed:
-            await found.client.call("CancelTask", id=task)
+            await found.rpc.call("CancelTask", id=task)
         assert failed.value.reason == "TASK_NOT_CANCELABLE"
     if name != "a cancellation":
         assert logged(log, "Careless")
@@ -972,8 +957,10 @@ def test_a_cancel_that_exits_does_not_end_the_server() -> None:
 
 @pytest.mark.parametrize("kind", ["coroutine", "agenerator"])
 async def test_one_that_blocks_the_loop_is_named_with_its_stack(
-    kind: str, log: pytest.LogCaptureFixture
+    kind: str, log: pytest.LogCaptureFixture, constants: Callable[..., None]
 ) -> None:
+    constants(watchdog=0.1)
+
     def doze() -> None:
         time.sleep(0.5)
 
@@ -987,7 +974,7 @@ async def test_one_that_blocks_the_loop_is_named_with_its_stack(
         doze()
         yield "morning"
 
-    async with world(locals()[kind], watchdog=0.1) as found:
+    async with misbehaving(locals()[kind]) as found:
         task = await found.send()
         assert state(task) == "completed"
         await found.alive()
@@ -997,12 +984,16 @@ async def test_one_that_blocks_the_loop_is_named_with_its_stack(
     assert "time.sleep(0.5)" in report
 
 
-async def test_the_watchdog_says_nothing_of_one_in_a_thread(log: pytest.LogCaptureFixture) -> None:
+async def test_the_watchdog_says_nothing_of_one_in_a_thread(
+    log: pytest.LogCaptureFixture, constants: Callable[..., None]
+) -> None:
+    constants(watchdog=0.1)
+
     def slow(turn: Turn) -> str:
         time.sleep(0.4)
         return "in a thread"
 
-    async with world(slow, watchdog=0.1) as found:
+    async with misbehaving(slow) as found:
         assert state(await found.send()) == "completed"
     # (a machine that is busy may make the loop late, but no handler is to blame)
     assert not [r for r in log.records if r.getMessage().startswith("handler")]

@@ -797,7 +797,7 @@ async def test_a_connection_whose_body_stopped_is_over(name: str) -> None:
 async def stopping(name: str, target: str) -> AsyncIterator[Connection]:
     """A connection over which half a body was sent; the server keeps idle ones for ever."""
     header, pieces = HALVES[name]
-    app = App(echo(), body_timeout=0.1)
+    app = App(echo(), request_timeout=0.1)
     async with serving(app, timeout_keep_alive=3600) as url, connect(url) as connection:
         await connection.send(request("POST", target, None, (*JSON, header)))
         for piece in pieces:
@@ -816,7 +816,7 @@ async def shortly(waiting: Any) -> Any:
 
 @pytest.mark.clause("limits.sizes")
 async def test_a_body_that_trickles() -> None:
-    app = App(echo(), body_timeout=0.2)
+    app = App(echo(), request_timeout=0.2)
     async with serving(app, timeout_keep_alive=3600) as url, connect(url) as connection:
         header = (b"Content-Length", b"1000000")
         await connection.send(request("POST", "/", None, (*JSON, header)))

@@ -24,8 +24,9 @@ from dragoman.stores.sqlite import SqliteStore
 from dragoman.stores.store import Claim, Head, Renewal, Store
 from dragoman.telemetry.logs import logger
 from dragoman.testing import message
+from tests.harness.gate import Gate
 from tests.harness.services import Postgres
-from tests.unit.server.test_worker import OVER, Gate, World, echo
+from tests.harness.workers import OVER, WorkerHarness, echo
 
 CALL = Call(Caller())
 TURNS = 6
@@ -53,7 +54,7 @@ class Office:
     """An agent whose turns go on until they are told to end, and some replicas of it."""
 
     def __init__(self, *, lease: float, poll: float) -> None:
-        self.settings = {"lease": lease, "poll": poll, "watchdog": 0.0, "drain_timeout": 0.2}
+        self.settings = {"lease": lease, "poll": poll, "drain_timeout": 0.2}
         self.go_on = asyncio.Event()
         self.begun = 0
         self.ring: Callable[[], None] = lambda: None
@@ -149,70 +150,70 @@ class Slow(MemoryStore):
         return await super().expired(agents, limit)
 
 
-async def taken(world: World, claim: Claim) -> bool:
+async def taken(harness: WorkerHarness, claim: Claim) -> bool:
     """Whether one more look has taken this claim."""
-    await world.maintenance.reap()
-    return (await world.head(claim.head.id)).epoch != claim.epoch
+    await harness.maintenance.reap()
+    return (await harness.head(claim.head.id)).epoch != claim.epoch
 
 
 async def test_a_claim_is_taken_when_it_is_seen_expired_twice_in_time() -> None:
-    world = World(echo)
-    await world.maintenance.reap()
-    claim = await world.orphan()
-    assert not await taken(world, claim)
-    assert await taken(world, claim)
+    harness = WorkerHarness(echo)
+    await harness.maintenance.reap()
+    claim = await harness.orphan()
+    assert not await taken(harness, claim)
+    assert await taken(harness, claim)
 
 
 async def test_after_a_look_that_was_late_there_are_two_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(maintenance, "LATE", 0.2)
-    world = World(echo, store=Slow())
-    await world.maintenance.reap()
-    claim = await world.orphan()
-    assert not await taken(world, claim)
-    world.store.seconds = 0.5  # type: ignore[attr-defined]
-    assert not await taken(world, claim)
-    world.store.seconds = 0.0  # type: ignore[attr-defined]
-    assert not await taken(world, claim)
-    assert await taken(world, claim)
+    harness = WorkerHarness(echo, store=Slow())
+    await harness.maintenance.reap()
+    claim = await harness.orphan()
+    assert not await taken(harness, claim)
+    harness.store.seconds = 0.5  # type: ignore[attr-defined]
+    assert not await taken(harness, claim)
+    harness.store.seconds = 0.0  # type: ignore[attr-defined]
+    assert not await taken(harness, claim)
+    assert await taken(harness, claim)
 
 
 async def test_a_claim_that_was_renewed_meanwhile_is_as_if_seen_for_the_first_time() -> None:
-    world = World(echo)
-    await world.maintenance.reap()
-    claim = await world.orphan()
+    harness = WorkerHarness(echo)
+    await harness.maintenance.reap()
+    claim = await harness.orphan()
     for _ in range(10):  # each of these renewals has run out before the next look
-        assert not await taken(world, claim)
-        await world.store.renew([claim], OVER)
-    assert not await taken(world, claim)
-    assert await taken(world, claim)
+        assert not await taken(harness, claim)
+        await harness.store.renew([claim], OVER)
+    assert not await taken(harness, claim)
+    assert await taken(harness, claim)
 
 
 async def test_a_store_that_is_always_late_has_the_dead_buried_as_well(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(maintenance, "LATE", 0.0)
-    world = World(echo, store=Slow())
-    world.store.seconds = 0.05  # type: ignore[attr-defined]
-    claim = await world.orphan()
+    harness = WorkerHarness(echo, store=Slow())
+    harness.store.seconds = 0.05  # type: ignore[attr-defined]
+    claim = await harness.orphan()
     for _ in range(maintenance.LOOKS - 1):
-        assert not await taken(world, claim)
-    assert await taken(world, claim)
+        assert not await taken(harness, claim)
+    assert await taken(harness, claim)
 
 
 async def test_what_a_dead_server_held_is_taken_at_the_first_look(tmp_path: Path) -> None:
     """Of a file that one server has, at its start."""
     first, again = SqliteStore(tmp_path / "tasks.db"), SqliteStore(tmp_path / "tasks.db")
     await first.open()
-    world = World(echo, store=first)  # type: ignore[arg-type]
-    await world.send()
-    claim = await world.claim(world.worker())
+    harness = WorkerHarness(echo, store=first)  # type: ignore[arg-type]
+    await harness.send()
+    claim = await harness.claim(harness.worker())
     await first.close()
     await again.open()
     try:
-        world.store = world.maintenance.store = again  # type: ignore[assignment]
-        assert await taken(world, claim)
+        harness.store = harness.maintenance.store = again  # type: ignore[assignment]
+        assert await taken(harness, claim)
     finally:
         await again.close()
 
@@ -256,12 +257,12 @@ async def test_a_renewal_waits_for_no_turn_that_is_overdue(gate: Gate) -> None:
         await gate.wait_stubbornly()
 
     store = Hanging("revoke")
-    world = World(stubborn, store=store, turn_timeout=0.05, cancel_grace=0.02)
-    async with world.working() as worker:
-        await world.send()
-        await world.until(lambda: bool(worker._overdue))
+    harness = WorkerHarness(stubborn, store=store, turn_timeout=0.05, cancel_grace=0.02)
+    async with harness.working() as worker:
+        await harness.send()
+        await harness.until(lambda: bool(worker._overdue))
         known = store.renewed
-        await world.until(lambda: store.renewed > known + 5)
+        await harness.until(lambda: store.renewed > known + 5)
         assert len(worker._overdue) == 1
         store.free.set()
         gate.release()
@@ -272,14 +273,14 @@ async def test_a_renewal_waits_for_no_claim_that_is_in_doubt(gate: Gate) -> None
         await gate.wait()
 
     store = Hanging("held")
-    world = World(handler, store=store)
-    async with world.working() as worker:
-        await world.send()
+    harness = WorkerHarness(handler, store=store)
+    async with harness.working() as worker:
+        await harness.send()
         await gate.came.wait()
         worker._doubtful = True
-        await world.until(lambda: worker._settling)
+        await harness.until(lambda: worker._settling)
         known = store.renewed
-        await world.until(lambda: store.renewed > known + 5)
+        await harness.until(lambda: store.renewed > known + 5)
         assert len(worker._returned) == 1
         store.free.set()
         gate.release()
@@ -292,12 +293,12 @@ async def test_a_renewal_that_is_not_answered_is_tried_again(
         await gate.wait()
 
     store = Hanging("renew")
-    world = World(handler, store=store, lease=0.15)
-    async with world.working(keeping=True):
-        task = (await world.send()).head.id
-        await world.until(lambda: store.renewed > 10)
+    harness = WorkerHarness(handler, store=store, lease=0.15)
+    async with harness.working(keeping=True):
+        task = (await harness.send()).head.id
+        await harness.until(lambda: store.renewed > 10)
         gate.release()
-        assert (await world.ended(task)).status.state is TaskState.COMPLETED
+        assert (await harness.ended(task)).status.state is TaskState.COMPLETED
     assert "did not answer within 0.05 s" in log.text
 
 
@@ -324,12 +325,12 @@ async def test_what_was_claimed_before_a_long_sleep_is_not_begun() -> None:
         seen.append(turn.attempt)
 
     store = Stopped()
-    world = World(handler, store=store, lease=0.1)
-    async with world.working():
+    harness = WorkerHarness(handler, store=store, lease=0.1)
+    async with harness.working():
         store.for_seconds = 0.3
-        sent = await world.send()
-        assert (await world.ended(sent.head.id)).status.state is TaskState.COMPLETED
-        assert (await world.head(sent.head.id)).epoch > 3  # it was let go, and claimed again
+        sent = await harness.send()
+        assert (await harness.ended(sent.head.id)).status.state is TaskState.COMPLETED
+        assert (await harness.head(sent.head.id)).epoch > 3  # it was let go, and claimed again
     assert seen == [1]
 
 
@@ -357,14 +358,14 @@ async def test_a_handler_does_not_begin_after_a_long_sleep(
 ) -> None:
     """Also one that has waited for a thread."""
     seen: list[int] = []
-    world = World(handler, threads=1)
-    worker = world.worker()
-    worker.states[world.agent.key] = seen
-    task = (await world.send()).head.id
+    harness = WorkerHarness(handler, threads=1)
+    worker = harness.worker()
+    worker.states[harness.agent.key] = seen
+    task = (await harness.send()).head.id
     held = threading.Event()
     waiting = asyncio.create_task(worker.threads.run(held.wait, 10))
     await asyncio.sleep(0)
-    run = worker.begin(await world.claim(worker), time.monotonic() + 0.2)
+    run = worker.begin(await harness.claim(worker), time.monotonic() + 0.2)
     if handler in (_function, _generator):
         for _ in range(5):
             await asyncio.sleep(0)
@@ -373,11 +374,11 @@ async def test_a_handler_does_not_begin_after_a_long_sleep(
     await waiting
     await run.task
     assert not seen
-    await world.until(lambda: not worker._returned)
-    head = await world.head(task)
+    await harness.until(lambda: not worker._returned)
+    head = await harness.head(task)
     assert (head.holder, head.unread, head.attempt) == ("", True, 0)
     assert not worker.runs
     assert "a claim expired before its turn started" in log.text
-    await world.run(worker)
+    await harness.run(worker)
     assert seen == [1]
-    assert (await world.task(task)).status.state is TaskState.COMPLETED
+    assert (await harness.task(task)).status.state is TaskState.COMPLETED

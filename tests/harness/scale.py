@@ -1,4 +1,4 @@
-"""How much: little with every run of the tests, a lot with `make soak`."""
+"""How much: little with every run of the tests, less with `make fast`, a lot with `make soak`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ import sys
 SOAK = bool(os.environ.get("CRASH_SOAK"))
 SCALE = float(os.environ.get("CRASH_SOAK") or 1)
 """The part of the long form; 1 is all of it."""
+FAST = bool(os.environ.get("TESTS_FAST"))
+
+
+def examples(usual: int) -> int:
+    """How many examples a property is tried with."""
+    if SOAK:
+        return max(usual, int(usual * 10 * SCALE))
+    return max(5, usual // 5) if FAST else usual
 
 
 def seeded(what: str) -> random.Random:

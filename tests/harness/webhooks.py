@@ -236,9 +236,10 @@ async def pushing(
         "poll": 0.02,
     }
     with pytest.MonkeyPatch.context() as patch:
-        for name in {"push_running", "push_per_host"} & set(settings):  # they are constants
+        # they are constants
+        for name in {"push_running", "push_per_host", "push_timeout"} & set(settings):
             patch.setattr(Settings, name, settings.pop(name))
-        app = App(agent, **{**known, "drain_timeout": 0.0, "push_timeout": 5.0, **settings})
+        app = App(agent, **{**known, "drain_timeout": 0.0, **settings})
         if egress is not None:
             app._way_out = lambda: egress  # type: ignore[method-assign]
         transport = httpx.ASGITransport(app)

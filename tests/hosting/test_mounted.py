@@ -409,7 +409,7 @@ async def test_stopping_ends_open_streams(mounted: Mounted) -> None:
 def test_a_loop_that_has_ended_is_left_behind() -> None:
     """As with a test client that runs each request in a loop of its own."""
     life = Life()
-    app = App(echo(life), drain_timeout=0.1, blocking_timeout=2, watchdog=0)
+    app = App(echo(life), drain_timeout=0.1, blocking_timeout=2)
 
     async def once() -> dict[str, Any]:
         life.gate = asyncio.Event()

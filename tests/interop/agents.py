@@ -19,7 +19,7 @@ def agent(handler: Any, **options: Any) -> Agent:
     return made
 
 
-def household() -> list[Agent]:
+def all_agents() -> list[Agent]:
     """The agents that most tests share, each under the name of its handler."""
     handlers: list[Callable[..., Any]] = [
         echo, talk, book, reply, fall, blunder, refuse, order, recall, modes, story, permit, linger

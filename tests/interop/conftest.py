@@ -16,20 +16,20 @@ from dragoman.client import Client
 from dragoman.security import Anonymous
 from tests.harness.server import serving
 from tests.interop import peers
-from tests.interop.agents import household
+from tests.interop.agents import all_agents
 from tests.interop.peers import Absent, Peer, environments
 from tests.interop.reference import BINDINGS, HTTP, Speak, peer
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def house() -> AsyncIterator[str]:
-    """The URL of a server with all agents of the household, started once. It hardly ever polls,
+async def server_url() -> AsyncIterator[str]:
+    """The URL of a server with all agents, started once. It hardly ever polls,
     so that a waiting client that nobody wakes is a failed test and not a slow one."""
     settings: dict[str, Any] = {"push": True, "egress_allow": ["*.example"]}
     settings |= {"grpc_port": 0, "bindings": BINDINGS}
     anybody = Anonymous(tenants=["*"])
     async with serving(
-        App(*household(), auth=anybody, drain_timeout=0.0, poll=60.0, **settings)
+        App(*all_agents(), auth=anybody, drain_timeout=0.0, poll=60.0, **settings)
     ) as url:
         yield url
 
@@ -41,9 +41,9 @@ def speak(request: pytest.FixtureRequest) -> Speak:
 
 
 @pytest.fixture(params=BINDINGS)
-def meet(house: str, request: pytest.FixtureRequest) -> Speak:
-    """Opens a peer of an agent of the household, by its name; over each binding."""
-    return lambda name, **options: peer(f"{house}/{name}", binding=request.param, **options)
+def meet(server_url: str, request: pytest.FixtureRequest) -> Speak:
+    """Opens a peer of an agent, by its name; over each binding."""
+    return lambda name, **options: peer(f"{server_url}/{name}", binding=request.param, **options)
 
 
 # ---- foreign servers -------------------------------------------------------------------------

@@ -41,8 +41,8 @@ DIALECTS = {"reference-0.3": "0.3", "javascript-0.3": "0.3", "reference-0.2": "0
 }
 """Of the peers that do not say it themselves, and are not of 1.0."""
 DIRECTIONS = {
-    "clients": ("Foreign clients, our server", "The agent that they call is the desk."),
-    "servers": ("Our client, foreign servers", "All of them run the same desk."),
+    "clients": ("Foreign clients, our server", "They call the test agent."),
+    "servers": ("Our client, foreign servers", "All of them run the same test agent."),
 }
 ORDER = {"failed": 0, "skipped": 1, "absent": 2, "passed": 3}
 """The worst first: what several tests say of one feature is the worst that one of them says."""
@@ -123,8 +123,8 @@ class Report:
         yield from (
             "# Interoperability",
             "",
-            "Who has talked to whom, and how it went. `make interop` runs all of it and writes",
-            "this page; nothing in it is written by hand.",
+            "Which peers were tested with dragoman, and the results. `make interop` runs all tests",
+            "and writes this page.",
             "",
             *_versions(),
         )
@@ -134,8 +134,8 @@ class Report:
             if places:
                 yield from ("", f"## {title}", "", words, "", *self._summary(places))
                 yield from self._details(places)
-        yield from ("", "## What foreign servers do otherwise", "")
-        yield "The tests hold each of them to this table, so that a change is noticed."
+        yield from ("", "## Differences of foreign servers", "")
+        yield "The tests compare each server with this table, so that a change is noticed."
         for one in (table.TABLE, table.OLDER, table.HTTP, table.GRPC):
             yield from ("", "```", one.strip(), "```")
         if self.reasons:

@@ -125,8 +125,8 @@ async def test_card_tells_all_about_the_agent(http: httpx.AsyncClient) -> None:
     }
 
 
-async def test_card_is_at_the_old_address_too(http: httpx.AsyncClient, house: str) -> None:
-    resolver = A2ACardResolver(http, f"{house}/echo")
+async def test_card_is_at_the_old_address_too(http: httpx.AsyncClient, server_url: str) -> None:
+    resolver = A2ACardResolver(http, f"{server_url}/echo")
     old = await resolver.get_agent_card(relative_card_path="/.well-known/agent.json")
     assert old == await resolver.get_agent_card()
     assert old.name == "Echo"
@@ -161,16 +161,16 @@ async def test_card_holds_nothing_that_the_protocol_does_not_know(
     assert MessageToDict(ParseDict(document, pb.AgentCard())) == document
 
 
-async def test_no_card_where_no_agent_is(http: httpx.AsyncClient, house: str) -> None:
+async def test_no_card_where_no_agent_is(http: httpx.AsyncClient, server_url: str) -> None:
     with pytest.raises(AgentCardResolutionError) as caught:
-        await A2ACardResolver(http, f"{house}/nobody").get_agent_card()
+        await A2ACardResolver(http, f"{server_url}/nobody").get_agent_card()
     assert caught.value.status_code == 404
 
 
 @pytest.mark.clause("card.interfaces-true", "bindings.same-operations")
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_client_made_from_the_url_alone(
-    http: httpx.AsyncClient, house: str, binding: str
+    http: httpx.AsyncClient, server_url: str, binding: str
 ) -> None:
     config = ClientConfig(
         streaming=False,
@@ -178,13 +178,13 @@ async def test_client_made_from_the_url_alone(
         supported_protocol_bindings=[binding],
         grpc_channel_factory=grpc.aio.insecure_channel,
     )
-    client = await ClientFactory(config).create_from_url(f"{house}/echo")
+    client = await ClientFactory(config).create_from_url(f"{server_url}/echo")
     assert state(await send(client, "hello")) == "completed"
 
 
 @pytest.mark.clause("card.preference-order")
 async def test_client_without_preference_takes_the_first_interface(
-    http: httpx.AsyncClient, house: str
+    http: httpx.AsyncClient, server_url: str
 ) -> None:
     """Whatever the order of its own list, the SDK asks at the address that the card prefers."""
     asked: list[str] = []
@@ -201,10 +201,10 @@ async def test_client_without_preference_takes_the_first_interface(
             supported_protocol_bindings=bindings,
             use_client_preference=preference,
         )
-        client = await ClientFactory(config).create_from_url(f"{house}/echo")
+        client = await ClientFactory(config).create_from_url(f"{server_url}/echo")
         await send(client, "hello")
-    card = f"{house}/echo/.well-known/agent-card.json"
-    assert asked == [card, f"{house}/echo/", card, f"{house}/echo/message:send"]
+    card = f"{server_url}/echo/.well-known/agent-card.json"
+    assert asked == [card, f"{server_url}/echo/", card, f"{server_url}/echo/message:send"]
 
 
 @pytest.mark.clause("card.capabilities", "capability.streaming")

@@ -186,8 +186,11 @@ async def test_message_that_is_too_large(speak: Speak) -> None:
                 await gather(client.send_message(asking("x" * 5000)))
 
 
-async def test_more_streams_than_the_server_takes(speak: Speak) -> None:
-    async with serving(App(agent(echo), max_streams=0)) as url, speak(url) as peer:
+async def test_more_streams_than_the_server_takes(
+    speak: Speak, constants: Callable[..., None]
+) -> None:
+    constants(max_streams=0)
+    async with serving(App(agent(echo))) as url, speak(url) as peer:
         with pytest.raises(A2AClientError, match="HTTP Error 429"):
             await gather(peer.live.send_message(asking("hello")))
         await send(peer.plain, "hello")

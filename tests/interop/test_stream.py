@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 
 import httpx
@@ -276,9 +276,12 @@ async def test_no_subscription_to_an_unknown_task(meet: Speak) -> None:
             await gather(peer.live.subscribe(pb.SubscribeToTaskRequest(id="unknown")))
 
 
-async def test_stream_that_breaks_off_says_why(speak: Speak) -> None:
+async def test_stream_that_breaks_off_says_why(
+    speak: Speak, constants: Callable[..., None]
+) -> None:
     """A full store forgets the task that waits: the error comes when the stream has begun."""
-    full = App(agent(book), max_tasks=1, keepalive=0.02)
+    constants(keepalive=0.02)
+    full = App(agent(book), max_tasks=1)
     async with serving(full) as url, speak(url) as peer:
         task = await send(peer.plain, "Lyon")
         stream = peer.live.subscribe(pb.SubscribeToTaskRequest(id=task.id))
@@ -347,10 +350,13 @@ class Tapped(httpx.AsyncByteStream):
         await self.body.aclose()
 
 
-async def test_signs_of_life_disturb_no_client(speak: Speak) -> None:
+async def test_signs_of_life_disturb_no_client(
+    speak: Speak, constants: Callable[..., None]
+) -> None:
+    constants(keepalive=0.02)
     gate, heard = Gate(), Overheard()
     async with (
-        serving(App(agent(story), keepalive=0.02)) as url,
+        serving(App(agent(story))) as url,
         speak(url, transport=heard) as peer,
     ):
         reading = asyncio.create_task(gather(peer.live.send_message(asking(gate.name))))

@@ -90,10 +90,10 @@ async def test_task_of_another_agent_is_unknown(meet: Speak) -> None:
 
 
 @pytest.mark.clause("bindings.same-results")
-async def test_all_bindings_show_the_same(house: str) -> None:
+async def test_all_bindings_show_the_same(server_url: str) -> None:
     async with (
-        peer(f"{house}/book", binding=BINDINGS[0]) as one,
-        peer(f"{house}/book", binding=BINDINGS[1]) as two,
+        peer(f"{server_url}/book", binding=BINDINGS[0]) as one,
+        peer(f"{server_url}/book", binding=BINDINGS[1]) as two,
     ):
         task = await send(one.plain, "Lyon")
         await send(two.plain, "In May", task=task.id)
@@ -109,10 +109,10 @@ async def _outcome(of: Peer, request: pb.GetTaskRequest) -> object:
 
 
 @pytest.mark.clause("json.camel-case", "json.enum-names", "json.no-kind")
-async def test_task_holds_nothing_that_the_protocol_does_not_know(house: str) -> None:
-    async with peer(f"{house}/book", binding="HTTP+JSON") as one:
+async def test_task_holds_nothing_that_the_protocol_does_not_know(server_url: str) -> None:
+    async with peer(f"{server_url}/book", binding="HTTP+JSON") as one:
         task = await send(one.plain, "Lyon", metadata={"a": 1})
-        document = (await one.http.get(f"{house}/book/tasks/{task.id}")).json()
+        document = (await one.http.get(f"{server_url}/book/tasks/{task.id}")).json()
     read = MessageToDict(ParseDict(document, pb.Task()))
     assert ParseDict(document, pb.Task()) == task
     del read["status"]["timestamp"], document["status"]["timestamp"]  # fractions may be shorter

@@ -17,8 +17,9 @@ import yaml
 
 from dragoman import App, __version__
 from dragoman.cli import _parser
-from dragoman.server import settings
-from dragoman.server.settings import PREFIX, Settings
+from dragoman.server import load_settings
+from dragoman.server.load_settings import PREFIX
+from dragoman.server.settings import Settings
 from tests.package.deploy_files import (
     DEPLOY,
     MANIFESTS,
@@ -94,7 +95,7 @@ def test_each_setting_is_one() -> None:
     for where, key, value in ours:
         name = key.removeprefix(PREFIX).lower()
         assert name in Settings.__struct_fields__, f"{where}: {key}"
-        found = settings.load(environ={key: value}, file="/dev/null")
+        found = load_settings.load(environ={key: value}, file="/dev/null")
         default = {f.name: f.default for f in msgspec.structs.fields(Settings)}[name]
         assert getattr(found, name) != default, f"{where}: {key} says what is so anyway"
 

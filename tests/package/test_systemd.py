@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.server import settings
+from dragoman.server import load_settings
 from tests.harness.services import free
 from tests.package.deploy_files import DEPLOY, UNITS, units
 
@@ -96,7 +96,9 @@ def machine(tmp_path: Path) -> Machine:
 def test_a_server_and_a_worker_run_beside_each_other(machine: Machine) -> None:
     machine.configure("booking.env", f"DRAGOMAN_STORE={STORE}")
     serve, worker = (
-        settings.load(environ=machine.environment(f"dragoman-{name}@.service"), file="/dev/null")
+        load_settings.load(
+            environ=machine.environment(f"dragoman-{name}@.service"), file="/dev/null"
+        )
         for name in ("serve", "worker")
     )
     assert serve.store == worker.store == STORE
@@ -109,7 +111,7 @@ def test_a_server_may_run_turns_itself(machine: Machine) -> None:
     machine.configure("booking.env", f"DRAGOMAN_STORE={STORE}")
     machine.configure("booking.serve.env", "DRAGOMAN_SERVE_ONLY=false")
     found = machine.environment("dragoman-serve@.service")
-    assert not settings.load(environ=found, file="/dev/null").serve_only
+    assert not load_settings.load(environ=found, file="/dev/null").serve_only
     for path in UNITS:
         assert "--" not in dict(units(path))["ExecStart"], "no file could say otherwise"
 

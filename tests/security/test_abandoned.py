@@ -74,12 +74,8 @@ async def serving_(store: str, folder: Path) -> AsyncIterator[tuple[App, str]]:
         agents.make(),
         auth=ApiKey(header="X-Key", keys={"alice": "a-key", "bob": "b-key"}),
         store="memory:" if store == "memory" else f"sqlite:///{folder}/x.db",
-        max_streams=STREAMS + 10,
         quota_tasks=0,  # which would end it, see test_limits.py: this is what holds without
-        quota_waiting=0,
-        quota_streams=0,
         drain_timeout=1.0,
-        keepalive=1.0,
     )
     stack = AsyncExitStack()
     url = await stack.enter_async_context(serving(app))

@@ -17,7 +17,7 @@ from dragoman import Agent, App, TaskState, Turn
 from dragoman.client import Client, Result
 from dragoman.model.approvals import GRANT, Approval, ApprovalRequest, issue, refusal
 from tests.harness.clients import Binding
-from tests.security.protected_server import KINDS, housed, message
+from tests.harness.protected_app import KINDS, message, protected
 
 PAY = {"pay": 120, "to": "ACME", "by": ["card", None]}
 
@@ -195,8 +195,8 @@ async def test_a_turn_that_is_run_again_may_do_what_it_did() -> None:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 async def test_over_every_binding(kind: type[Binding]) -> None:
     till = Till()
-    async with housed(till.agent) as house:
-        alice, bob = house.client(kind, "a-key"), house.client(kind, "b-key")
+    async with protected(till.agent) as server:
+        alice, bob = server.client(kind, "a-key"), server.client(kind, "b-key")
         task = (await alice.call("SendMessage", message=message("pay")))["task"]
         grant = task["metadata"][GRANT]
         assert grant["operation"] == PAY

@@ -18,11 +18,12 @@ import pytest
 from dragoman import App
 from dragoman.telemetry import logs
 from tests.harness import agents
+from tests.harness.app import RunningApp
 from tests.harness.clients import Binding, Failed, JsonRpc
 from tests.harness.older_clients import JsonRpc01
+from tests.harness.protected_app import KINDS, asked, message, protected
 from tests.harness.raw_server import Certificate
 from tests.harness.server import served, serving
-from tests.security.protected_server import KINDS, House, asked, housed, message
 from tests.security.test_ownership import CALLS, UNKNOWN
 
 Lines = list[dict[str, Any]]
@@ -53,19 +54,19 @@ def lines() -> Iterator[Lines]:
 
 
 @pytest.fixture
-async def house() -> AsyncIterator[House]:
+async def server() -> AsyncIterator[RunningApp]:
     """A server that keeps an audit log."""
     settings: dict[str, Any] = {"push": True, "egress_allow": ["*.example"], "audit": True}
-    async with housed(agents.make(), **settings) as found:
+    async with protected(agents.make(), **settings) as found:
         yield found
 
 
 @pytest.mark.clause("logs.security-events", "audit.trail")
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 async def test_who_walks_other_people_s_tasks(
-    house: House, kind: type[Binding], lines: Lines
+    server: RunningApp, kind: type[Binding], lines: Lines
 ) -> None:
-    alice, bob = house.client(JsonRpc, "a-key"), house.client(kind, "b-key")
+    alice, bob = server.client(JsonRpc, "a-key"), server.client(kind, "b-key")
     task = (await alice.call("SendMessage", message=message("ask")))["task"]["id"]
     lines.clear()
     for name, event in EVENTS.items():
@@ -80,17 +81,17 @@ async def test_who_walks_other_people_s_tasks(
             lines.clear()
 
 
-async def test_whose_task_it_is_leaves_no_line(house: House, lines: Lines) -> None:
+async def test_whose_task_it_is_leaves_no_line(server: RunningApp, lines: Lines) -> None:
     for kind in KINDS:
-        alice = house.client(kind, "a-key")
+        alice = server.client(kind, "a-key")
         task = (await alice.call("SendMessage", message=message("ask")))["task"]["id"]
         await alice.call("GetTask", id=task)
     assert lines == []
 
 
-async def test_a_task_that_is_found_in_another_version(house: House, lines: Lines) -> None:
+async def test_a_task_that_is_found_in_another_version(server: RunningApp, lines: Lines) -> None:
     """Names of 0.1 are looked for twice: only what comes of it is put down."""
-    alice, bob = (house.client(JsonRpc01, key) for key in ("a-key", "b-key"))
+    alice, bob = (server.client(JsonRpc01, key) for key in ("a-key", "b-key"))
     await alice.call("SendMessage", message=message("ask", taskId="mine"))
     await alice.call("GetTask", id="mine")
     assert lines == []
@@ -99,8 +100,8 @@ async def test_a_task_that_is_found_in_another_version(house: House, lines: Line
     assert (line["event"], line["result"]) == ("get", "TASK_NOT_FOUND")
 
 
-async def test_a_line_is_not_longer_than_it_must_be(house: House, lines: Lines) -> None:
-    await asked(house.client(JsonRpc, "b-key"), "GetTask", {"id": "x" * 100_000})
+async def test_a_line_is_not_longer_than_it_must_be(server: RunningApp, lines: Lines) -> None:
+    await asked(server.client(JsonRpc, "b-key"), "GetTask", {"id": "x" * 100_000})
     assert all(len(json.dumps(line)) < 1000 for line in lines)
 
 

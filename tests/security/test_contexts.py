@@ -6,13 +6,10 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, get_args
 from uuid import uuid4
 
-import grpc
-import httpx
 import msgspec
 import pytest
 import pytest_asyncio
@@ -27,11 +24,11 @@ from dragoman.model.types import (
     WireStruct,
 )
 from dragoman.security import ApiKey
+from tests.harness.app import RunningApp, running
 from tests.harness.clients import Binding, Failed, Grpc, HttpJson, JsonRpc
 from tests.harness.older_clients import Http03, JsonRpc01
-from tests.harness.server import serving
 from tests.security.test_not_found_cost import EVERY
-from tests.security.test_ownership import UNKNOWN, House, asked, message
+from tests.security.test_ownership import UNKNOWN, asked, message
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -99,9 +96,9 @@ def teller() -> Agent:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=["memory", "sqlite"])
-async def house(
+async def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[House]:
+) -> AsyncIterator[RunningApp]:
     """A server for two."""
     file: Path = tmp_path_factory.mktemp("contexts") / "x.db"
     app = App(
@@ -113,19 +110,13 @@ async def house(
         grpc_port=0,
         drain_timeout=0.0,
     )
-    async with AsyncExitStack() as stack:
-        url = await stack.enter_async_context(serving(app))
-        http = await stack.enter_async_context(httpx.AsyncClient(timeout=20))
-        channel = grpc.aio.insecure_channel(f"127.0.0.1:{app.ports[0].number}")
-        stack.push_async_callback(channel.close)
-        yield House(app, url, http, channel)
+    async with running(app) as found:
+        yield found
 
 
-def client(house: House, kind: type[Binding], who: str, **headers: str) -> Binding:
+def client(server: RunningApp, kind: type[Binding], who: str, **headers: str) -> Binding:
     """A caller with headers of its own."""
-    channel = house.channel if issubclass(kind, Grpc) else None
-    told = {"x-key": f"{who}-key", **headers}
-    return kind(house.url, house.http, told, channel)
+    return server.client(kind, f"{who}-key", **headers)
 
 
 async def sent(caller: Binding, text: str, **more: Any) -> dict[str, Any]:
@@ -145,8 +136,8 @@ every = pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.name)
 
 
 @every
-async def test_a_context_is_its_owner_s(house: House, kind: type[Binding]) -> None:
-    alice, bob = client(house, JsonRpc, "a"), client(house, kind, "b")
+async def test_a_context_is_its_owner_s(server: RunningApp, kind: type[Binding]) -> None:
+    alice, bob = client(server, JsonRpc, "a"), client(server, kind, "b")
     first = await sent(alice, "ask")
     context = first["contextId"]
     theirs = await sent(bob, "ask", contextId=context)
@@ -164,10 +155,12 @@ async def test_a_context_is_its_owner_s(house: House, kind: type[Binding]) -> No
 
 
 @every
-async def test_what_is_referred_to_is_the_caller_s_own(house: House, kind: type[Binding]) -> None:
+async def test_what_is_referred_to_is_the_caller_s_own(
+    server: RunningApp, kind: type[Binding]
+) -> None:
     if not kind.can("references"):
         return
-    alice, bob = client(house, JsonRpc, "a"), client(house, kind, "b")
+    alice, bob = client(server, JsonRpc, "a"), client(server, kind, "b")
     first, own = await sent(alice, "ask"), await sent(bob, "ask")
     told = [
         seen(await sent(bob, "x", referenceTaskIds=ids))["named"]
@@ -176,9 +169,9 @@ async def test_what_is_referred_to_is_the_caller_s_own(house: House, kind: type[
     assert told == [[], [], [own["id"]]]
 
 
-async def test_references_are_bounded(house: House) -> None:
+async def test_references_are_bounded(server: RunningApp) -> None:
     """One task, named often enough, would fill the memory; and many would keep the server busy."""
-    bob = client(house, JsonRpc, "b")
+    bob = client(server, JsonRpc, "b")
     own = await sent(bob, "ask")
     others = [f"{UNKNOWN[:-4]}{number:04}" for number in range(5000)]
     assert seen(await sent(bob, "x", referenceTaskIds=[own["id"]] * 50_000))["named"] == [own["id"]]
@@ -191,10 +184,10 @@ def token(*cursor: Any) -> str:
 
 
 @every
-async def test_a_page_of_another_s_list(house: House, kind: type[Binding]) -> None:
+async def test_a_page_of_another_s_list(server: RunningApp, kind: type[Binding]) -> None:
     if kind not in (JsonRpc, HttpJson, Grpc, Http03):
         return
-    alice, bob = client(house, kind, "a"), client(house, kind, "b")
+    alice, bob = client(server, kind, "a"), client(server, kind, "b")
     hers = {(await sent(alice, f"ask {number}"))["id"] for number in range(3)}
     mine = {(await sent(bob, f"ask {number}"))["id"] for number in range(3)}
     page = await alice.call("ListTasks", pageSize=1)
@@ -218,9 +211,9 @@ async def test_a_page_of_another_s_list(house: House, kind: type[Binding]) -> No
 
 
 @every
-async def test_a_key_of_a_send_is_its_owner_s(house: House, kind: type[Binding]) -> None:
+async def test_a_key_of_a_send_is_its_owner_s(server: RunningApp, kind: type[Binding]) -> None:
     key = {"Idempotency-Key": f"the-same-{kind.name}"}
-    alice, bob = client(house, kind, "a", **key), client(house, kind, "b", **key)
+    alice, bob = client(server, kind, "a", **key), client(server, kind, "b", **key)
     same = {"messageId": f"same-{kind.name}"}
     first = await sent(alice, "ask mine", **same)
     other = await sent(bob, "ask another", **same)  # with another body: no conflict, either
@@ -230,22 +223,22 @@ async def test_a_key_of_a_send_is_its_owner_s(house: House, kind: type[Binding])
         assert (await sent(alice, "ask mine", **same))["id"] == first["id"]
     # nor is the same message of two the same send
     same = {"messageId": f"also-{kind.name}"}
-    tasks = [await sent(client(house, kind, who), "ask", **same) for who in ("a", "b")]
+    tasks = [await sent(client(server, kind, who), "ask", **same) for who in ("a", "b")]
     assert tasks[0]["id"] != tasks[1]["id"]
 
 
 @every
-async def test_a_place_in_another_s_stream(house: House, kind: type[Binding]) -> None:
-    hers = await sent(client(house, JsonRpc, "a"), "ask")
+async def test_a_place_in_another_s_stream(server: RunningApp, kind: type[Binding]) -> None:
+    hers = await sent(client(server, JsonRpc, "a"), "ask")
     place = {"Last-Event-ID": f"{hers['id']}:1", "A2A-Extensions": RESUME}
-    bob = client(house, kind, "b", **place)
+    bob = client(server, kind, "b", **place)
     found = [await asked(bob, "SubscribeToTask", {"id": id}) for id in (hers["id"], UNKNOWN)]
     assert vars(found[0]) == vars(found[1])
     assert found[0].reason == "TASK_NOT_FOUND"
     if kind is JsonRpc01:
         return  # its streams do not begin with what there is
     # with a task of his own it is a place that makes no sense: he begins with what there is
-    own = await sent(client(house, kind, "b"), "ask")
+    own = await sent(client(server, kind, "b"), "ask")
     async with bob.open("SubscribeToTask", id=own["id"]) as events:
         first = await anext(events)
     assert hers["id"] not in str(first)
@@ -253,8 +246,8 @@ async def test_a_place_in_another_s_stream(house: House, kind: type[Binding]) ->
 
 
 @pytest.mark.parametrize("kind", [JsonRpc, HttpJson, Grpc], ids=lambda kind: kind.name)
-async def test_a_tenant_that_is_named_is_no_way_in(house: House, kind: type[Binding]) -> None:
-    alice, bob = client(house, kind, "a"), client(house, kind, "b")
+async def test_a_tenant_that_is_named_is_no_way_in(server: RunningApp, kind: type[Binding]) -> None:
+    alice, bob = client(server, kind, "a"), client(server, kind, "b")
     hers = (await alice.call("SendMessage", tenant="blue", message=message("ask")))["task"]
     for tenant in ("blue", "", "red"):
         params = {"tenant": tenant} if tenant else {}
@@ -268,9 +261,9 @@ async def test_a_tenant_that_is_named_is_no_way_in(house: House, kind: type[Bind
     assert (await alice.call("GetTask", id=hers["id"], tenant="blue"))["id"] == hers["id"]
 
 
-async def test_two_choose_the_same_id(house: House) -> None:
+async def test_two_choose_the_same_id(server: RunningApp) -> None:
     """In 0.1 the ids of tasks are the clients'."""
-    alice, bob = client(house, JsonRpc01, "a"), client(house, JsonRpc01, "b")
+    alice, bob = client(server, JsonRpc01, "a"), client(server, JsonRpc01, "b")
     ones = [await sent(who, f"ask {n}", taskId="trip") for n, who in enumerate((alice, bob))]
     assert [one["id"] for one in ones] == ["trip", "trip"]
     assert ones[0]["contextId"] != ones[1]["contextId"]
@@ -279,19 +272,19 @@ async def test_two_choose_the_same_id(house: House) -> None:
     # the id that is kept, spelled out, is no way in
     (kept,) = [
         task["id"]
-        for task in (await client(house, JsonRpc, "a").call("ListTasks", pageSize=100))["tasks"]
+        for task in (await client(server, JsonRpc, "a").call("ListTasks", pageSize=100))["tasks"]
         if task["contextId"] == ones[0]["contextId"]
     ]
     for kind in (JsonRpc, JsonRpc01):
-        refused = await asked(client(house, kind, "b"), "GetTask", {"id": kept})
+        refused = await asked(client(server, kind, "b"), "GetTask", {"id": kept})
         assert isinstance(refused, Failed)
         assert refused.reason == "TASK_NOT_FOUND"
     assert isinstance(await asked(bob, "SubscribeToTask", {"id": kept}), Failed)
 
 
 @pytest.mark.parametrize("key", ["a", "b"])
-async def test_a_webhook_s_page_is_the_task_s(house: House, key: str) -> None:
-    alice, who = client(house, JsonRpc, "a"), client(house, JsonRpc, key)
+async def test_a_webhook_s_page_is_the_task_s(server: RunningApp, key: str) -> None:
+    alice, who = client(server, JsonRpc, "a"), client(server, JsonRpc, key)
     hers, own = await sent(alice, "ask"), await sent(who, "ask " + key)
     for task, caller in ((hers, alice), (own, who)):
         for number in range(3):

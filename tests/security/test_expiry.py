@@ -19,9 +19,10 @@ from dragoman.model.errors import Unauthenticated
 from dragoman.model.events import RESUME
 from dragoman.security import AllOf, ApiKey, Bearer
 from dragoman.security.schemes import Authenticator
+from tests.harness.app import RunningApp
 from tests.harness.clients import Binding, Failed, Grpc, HttpJson, JsonRpc
 from tests.harness.older_clients import Http03
-from tests.security.protected_server import KINDS, House, asked, housed, message
+from tests.harness.protected_app import KINDS, asked, message, protected
 from tests.security.scheme_requests import identified, request
 
 SIGNING = ECKey.generate_key("P-256", parameters={"kid": "one"})
@@ -63,9 +64,9 @@ def counting() -> Agent:
     return agent
 
 
-def shown(house: House, kind: type[Binding], life: float, **headers: str) -> Binding:
+def shown(server: RunningApp, kind: type[Binding], life: float, **headers: str) -> Binding:
     """A caller with a token of this life."""
-    return house.client(kind, "", authorization=f"Bearer {token(life)}", **headers)
+    return server.client(kind, "", authorization=f"Bearer {token(life)}", **headers)
 
 
 async def until_the_end(client: Binding, text: str) -> tuple[float, str, Failed]:
@@ -82,9 +83,9 @@ async def until_the_end(client: Binding, text: str) -> tuple[float, str, Failed]
 async def test_a_stream_ends_with_its_token(text: str) -> None:
     """Over every binding and version, whether there is something to tell or not."""
     agent = counting()
-    async with housed(agent, auth=bearer()) as house:
+    async with protected(agent, auth=bearer()) as server:
         expiry = time.time() + SHORT
-        clients = [shown(house, kind, SHORT) for kind in KINDS]
+        clients = [shown(server, kind, SHORT) for kind in KINDS]
         async with asyncio.timeout(20):
             ends = await asyncio.gather(*(until_the_end(client, text) for client in clients))
         agent.stop.set()  # type: ignore[attr-defined]
@@ -93,19 +94,19 @@ async def test_a_stream_ends_with_its_token(text: str) -> None:
                 assert failed.reason == "UNAUTHENTICATED", kind.name
             assert "has expired" in failed.message
             assert last < expiry + 0.5, kind.name  # what was on its way may arrive
-        assert not house.app.streams.open
+        assert not server.app.streams.open
 
 
 async def test_it_is_resumed_with_a_new_one() -> None:
     agent = counting()
-    async with housed(agent, auth=bearer()) as house:
-        first = shown(house, JsonRpc, SHORT, **{"A2A-Extensions": RESUME})
+    async with protected(agent, auth=bearer()) as server:
+        first = shown(server, JsonRpc, SHORT, **{"A2A-Extensions": RESUME})
         async with asyncio.timeout(20):
             _, place, _ = await until_the_end(first, "count")
         agent.stop.set()  # type: ignore[attr-defined]
         name, _, number = place.rpartition(":")
         headers = {"A2A-Extensions": RESUME, "Last-Event-ID": place}
-        again = shown(house, JsonRpc, 60, **headers)
+        again = shown(server, JsonRpc, 60, **headers)
         rest = await again.stream("SubscribeToTask", id=name)
         assert [int(seen.id.rpartition(":")[2]) for seen in rest] == list(
             range(int(number) + 1, int(number) + 1 + len(rest))
@@ -117,8 +118,8 @@ async def test_it_is_resumed_with_a_new_one() -> None:
 async def test_the_leeway_is_for_single_requests(kind: type[Binding]) -> None:
     agent = counting()
     agent.stop.set()  # type: ignore[attr-defined]
-    async with housed(agent, auth=bearer()) as house:
-        late = shown(house, kind, -5)
+    async with protected(agent, auth=bearer()) as server:
+        late = shown(server, kind, -5)
         assert not isinstance(await asked(late, "SendMessage", {"message": message("x")}), Failed)
         refused = await asked(late, "SendStreamingMessage", {"message": message("y")})
         assert isinstance(refused, Failed)
@@ -127,8 +128,8 @@ async def test_the_leeway_is_for_single_requests(kind: type[Binding]) -> None:
 
 async def test_a_send_that_waits_is_answered() -> None:
     agent = counting()
-    async with housed(agent, auth=bearer()) as house:
-        client = shown(house, JsonRpc, 0.3)
+    async with protected(agent, auth=bearer()) as server:
+        client = shown(server, JsonRpc, 0.3)
         expiry = time.time() + 0.3
         sending = asyncio.create_task(client.call("SendMessage", message=message("x")))
         await asyncio.sleep(max(expiry - time.time(), 0) + 0.1)
@@ -170,11 +171,11 @@ class Issuer:
 async def test_our_client_goes_on_by_itself(kind: type[Binding]) -> None:
     binding = {"jsonrpc": "JSONRPC", "http": "HTTP+JSON", "grpc": "GRPC"}[kind.name]
     agent, issuer = counting(), Issuer()
-    async with housed(agent, auth=bearer()) as house, asyncio.timeout(30):
-        trust = [f"grpc://127.0.0.1:{house.app.ports[0].number}"]
+    async with protected(agent, auth=bearer()) as server, asyncio.timeout(30):
+        trust = [f"grpc://127.0.0.1:{server.app.ports[0].number}"]
         options: dict[str, Any] = {"auth": issuer, "bindings": [binding], "trust": trust}
         async with (
-            Client.connect(house.url, **options) as client,
+            Client.connect(server.url, **options) as client,
             client.stream("count") as stream,
         ):
             async for _ in stream:
@@ -187,8 +188,8 @@ async def test_our_client_goes_on_by_itself(kind: type[Binding]) -> None:
 
 async def test_our_client_says_so_if_it_has_no_other() -> None:
     agent = counting()
-    async with housed(agent, auth=bearer()) as house, asyncio.timeout(20):
-        async with Client.connect(house.url, auth=StaticToken(token(SHORT))) as client:
+    async with protected(agent, auth=bearer()) as server, asyncio.timeout(20):
+        async with Client.connect(server.url, auth=StaticToken(token(SHORT))) as client:
             with pytest.raises(Unauthenticated, match="expired"):
                 async with client.stream("be quiet") as stream:
                     async for _ in stream:

@@ -8,8 +8,8 @@ import pytest
 
 from dragoman import Agent, Turn
 from tests.harness.clients import JsonRpc
+from tests.harness.protected_app import message, protected
 from tests.harness.stores import database
-from tests.security.protected_server import housed, message
 
 SLOTS, MANY = 4, 400
 
@@ -30,8 +30,8 @@ async def test_another_caller_is_answered_soon(store: str, tmp_path: object) -> 
         return "done"
 
     url = {"memory": "memory:", "sqlite": f"sqlite:///{tmp_path}/x.db"}.get(store) or database()
-    async with housed(agent, store=url, max_running=SLOTS) as house:
-        alice, bob = house.client(JsonRpc, "a-key"), house.client(JsonRpc, "b-key")
+    async with protected(agent, store=url, max_running=SLOTS) as server:
+        alice, bob = server.client(JsonRpc, "a-key"), server.client(JsonRpc, "b-key")
         later = {"returnImmediately": True}
         for first in range(0, MANY, 50):
             await asyncio.gather(

@@ -12,7 +12,7 @@ import hmac
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -36,6 +36,7 @@ from dragoman.security.egress import Egress
 from dragoman.security.jwk import CardKey
 from tests.contract.bindings.test_signed_cards import agent
 from tests.harness.raw_server import Listener, listening
+from tests.harness.recording_app import RecordingApp
 from tests.harness.server import serving
 
 CARD, SET = "/.well-known/agent-card.json", "/.well-known/jwks.json"
@@ -45,33 +46,11 @@ Card = dict[str, Any]
 
 
 @dataclass
-class Server:
-    """Shows pages, or hands on to an application, and remembers what was asked for."""
-
-    app: Any = None
-    url: str = ""
-    pages: dict[str, tuple[int, bytes, str]] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "lifespan":
-            return await self.app(scope, receive, send)
-        self.asked.append(scope["path"])
-        if self.app is not None:
-            return await self.app(scope, receive, send)
-        status, body, location = self.pages.get(scope["path"], (404, b"", ""))
-        headers = [(b"content-type", b"application/json"), (b"location", location.encode())]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
-        return None
-
-
-@dataclass
-class World:
+class CardServers:
     """A good agent, whose card a hostile site shows; and an evil one, to whom nobody may go."""
 
-    good: Server
-    site: Server
+    good: RecordingApp
+    site: RecordingApp
     evil: Listener
     egress: Egress
 
@@ -117,15 +96,15 @@ class World:
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
+async def servers() -> AsyncIterator[CardServers]:
     """All three, on real sockets."""
     async with AsyncExitStack() as stack:
-        good, site = Server(App(agent())), Server()
+        good, site = RecordingApp(App(agent())), RecordingApp()
         good.url = await stack.enter_async_context(serving(good))
         site.url = await stack.enter_async_context(serving(site, lifespan="off"))
         evil = await stack.enter_async_context(listening())
         local = await stack.enter_async_context(Egress(allow=["127.0.0.1", "localhost"]))
-        yield World(good, site, evil, local)
+        yield CardServers(good, site, evil, local)
 
 
 def encoded(raw: bytes) -> str:
@@ -141,8 +120,8 @@ def signed(card: Card, key: CardKey = KEY, *, loose: Any = None, **header: Any) 
     return card | {"signatures": [made | ({} if loose is None else {"header": loose})]}
 
 
-async def test_what_is_good_is_taken(world: World) -> None:
-    await world.taken(signed(world.card()))
+async def test_what_is_good_is_taken(servers: CardServers) -> None:
+    await servers.taken(signed(servers.card()))
 
 
 # ---- other words ---------------------------------------------------------------------------
@@ -154,17 +133,17 @@ FIELDS = [
 
 
 @pytest.mark.parametrize("name", FIELDS)
-async def test_a_field_is_changed_or_dropped(world: World, name: str) -> None:
-    good = signed(world.card())
+async def test_a_field_is_changed_or_dropped(servers: CardServers, name: str) -> None:
+    good = signed(servers.card())
     text = json.dumps(good[name])
-    changed = json.loads(text.replace(world.good.url, world.trap))
+    changed = json.loads(text.replace(servers.good.url, servers.trap))
     if changed == good[name]:
         changed = [*changed, "x"] if isinstance(changed, list) else (
             changed | {"extendedAgentCard": False} if isinstance(changed, dict) else changed + "x"
         )  # fmt: skip
-    await world.refused(good | {name: changed}, "the card was changed")
+    await servers.refused(good | {name: changed}, "the card was changed")
     without = {key: value for key, value in good.items() if key != name}
-    await world.refused(without, "the card was changed")
+    await servers.refused(without, "the card was changed")
 
 
 @pytest.mark.parametrize(
@@ -176,32 +155,32 @@ async def test_a_field_is_changed_or_dropped(world: World, name: str) -> None:
         {"documentationUrl": "https://evil.example"},
     ],
 )
-async def test_a_field_is_added(world: World, more: Card) -> None:
-    await world.refused(signed(world.card()) | more, "the card was changed")
+async def test_a_field_is_added(servers: CardServers, more: Card) -> None:
+    await servers.refused(signed(servers.card()) | more, "the card was changed")
 
 
-async def test_the_signature_of_another_card(world: World) -> None:
-    card = world.card()
+async def test_the_signature_of_another_card(servers: CardServers) -> None:
+    card = servers.card()
     elsewhere = signed(card | {"name": "Other"})["signatures"]
-    await world.refused(card | {"signatures": elsewhere}, "the card was changed")
+    await servers.refused(card | {"signatures": elsewhere}, "the card was changed")
 
 
-async def test_no_signature(world: World) -> None:
-    card = world.card()
-    await world.refused(card, "the card is not signed")
+async def test_no_signature(servers: CardServers) -> None:
+    card = servers.card()
+    await servers.refused(card, "the card is not signed")
     for none in ([], {}, "x", None):
-        await world.refused(card | {"signatures": none}, "the card is not signed")
+        await servers.refused(card | {"signatures": none}, "the card is not signed")
 
 
 # ---- other keys ----------------------------------------------------------------------------
 
 
-async def test_the_name_of_another_key(world: World) -> None:
-    await world.refused(signed(world.card(), kid="other"), "the key 'other' did not make it")
-    await world.refused(signed(world.card(), OTHER), "the key 'k' did not make it")
+async def test_the_name_of_another_key(servers: CardServers) -> None:
+    await servers.refused(signed(servers.card(), kid="other"), "the key 'other' did not make it")
+    await servers.refused(signed(servers.card(), OTHER), "the key 'k' did not make it")
     evil = CardKey.generate("ES256")
-    await world.refused(signed(world.card(), evil), "the key 'k' did not make it")
-    await world.refused(signed(world.card(), evil, kid="mine"), "'mine' is not trusted")
+    await servers.refused(signed(servers.card(), evil), "the key 'k' did not make it")
+    await servers.refused(signed(servers.card(), evil, kid="mine"), "'mine' is not trusted")
 
 
 @pytest.mark.parametrize(
@@ -219,14 +198,14 @@ async def test_the_name_of_another_key(world: World) -> None:
         ({"kid": None}, "it has no kid"),
     ],
 )
-async def test_headers(world: World, header: Card, why: str) -> None:
-    await world.refused(signed(world.card(), **header), why)
+async def test_headers(servers: CardServers, header: Card, why: str) -> None:
+    await servers.refused(signed(servers.card(), **header), why)
 
 
-async def test_an_algorithm_without_a_signature(world: World) -> None:
-    good = signed(world.card(), alg="none")
+async def test_an_algorithm_without_a_signature(servers: CardServers) -> None:
+    good = signed(servers.card(), alg="none")
     good["signatures"][0]["signature"] = ""
-    await world.refused(good, "alg 'none' is not accepted")
+    await servers.refused(good, "alg 'none' is not accepted")
 
 
 @pytest.mark.parametrize(
@@ -238,36 +217,40 @@ async def test_an_algorithm_without_a_signature(world: World) -> None:
     ],
     ids=["pem", "jwk", "empty"],
 )
-async def test_the_public_key_as_a_secret(world: World, secret: Callable[[], bytes]) -> None:
-    card = world.card()
+async def test_the_public_key_as_a_secret(
+    servers: CardServers, secret: Callable[[], bytes]
+) -> None:
+    card = servers.card()
     protected = encoded(b'{"alg":"HS256","kid":"k"}')
     content = f"{protected}.{encoded(canonical(card))}".encode()
     mac = hmac.digest(secret(), content, hashlib.sha256)
     made = {"protected": protected, "signature": encoded(mac)}
-    await world.refused(card | {"signatures": [made]}, "alg 'HS256' is not accepted")
+    await servers.refused(card | {"signatures": [made]}, "alg 'HS256' is not accepted")
 
 
 @pytest.mark.parametrize("name", ["alg", "kid", "jku", "jwk", "crit", "x5u", "b64"])
-async def test_headers_that_nobody_protects(world: World, name: str) -> None:
-    loose = {name: KEY.jwk() if name == "jwk" else f"{world.trap}/jwks.json"}
-    await world.refused(signed(world.card(), loose=loose), "outside of the protected header")
+async def test_headers_that_nobody_protects(servers: CardServers, name: str) -> None:
+    loose = {name: KEY.jwk() if name == "jwk" else f"{servers.trap}/jwks.json"}
+    await servers.refused(signed(servers.card(), loose=loose), "outside of the protected header")
 
 
 # ---- keys elsewhere ------------------------------------------------------------------------
 
 
-def keys_at(world: World) -> Trust:
+def keys_at(servers: CardServers) -> Trust:
     """Trust in the keys at one address of the site, which is reached although it is local."""
-    return Trust(jku=[f"{world.site.url}/keys"], egress=world.egress)
+    return Trust(jku=[f"{servers.site.url}/keys"], egress=servers.egress)
 
 
 def key_page() -> bytes:
     return json.dumps({"keys": [KEY.jwk() | {"kid": "k"}]}).encode()
 
 
-async def test_keys_at_the_address_that_is_trusted(world: World) -> None:
-    world.site.pages["/keys/set.json"] = (200, key_page(), "")
-    await world.taken(signed(world.card(), jku=f"{world.site.url}/keys/set.json"), keys_at(world))
+async def test_keys_at_the_address_that_is_trusted(servers: CardServers) -> None:
+    servers.site.pages["/keys/set.json"] = (200, key_page(), "")
+    await servers.taken(
+        signed(servers.card(), jku=f"{servers.site.url}/keys/set.json"), keys_at(servers)
+    )
 
 
 @pytest.mark.parametrize(
@@ -290,65 +273,65 @@ async def test_keys_at_the_address_that_is_trusted(world: World) -> None:
         "data:application/json,{{}}",
     ],
 )
-async def test_keys_at_other_addresses(world: World, jku: str) -> None:
-    own = world.site.url.rpartition(":")[2]
-    where = jku.format(evil=world.trap, site=world.site.url, port=world.evil.port, own=own)
-    world.site.pages["/set.json"] = world.site.pages["/keysx/set.json"] = (200, key_page(), "")
-    await world.refused(signed(world.card(), jku=where), "are not trusted", keys_at(world))
+async def test_keys_at_other_addresses(servers: CardServers, jku: str) -> None:
+    own = servers.site.url.rpartition(":")[2]
+    where = jku.format(evil=servers.trap, site=servers.site.url, port=servers.evil.port, own=own)
+    servers.site.pages["/set.json"] = servers.site.pages["/keysx/set.json"] = (200, key_page(), "")
+    await servers.refused(signed(servers.card(), jku=where), "are not trusted", keys_at(servers))
 
 
-async def test_keys_that_have_moved(world: World) -> None:
+async def test_keys_that_have_moved(servers: CardServers) -> None:
     for status in (301, 302, 303, 307, 308):
-        world.site.pages["/keys/set.json"] = (status, b"", f"{world.trap}/keys/set.json")
-        card = signed(world.card(), jku=f"{world.site.url}/keys/set.json")
-        await world.refused(
-            card, "cannot fetch its keys", keys_at(world), asked=("/keys/set.json",)
+        servers.site.pages["/keys/set.json"] = (status, b"", f"{servers.trap}/keys/set.json")
+        card = signed(servers.card(), jku=f"{servers.site.url}/keys/set.json")
+        await servers.refused(
+            card, "cannot fetch its keys", keys_at(servers), asked=("/keys/set.json",)
         )
 
 
-async def test_a_card_that_has_moved(world: World) -> None:
-    world.site.pages[CARD] = (302, b"", f"{world.trap}{CARD}")
+async def test_a_card_that_has_moved(servers: CardServers) -> None:
+    servers.site.pages[CARD] = (302, b"", f"{servers.trap}{CARD}")
     with pytest.raises(Exception, match="does not follow redirects"):
-        async with Client.connect(world.site.url, signed_by=TRUSTED, attempts=1):
+        async with Client.connect(servers.site.url, signed_by=TRUSTED, attempts=1):
             pass
-    await world.evil.unseen()
+    await servers.evil.unseen()
 
 
 @pytest.mark.parametrize(
     "jku", ["{evil}/jwks.json", "{site}@127.0.0.1:{port}/jwks.json", "{site}/a/../jwks.json"]
 )
-async def test_first_use_asks_nobody_else(world: World, jku: str) -> None:
-    where = jku.format(evil=world.trap, site=world.site.url, port=world.evil.port)
-    world.site.pages["/jwks.json"] = (200, key_page(), "")
-    await world.refused(signed(world.card(), jku=where), "cannot be pinned", TrustedKeys())
+async def test_first_use_asks_nobody_else(servers: CardServers, jku: str) -> None:
+    where = jku.format(evil=servers.trap, site=servers.site.url, port=servers.evil.port)
+    servers.site.pages["/jwks.json"] = (200, key_page(), "")
+    await servers.refused(signed(servers.card(), jku=where), "cannot be pinned", TrustedKeys())
 
 
-async def test_first_use_follows_nobody(world: World) -> None:
-    world.site.pages[SET] = (302, b"", f"{world.trap}/jwks.json")
-    card = signed(world.card(), jku=world.site.url + SET)
-    await world.refused(card, "does not follow redirects", TrustedKeys(), asked=(SET,))
+async def test_first_use_follows_nobody(servers: CardServers) -> None:
+    servers.site.pages[SET] = (302, b"", f"{servers.trap}/jwks.json")
+    card = signed(servers.card(), jku=servers.site.url + SET)
+    await servers.refused(card, "does not follow redirects", TrustedKeys(), asked=(SET,))
 
 
 # ---- documents that readers differ on ------------------------------------------------------
 
 
-async def test_a_name_that_is_there_twice(world: World) -> None:
-    good = json.dumps(signed(world.card()))
-    evil = json.dumps(world.card()["supportedInterfaces"]).replace(world.good.url, world.trap)
+async def test_a_name_that_is_there_twice(servers: CardServers) -> None:
+    good = json.dumps(signed(servers.card()))
+    evil = json.dumps(servers.card()["supportedInterfaces"]).replace(servers.good.url, servers.trap)
     for body in (
         f'{{"supportedInterfaces":{evil},{good[1:]}',
         f'{good[:-1]},"supportedInterfaces":{evil}}}',
         f'{good[:-1]},"signatures":[]}}',
         f'{good[:-1]},"supported\\u0049nterfaces":{evil}}}',
     ):
-        await world.refused(body.encode(), "appears twice")
+        await servers.refused(body.encode(), "appears twice")
 
 
-async def test_a_name_in_its_other_spelling(world: World) -> None:
+async def test_a_name_in_its_other_spelling(servers: CardServers) -> None:
     evil = json.loads(
-        json.dumps(world.card()["supportedInterfaces"]).replace(world.good.url, world.trap)
+        json.dumps(servers.card()["supportedInterfaces"]).replace(servers.good.url, servers.trap)
     )
-    await world.refused(signed(world.card()) | {"supported_interfaces": evil}, "two spellings")
+    await servers.refused(signed(servers.card()) | {"supported_interfaces": evil}, "two spellings")
 
 
 @pytest.mark.parametrize(
@@ -366,92 +349,92 @@ async def test_a_name_in_its_other_spelling(world: World) -> None:
     ],
     ids=["lists", "objects", "huge", "bytes", "cut", "list", "nan", "infinite", "surrogate"],
 )
-async def test_what_is_hardly_json(world: World, body: bytes, why: str) -> None:
-    await world.refused(body, why)
+async def test_what_is_hardly_json(servers: CardServers, body: bytes, why: str) -> None:
+    await servers.refused(body, why)
 
 
-async def test_very_many_signatures(world: World) -> None:
+async def test_very_many_signatures(servers: CardServers) -> None:
     """Only the first few are looked at, and few addresses for keys are asked."""
-    card = world.card()
+    card = servers.card()
     (good,) = signed(card)["signatures"]
     (bad,) = signed(card, OTHER)["signatures"]
-    await world.refused(card | {"signatures": [{}] * 10_000 + [good]}, "signature 16")
+    await servers.refused(card | {"signatures": [{}] * 10_000 + [good]}, "signature 16")
     many = [bad] * (signing.MOST - 1)
-    await world.taken(card | {"signatures": [*many, good]})
+    await servers.taken(card | {"signatures": [*many, good]})
     away = [
-        signed(card, jku=f"{world.site.url}/keys/{number}")["signatures"][0]
+        signed(card, jku=f"{servers.site.url}/keys/{number}")["signatures"][0]
         for number in range(2 * signing.MOST)
     ]
     asked = tuple(f"/keys/{number}" for number in range(signing.MOST_SETS))
-    await world.refused(
-        card | {"signatures": away}, "cannot fetch its keys", keys_at(world), asked=asked
+    await servers.refused(
+        card | {"signatures": away}, "cannot fetch its keys", keys_at(servers), asked=asked
     )
 
 
 # ---- what is beside it, and what was before ------------------------------------------------
 
 
-def whole(world: World) -> Card:
+def whole(servers: CardServers) -> Card:
     """What the good one shows to everybody, with the words of 0.3 beside those of 1.0."""
-    return merged(decode(AgentCard, encode(world.card())))
+    return merged(decode(AgentCard, encode(servers.card())))
 
 
-async def test_what_nobody_has_signed_is_not_used(world: World) -> None:
+async def test_what_nobody_has_signed_is_not_used(servers: CardServers) -> None:
     """Only the words of 1.0 are signed: those of 0.3 lead to evil, and nobody goes there."""
-    (part,) = signed(world.card())["signatures"]
-    evil = whole(world) | {
-        "url": world.trap,
+    (part,) = signed(servers.card())["signatures"]
+    evil = whole(servers) | {
+        "url": servers.trap,
         "preferredTransport": "JSONRPC",
         "protocolVersion": "0.3.0",
-        "additionalInterfaces": [{"url": world.trap, "transport": "JSONRPC"}],
-        "supportedInterfac\u0435s": [{"url": world.trap}],
+        "additionalInterfaces": [{"url": servers.trap, "transport": "JSONRPC"}],
+        "supportedInterfac\u0435s": [{"url": servers.trap}],
         "security": [{"x": []}],
         "signatures": [part],
     }
-    client = await world.taken(evil)
-    assert world.trap not in encode(client.card).decode()
+    client = await servers.taken(evil)
+    assert servers.trap not in encode(client.card).decode()
 
 
-async def test_all_of_it_is_signed(world: World) -> None:
-    both = signed(whole(world))
-    await world.taken(both)
-    await world.refused(both | {"url": world.trap}, "the card was changed")
+async def test_all_of_it_is_signed(servers: CardServers) -> None:
+    both = signed(whole(servers))
+    await servers.taken(both)
+    await servers.refused(both | {"url": servers.trap}, "the card was changed")
 
 
-async def test_only_the_older_words_are_left(world: World) -> None:
+async def test_only_the_older_words_are_left(servers: CardServers) -> None:
     """Without what was signed, a reader of both might take the rest for an older card."""
-    (part,) = signed(world.card())["signatures"]
-    rest = {key: value for key, value in whole(world).items() if key != "supportedInterfaces"}
-    evil = rest | {"url": world.trap, "signatures": [part]}
-    await world.refused(evil, "the card was changed")
-    await world.refused(evil | {"supportedInterfaces": []}, "the card was changed")
+    (part,) = signed(servers.card())["signatures"]
+    rest = {key: value for key, value in whole(servers).items() if key != "supportedInterfaces"}
+    evil = rest | {"url": servers.trap, "signatures": [part]}
+    await servers.refused(evil, "the card was changed")
+    await servers.refused(evil | {"supportedInterfaces": []}, "the card was changed")
 
 
-async def test_an_old_card_is_good_as_long_as_its_key(world: World) -> None:
+async def test_an_old_card_is_good_as_long_as_its_key(servers: CardServers) -> None:
     """A signature says who, and not when: what is promised is that an old card is refused once
     its key is not trusted any more."""
-    old = signed(world.card() | {"version": "0.0.1"})
-    new = signed(world.card(), OTHER, kid="other")
-    await world.taken(new)
-    await world.taken(old)
+    old = signed(servers.card() | {"version": "0.0.1"})
+    new = signed(servers.card(), OTHER, kid="other")
+    await servers.taken(new)
+    await servers.taken(old)
     later = {"other": OTHER.jwk()}
-    await world.taken(new, later)
-    await world.refused(old, "'k' is not trusted", later)
+    await servers.taken(new, later)
+    await servers.refused(old, "'k' is not trusted", later)
 
 
-async def test_the_card_of_another_place(world: World) -> None:
+async def test_the_card_of_another_place(servers: CardServers) -> None:
     """It is good wherever it is shown, and leads to where it says; but what is secret stays here,
     and who asks for keys by origin does not take it."""
-    card = world.card() | {
+    card = servers.card() | {
         "securitySchemes": {"x": {"httpAuthSecurityScheme": {"scheme": "bearer"}}},
         "securityRequirements": [{"schemes": {"x": {"list": []}}}],
     }
-    world.show(signed(card))
+    servers.show(signed(card))
     with pytest.raises(CredentialsNotSent):
         async with Client.connect(
-            world.site.url, signed_by=TRUSTED, auth=StaticToken("secret"), attempts=1
+            servers.site.url, signed_by=TRUSTED, auth=StaticToken("secret"), attempts=1
         ):
             pass
-    world.site.asked.clear()
-    by = Origins({world.good.url: TRUSTED})
-    await world.refused(signed(world.card()), f"no pinned key for {world.site.url}", by)
+    servers.site.asked.clear()
+    by = Origins({servers.good.url: TRUSTED})
+    await servers.refused(signed(servers.card()), f"no pinned key for {servers.site.url}", by)

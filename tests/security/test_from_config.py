@@ -30,7 +30,8 @@ from dragoman.security import (
     Token,
 )
 from dragoman.security.from_config import SCHEMES, build
-from dragoman.server.settings import SettingsError, load
+from dragoman.server.load_settings import load
+from dragoman.server.settings import SettingsError
 from dragoman.server.wiring import CHECKS
 from dragoman.telemetry.logs import redacted
 from tests.harness.server import serving

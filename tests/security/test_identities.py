@@ -6,11 +6,8 @@ from __future__ import annotations
 import base64
 import logging
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 
-import grpc
-import httpx
 import pytest
 import pytest_asyncio
 
@@ -18,10 +15,10 @@ from dragoman import App
 from dragoman.model.caller import LONGEST, Caller, Request, Scope, fault
 from dragoman.model.operations import OPERATIONS
 from tests.harness import agents
-from tests.harness.clients import Binding, Failed, Grpc, JsonRpc
-from tests.harness.server import serving
+from tests.harness.app import RunningApp, running
+from tests.harness.clients import Binding, Failed, JsonRpc
 from tests.security.test_not_found_cost import EVERY, expressible
-from tests.security.test_ownership import CALLS, UNKNOWN, House, asked, message
+from tests.security.test_ownership import CALLS, UNKNOWN, asked, message
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -98,9 +95,9 @@ def identify(request: Request) -> Caller:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=["memory", "sqlite"])
-async def house(
+async def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[House]:
+) -> AsyncIterator[RunningApp]:
     """A server that believes everybody."""
     file: Path = tmp_path_factory.mktemp("identities") / "x.db"
     app = App(
@@ -113,23 +110,20 @@ async def house(
         drain_timeout=0.0,
         audit=True,
     )
-    async with AsyncExitStack() as stack:
-        url = await stack.enter_async_context(serving(app))
-        http = await stack.enter_async_context(httpx.AsyncClient(timeout=20))
-        channel = grpc.aio.insecure_channel(f"127.0.0.1:{app.ports[0].number}")
-        stack.push_async_callback(channel.close)
-        yield House(app, url, http, channel)
+    async with running(app) as found:
+        yield found
 
 
-def client(house: House, kind: type[Binding], tenant: str, identity: str, **more: str) -> Binding:
+def client(
+    server: RunningApp, kind: type[Binding], tenant: str, identity: str, **more: str
+) -> Binding:
     """This caller."""
-    channel = house.channel if issubclass(kind, Grpc) else None
-    return kind(house.url, house.http, {**told(tenant, identity), **more}, channel)
+    return server.client(kind, **told(tenant, identity), **more)
 
 
-async def test_nobody_is_taken_for_another(house: House) -> None:
+async def test_nobody_is_taken_for_another(server: RunningApp) -> None:
     key = {"Idempotency-Key": "the-same"}
-    callers = [client(house, JsonRpc, *who, **key) for who in PEOPLE]
+    callers = [client(server, JsonRpc, *who, **key) for who in PEOPLE]
     tasks = [
         (await caller.call("SendMessage", message=message("ask")))["task"]["id"]
         for caller in callers
@@ -147,10 +141,10 @@ async def test_nobody_is_taken_for_another(house: House) -> None:
 @pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 async def test_what_is_nobody_s_name(
-    house: House, kind: type[Binding], wrong: str, caplog: pytest.LogCaptureFixture
+    server: RunningApp, kind: type[Binding], wrong: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     for field, who in (("identity", ("", wrong)), ("tenant", (wrong, "ann"))):
-        caller = client(house, kind, *who)
+        caller = client(server, kind, *who)
         for operation in OPERATIONS:
             if not expressible(kind, operation.name):
                 continue
@@ -168,13 +162,13 @@ async def test_what_is_nobody_s_name(
 
 
 @pytest.mark.parametrize("wrong", [w for w in WRONG.values() if w != "<megabyte>"])
-async def test_a_tenant_that_is_named(house: House, wrong: str) -> None:
+async def test_a_tenant_that_is_named(server: RunningApp, wrong: str) -> None:
     """What a request names is bounded like what a credential says."""
     try:
         wrong.encode()
     except UnicodeEncodeError:
         return  # no JSON can carry it; that is refused as such
-    caller = client(house, JsonRpc, "", "ann")
+    caller = client(server, JsonRpc, "", "ann")
     for operation in OPERATIONS:
         call = CALLS[operation.name]
         params = {} if call is None else call(UNKNOWN)

@@ -242,7 +242,7 @@ async def test_large_messages_over_grpc_hold_nobody_up() -> None:
 
 async def test_messages_that_never_arrive_over_grpc() -> None:
     """Each counts as the largest that may come; those beyond the budget are turned away."""
-    many = {"max_in_flight": 8 * MEGABYTE, "max_body": MEGABYTE, "body_timeout": 2}
+    many = {"max_in_flight": 8 * MEGABYTE, "max_body": MEGABYTE, "request_timeout": 2}
     async with server(grpc_port=0, **many) as found:
         app: App = found.config.loaded_app
         address = f"127.0.0.1:{app.ports[0].number}"
@@ -323,7 +323,7 @@ async def test_bodies_that_wait_to_be_decoded_have_a_budget() -> None:
 
 async def test_a_body_must_keep_coming(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.bindings.request_body.WINDOW", 0.2)
-    async with server(body_timeout=60) as found, connect(found.url) as slow:
+    async with server(request_timeout=60) as found, connect(found.url) as slow:
         await slow.send(HEAD + b" " * MEGABYTE)
         answer = await slow.answer()
         assert answer is not None

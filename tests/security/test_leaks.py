@@ -17,8 +17,8 @@ import pytest
 from a2a.types import a2a_pb2
 
 from dragoman.security import encryption
-from tests.cli.test_cli import eventually, run, serving
 from tests.harness.clients import asked
+from tests.harness.command import eventually, run, server_process
 
 NAMES = (
     *("api", "token", "password", "query", "cookie", "refused", "failed", "exception", "jwt"),
@@ -227,7 +227,7 @@ def test_a_canary_in_every_secret(tmp_path: Path, form: str, sealed: bool) -> No
         **({"SEAL_KEYS": key} if sealed else {}),
     }
     env = {f"DRAGOMAN_{name}": value for name, value in settings.items()}
-    with serving(tmp_path, "house:app", **env) as server:
+    with server_process(tmp_path, "house:app", **env) as server:
         card = httpx.get(f"{server.url}/.well-known/agent-card.json").json()
         (port,) = (
             int(each["url"].rpartition(":")[2])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from itertools import count
 from pathlib import Path
@@ -18,8 +18,9 @@ from dragoman.model.errors import LimitExceeded
 from dragoman.model.types import TaskState
 from dragoman.security.limits import KNOWN, Proxies, Quota, Rate
 from tests.harness import agents
+from tests.harness.app import RunningApp
 from tests.harness.clients import Binding, Failed, HttpJson, JsonRpc
-from tests.security.protected_server import KINDS, House, asked, housed, message
+from tests.harness.protected_app import KINDS, asked, message, protected
 
 UNKNOWN = "01900000-0000-7000-8000-000000000000"
 
@@ -63,23 +64,29 @@ def test_many_callers_cost_no_more_than_some() -> None:
 
 @pytest.mark.clause("limits.rate")
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-async def test_too_many_requests_of_an_identity(kind: type[Binding]) -> None:
-    async with housed(agents.make(), rate=0.01, rate_burst=3) as house:
-        alice, bob = house.client(kind, "a-key"), house.client(kind, "b-key")
+async def test_too_many_requests_of_an_identity(
+    kind: type[Binding], constants: Callable[..., None]
+) -> None:
+    constants(rate_burst=3)
+    async with protected(agents.make(), rate=0.01) as server:
+        alice, bob = server.client(kind, "a-key"), server.client(kind, "b-key")
         found = [await asked(alice, "GetTask", {"id": UNKNOWN}) for _ in range(4)]
         assert [failed.reason for failed in found[:3]] == ["TASK_NOT_FOUND"] * 3
         # 0.3 over HTTP+JSON has a status and no reason of its own for this
         assert found[3].reason == "RESOURCE_EXHAUSTED" or found[3].status == 429
-        same = house.client(kind, "a-key-that-comes")  # another key, and the same identity
+        same = server.client(kind, "a-key-that-comes")  # another key, and the same identity
         assert (await asked(same, "GetTask", {"id": UNKNOWN})).message == found[3].message
         assert (await asked(bob, "GetTask", {"id": UNKNOWN})).reason == "TASK_NOT_FOUND"
 
 
 @pytest.mark.clause("limits.rate")
 @pytest.mark.parametrize("kind", [JsonRpc, HttpJson])
-async def test_a_limit_is_a_429_that_says_when_to_come_back(kind: type[Binding]) -> None:
-    async with housed(agents.make(), rate=0.05, rate_burst=1) as house:
-        alice = house.client(kind, "a-key")
+async def test_a_limit_is_a_429_that_says_when_to_come_back(
+    kind: type[Binding], constants: Callable[..., None]
+) -> None:
+    constants(rate_burst=1)
+    async with protected(agents.make(), rate=0.05) as server:
+        alice = server.client(kind, "a-key")
         await asked(alice, "GetTask", {"id": UNKNOWN})
         await asked(alice, "GetTask", {"id": UNKNOWN})
         assert alice.last.status_code == 429
@@ -88,20 +95,24 @@ async def test_a_limit_is_a_429_that_says_when_to_come_back(kind: type[Binding])
 
 @pytest.mark.clause("limits.rate")
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-async def test_an_address_that_guesses_keys(kind: type[Binding]) -> None:
-    async with housed(agents.make(), rate_address=0.01, rate_burst=3) as house:
+async def test_an_address_that_guesses_keys(
+    kind: type[Binding], constants: Callable[..., None]
+) -> None:
+    constants(rate_burst=3)
+    async with protected(agents.make(), rate_address=0.01) as server:
         found = [
-            await asked(house.client(kind, f"guess-{n}"), "GetTask", {"id": UNKNOWN})
+            await asked(server.client(kind, f"guess-{n}"), "GetTask", {"id": UNKNOWN})
             for n in range(4)
         ]
         assert "card's security schemes" in found[2].message
         assert "requests per second" in found[3].message  # it is not even looked at
-        late = await asked(house.client(kind, "a-key"), "GetTask", {"id": UNKNOWN})
+        late = await asked(server.client(kind, "a-key"), "GetTask", {"id": UNKNOWN})
         assert "requests per second" in late.message
 
 
-async def test_who_is_anonymous_is_counted_by_address() -> None:
-    async with housed(agents.make(), auth=None, rate=0.01, rate_address=0.01, rate_burst=2) as h:
+async def test_who_is_anonymous_is_counted_by_address(constants: Callable[..., None]) -> None:
+    constants(rate_burst=2)
+    async with protected(agents.make(), auth=None, rate=0.01, rate_address=0.01) as h:
         found = [await asked(h.client(JsonRpc, ""), "GetTask", {"id": UNKNOWN}) for _ in range(3)]
         reasons = [failed.reason for failed in found]
         assert reasons == ["TASK_NOT_FOUND", "TASK_NOT_FOUND", "RESOURCE_EXHAUSTED"]
@@ -129,15 +140,12 @@ def test_whom_to_believe_on_where_a_request_comes_from(
     assert Proxies(["10.0.0.0/8"]).origin(peer, forwarded) == origin
 
 
-async def test_callers_behind_a_proxy() -> None:
-    settings: dict[str, Any] = {
-        "rate_address": 0.01,
-        "rate_burst": 1,
-        "trusted_proxies": ["127.0.0.1"],
-    }
-    async with housed(agents.make(), **settings) as house:
+async def test_callers_behind_a_proxy(constants: Callable[..., None]) -> None:
+    constants(rate_burst=1)
+    settings: dict[str, Any] = {"rate_address": 0.01, "trusted_proxies": ["127.0.0.1"]}
+    async with protected(agents.make(), **settings) as server:
         for address in ("198.51.100.1", "198.51.100.2"):
-            caller = house.client(JsonRpc, "a-key", **{"x-forwarded-for": address})
+            caller = server.client(JsonRpc, "a-key", **{"x-forwarded-for": address})
             first = await asked(caller, "GetTask", {"id": UNKNOWN})
             second = await asked(caller, "GetTask", {"id": UNKNOWN})
             assert (first.reason, second.reason) == ("TASK_NOT_FOUND", "RESOURCE_EXHAUSTED")
@@ -163,8 +171,8 @@ async def begin(client: Binding, text: str = "ask") -> Any:
 @pytest.mark.parametrize("store", ["memory:", "sqlite"])
 async def test_a_send_that_comes_again_is_answered_without_room(store: str, tmp_path: Path) -> None:
     url = store if store == "memory:" else f"sqlite:///{tmp_path / 'tasks.db'}"
-    async with housed(agents.make(), quota_tasks=1, store=url) as house:
-        alice = house.client(JsonRpc, "a-key")
+    async with protected(agents.make(), quota_tasks=1, store=url) as server:
+        alice = server.client(JsonRpc, "a-key")
         first = await alice.call("SendMessage", message=message("ask"))
         assert isinstance(await begin(alice), Failed)
         again = await alice.call("SendMessage", message=message("ask"))
@@ -172,10 +180,13 @@ async def test_a_send_that_comes_again_is_answered_without_room(store: str, tmp_
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-@pytest.mark.parametrize("name", ["quota_tasks", "quota_waiting"])
-async def test_too_many_tasks_of_an_identity(name: str, kind: type[Binding]) -> None:
-    async with housed(agents.make(), **{name: 3}) as house:
-        alice, bob = house.client(kind, "a-key"), house.client(kind, "b-key")
+@pytest.mark.parametrize(("tasks", "waiting"), [(3, 3), (6, 3)])
+async def test_too_many_tasks_of_an_identity(
+    tasks: int, waiting: int, kind: type[Binding], constants: Callable[..., None]
+) -> None:
+    constants(quota_waiting=waiting)
+    async with protected(agents.make(), quota_tasks=tasks) as server:
+        alice, bob = server.client(kind, "a-key"), server.client(kind, "b-key")
         tasks = [(await begin(alice))["task"]["id"] for _ in range(3)]
         refused = await begin(alice)
         assert isinstance(refused, Failed)
@@ -193,17 +204,20 @@ async def test_too_many_tasks_of_an_identity(name: str, kind: type[Binding]) -> 
 @pytest.mark.parametrize("store", ["memory:", "sqlite"])
 async def test_tasks_that_end_take_no_room(store: str, tmp_path: Path) -> None:
     url = store if store == "memory:" else f"sqlite:///{tmp_path / 'tasks.db'}"
-    async with housed(agents.make(), quota_tasks=2, store=url) as house:
-        alice = house.client(JsonRpc, "a-key")
+    async with protected(agents.make(), quota_tasks=2, store=url) as server:
+        alice = server.client(JsonRpc, "a-key")
         for _ in range(20):
             assert (await begin(alice, "hello"))["task"]["status"]["state"].endswith("COMPLETED")
 
 
 @pytest.mark.parametrize("store", ["memory:", "sqlite"])
-async def test_many_at_once_are_counted_all(store: str, tmp_path: Path) -> None:
+async def test_many_at_once_are_counted_all(
+    store: str, tmp_path: Path, constants: Callable[..., None]
+) -> None:
+    constants(quota_waiting=0)
     url = store if store == "memory:" else f"sqlite:///{tmp_path / 'tasks.db'}"
-    async with housed(agents.make(), quota_tasks=10, store=url) as house:
-        alice = house.client(JsonRpc, "a-key")
+    async with protected(agents.make(), quota_tasks=10, store=url) as server:
+        alice = server.client(JsonRpc, "a-key")
         found = await asyncio.gather(*(begin(alice) for _ in range(40)))
         assert sum(not isinstance(each, Failed) for each in found) <= 10
         while not isinstance(await begin(alice), Failed):
@@ -237,8 +251,8 @@ async def test_a_count_that_takes_its_time_is_made_once() -> None:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 async def test_too_many_streams_of_an_identity(kind: type[Binding]) -> None:
     agent = agents.make()
-    async with housed(agent, quota_streams=2) as house, AsyncExitStack() as stack:
-        alice, bob = house.client(kind, "a-key"), house.client(kind, "b-key")
+    async with protected(agent, quota_tasks=20) as server, AsyncExitStack() as stack:
+        alice, bob = server.client(kind, "a-key"), server.client(kind, "b-key")
         for _ in range(2):
             events = await stack.enter_async_context(
                 alice.open("SendStreamingMessage", message=message("gate"))
@@ -250,13 +264,13 @@ async def test_too_many_streams_of_an_identity(kind: type[Binding]) -> None:
         agent.gate.set()  # type: ignore[attr-defined]
         assert await bob.stream("SendStreamingMessage", message=message("gate"))
         await stack.aclose()
-        await _closed(house)
+        await _closed(server)
         assert await alice.stream("SendStreamingMessage", message=message("gate"))
-        await _closed(house)
-        assert not house.app.streams._owned
+        await _closed(server)
+        assert not server.app.streams._owned
 
 
-async def _closed(house: House) -> None:
+async def _closed(server: RunningApp) -> None:
     async with asyncio.timeout(10):
-        while house.app.streams.open:
+        while server.app.streams.open:
             await asyncio.sleep(0.01)

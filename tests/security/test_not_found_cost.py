@@ -9,11 +9,9 @@ import sqlite3
 import statistics
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import grpc
 import httpx
 import pytest
 import pytest_asyncio
@@ -26,11 +24,11 @@ from dragoman.stores.memory import MemoryStore
 from dragoman.stores.sqlite import SqliteStore
 from dragoman.stores.sqlite.driver import STANDARD, Driver
 from tests.harness import agents
+from tests.harness.app import RunningApp, running
 from tests.harness.clients import Binding, Failed, JsonRpc
 from tests.harness.older_clients import Grpc03, JsonRpc01, JsonRpc03
 from tests.harness.scale import SCALE, SOAK
-from tests.harness.server import serving
-from tests.security.test_ownership import CALLS, KINDS, UNKNOWN, House, asked, message
+from tests.security.test_ownership import CALLS, KINDS, UNKNOWN, asked, message
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -87,10 +85,13 @@ def bare(answer: Any) -> Any:
         return headers
 
 
-class Watched(House):
-    """A house where it is seen what is done."""
+class Watched(RunningApp):
+    """A server, and what its store was asked for."""
 
-    seen: list[str]
+    def __init__(self, server: RunningApp, seen: list[str]) -> None:
+        super().__init__(server.app, server.url, server.http)
+        self._channel = server.channel
+        self.seen = seen
 
     async def done(self, client: Binding, name: str, params: dict[str, Any]) -> Any:
         """What is answered, and what was done for it."""
@@ -101,7 +102,7 @@ class Watched(House):
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=["memory", "sqlite"])
-async def house(
+async def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Watched]:
     """A server whose store is watched."""
@@ -122,19 +123,13 @@ async def house(
         lease=NEVER,
         idempotency="off",
     )
-    async with AsyncExitStack() as stack:
-        url = await stack.enter_async_context(serving(app))
-        http = await stack.enter_async_context(httpx.AsyncClient(timeout=20))
-        channel = grpc.aio.insecure_channel(f"127.0.0.1:{app.ports[0].number}")
-        stack.push_async_callback(channel.close)
-        watched = Watched(app, url, http, channel)
-        watched.seen = seen
-        yield watched
+    async with running(app) as found:
+        yield Watched(found, seen)
 
 
-async def large(house: House, key: str) -> dict[str, Any]:
+async def large(server: RunningApp, key: str) -> dict[str, Any]:
     """A task of this caller that waits, with a webhook, too long to be folded at a glance."""
-    client = house.client(JsonRpc, key)
+    client = server.client(JsonRpc, key)
     task = (await client.call("SendMessage", message=message("ask " + "x" * 100_000)))["task"]
     hook = {"taskId": task["id"], "id": "hook", "url": "https://h.example/x", "token": "t"}
     await client.call("CreateTaskPushNotificationConfig", **hook)
@@ -162,14 +157,14 @@ async def test_every_operation_has_an_entry() -> None:
 @pytest.mark.clause("access.before-queries")
 @pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("name", [name for name, call in CALLS.items() if call is not None])
-async def test_the_same_is_done(house: Watched, name: str, kind: type[Binding]) -> None:
+async def test_the_same_is_done(server: Watched, name: str, kind: type[Binding]) -> None:
     if not expressible(kind, name) or (kind is JsonRpc01 and name.startswith("Send")):
         return  # (in 0.1 a message begins the task that it names)
-    task = await large(house, "a-key")
-    bob = house.client(kind, "b-key")
+    task = await large(server, "a-key")
+    bob = server.client(kind, "b-key")
     # each twice, in both orders: what is remembered of the first time must not show
     found = [
-        await house.done(bob, name, CALLS[name](id))
+        await server.done(bob, name, CALLS[name](id))
         for id in (UNKNOWN, task["id"], task["id"], UNKNOWN)
     ]
     first = found[0]
@@ -180,7 +175,7 @@ async def test_the_same_is_done(house: Watched, name: str, kind: type[Binding]) 
 
 @pytest.mark.clause("access.before-queries")
 async def test_nothing_is_looked_up_for_a_task_that_is_not_yours(
-    house: Watched, monkeypatch: pytest.MonkeyPatch
+    server: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[str] = []
     check = Egress.check
@@ -190,10 +185,10 @@ async def test_nothing_is_looked_up_for_a_task_that_is_not_yours(
         return await check(self, url, **more)
 
     monkeypatch.setattr(Egress, "check", noted)
-    task = await large(house, "a-key")
+    task = await large(server, "a-key")
     assert looked, "it is for those who may"
     looked.clear()
-    bob = house.client(JsonRpc, "b-key")
+    bob = server.client(JsonRpc, "b-key")
     for id in (task["id"], UNKNOWN):
         hook = {"taskId": id, "url": "https://canary.example/x"}
         with pytest.raises(Failed):
@@ -207,14 +202,14 @@ async def test_nothing_is_looked_up_for_a_task_that_is_not_yours(
 
 
 @pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.name)
-async def test_another_s_context_is_an_empty_one(house: Watched, kind: type[Binding]) -> None:
+async def test_another_s_context_is_an_empty_one(server: Watched, kind: type[Binding]) -> None:
     if not expressible(kind, "ListTasks"):
         return
-    task = await large(house, "a-key")
-    bob = house.client(kind, "b-key")
-    await house.client(JsonRpc, "b-key").call("SendMessage", message=message("mine"))
+    task = await large(server, "a-key")
+    bob = server.client(kind, "b-key")
+    await server.client(JsonRpc, "b-key").call("SendMessage", message=message("mine"))
     found = [
-        await house.done(bob, "ListTasks", {"contextId": context})
+        await server.done(bob, "ListTasks", {"contextId": context})
         for context in (CONTEXT, task["contextId"], task["contextId"], CONTEXT)
     ]
     assert found == [found[0]] * 4
@@ -224,9 +219,9 @@ async def test_another_s_context_is_an_empty_one(house: Watched, kind: type[Bind
 
 @pytest.mark.skipif(not SOAK, reason="a watch needs many samples; `make soak` takes them")
 @pytest.mark.parametrize("name", [name for name, call in CALLS.items() if call is not None])
-async def test_a_watch_tells_nothing(house: Watched, name: str) -> None:
-    task = await large(house, "a-key")
-    bob = house.client(JsonRpc, "b-key")
+async def test_a_watch_tells_nothing(server: Watched, name: str) -> None:
+    task = await large(server, "a-key")
+    bob = server.client(JsonRpc, "b-key")
 
     async def taken(id: str) -> float:
         begun = time.perf_counter()

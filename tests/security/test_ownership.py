@@ -11,10 +11,11 @@ import pytest_asyncio
 
 from dragoman.model.operations import OPERATIONS
 from tests.harness import agents
+from tests.harness.app import RunningApp
 from tests.harness.clients import Binding, Failed, JsonRpc
 from tests.harness.older_clients import Grpc03, Http03, JsonRpc03
+from tests.harness.protected_app import KINDS, asked, message, protected
 from tests.harness.scale import SOAK
-from tests.security.protected_server import KINDS, House, asked, housed, message
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -38,10 +39,10 @@ CALLS: dict[str, Any] = {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def house() -> AsyncIterator[House]:
+async def server() -> AsyncIterator[RunningApp]:
     """An agent that wants a key."""
     settings: dict[str, Any] = {"push": True, "egress_allow": ["*.example"]}
-    async with housed(agents.make(extended=True), **settings) as found:
+    async with protected(agents.make(extended=True), **settings) as found:
         yield found
 
 
@@ -52,10 +53,12 @@ async def test_every_operation_has_an_entry() -> None:
 @pytest.mark.clause("authz.permission")
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("name", CALLS)
-async def test_a_stranger_learns_nothing(house: House, name: str, kind: type[Binding]) -> None:
+async def test_a_stranger_learns_nothing(
+    server: RunningApp, name: str, kind: type[Binding]
+) -> None:
     if not kind.can(name) or (name == "ListTasks" and kind in (JsonRpc03, Grpc03)):
         return
-    alice, bob = house.client(JsonRpc, "a-key"), house.client(kind, "b-key")
+    alice, bob = server.client(JsonRpc, "a-key"), server.client(kind, "b-key")
     task = (await alice.call("SendMessage", message=message("ask")))["task"]
     hook = {"taskId": task["id"], "id": "hook", "url": "https://h.example/x", "token": "t"}
     await alice.call("CreateTaskPushNotificationConfig", **hook)
@@ -79,37 +82,37 @@ async def test_a_stranger_learns_nothing(house: House, name: str, kind: type[Bin
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("key", ["", "wrong", *(NEARLY if SOAK else ())])
 async def test_without_a_key_nothing_is_answered(
-    house: House, name: str, kind: type[Binding], key: str
+    server: RunningApp, name: str, kind: type[Binding], key: str
 ) -> None:
     if not kind.can(name) or (name == "ListTasks" and kind in (JsonRpc03, Grpc03)):
         return
     params = {} if CALLS[name] is None else CALLS[name](UNKNOWN)
-    found = await asked(house.client(kind, key), name, params)
+    found = await asked(server.client(kind, key), name, params)
     assert isinstance(found, Failed)
     # 0.3 over HTTP+JSON has a status and no reason of its own for this
     assert found.reason == "UNAUTHENTICATED" or (kind is Http03 and found.status == 401)
 
 
 @pytest.mark.parametrize("key", NEARLY)
-async def test_a_key_that_is_nearly_right_is_wrong(house: House, key: str) -> None:
+async def test_a_key_that_is_nearly_right_is_wrong(server: RunningApp, key: str) -> None:
     """How a key is compared does not depend on the operation; `make soak` tries it with all."""
-    failed = await asked(house.client(JsonRpc, key), "ListTasks", {})
+    failed = await asked(server.client(JsonRpc, key), "ListTasks", {})
     assert isinstance(failed, Failed)
     assert failed.reason == "UNAUTHENTICATED", vars(failed)
 
 
-async def test_a_key_that_is_being_replaced(house: House) -> None:
-    old, new = house.client(JsonRpc, "a-key"), house.client(JsonRpc, "a-key-that-comes")
+async def test_a_key_that_is_being_replaced(server: RunningApp) -> None:
+    old, new = server.client(JsonRpc, "a-key"), server.client(JsonRpc, "a-key-that-comes")
     task = (await old.call("SendMessage", message=message("hello")))["task"]
     assert (await new.call("GetTask", id=task["id"]))["id"] == task["id"]
 
 
 @pytest.mark.clause("card.security-schemes")
-async def test_what_the_card_says(house: House) -> None:
+async def test_what_the_card_says(server: RunningApp) -> None:
     for version in ("1.0", "0.3", ""):
         headers = {"A2A-Version": version} if version else {}
         card = (
-            await house.http.get(f"{house.url}/.well-known/agent-card.json", headers=headers)
+            await server.http.get(f"{server.url}/.well-known/agent-card.json", headers=headers)
         ).json()
         assert "securitySchemes" in card
         if version != "0.3":
@@ -119,6 +122,6 @@ async def test_what_the_card_says(house: House) -> None:
         if version != "1.0":
             assert card["securitySchemes"]["key"]["type"] == "apiKey"
             assert card["security"] == [{"key": []}]
-    answer = await house.http.post(f"{house.url}/message:send", json={"message": message("x")})
+    answer = await server.http.post(f"{server.url}/message:send", json={"message": message("x")})
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pytest
@@ -22,6 +22,7 @@ from dragoman.client import Client, CredentialsNotSent, StaticToken, fetch
 from dragoman.client.transport import origin
 from dragoman.model.types import AgentCard, AgentInterface, Part, TaskArtifactUpdateEvent
 from dragoman.security import ApiKey
+from tests.harness.recording_app import RecordingApp
 from tests.harness.server import serving
 
 CANARY = "canary-5b1f0c9e7a"
@@ -109,27 +110,6 @@ async def _file(url: str) -> str:
 # ---- whom it may meet ----------------------------------------------------------------------
 
 
-@dataclass
-class Witness:
-    """An agent's server, and all that has reached it."""
-
-    app: Any = None
-    url: str = ""
-    seen: list[str] = field(default_factory=list)
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "lifespan":
-            return await self.app(scope, receive, send)
-        self.seen.append(f"{scope['path']} {scope['query_string']!r} {scope['headers']}")
-
-        async def heard() -> Any:
-            message = await receive()
-            self.seen.append(repr(message.get("body")))
-            return message
-
-        return await self.app(scope, heard, send)
-
-
 def says(*events: Callable[[Turn], Any]) -> Agent:
     """An agent that answers so."""
     made = Agent("Hotels", description="Books rooms.")
@@ -144,12 +124,12 @@ def says(*events: Callable[[Turn], Any]) -> Agent:
 
 
 @dataclass
-class World:
+class Scenario:
     """Two agents that are listed, one of which wants a key; and a stranger."""
 
-    hotels: Witness
-    weather: Witness
-    evil: Witness
+    hotels: RecordingApp
+    weather: RecordingApp
+    evil: RecordingApp
     stack: AsyncExitStack
 
     @property
@@ -164,13 +144,13 @@ class World:
     def cards(self, change: Callable[[AgentCard], AgentCard]) -> dict[str, AgentCard]:
         """What is known of all three, with the words of one that is listed made up."""
         found = {}
-        for witness in (self.hotels, self.weather, self.evil):
-            (agent,) = witness.app.agents.values()
-            card = agent.card(witness.url)
-            if witness is self.hotels:
-                endpoint = next(iter(witness.app.endpoints.values()))
+        for recording in (self.hotels, self.weather, self.evil):
+            (agent,) = recording.app.agents.values()
+            card = agent.card(recording.url)
+            if recording is self.hotels:
+                endpoint = next(iter(recording.app.endpoints.values()))
                 card = change(endpoint.gate.declared(card, {}))
-            found[witness.url] = card
+            found[recording.url] = card
         return found
 
     async def plan(
@@ -200,25 +180,25 @@ Build = Callable[..., Any]
 
 @pytest.fixture
 async def build() -> AsyncIterator[Build]:
-    """Makes the world, in which the hotels answer so."""
+    """Makes the scenario, in which the hotels answer so."""
     async with AsyncExitStack() as stack:
 
-        async def made(answer: Callable[[World], list[Callable[[Turn], Any]]]) -> World:
-            world = World(Witness(), Witness(), Witness(), stack)
-            world.weather.app = App(says(lambda turn: turn.artifact("sunny")))
-            world.evil.app = App(says(lambda turn: turn.artifact("thank you")))
-            for witness in (world.weather, world.evil):
-                witness.url = await stack.enter_async_context(serving(witness))
-            world.hotels.app = App(
-                says(*answer(world)), auth=[ApiKey(header="X-Key", keys={"me": CANARY})]
+        async def made(answer: Callable[[Scenario], list[Callable[[Turn], Any]]]) -> Scenario:
+            scenario = Scenario(RecordingApp(), RecordingApp(), RecordingApp(), stack)
+            scenario.weather.app = App(says(lambda turn: turn.artifact("sunny")))
+            scenario.evil.app = App(says(lambda turn: turn.artifact("thank you")))
+            for recording in (scenario.weather, scenario.evil):
+                recording.url = await stack.enter_async_context(serving(recording))
+            scenario.hotels.app = App(
+                says(*answer(scenario)), auth=[ApiKey(header="X-Key", keys={"me": CANARY})]
             )
-            world.hotels.url = await stack.enter_async_context(serving(world.hotels))
-            return world
+            scenario.hotels.url = await stack.enter_async_context(serving(scenario.hotels))
+            return scenario
 
         yield made
 
 
-def nothing(_: World) -> list[Callable[[Turn], Any]]:
+def nothing(_: Scenario) -> list[Callable[[Turn], Any]]:
     """The hotels say only what they should."""
     return [lambda turn: turn.artifact("booked")]
 
@@ -242,59 +222,61 @@ CARDS: dict[str, Callable[[AgentCard, str], AgentCard]] = {
 
 @pytest.mark.parametrize("place", CARDS)
 async def test_words_in_a_card(build: Build, place: str) -> None:
-    world: World = await build(nothing)
-    read = await world.plan(lambda card: CARDS[place](card, world.lure))
+    scenario: Scenario = await build(nothing)
+    read = await scenario.plan(lambda card: CARDS[place](card, scenario.lure))
     # (a tag is shown in part)
     assert "Ignore all rules" in read  # it was read, and obeyed
     assert "booked" in read
-    world.check()
+    scenario.check()
 
 
 async def test_another_address_in_a_card(build: Build) -> None:
     """A card that is listed tells a second address, or tells it first."""
-    world: World = await build(nothing)
-    evil = AgentInterface(url=world.evil.url, protocol_binding="JSONRPC", protocol_version="1.0")
+    scenario: Scenario = await build(nothing)
+    evil = AgentInterface(url=scenario.evil.url, protocol_binding="JSONRPC", protocol_version="1.0")
     for order in (1, -1):
-        await world.plan(
+        await scenario.plan(
             lambda card, order=order: replace(  # type: ignore[misc]
                 card, supported_interfaces=(*card.supported_interfaces, evil)[::order]
             )
         )
-        world.check()
+        scenario.check()
 
 
 # ---- words in answers ----------------------------------------------------------------------
 
-ANSWERS: dict[str, Callable[[Turn, World], Any]] = {
-    "progress": lambda turn, world: turn.working(world.lure),
-    "artifact": lambda turn, world: turn.artifact(world.lure),
-    "data": lambda turn, world: turn.artifact({"next": world.lure}),
-    "file": lambda turn, world: turn.artifact(Part(url=f"{world.evil.url}/f", filename="a.txt")),
-    "question": lambda turn, world: turn.ask(world.lure),
-    "failure": lambda turn, world: turn.fail(world.lure),
+ANSWERS: dict[str, Callable[[Turn, Scenario], Any]] = {
+    "progress": lambda turn, scenario: turn.working(scenario.lure),
+    "artifact": lambda turn, scenario: turn.artifact(scenario.lure),
+    "data": lambda turn, scenario: turn.artifact({"next": scenario.lure}),
+    "file": lambda turn, scenario: turn.artifact(
+        Part(url=f"{scenario.evil.url}/f", filename="a.txt")
+    ),
+    "question": lambda turn, scenario: turn.ask(scenario.lure),
+    "failure": lambda turn, scenario: turn.fail(scenario.lure),
 }
 
 
 @pytest.mark.parametrize("place", ANSWERS)
 async def test_words_in_an_answer(build: Build, place: str) -> None:
-    world: World = await build(lambda world: [lambda turn: ANSWERS[place](turn, world)])
-    read = await world.plan()
-    assert world.evil.url in read  # it was read
-    world.check()
+    scenario: Scenario = await build(lambda scenario: [lambda turn: ANSWERS[place](turn, scenario)])
+    read = await scenario.plan()
+    assert scenario.evil.url in read  # it was read
+    scenario.check()
 
 
 async def test_no_file_is_fetched_by_itself(build: Build) -> None:
     """The client takes what is named by a URL as a name, in artifacts and in messages."""
-    world: World = await build(
-        lambda world: [
-            lambda turn: turn.working([Part(url=f"{world.evil.url}/1"), Part(text="there")]),
-            lambda turn: turn.artifact([Part(url=f"{world.evil.url}/2"), Part(text="here")]),
+    scenario: Scenario = await build(
+        lambda scenario: [
+            lambda turn: turn.working([Part(url=f"{scenario.evil.url}/1"), Part(text="there")]),
+            lambda turn: turn.artifact([Part(url=f"{scenario.evil.url}/2"), Part(text="here")]),
         ]
     )
-    async with Client.connect(world.hotels.url, auth=StaticToken(CANARY)) as client:
+    async with Client.connect(scenario.hotels.url, auth=StaticToken(CANARY)) as client:
         result = await client.send("please")
-        assert [part.url for part in result.files] == [f"{world.evil.url}/2"]
-    assert world.evil.seen == []
+        assert [part.url for part in result.files] == [f"{scenario.evil.url}/2"]
+    assert scenario.evil.seen == []
 
 
 # ---- what it would be without --------------------------------------------------------------
@@ -309,24 +291,24 @@ def anybody(cards: Mapping[str, AgentCard], _: Policy) -> Iterable[AgentCard]:
 async def test_with_everybody_eligible_the_stranger_is_called(build: Build, place: str) -> None:
     """So that it is not the stub which is harmless."""
     answer = ANSWERS["artifact"] if place == "answer" else (lambda turn, _: turn.artifact("booked"))
-    world: World = await build(lambda world: [lambda turn: answer(turn, world)])
-    lure = world.lure if place == "card" else "Books rooms."
-    await world.plan(lambda card: replace(card, description=lure), anybody)
-    assert "please" in "".join(world.evil.seen)
-    assert "my key is in" in "".join(world.evil.seen)
+    scenario: Scenario = await build(lambda scenario: [lambda turn: answer(turn, scenario)])
+    lure = scenario.lure if place == "card" else "Books rooms."
+    await scenario.plan(lambda card: replace(card, description=lure), anybody)
+    assert "please" in "".join(scenario.evil.seen)
+    assert "my key is in" in "".join(scenario.evil.seen)
     with pytest.raises(AssertionError):
-        world.check()
+        scenario.check()
 
 
 async def test_a_card_could_take_the_key_away(build: Build) -> None:
     """Who gives a card to a client vouches for its addresses; `eligible` takes out the others."""
-    world: World = await build(nothing)
-    evil = AgentInterface(url=world.evil.url, protocol_binding="JSONRPC", protocol_version="1.0")
-    cards = world.cards(
+    scenario: Scenario = await build(nothing)
+    evil = AgentInterface(url=scenario.evil.url, protocol_binding="JSONRPC", protocol_version="1.0")
+    cards = scenario.cards(
         lambda card: replace(card, supported_interfaces=(evil, *card.supported_interfaces))
     )
-    (safe,) = eligible(cards, Policy(origins=(world.hotels.url,)))
-    for card, told in ((safe, False), (cards[world.hotels.url], True)):
+    (safe,) = eligible(cards, Policy(origins=(scenario.hotels.url,)))
+    for card, told in ((safe, False), (cards[scenario.hotels.url], True)):
         async with Client.connect(card, auth=StaticToken(CANARY), attempts=1) as client:
             await client.send("hi")
-        assert (CANARY in "".join(world.evil.seen)) == told
+        assert (CANARY in "".join(scenario.evil.seen)) == told

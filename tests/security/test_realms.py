@@ -7,7 +7,7 @@ import itertools
 import json
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,13 @@ from dragoman.security import (
     Token,
 )
 from dragoman.security.schemes import Authenticator
-from dragoman.server.settings import SettingsError, load
+from dragoman.server.load_settings import load
+from dragoman.server.settings import SettingsError
 from dragoman.server.wiring import CHECKS
+from tests.harness.app import RunningApp
 from tests.harness.clients import Binding, Failed, JsonRpc
 from tests.harness.older_clients import Grpc03, JsonRpc03
-from tests.security.protected_server import KINDS, House, asked, housed, message
+from tests.harness.protected_app import KINDS, asked, message, protected
 from tests.security.scheme_requests import doorman, identified, request
 from tests.security.test_identities import PEOPLE
 from tests.security.test_ownership import CALLS, UNKNOWN
@@ -95,14 +97,14 @@ def teller() -> Agent:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=["memory", "sqlite"])
-async def house(
+async def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[House]:
+) -> AsyncIterator[RunningApp]:
     """A server that takes four credentials."""
     file: Path = tmp_path_factory.mktemp("realms") / "x.db"
     settings: dict[str, Any] = {"push": True, "egress_allow": ["*.example"], "audit": True}
     store = "memory:" if request.param == "memory" else f"sqlite:///{file}"
-    async with housed(teller(), auth=schemes(), store=store, **settings) as found:
+    async with protected(teller(), auth=schemes(), store=store, **settings) as found:
         yield found
 
 
@@ -112,16 +114,16 @@ async def house(
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("name", CALLS)
 async def test_the_ann_of_another_realm_is_a_stranger(
-    house: House, name: str, kind: type[Binding]
+    server: RunningApp, name: str, kind: type[Binding]
 ) -> None:
     if not kind.can(name) or (name == "ListTasks" and kind in (JsonRpc03, Grpc03)):
         return
-    first = house.client(JsonRpc, "", **ANNS["a"])
+    first = server.client(JsonRpc, "", **ANNS["a"])
     task = (await first.call("SendMessage", message=message("ask")))["task"]
     hook = {"taskId": task["id"], "id": "hook", "url": "https://h.example/x", "token": "t"}
     await first.call("CreateTaskPushNotificationConfig", **hook)
     for realm in ("b", "keys", "people"):
-        other = house.client(kind, "", **ANNS[realm])
+        other = server.client(kind, "", **ANNS[realm])
         if CALLS[name] is None:
             assert task["id"] not in str(await asked(other, name, {}))
             continue
@@ -133,13 +135,13 @@ async def test_the_ann_of_another_realm_is_a_stranger(
     assert await first.call("GetTask", id=task["id"]) == task
 
 
-async def test_everything_is_kept_apart(house: House) -> None:
+async def test_everything_is_kept_apart(server: RunningApp) -> None:
     """Repeated sends, contexts, lists; and the handler is told who it is."""
     key = {"Idempotency-Key": f"the-same-{time.time_ns()}"}
     said = message("ask", contextId="shared")
     tasks = {}
     for realm, shown in ANNS.items():
-        client = house.client(JsonRpc, "", **shown, **key)
+        client = server.client(JsonRpc, "", **shown, **key)
         for _ in range(2):
             task = (await client.call("SendMessage", message=said))["task"]
             assert tasks.setdefault(realm, task["id"]) == task["id"]
@@ -156,8 +158,8 @@ async def test_a_shared_realm_is_one_caller() -> None:
         ApiKey(header="X-Key", keys={"ann": "anns-key"}, realm="us"),
         Basic({"ann": "pw"}, realm=""),
     ]
-    async with housed(teller(), auth=auth) as house:
-        anns = [house.client(JsonRpc, "", **ANNS[name]) for name in ("a", "keys", "people")]
+    async with protected(teller(), auth=auth) as server:
+        anns = [server.client(JsonRpc, "", **ANNS[name]) for name in ("a", "keys", "people")]
         task = (await anns[0].call("SendMessage", message=message("ask")))["task"]
         assert (await anns[1].call("GetTask", id=task["id"]))["id"] == task["id"]
         assert isinstance(await asked(anns[2], "GetTask", {"id": task["id"]}), Failed)
@@ -170,9 +172,9 @@ async def test_a_policy_is_told_both() -> None:
         seen.append(access)
         return access.realm == "a"
 
-    async with housed(teller(), auth=schemes(), policy=policy) as house:
-        first = house.client(JsonRpc, "", **ANNS["a"], **{"Idempotency-Key": "k"})
-        guest = house.client(JsonRpc, "", **ANNS["b"], **{"Idempotency-Key": "k"})
+    async with protected(teller(), auth=schemes(), policy=policy) as server:
+        first = server.client(JsonRpc, "", **ANNS["a"], **{"Idempotency-Key": "k"})
+        guest = server.client(JsonRpc, "", **ANNS["b"], **{"Idempotency-Key": "k"})
         task = (await first.call("SendMessage", message=message("ask")))["task"]["id"]
         said = message("more", taskId=task)
         # a guest of the same name is a guest: neither its keys nor its other tasks are the owner's
@@ -184,10 +186,11 @@ async def test_a_policy_is_told_both() -> None:
     }
 
 
-async def test_streams_and_rates_are_counted_apart(caplog: pytest.LogCaptureFixture) -> None:
-    async with housed(teller(), auth=schemes(), quota_streams=1, rate=0.01, rate_burst=6) as house:
+async def test_streams_and_rates_are_counted_apart(constants: Callable[..., None]) -> None:
+    constants(rate_burst=6)
+    async with protected(teller(), auth=schemes(), quota_tasks=10, rate=0.01) as server:
         for realm in ANNS:
-            client = house.client(JsonRpc, "", **ANNS[realm])
+            client = server.client(JsonRpc, "", **ANNS[realm])
             task = (await client.call("SendMessage", message=message("ask")))["task"]["id"]
             async with client.open("SubscribeToTask", id=task) as events:
                 assert await anext(events)
@@ -195,8 +198,10 @@ async def test_streams_and_rates_are_counted_apart(caplog: pytest.LogCaptureFixt
                 assert "1 of your streams" in refused.message
 
 
-async def test_the_audit_names_the_realm(house: House, caplog: pytest.LogCaptureFixture) -> None:
-    client = house.client(JsonRpc, "", **ANNS["keys"])
+async def test_the_audit_names_the_realm(
+    server: RunningApp, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = server.client(JsonRpc, "", **ANNS["keys"])
     with caplog.at_level(logging.INFO, "dragoman.audit"):
         await asked(client, "CancelTask", {"id": UNKNOWN})
     (line,) = [json.loads(r.getMessage()) for r in caplog.records if r.name == "dragoman.audit"]

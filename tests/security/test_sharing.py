@@ -12,7 +12,7 @@ from dragoman.model.caller import Access
 from dragoman.model.operations import OPERATIONS
 from tests.harness import agents
 from tests.harness.clients import Binding, Failed, JsonRpc
-from tests.security.protected_server import KINDS, asked, housed, message
+from tests.harness.protected_app import KINDS, asked, message, protected
 from tests.security.test_ownership import CALLS, UNKNOWN
 
 HOOK = {"id": "hook", "url": "https://h.example/x", "token": "t"}
@@ -32,8 +32,8 @@ async def test_one_operation_is_shared_and_no_other(name: str, kind: type[Bindin
         seen.append(access)
         return access.operation == name and access.caller.identity == "bob"
 
-    async with housed(agents.make(), policy=policy, **SETTINGS) as house:
-        alice, bob = house.client(JsonRpc, "a-key"), house.client(kind, "b-key")
+    async with protected(agents.make(), policy=policy, **SETTINGS) as server:
+        alice, bob = server.client(JsonRpc, "a-key"), server.client(kind, "b-key")
         task = (await alice.call("SendMessage", message=message("ask")))["task"]["id"]
         await alice.call("CreateTaskPushNotificationConfig", taskId=task, **HOOK)
         assert not seen  # nobody is asked about what is one's own
@@ -53,15 +53,15 @@ async def test_one_operation_is_shared_and_no_other(name: str, kind: type[Bindin
         }
         # it is the owner's still, and nobody else's
         assert [t["id"] for t in (await alice.call("ListTasks"))["tasks"]] == [task]
-        assert not (await house.client(JsonRpc, "b-key").call("ListTasks"))["tasks"]
+        assert not (await server.client(JsonRpc, "b-key").call("ListTasks"))["tasks"]
 
 
 async def test_a_policy_that_fails_shares_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async def policy(access: Access) -> bool:
         raise ValueError("oops")
 
-    async with housed(agents.make(), policy=policy) as house:
-        alice, bob = house.client(JsonRpc, "a-key"), house.client(JsonRpc, "b-key")
+    async with protected(agents.make(), policy=policy) as server:
+        alice, bob = server.client(JsonRpc, "a-key"), server.client(JsonRpc, "b-key")
         task = (await alice.call("SendMessage", message=message("ask")))["task"]["id"]
         with caplog.at_level(logging.ERROR, "dragoman"):
             theirs = await asked(bob, "GetTask", {"id": task})
@@ -71,8 +71,8 @@ async def test_a_policy_that_fails_shares_nothing(caplog: pytest.LogCaptureFixtu
 
 @pytest.mark.parametrize("answer", [1, "yes", None, object()])
 async def test_only_true_is_yes(answer: Any) -> None:
-    async with housed(agents.make(), policy=lambda access: answer) as house:
-        alice, bob = house.client(JsonRpc, "a-key"), house.client(JsonRpc, "b-key")
+    async with protected(agents.make(), policy=lambda access: answer) as server:
+        alice, bob = server.client(JsonRpc, "a-key"), server.client(JsonRpc, "b-key")
         task = (await alice.call("SendMessage", message=message("ask")))["task"]["id"]
         assert (await asked(bob, "GetTask", {"id": task})).reason == "TASK_NOT_FOUND"
 
@@ -88,8 +88,8 @@ async def test_a_guest_sees_nothing_else_of_the_owner() -> None:
         turns.append((turn.caller.identity, len(context), len(referenced)))
         return turn.ask("And?")
 
-    async with housed(agent, policy=lambda access: True) as house:
-        alice, bob = house.client(JsonRpc, "a-key"), house.client(JsonRpc, "b-key")
+    async with protected(agent, policy=lambda access: True) as server:
+        alice, bob = server.client(JsonRpc, "a-key"), server.client(JsonRpc, "b-key")
         first = (await alice.call("SendMessage", message=message("one")))["task"]
         said = message("two", contextId=first["contextId"], messageId="n")
         second = (await alice.call("SendMessage", message=said))["task"]
@@ -100,9 +100,9 @@ async def test_a_guest_sees_nothing_else_of_the_owner() -> None:
 
 
 async def test_the_keys_of_a_guest_are_not_the_owners() -> None:
-    async with housed(agents.make(), policy=lambda access: True) as house:
-        alice = house.client(JsonRpc, "a-key", **{"Idempotency-Key": "k"})
-        bob = house.client(JsonRpc, "b-key", **{"Idempotency-Key": "k"})
+    async with protected(agents.make(), policy=lambda access: True) as server:
+        alice = server.client(JsonRpc, "a-key", **{"Idempotency-Key": "k"})
+        bob = server.client(JsonRpc, "b-key", **{"Idempotency-Key": "k"})
         task = (await alice.call("SendMessage", message=message("ask")))["task"]["id"]
         said = message("ask more", taskId=task)
         first = (await bob.call("SendMessage", message=said))["task"]

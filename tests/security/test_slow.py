@@ -20,8 +20,7 @@ import uvloop
 from dragoman import Agent, App, Turn
 from dragoman.cli.connection_limits import RESERVE, ConnectionLimits
 from dragoman.server.settings import Settings
-from tests.cli.test_cli import AGENTS
-from tests.cli.test_cli import serving as process
+from tests.harness.command import AGENTS, server_process
 from tests.harness.raw_http import Answer, Connection, connect
 from tests.harness.raw_server import Certificate
 from tests.harness.server import Served, served
@@ -53,7 +52,7 @@ def quick(**settings: Any) -> App:
     """An application with little patience."""
     return App(
         echo(),
-        **{"header_timeout": 0.5, "body_timeout": 0.5, "stall": 1, "drain_timeout": 0.1} | settings,
+        **{"request_timeout": 1.5, "stall": 1, "drain_timeout": 0.1} | settings,
     )
 
 
@@ -142,7 +141,7 @@ async def test_a_further_head_is_due_as_well(
 
 async def test_nobody_stays_without_a_request() -> None:
     async with (
-        served(quick(header_timeout=30), timeout_keep_alive=1) as server,
+        served(quick(request_timeout=90), timeout_keep_alive=1) as server,
         connect(server.url) as connection,
     ):
         await connection.send(GET)
@@ -200,7 +199,7 @@ async def poured(connection: Connection, data: bytes) -> int:
     ids=["a head", "a trailer", "a head behind a request", "a head behind an answer"],
 )
 async def test_no_line_is_endless(first: bytes) -> None:
-    async with served(quick(header_timeout=60, body_timeout=60)) as server:
+    async with served(quick(request_timeout=180)) as server:
         async with connect(server.url) as connection:
             await connection.send(first)
             # what is in the buffers of the network is in nobody's memory for long
@@ -348,7 +347,7 @@ async def test_a_crowd_keeps_nobody_out(tmp_path: Path, secured: bool) -> None:
     certificate = Certificate(tmp_path, "127.0.0.1")
     settings = {"cert": str(certificate.file)} if secured else {}
     verify = certificate.client()
-    async with served(quick(header_timeout=3, body_timeout=3, **settings)) as server:
+    async with served(quick(request_timeout=9, **settings)) as server:
         async with httpx.AsyncClient(base_url=server.url, verify=verify) as http:
             assert (await http.post("/message:send", json=SEND)).status_code == 200
         await empty(server)
@@ -384,9 +383,9 @@ async def test_a_process_lets_go_of_them(
     (tmp_path / "booking.py").write_text(AGENTS)
     file = str(Certificate(tmp_path, "127.0.0.1").file)
     monkeypatch.setenv("SSL_CERT_FILE", file)
-    limits = ("--set", "header_timeout=6", "--set", "body_timeout=6", "--set", "stall=4")
+    limits = ("--set", "request_timeout=18", "--set", "stall=4")
     more = ("--cert", file) if secured else ()
-    with process(tmp_path, "booking:agent", *limits, *more) as running:
+    with server_process(tmp_path, "booking:agent", *limits, *more) as running:
         files = Path(f"/proc/{running.process.pid}/fd")
         plain = running.url.replace("https", "http")
 
@@ -442,7 +441,7 @@ async def held(server: Served, count: int) -> AsyncIterator[None]:
 
 
 async def test_one_address_cannot_hold_all_connections(caplog: pytest.LogCaptureFixture) -> None:
-    async with served(quick(header_timeout=30, max_connections=10, max_per_address=3)) as server:
+    async with served(quick(request_timeout=90, max_connections=6)) as server:
         async with held(server, 3):
             assert await status(server.url) in (503, None)
             assert await status(server.url) in (503, None)
@@ -451,11 +450,12 @@ async def test_one_address_cannot_hold_all_connections(caplog: pytest.LogCapture
         assert await status(server.url) == 200
     told = [r.getMessage() for r in caplog.records if "refusing new connections" in r.getMessage()]
     assert len(told) == 1, "not one for each"
-    assert "max_per_address = 3" in told[0]
+    assert "max_connections allows 6, and 3 from one address" in told[0]
 
 
 async def test_there_is_room_for_so_many(tmp_path: Path) -> None:
-    async with served(quick(header_timeout=30, max_connections=4, max_per_address=4)) as server:
+    proxied = quick(request_timeout=90, max_connections=4, trusted_proxies=["127.0.0.1"])
+    async with served(proxied) as server:  # a proxy may have all of them
         async with held(server, 4):
             assert await status(server.url, "127.0.0.2") in (503, None)
             async with connect(server.url) as connection:  # who says nothing can read it
@@ -465,7 +465,7 @@ async def test_there_is_room_for_so_many(tmp_path: Path) -> None:
         await empty(server)
         assert await status(server.url) == 200
     file = str(Certificate(tmp_path, "127.0.0.1").file)
-    async with served(quick(header_timeout=30, cert=file, max_connections=4)) as server:
+    async with served(quick(request_timeout=90, cert=file, max_connections=4)) as server:
         plain = server.url.replace("https", "http")
         # half of them are all that one address gets
         async with held(server, 2), connect(plain) as connection:
@@ -479,7 +479,6 @@ def test_files_are_a_limit_as_well() -> None:
     assert ConnectionLimits(settings, 1024).each == (1024 - RESERVE) // 2
     assert ConnectionLimits(settings, 10).most == 1
     assert ConnectionLimits(settings).most == 5000
-    assert ConnectionLimits(Settings(max_per_address=7)).each == 7
 
 
 @pytest.fixture(autouse=True)

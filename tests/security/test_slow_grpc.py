@@ -44,7 +44,7 @@ class Gate:
 async def opened(gate: Gate | None = None, **settings: Any) -> AsyncIterator[str]:
     """The address of an application with little patience."""
     agent = (gate or Gate()).agent
-    usual = {"grpc_port": 0, "header_timeout": 0.5, "stall": 1, "drain_timeout": 0.1}
+    usual = {"grpc_port": 0, "request_timeout": 1.5, "stall": 1, "drain_timeout": 0.1}
     async with App(agent, **usual | settings) as app:
         yield f"127.0.0.1:{app.ports[0].number}"
 
@@ -96,7 +96,7 @@ async def test_a_handshake_is_due(tmp_path: Path, part: int, each: bytes) -> Non
 
 async def test_a_crowd_keeps_nobody_out() -> None:
     async with (
-        opened(header_timeout=3, stall=3) as address,
+        opened(request_timeout=9, stall=3) as address,
         contextlib.AsyncExitStack() as stack,
     ):
         crowd: list[Connection] = []
@@ -111,7 +111,7 @@ async def test_a_crowd_keeps_nobody_out() -> None:
 
 
 async def test_there_is_room_for_so_many() -> None:
-    async with opened(header_timeout=30, stall=30, max_connections=3) as address:
+    async with opened(request_timeout=90, stall=30, max_connections=3) as address:
         async with contextlib.AsyncExitStack() as stack:
             crowd = [await stack.enter_async_context(connect(address)) for _ in range(6)]
             async with asyncio.timeout(5):

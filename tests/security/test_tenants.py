@@ -15,8 +15,8 @@ from dragoman.security import AllOf, Anonymous, ApiKey, Basic, Token
 from dragoman.security.schemes import Authenticator
 from tests.harness import agents
 from tests.harness.clients import Binding, Failed, Grpc, HttpJson, JsonRpc
+from tests.harness.protected_app import asked, message, protected
 from tests.harness.server import serving
-from tests.security.protected_server import asked, housed, message
 from tests.security.scheme_requests import identified, request
 from tests.security.test_ownership import CALLS
 
@@ -39,12 +39,12 @@ def keys(**more: Any) -> ApiKey:
 async def test_a_credential_that_says_no_tenant_names_none(kind: type[Binding]) -> None:
     """In every operation, whether the task is there or not."""
     settings: dict[str, Any] = {"push": True, "egress_allow": ["*.example"]}
-    async with housed(agents.make(extended=True), auth=keys(), **settings) as house:
-        hers = house.client(kind, "acme-key")
+    async with protected(agents.make(extended=True), auth=keys(), **settings) as server:
+        hers = server.client(kind, "acme-key")
         task = (await hers.call("SendMessage", message=message("ask")))["task"]["id"]
         assert (await hers.call("GetTask", id=task, tenant="acme"))["id"] == task
         for key in ("plain-key", "blue-key"):
-            other = house.client(kind, key)
+            other = server.client(kind, key)
             for name, call in CALLS.items():
                 if name == "GetExtendedAgentCard":  # it is the same for all tenants
                     continue
@@ -63,8 +63,8 @@ async def test_a_credential_that_says_no_tenant_names_none(kind: type[Binding]) 
 
 
 async def test_new_tenants_are_no_way_around_a_quota() -> None:
-    async with housed(agents.make(), auth=keys(), quota_tasks=1) as house:
-        client = house.client(JsonRpc, "plain-key")
+    async with protected(agents.make(), auth=keys(), quota_tasks=1) as server:
+        client = server.client(JsonRpc, "plain-key")
         await client.call("SendMessage", message=message("ask"))
         found = [
             await asked(client, "SendMessage", {"message": message("ask two"), **more})
@@ -74,8 +74,8 @@ async def test_new_tenants_are_no_way_around_a_quota() -> None:
 
 
 async def test_what_was_configured_may_be_named() -> None:
-    async with housed(agents.make(), auth=keys()) as house:
-        cy = house.client(HttpJson, "cys-key")
+    async with protected(agents.make(), auth=keys()) as server:
+        cy = server.client(HttpJson, "cys-key")
         made = {}
         for tenant in ("acme", "red"):
             sent = await cy.call("SendMessage", message=message("ask"), tenant=tenant)
@@ -86,22 +86,22 @@ async def test_what_was_configured_may_be_named() -> None:
         refused = await asked(cy, "ListTasks", {"tenant": "blue"})
         assert refused.reason == "PERMISSION_DENIED"
         # what is not hers in a tenant that she may name is not found
-        hers = house.client(HttpJson, "acme-key")
+        hers = server.client(HttpJson, "acme-key")
         theirs = await asked(hers, "GetTask", {"id": made["acme"], "tenant": "acme"})
         assert theirs.reason == "TASK_NOT_FOUND"
 
 
 @pytest.mark.parametrize("auth", [None, Anonymous()], ids=["none", "anonymous"])
 async def test_anonymous_callers_name_none_unless_it_is_allowed(auth: Any) -> None:
-    async with housed(agents.make(), auth=auth) as house:
-        refused = await asked(house.client(JsonRpc, ""), "ListTasks", {"tenant": "acme"})
+    async with protected(agents.make(), auth=auth) as server:
+        refused = await asked(server.client(JsonRpc, ""), "ListTasks", {"tenant": "acme"})
     assert refused.reason == "PERMISSION_DENIED"
 
 
 async def test_anonymous_callers_may_be_allowed_to() -> None:
     for tenants, allowed in ((["acme"], ["acme"]), (["*"], ["acme", "blue"])):
-        async with housed(agents.make(), auth=Anonymous(tenants=tenants)) as house:
-            client = house.client(JsonRpc, "")
+        async with protected(agents.make(), auth=Anonymous(tenants=tenants)) as server:
+            client = server.client(JsonRpc, "")
             for tenant in ("acme", "blue"):
                 found = await asked(client, "ListTasks", {"tenant": tenant})
                 assert isinstance(found, Failed) is (tenant not in allowed)
@@ -116,18 +116,18 @@ async def test_the_tenant_of_the_card_is_for_everybody() -> None:
         """Greet."""
         return f"hello {turn.caller.identity}"
 
-    async with housed(agent, auth=keys()) as house:
+    async with protected(agent, auth=keys()) as server:
         headers = {"x-key": "plain-key"}
-        async with Client.connect(house.url, headers=headers) as client:
+        async with Client.connect(server.url, headers=headers) as client:
             found = {i.protocol_binding: i.tenant for i in client.card.supported_interfaces[:3]}
             assert found == dict.fromkeys(("JSONRPC", "HTTP+JSON", "GRPC"), "north")
             assert (await client.send("hi")).text == "hello ann"
         for kind in NAMING:
-            ann = house.client(kind, "plain-key")
+            ann = server.client(kind, "plain-key")
             assert (await ann.call("ListTasks", tenant="north"))["totalSize"] == 1
             assert (await ann.call("ListTasks"))["totalSize"] == 0
             # not for who belongs elsewhere
-            refused = await asked(house.client(kind, "acme-key"), "ListTasks", {"tenant": "north"})
+            refused = await asked(server.client(kind, "acme-key"), "ListTasks", {"tenant": "north"})
             assert refused.reason == "PERMISSION_DENIED"
 
 

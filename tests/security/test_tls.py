@@ -71,7 +71,7 @@ def watched(**settings: Any) -> Watched:
     def identify(request: Request) -> Caller:
         return Caller(identity="ann")
 
-    app = Watched(agent, identify=identify, drain_timeout=0.1, header_timeout=2, **settings)
+    app = Watched(agent, identify=identify, drain_timeout=0.1, request_timeout=6, **settings)
     app.scopes = []
     return app
 

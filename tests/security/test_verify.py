@@ -20,8 +20,8 @@ from dragoman.security import AllOf, ApiKey, Basic, Token
 from dragoman.security.verify import Verify
 from tests.harness.clients import Binding, Failed, Grpc, HttpJson, JsonRpc
 from tests.harness.older_clients import Grpc03, JsonRpc03
+from tests.harness.protected_app import asked, protected
 from tests.harness.server import serving
-from tests.security.protected_server import asked, housed
 from tests.security.scheme_requests import MESSAGE, doorman, said, send
 
 KNOWN = {"a-token": "ann", "b-token": Caller(identity="bob", scopes=frozenset({"talk"}))}
@@ -40,13 +40,13 @@ async def awaited(token: str) -> Caller | str | None:
 @pytest.mark.parametrize("verify", [plain, awaited])
 @pytest.mark.parametrize("kind", [JsonRpc, HttpJson, Grpc, JsonRpc03, Grpc03])
 async def test_it_is_enforced_over_every_binding(kind: type[Binding], verify: Verify) -> None:
-    async with housed(doorman(), auth=Token(verify=verify)) as house:
+    async with protected(doorman(), auth=Token(verify=verify)) as server:
         for token, who in (("a-token", "ann"), ("b-token", "bob")):
-            client = house.client(kind, "", authorization=f"Bearer {token}")
+            client = server.client(kind, "", authorization=f"Bearer {token}")
             found = await client.call("SendMessage", **MESSAGE)
             assert found["task"]["artifacts"][0]["parts"][0]["text"].startswith(f"{who}:")
         for headers in ({}, {"authorization": "Bearer no-token"}):
-            refused = await asked(house.client(kind, "", **headers), "SendMessage", MESSAGE)
+            refused = await asked(server.client(kind, "", **headers), "SendMessage", MESSAGE)
             assert isinstance(refused, Failed)
 
 
@@ -144,8 +144,8 @@ async def test_the_request_has_the_scope_of_http(kind: type[Binding]) -> None:
         seen.append(request.scope and request.scope["type"])
         return token
 
-    async with housed(doorman(), auth=Token(verify=verify)) as house:
-        client = house.client(kind, "", authorization="Bearer ann")
+    async with protected(doorman(), auth=Token(verify=verify)) as server:
+        client = server.client(kind, "", authorization="Bearer ann")
         await client.call("SendMessage", **MESSAGE)
     assert seen == [None if kind is Grpc else "http"]
 

@@ -151,11 +151,12 @@ def waiting() -> Iterator[tuple[Agent, asyncio.Event]]:
 
 
 @pytest.mark.parametrize("binding", ["HTTP+JSON", "GRPC"])
-async def test_a_client_that_goes_away(lines: Lines, binding: str) -> None:
+async def test_a_client_that_goes_away(
+    lines: Lines, binding: str, constants: Callable[..., None]
+) -> None:
+    constants(keepalive=0.1)
     with waiting() as (agent, _):
-        app = App(
-            agent, access_log=True, grpc_port=0, bindings=BINDINGS, keepalive=0.1, drain_timeout=0.0
-        )
+        app = App(agent, access_log=True, grpc_port=0, bindings=BINDINGS, drain_timeout=0.0)
         async with serving(app) as url:
             async with Client.connect(url, bindings=[binding]) as client:
                 stream = client.stream("x")

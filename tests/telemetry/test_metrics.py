@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +93,10 @@ async def test_what_runs_and_what_waits() -> None:
         assert [event async for event in stream]
 
 
-async def test_who_is_turned_away() -> None:
+async def test_who_is_turned_away(constants: Callable[..., None]) -> None:
+    constants(rate_burst=2)
     gate = [ApiKey(keys={"somebody": "the-right-key"}, header="X-Key")]
-    app = App(office(), auth=gate, rate=0.001, rate_burst=2, quota_tasks=1, metrics_port=0)
+    app = App(office(), auth=gate, rate=0.001, quota_tasks=1, metrics_port=0)
     async with serving(app) as url, httpx.AsyncClient(base_url=url) as http:
         await http.post("/", json=send("x"))
         mine = {"X-Key": "the-right-key"}

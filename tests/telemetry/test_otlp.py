@@ -24,7 +24,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from dragoman import App
 from dragoman.client import Client
 from dragoman.telemetry import health
-from tests.cli.test_cli import AGENTS, environment
+from tests.harness.command import AGENTS, environment
 from tests.telemetry.monitored_agent import office
 from tests.telemetry.otlp_collector import Collector, attributes, collecting
 from tests.telemetry.scrape import parse

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -135,3 +138,39 @@ def test_no_package_takes_the_place_of_a_backend_of_dragoman(tmp_path: Path, she
 def test_every_backend_of_the_table_is_there(kind: backends.Kind) -> None:
     for scheme in backends.TABLE[kind]:
         assert callable(backends.find(kind, f"{scheme}://x"))
+
+
+CONTRACT = """
+from dragoman.stores.memory import MemoryStore
+
+
+class ShelfStore(MemoryStore):
+    pass
+
+
+def make(folder, **options):
+    return ShelfStore(**options)
+"""
+
+
+@pytest.mark.slow
+def test_another_packages_store_runs_the_contract_as_the_page_says(tmp_path: Path) -> None:
+    root = Path(__file__).resolve().parents[2]
+    page = (root / "docs/backends.md").read_text()
+    found = re.search(r"DRAGOMAN_TEST_STORE=(\S+) python -m pytest (\S+) -k \"(.+)\"", page)
+    assert found is not None
+    (tmp_path / "shelf_backend.py").write_text(CONTRACT)
+    path = os.pathsep.join([str(tmp_path), str(root / "src"), str(root)])
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-v", found[2]),
+            *("-k", f"{found[3]} and follow_up"),
+        ],
+        cwd=root,
+        env={**os.environ, "DRAGOMAN_TEST_STORE": found[1], "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"\b\d+ passed", done.stdout), done.stdout

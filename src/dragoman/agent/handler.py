@@ -240,7 +240,7 @@ async def _from_sync(
             return  # the rest after a refused value
         try:
             sink.put(value)
-        except BaseException as error:  # noqa: BLE001 - it is raised where the handler runs
+        except BaseException as error:  # noqa: BLE001 - the running handler raises it
             faults.append(error)
 
     async def feed_large(value: Any) -> None:

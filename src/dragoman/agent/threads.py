@@ -74,7 +74,7 @@ class Threads:
             # main thread gets a real one.
             error = RuntimeError(f"the handler raised {type(odd).__name__}")
             error.__cause__ = odd
-        except BaseException as raised:  # noqa: BLE001 - it is raised where it is awaited
+        except BaseException as raised:  # noqa: BLE001 - the awaiting task raises it
             error = raised
         with suppress(RuntimeError):  # the loop is closed, so nobody waits
             loop.call_soon_threadsafe(_settle, future, result, error)

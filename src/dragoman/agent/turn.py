@@ -230,7 +230,7 @@ class Turn:
 
         run = self._run
         name, origin = (run.name, run.origin) if run else ("", "")
-        self._connected += 1  # two of them that say the same mean two things
+        self._connected += 1  # two clients with the same text are two sends
         until = run.deadline if run else math.inf
         left = until - time.monotonic()
 
@@ -274,9 +274,9 @@ class Turn:
 
     def _foreign(self, artifact: Artifact, by: str, append: bool, last: bool) -> Event:
         key = f"{by}:{artifact.artifact_id}"
-        known = ("relayed", key) in self._streams
+        started = ("relayed", key) in self._streams
         # Other agents may append to an artifact that does not exist.
-        append = append and (known or any(a.artifact_id == key for a in self.task.artifacts))
+        append = append and (started or any(a.artifact_id == key for a in self.task.artifacts))
         self._streams["relayed", key] = key
         self._sound = None
         name = artifact.name or ("" if append else by)

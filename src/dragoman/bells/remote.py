@@ -115,47 +115,47 @@ class RemoteBell:
         while not self._ending.is_set():
             began = loop.time()
             try:
-                await self._hold()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the poll carries
-                self._tell(error)
+                await self._use_connection()
+            except Exception as error:  # noqa: BLE001 - after any error, the poll still works
+                self._log_lost(error)
             self._tried.set()
             pause = first if loop.time() - began > most else min(pause * 2, most)
-            await _within(pause * random.uniform(0.5, 1), self._ending.wait())
+            await _wait(pause * random.uniform(0.5, 1), self._ending.wait())
 
-    async def _hold(self) -> None:
+    async def _use_connection(self) -> None:
         """Use one connection, from its start to its end."""
         async with asyncio.timeout(PATIENCE):
-            line = await self._reach()
+            line = await self._connected()
         try:
             if self._down:
                 self._down = False
                 logger.info("the connection to the bell at %s is restored", self._place)
             self._tried.set()
             self.listeners.wake_all()
-            await self._pull(line)
+            await self._send_topics(line)
         finally:
-            await _hang_up(line)
+            await _close_quietly(line)
 
-    async def _reach(self) -> Connection:
+    async def _connected(self) -> Connection:
         """Connect, and wait until the connection has returned a message of ours: from then on we
         receive the others' messages."""
-        line = await self._connect(self._hear, self._stirred.set)
+        line = await self._connect(self._receive, self._stirred.set)
         try:
             self._echoed.clear()
             await line.send([self._id])
             await self._echoed.wait()
         except BaseException:
-            await _hang_up(line)
+            await _close_quietly(line)
             raise
         return line
 
-    async def _pull(self, line: Connection) -> None:
+    async def _send_topics(self, line: Connection) -> None:
         """Send topics until the bell is closed. Raises an error if the connection is lost."""
         loop = asyncio.get_running_loop()
         due = loop.time() + BEAT
         while not line.lost:
             topics, self._pending = self._pending, {}
-            words = worded(self._id, topics)
+            words = packed(self._id, topics)
             if loop.time() >= due:
                 if not self._echoed.is_set():
                     break
@@ -168,11 +168,11 @@ class RemoteBell:
             if self._ending.is_set() and not self._pending:
                 return
             await asyncio.sleep(PAUSE)
-            await _within(due - loop.time(), self._stirred.wait())
+            await _wait(due - loop.time(), self._stirred.wait())
             self._stirred.clear()
         raise ConnectionError("the connection was lost")
 
-    def _hear(self, word: str | bytes) -> None:
+    def _receive(self, word: str | bytes) -> None:
         """Wake the listeners of the topics in a message; those of our own messages are already
         awake. A message that is longer than any of ours is dropped before it is parsed."""
         if len(word) > SIZE:
@@ -199,7 +199,7 @@ class RemoteBell:
                 SIZE,
             )
 
-    def _tell(self, error: Exception) -> None:
+    def _log_lost(self, error: Exception) -> None:
         """Log once that the connection is lost."""
         if not self._down:
             self._down = True
@@ -211,12 +211,12 @@ class RemoteBell:
             )
 
 
-async def _hang_up(line: Connection) -> None:
+async def _close_quietly(line: Connection) -> None:
     """Close the connection, in any state."""
-    await asyncio.gather(_within(PARTING, line.close()), return_exceptions=True)
+    await asyncio.gather(_wait(PARTING, line.close()), return_exceptions=True)
 
 
-async def _within(seconds: float, waited: Awaitable[object]) -> None:
+async def _wait(seconds: float, waited: Awaitable[object]) -> None:
     """Wait, at most this many seconds."""
     try:
         async with asyncio.timeout(seconds):
@@ -225,7 +225,7 @@ async def _within(seconds: float, waited: Awaitable[object]) -> None:
         return
 
 
-def worded(name: str, topics: Iterable[str]) -> list[str]:
+def packed(name: str, topics: Iterable[str]) -> list[str]:
     """Pack the topics into as few messages as possible, each with the sender's name first."""
     words: list[str] = []
     room = 0

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from dragoman import dialects
 from dragoman.bindings.card_signing import JWKS
 from dragoman.bindings.endpoint import Endpoint, Writing
 from dragoman.bindings.http import fail
 from dragoman.bindings.http_request import JSON, Gone, HTTPRequest
+from dragoman.dialects import versions
 from dragoman.dialects.v0_3.card import merged, old
 from dragoman.dialects.v1_0 import encode
 from dragoman.model.caller import Call
@@ -57,14 +57,8 @@ def _v0_2(card: AgentCard, *_: object) -> bytes:
     return encode(old(card, "0.2"))
 
 
-# 0.1 said no version in its card: whoever asks for it takes any.
-FORMS: dict[str, Writing] = {
-    "": _everybody,
-    "1.0": _v1_0,
-    "0.3": _v0_3,
-    "0.2": _v0_2,
-    "0.1": _v0_3,
-}
+FORMS: dict[str, Writing] = dict.fromkeys(versions.SUPPORTED, _v0_3)
+FORMS |= {"": _everybody, "1.0": _v1_0, "0.2": _v0_2}
 """How the card is written for a version; without one, for everybody."""
 
 
@@ -135,7 +129,7 @@ async def extended(endpoint: Endpoint, incoming: HTTPRequest) -> None:
             incoming.line.begins(endpoint.service.agent.key, operation.name, "http")
         version = _version(incoming) or "0.2"
         if version == "1.0":  # it has this elsewhere
-            raise dialects.unsupported(version)
+            raise versions.unsupported(version)
         call = Call(replace(await endpoint.caller(incoming), version=version))
         card = await endpoint.operate(operation, GetExtendedAgentCardRequest(), call, incoming)
         body = FORMS[version](card, (), "")
@@ -157,7 +151,7 @@ def _only_read(incoming: HTTPRequest) -> None:
 def _version(incoming: HTTPRequest) -> str:
     """The version that is asked for as Major.Minor, if any."""
     asked = incoming.version()
-    return dialects.agreed(asked, dialects.SUPPORTED) if asked else ""
+    return versions.agreed(asked, versions.SUPPORTED) if asked else ""
 
 
 def _matches(condition: bytes, tag: bytes) -> bool:

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
-from dragoman import dialects
 from dragoman.bindings.card_interfaces import GRPC, JSONRPC, REST, Listed, listed
 from dragoman.bindings.card_signing import EXAMPLE, CardSigner
 from dragoman.bindings.headers import SINGLE
@@ -22,7 +21,8 @@ from dragoman.bindings.http_request import HTTPRequest, RequestInfo, named
 from dragoman.bindings.instrumentation import Instrumentation, Run
 from dragoman.bindings.request_body import BodyReader
 from dragoman.bindings.sse import Streams, current
-from dragoman.model.caller import Call, Caller, Request, Scope, fault, long
+from dragoman.dialects import versions
+from dragoman.model.caller import Call, Caller, Request, fault, long
 from dragoman.model.errors import (
     A2AError,
     Forbidden,
@@ -60,7 +60,7 @@ Identify = Callable[[Request], Caller | Awaitable[Caller]]
 Writing = Callable[[AgentCard, Sequence[CardKey], str], bytes]
 """How a card is written, and signed by these keys, which are to be found there."""
 
-ANONYMOUS = {version: Call(Caller(version=version)) for version in dialects.SUPPORTED}
+ANONYMOUS = {version: Call(Caller(version=version)) for version in versions.SUPPORTED}
 """The calls of those who say nothing of themselves, by the version that they speak."""
 PARTICULARS = frozenset(
     (
@@ -204,10 +204,6 @@ class Endpoint:
             incoming.header(b"last-event-id"),
             trace if len(trace) <= LONGEST_KEY and trace.isascii() else "",
         )
-
-    def scope(self, call: Call) -> Scope:
-        """Whose tasks the caller's are."""
-        return Scope(self.service.agent.key, call.caller.tenant, call.caller.qualified)
 
     def may_stream(self, call: Call, incoming: RequestInfo) -> None:
         """LimitExceeded if the caller may open no more streams, Unauthenticated if its credential

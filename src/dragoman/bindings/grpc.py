@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -16,16 +16,17 @@ from google.protobuf import descriptor_pool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from dragoman import dialects
+from dragoman.bindings import pipeline
 from dragoman.bindings.access_log import GONE, AccessLine
-from dragoman.bindings.endpoint import ANONYMOUS, Endpoint, origin
+from dragoman.bindings.endpoint import Endpoint, origin
 from dragoman.bindings.headers import check_single
+from dragoman.bindings.http_request import extensions_of
+from dragoman.bindings.pipeline import Decoded
 from dragoman.bindings.request_body import Arriving, BodyReader, bulk
 from dragoman.bindings.sse import asking, current, formed, fresh_start, wrote
-from dragoman.dialects import protobuf, v1_0
-from dragoman.dialects.protobuf.wire import BARE, OLDER, SPEECHES, PackageCodec
-from dragoman.dialects.v0_3 import proto as v0_3
-from dragoman.model.caller import Call, Caller, Request
+from dragoman.dialects import client_quirks, protobuf, v1_0
+from dragoman.dialects.protobuf.wire import BARE, OLDER, PACKAGES, PackageCodec
+from dragoman.model.caller import Call, Request
 from dragoman.model.errors import (
     A2AError,
     AmbiguousRequest,
@@ -67,15 +68,15 @@ class Port:
         settings = self.settings
         self._server = server = grpc.aio.server(options=_options(settings))
         names = []
-        for speech in SPEECHES:
+        for package in PACKAGES:
             handlers = {
-                name: _handler(self.endpoint, speech, operation)
-                for name, operation in speech.methods.items()
+                name: _handler(self.endpoint, package, operation)
+                for name, operation in package.methods.items()
             }
             server.add_generic_rpc_handlers(
-                [grpc.method_handlers_generic_handler(speech.service, handlers)]
+                [grpc.method_handlers_generic_handler(package.service, handlers)]
             )
-            names.append(speech.service)
+            names.append(package.service)
         self._names = ("", *names, health.SERVICE_NAME)
         self._ready = True
         self._health = health.aio.HealthServicer()
@@ -225,14 +226,15 @@ class Pools:
 class GrpcRequestInfo:
     """One call's metadata, as the endpoint wants to see it."""
 
-    __slots__ = ("context", "counted", "headers", "line", "method", "settings")
+    __slots__ = ("bodies", "context", "counted", "headers", "line", "method", "settings")
 
     binding = "grpc"
 
-    def __init__(self, context: Context, method: str, settings: Settings) -> None:
+    def __init__(self, context: Context, method: str, bodies: BodyReader) -> None:
         self.context = context
         self.method = method
-        self.settings = settings
+        self.bodies = bodies
+        self.settings = bodies.settings
         self.counted = False
         self.line: AccessLine | None = None
         self.headers = {name.encode(): value for name, value in context.invocation_metadata() or ()}
@@ -256,6 +258,10 @@ class GrpcRequestInfo:
         pairs = self.context.invocation_metadata() or ()
         return ",".join(_text(value) for key, value in pairs if key.encode() == name)
 
+    def version(self) -> str:
+        """See `RequestInfo`."""
+        return self.header(b"a2a-version")
+
     def request(self) -> Request:
         """See `RequestInfo`."""
         return Request(
@@ -272,6 +278,15 @@ class GrpcRequestInfo:
             return b""
         shown = self.context.auth_context().get("x509_pem_cert") or (b"",)
         return bytes(shown[0])
+
+    async def in_turn(self, call: Call) -> None:
+        """See `RequestInfo`. What is large is encoded in a thread here."""
+
+    def reserve(self, size: int, call: Call) -> None:
+        """See `RequestInfo`."""
+        bodies, address = self.bodies, self.bodies.address(self)
+        bodies.budget.take(address, size)
+        self.context.add_done_callback(lambda _: bodies.budget.give(address, size))
 
     def called(self, base: str) -> str:
         """See `RequestInfo`. Of the address, only the host is known, and only if it is set."""
@@ -297,148 +312,141 @@ def _text(value: str | bytes) -> str:
 
 
 def _handler(
-    endpoint: Endpoint, speech: PackageCodec, operation: Operation
+    endpoint: Endpoint, package: PackageCodec, operation: Operation
 ) -> grpc.RpcMethodHandler:
-    name = next(name for name, found in speech.methods.items() if found is operation)
-    path = f"/{speech.service}/{name}"
+    name = next(name for name, found in package.methods.items() if found is operation)
+    path = f"/{package.service}/{name}"
 
-    async def begin(info: GrpcRequestInfo) -> tuple[Call, Any]:
-        version = dialects.agreed(info.header(b"a2a-version"), (speech.version,))
-        info.check_single(endpoint)
-        if endpoint.plain(info):
-            call = ANONYMOUS[version]
-        else:
-            call = endpoint.call(info, await endpoint.caller(info), version)
-        request = await heard(info)
-        if operation.streams:
-            endpoint.may_stream(call, info)
-        if call.caller.extensions:
-            active = ", ".join(call.caller.extensions)
-            name = "a2a-extensions" if version == "1.0" else "x-a2a-extensions"
-            # before there is a stream, which would stay open if the caller has gone
-            await info.context.send_initial_metadata(((name, active),))
-        answering = endpoint.operate(operation, request, call, info)
-        del request  # it may be large, and is of no more use here
-        return call, await answering
+    async def serve(_: object, context: Context) -> Any:
+        info = GrpcRequestInfo(context, path, endpoint.bodies)
+        if endpoint.settings.access_log:
+            info.line = line = AccessLine("POST", path, origin(info, endpoint.limits))
+            context.add_done_callback(lambda _: _ended(line))
+        return await pipeline.serve(endpoint, info, GrpcCodec(endpoint, info, package, operation))
 
-    async def heard(info: GrpcRequestInfo) -> Any:
-        """The request. It is read here, and not by gRPC, which would take any number of large ones
-        before anything is known of their callers."""
-        bodies = endpoint.bodies
-        body = await _read(info, bodies)
-        decode = _heard(speech, info).decode
-        if len(body) <= SMALL:
-            return decode(operation.request, body)
-        address = bodies.address(info)
+    # On the wire a stream of one message is the message.
+    if operation.streams:
+        return grpc.stream_stream_rpc_method_handler(serve)
+    return grpc.stream_unary_rpc_method_handler(serve)
+
+
+class GrpcCodec:
+    """Reads one call and writes its answer; see `pipeline.Codec`."""
+
+    __slots__ = ("_body", "_endpoint", "_info", "_package", "operation", "versions")
+
+    other_version = ""
+
+    def __init__(
+        self, endpoint: Endpoint, info: GrpcRequestInfo, package: PackageCodec, operation: Operation
+    ) -> None:
+        self._endpoint = endpoint
+        self._info = info
+        older = package is OLDER and client_quirks.is_javascript_sdk(info.header(b"user-agent"))
+        self._package = BARE if older else package
+        self.operation = operation
+        self.versions: tuple[str, ...] = (package.version,)
+
+    def route(self) -> bool:
+        """The method names the operation."""
+        self._info.check_single(self._endpoint)
+        return True
+
+    async def read(self) -> bytes:
+        """Read the message. It is read here, and not by gRPC, which would take any number of large
+        ones before anything is known of their callers."""
+        bodies, arriving = self._info.bodies, Arriving()
+        arriving.hidden = self._info  # gRPC does not say how much of a message has come
+        try:
+            body = await bodies.wait(self._info.context.read(), arriving)
+        finally:
+            if arriving.counted:
+                bodies.decoded(arriving)
+        if not isinstance(body, bytes):
+            raise InvalidRequest("The call contains no message")
+        return body
+
+    def open(self, body: bytes) -> None:
+        """Take the message."""
+        self._body = body
+
+    def decode(self, call: Call) -> Decoded | Awaitable[Decoded]:
+        """The request."""
+        body, self._body = self._body, b""
+        if len(body) > SMALL:
+            return self._decode_large(body, call)
+        return self._package.decode(self.operation.request, body), call
+
+    async def _decode_large(self, body: bytes, call: Call) -> Decoded:
+        bodies, kind = self._info.bodies, self.operation.request
+        address, most = bodies.address(self._info), self._info.settings.max_elements
         bodies.budget.take(address, len(body))
         try:
-            most = endpoint.settings.max_elements
-            return await bodies.aside(decode, operation.request, body, most)
+            return await bodies.aside(self._package.decode, kind, body, most), call
         finally:
             bodies.budget.give(address, len(body))
 
-    def inquire(context: Context) -> GrpcRequestInfo:
-        info = GrpcRequestInfo(context, path, endpoint.settings)
-        if endpoint.settings.access_log:
-            info.line = line = AccessLine("POST", path, origin(info, endpoint.limits))
-            line.begins(endpoint.service.agent.key, operation.name, "grpc")
-            context.add_done_callback(lambda _: _ended(line))
-        return info
+    def encode(self, answer: Any) -> bytes | Awaitable[bytes]:
+        """The message."""
+        encode = self._package.encode
+        return encode(answer) if bulk(answer) <= SMALL else self._info.bodies.aside(encode, answer)
 
-    async def unary(_: object, context: Context) -> Any:
-        info = inquire(context)
-        try:
-            _, answer = await begin(info)
-            encode = _heard(speech, info).encode
-            if bulk(answer) <= SMALL:
-                body = encode(answer)
-            else:
-                body = await endpoint.bodies.aside(encode, answer)
-                _reserve(info, endpoint.bodies, len(body))
-            if info.line is not None:
-                info.line.complete = True
-            return body
-        except A2AError as error:
-            endpoint.refused(error, info)
-            fault = _alone(error)
-        except Exception as error:
-            logger.exception("internal error")
-            endpoint.refused(error, info)
-            fault = InternalError.of(error)
-        return await _abort(info, speech, fault)
+    async def send(self, body: bytes, call: Call) -> bytes:
+        """Leave the message to gRPC, which sends what is returned."""
+        await _begin(self._info.context, call)
+        if self._info.line is not None:
+            self._info.line.complete = True
+        return body
 
-    async def stream(_: object, context: Context) -> None:
-        info = inquire(context)
+    async def stream(self, stream: LogStream, call: Call) -> None:
+        """Send a stream, message by message."""
+        info = self._info
         try:
-            call, answer = await begin(info)
-            await GrpcStream(context, answer, _heard(speech, info), call.caller).run(endpoint)
+            await GrpcStream(info.context, stream, self._package, call).run(self._endpoint)
             if info.line is not None:
                 info.line.complete = True
             return
         except A2AError as error:
-            endpoint.refused(error, info)
-            fault = _alone(error)
+            failure = pipeline.without_traceback(error)
         except Exception as error:
             logger.exception("internal error in a stream")
-            endpoint.refused(error, info)
-            fault = InternalError.of(error)
-        await _abort(info, speech, fault)
+            failure = InternalError.of(error)
+        await self.fail(failure)
 
-    # On the wire a stream of one message is the message.
-    if operation.streams:
-        return grpc.stream_stream_rpc_method_handler(stream)
-    return grpc.stream_unary_rpc_method_handler(unary)
-
-
-def _alone(error: A2AError) -> A2AError:
-    """The error without where it was raised: gRPC keeps what ends a call, and all that hangs on it,
-    such as a large message, until the garbage collector comes by."""
-    error.__traceback__ = error.__context__ = error.__cause__ = None
-    return error
+    async def fail(self, error: A2AError) -> Any:
+        """End the call with an error."""
+        info = self._info
+        if info.line is not None:
+            info.line.outcome, info.line.grpc_status = error.reason, error.grpc
+        trailers: list[tuple[str, str | bytes]] = [(DETAILS, protobuf.status(error))]
+        trailers += [(name, value) for name, value in error.headers.items() if name != "connection"]
+        await info.context.abort(
+            ERRORS[error.grpc], self._package.words(error), trailing_metadata=tuple(trailers)
+        )
 
 
-async def _read(info: GrpcRequestInfo, bodies: BodyReader) -> bytes:
-    """The message of a call. gRPC does not say how much of it has come."""
-    arriving = Arriving()
-    arriving.hidden = info
-    try:
-        body = await bodies.wait(info.context.read(), arriving)
-    finally:
-        if arriving.counted:
-            bodies.decoded(arriving)
-    if not isinstance(body, bytes):
-        raise InvalidRequest("The call contains no message")
-    return body
-
-
-def _reserve(info: GrpcRequestInfo, bodies: BodyReader, size: int) -> None:
-    """Count an answer as under way until the call is over; errors if too much is."""
-    address = bodies.address(info)
-    bodies.budget.take(address, size)
-    info.context.add_done_callback(lambda _: bodies.budget.give(address, size))
-
-
-def _heard(speech: PackageCodec, info: GrpcRequestInfo) -> PackageCodec:
-    """The speech as who asks understands it."""
-    older = speech is OLDER and v0_3.node(info.header(b"user-agent"))
-    return BARE if older else speech
+async def _begin(context: Context, call: Call) -> None:
+    """Send the metadata that repeat which extensions are active, if there are any."""
+    if call.caller.extensions:
+        await context.send_initial_metadata((extensions_of(call),))
 
 
 class GrpcStream:
     """One reader of a stream being served."""
 
     def __init__(
-        self, context: Context, stream: LogStream, speech: PackageCodec, caller: Caller
+        self, context: Context, stream: LogStream, package: PackageCodec, call: Call
     ) -> None:
         self.context = context
         self.stream = stream
-        self.speech = speech
+        self.package = package
         self.sending = 0.0
         """Since when the reader has not taken what it was sent; 0 if it has."""
         self.sent = time.monotonic()
-        self.owner = caller.owner
-        self.expires = caller.expires
-        self._places = RESUME in caller.extensions
+        self.owner = call.caller.owner
+        self.expires = call.caller.expires
+        self._call = call
+        self._places = RESUME in call.caller.extensions
         self._cut = False
         self._metrics: Metrics | None = None
         self._task: asyncio.Task[None] | None = None
@@ -467,7 +475,8 @@ class GrpcStream:
         self._bodies = endpoint.bodies
         endpoint.streams.add(self)
         try:
-            await self._pour()
+            await _begin(self.context, self._call)
+            await self._send_events()
         except asyncio.CancelledError:
             if not self._cut or self._task is None or self._task.uncancel():
                 raise
@@ -476,13 +485,13 @@ class GrpcStream:
             endpoint.streams.remove(self)
             self.stream.close()
 
-    async def _pour(self) -> None:
+    async def _send_events(self) -> None:
         write = self.context.write
         asked: Entry | None = None
         while (entries := await self.stream.next()) is not None:
             current(self.expires)
             final = entries[-1] if self.stream.over and entries else None
-            if self.speech.version != "1.0" and entries:
+            if self.package.version != "1.0" and entries:
                 asked = asking(entries[-1], final)
             for start in range(0, len(entries), SOME):
                 for wire in await self._wires(entries[start : start + SOME], final):
@@ -506,19 +515,8 @@ class GrpcStream:
     def _wire(self, entry: Entry, last: bool) -> bytes:
         if self._places and self.stream.reset:
             self.stream.reset = False
-            return fresh_start(self.speech, entry, last)
-        return formed(self.speech, entry, last, places=self._places)
-
-
-async def _abort(info: GrpcRequestInfo, speech: PackageCodec, error: A2AError) -> Any:
-    """End the call with an error."""
-    if info.line is not None:
-        info.line.outcome, info.line.grpc_status = error.reason, error.grpc
-    trailers: list[tuple[str, str | bytes]] = [(DETAILS, protobuf.status(error))]
-    trailers += [(name, value) for name, value in error.headers.items() if name != "connection"]
-    await info.context.abort(
-        ERRORS[error.grpc], speech.words(error), trailing_metadata=tuple(trailers)
-    )
+            return fresh_start(self.package, entry, last)
+        return formed(self.package, entry, last, places=self._places)
 
 
 def _ended(line: AccessLine) -> None:

@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman import dialects
+from dragoman.bindings import pipeline
 from dragoman.bindings.endpoint import Endpoint
-from dragoman.bindings.http_request import A2A, JSON, SLASH, Gone, HTTPRequest, headers_of
-from dragoman.bindings.jsonrpc import activated
-from dragoman.bindings.sse import SSEResponse
-from dragoman.dialects import Paths, v1_0
-from dragoman.dialects.v0_3 import proto as v0_3
-from dragoman.model.caller import Call
-from dragoman.model.errors import (
-    A2AError,
-    InternalError,
-    InvalidParams,
-    MethodNotAllowed,
-    MethodNotFound,
+from dragoman.bindings.http_request import (
+    A2A,
+    JSON,
+    SLASH,
+    HTTPRequest,
+    extension_headers,
+    headers_of,
 )
-from dragoman.model.events import RESUME
+from dragoman.bindings.sse import SSEResponse
+from dragoman.dialects import Paths, client_quirks, v1_0
+from dragoman.dialects.v0_3 import proto as v0_3
+from dragoman.dialects.versions import older
+from dragoman.model.caller import Call
+from dragoman.model.errors import A2AError, InvalidParams, MethodNotAllowed, MethodNotFound
 from dragoman.model.operations import OPERATIONS, Operation
-from dragoman.model.types import WireStruct
-from dragoman.security.budget import SMALL
 from dragoman.server.reader import LogStream
-from dragoman.telemetry.logs import logger
 
 
 class Route(Struct, frozen=True):
@@ -39,12 +37,8 @@ class Route(Struct, frozen=True):
     version: str = "1.0"
 
 
-class Found(Struct, frozen=True):
-    """What a request's path says."""
-
-    operation: Operation
-    version: str
-    fields: dict[str, str]
+Found = tuple[Operation, tuple[str, ...], dict[str, str]]
+"""What a path says: the operation, its version, and fields of the request."""
 
 
 def _pattern(path: str) -> re.Pattern[str]:
@@ -70,81 +64,118 @@ ROUTES = [
 ]
 
 
-async def serve(endpoint: Endpoint, incoming: HTTPRequest, path: str) -> None:
+def serve(endpoint: Endpoint, incoming: HTTPRequest, path: str) -> Awaitable[None]:
     """Answer one request."""
-    older = path.startswith("/v1/") and dialects.older(incoming.version())
-    version = "0.3" if older else "1.0"
-    try:
-        found = _find(incoming.method, path)
-        if incoming.line is not None:
-            incoming.line.begins(endpoint.service.agent.key, found.operation.name, "http")
-        version = dialects.agreed(incoming.version(), (found.version,))
-        caller = await endpoint.caller(incoming)
-        call = endpoint.call(incoming, caller, version)
-        request = await _request(found, incoming)
-        if found.operation.streams:
-            endpoint.may_stream(call, incoming)
-        answering = endpoint.operate(found.operation, request, call, incoming)
-        del request  # it may be large, and is of no more use here
-        answer = await answering
-        streaming = isinstance(answer, LogStream)
-        if incoming.bodies.large:
-            await incoming.in_turn(call)
-        body = b"{}" if answer is None or streaming else _form(version, incoming).encode(answer)
-        if len(body) > SMALL:
-            incoming.reserve(len(body), call)
-    except A2AError as error:
-        endpoint.refused(error, incoming)
-        return await fail(incoming, error, version)
-    except Gone:
-        raise
-    except Exception as error:
-        logger.exception("internal error")
-        endpoint.refused(error, incoming)
-        return await fail(incoming, InternalError.of(error), version)
-    if isinstance(answer, LogStream):
-        return await _stream(endpoint, incoming, answer, call)
-    del answer  # a slow reader holds one copy, and not two
-    headers = activated(call)
-    if incoming.method == "GET":
-        headers.append(PRIVATE)
-    await incoming.respond(200, body, KINDS[version], headers)
-    return None
+    return pipeline.serve(endpoint, incoming, HTTPCodec(endpoint, incoming, path))
 
 
-def _form(version: str, incoming: HTTPRequest) -> Paths:
-    if version == "1.0":
-        return v1_0
-    return v0_3.BARE if v0_3.node(incoming.header(b"user-agent")) else v0_3.JSON
+class HTTPCodec:
+    """Reads one request of HTTP+JSON and writes its answer; see `pipeline.Codec`."""
+
+    __slots__ = (
+        *("_body", "_dialect", "_endpoint", "_fields", "_incoming", "_path"),
+        *("operation", "versions"),
+    )
+
+    operation: Operation
+    versions: tuple[str, ...]
+    other_version = ""
+
+    def __init__(self, endpoint: Endpoint, incoming: HTTPRequest, path: str) -> None:
+        self._endpoint = endpoint
+        self._incoming = incoming
+        self._path = path
+        self._dialect: Paths = v1_0
+        if path.startswith("/v1/") and older(incoming.version()):
+            javascript = client_quirks.is_javascript_sdk(incoming.header(b"user-agent"))
+            self._dialect = v0_3.BARE if javascript else v0_3.JSON
+
+    def route(self) -> bool:
+        """The path names the operation."""
+        found = _find(self._incoming.method, self._path)
+        self.operation, self.versions, self._fields = found
+        return True
+
+    async def read(self) -> bytes:
+        """Read the body, where there may be one."""
+        return await self._incoming.body() if self._incoming.method == "POST" else b""
+
+    def open(self, body: bytes) -> None:
+        """Take the body."""
+        self._body = body
+
+    def decode(self, call: Call) -> pipeline.Decoded:
+        """The request, from path, query and body."""
+        kind, incoming, dialect = self.operation.request, self._incoming, self._dialect
+        fields, body, self._body = self._fields, self._body, b""
+        query = incoming.query() if incoming.scope.get("query_string") else {}
+        query.pop("A2A-Version", None)
+        if incoming.method != "POST":
+            return dialect.convert(kind, _merged(query, fields), text=True), call
+        if fields.keys() <= {"tenant"} and body and dialect is v1_0:
+            request = v1_0.decode(kind, body)
+            if fields:
+                _agree(getattr(request, "tenant", ""), fields["tenant"], "tenant")
+                request = replace(request, **fields)
+            return request, call
+        document = v1_0.parse(body) if body.strip() else {}
+        if not isinstance(document, dict):
+            raise InvalidParams.at("body", "expected an object")
+        return dialect.convert(kind, _merged({**query, **document}, fields)), call
+
+    def encode(self, answer: Any) -> bytes:
+        """The body; an empty object if there is nothing to say."""
+        return b"{}" if answer is None else self._dialect.encode(answer)
+
+    def send(self, body: bytes, call: Call) -> Awaitable[None]:
+        """Send an answer."""
+        headers = extension_headers(call)
+        if self._incoming.method == "GET":
+            headers.append(PRIVATE)
+        return self._incoming.respond(200, body, _media_type(self._dialect), headers)
+
+    async def stream(self, stream: LogStream, call: Call) -> None:
+        """Send a stream as Server-Sent Events."""
+        await SSEResponse(self._incoming, stream, call, self._dialect).run(
+            self._endpoint.streams,
+            lambda error: b"event: error\ndata: %b\n\n" % _error(error, self._dialect),
+        )
+
+    async def fail(self, error: A2AError) -> None:
+        """Send an error in the version of the request."""
+        await fail(self._incoming, error, self._dialect)
 
 
-KINDS = {"1.0": A2A, "0.3": JSON}
 PRIVATE = (b"cache-control", b"no-store")
 """With what a cache might keep: answers to GET, and errors."""
 
 
-async def fail(incoming: HTTPRequest, error: A2AError, version: str = "1.0") -> None:
+async def fail(incoming: HTTPRequest, error: A2AError, dialect: Paths = v1_0) -> None:
     """Answer with an error."""
     incoming.failed(error)
-    body = _error(error, version)
     headers = (PRIVATE, *headers_of(error.headers))
-    await incoming.respond(error.http, body, KINDS[version], headers)
+    await incoming.respond(error.http, _error(error, dialect), _media_type(dialect), headers)
 
 
-def _error(error: A2AError, version: str) -> bytes:
-    return v1_0.encode(error.to_http() if version == "1.0" else v0_3.problem(error))
+def _error(error: A2AError, dialect: Paths) -> bytes:
+    return v1_0.encode(error.to_http() if dialect is v1_0 else v0_3.problem(error))
+
+
+def _media_type(dialect: Paths) -> bytes:
+    return A2A if dialect is v1_0 else JSON
 
 
 def _find(method: str, path: str) -> Found:
-    """The operation of a path, which may begin with a tenant, and the fields in the path."""
+    """The operation of a path, which may begin with a tenant."""
     found = _match(method, path)
     if found is not None:
         return found
     tenant, slash, rest = path[1:].partition("/")
     if slash and tenant and tenant not in ("tasks", "v1"):
         found = _match(method, f"/{rest}")
-        if found is not None and found.version == "1.0":
-            return replace(found, fields={**found.fields, "tenant": tenant})
+        if found is not None and found[1] == ("1.0",):
+            found[2]["tenant"] = tenant
+            return found
     raise MethodNotFound(f"Nothing is served at {path[:128]!r}")
 
 
@@ -157,7 +188,7 @@ def _match(method: str, path: str) -> Found | None:
         operation = route.operation
         if method in operation.verbs:
             fields = {k: v.replace(SLASH, "/") for k, v in match.groupdict().items()}
-            return Found(operation, route.version, fields)
+            return operation, (route.version,), fields
         allowed |= dict.fromkeys(operation.verbs)
         if ":" in operation.path:
             break  # an action is not also the name of a task
@@ -165,26 +196,6 @@ def _match(method: str, path: str) -> Found | None:
         return None
     verbs = ", ".join(allowed)
     raise MethodNotAllowed(f"{path[:128]} requires {verbs}, not {method}", headers={"allow": verbs})
-
-
-async def _request(found: Found, incoming: HTTPRequest) -> WireStruct:
-    kind, fields = found.operation.request, found.fields
-    convert = _form(found.version, incoming).convert
-    query = incoming.query() if incoming.scope.get("query_string") else {}
-    query.pop("A2A-Version", None)
-    if incoming.method != "POST":
-        return convert(kind, _merged(query, fields), text=True)
-    body = await incoming.body()
-    if fields.keys() <= {"tenant"} and body and found.version == "1.0":
-        request = v1_0.decode(kind, body)
-        if not fields:
-            return request
-        _agree(getattr(request, "tenant", ""), fields["tenant"], "tenant")
-        return replace(request, **fields)
-    document = v1_0.parse(body) if body.strip() else {}
-    if not isinstance(document, dict):
-        raise InvalidParams.at("body", "expected an object")
-    return convert(kind, _merged({**query, **document}, fields))
 
 
 def _merged(found: dict[str, Any], fields: dict[str, str]) -> dict[str, Any]:
@@ -200,20 +211,3 @@ def _merged(found: dict[str, Any], fields: dict[str, str]) -> dict[str, Any]:
 def _agree(said: Any, path: str, name: str) -> None:
     if said not in (None, "", path):
         raise InvalidParams.at(name, "differs from the one in the path")
-
-
-async def _stream(endpoint: Endpoint, incoming: HTTPRequest, stream: LogStream, call: Call) -> None:
-    version = call.caller.version
-    pour = SSEResponse(
-        incoming,
-        stream,
-        dialect=_form(version, incoming),
-        places=RESUME in call.caller.extensions,
-        owner=call.caller.owner,
-        expires=call.caller.expires,
-    )
-    await pour.run(
-        endpoint.streams,
-        activated(call),
-        lambda error: b"event: error\ndata: %b\n\n" % _error(error, version),
-    )

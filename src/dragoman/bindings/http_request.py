@@ -53,11 +53,20 @@ class RequestInfo(Protocol):
     def every(self, name: bytes) -> str:
         """All lines of a list header, as one."""
 
+    def version(self) -> str:
+        """The version of the protocol that it names, if it does."""
+
     def request(self) -> Request:
         """What `identify` is shown."""
 
     def called(self, base: str) -> str:
         """The URL that was called, where this is that of the application; of gRPC its path."""
+
+    async def in_turn(self, call: Call) -> None:
+        """Wait until an answer may be encoded, if this caller has had a large one lately."""
+
+    def reserve(self, size: int, call: Call) -> None:
+        """Count the bytes of a large answer until it is sent; errors if too many are counted."""
 
     @property
     def peer(self) -> str:
@@ -162,8 +171,10 @@ class HTTPRequest:
         return self.scope.get("scheme", "http"), host, self.root
 
     def version(self) -> str:
-        """The version of the protocol that the request names, if it does."""
+        """See `RequestInfo.version`."""
         told = self.headers.get(b"a2a-version")
+        if told == b"1.0":
+            return "1.0"
         if told is not None and (version := told.decode("latin-1").strip()):
             return version
         return self.query().get("A2A-Version", "") if self.scope.get("query_string") else ""
@@ -256,12 +267,12 @@ class HTTPRequest:
         return int(length) if length.isdigit() and len(length) < 19 else 0
 
     async def in_turn(self, call: Call) -> None:
-        """Wait until an answer may be encoded, if this caller has had a large one lately."""
+        """See `RequestInfo.in_turn`."""
         if self._who(call) in self.bodies.large:
             await self.bodies.pace.next()
 
     def reserve(self, size: int, call: Call | None = None) -> None:
-        """Count the bytes of a large answer as under way; errors if too many are."""
+        """See `RequestInfo.reserve`."""
         address = self.bodies.address(self)
         self.bodies.budget.take(address, size)
         self.reserved += size
@@ -340,3 +351,17 @@ def _too_large(limit: int) -> TooLarge:
 def headers_of(values: dict[str, str]) -> Headers:
     """Header values as ASGI wants them."""
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in values.items()]
+
+
+def extension_headers(call: Call) -> list[tuple[bytes, bytes]]:
+    """The header that repeats which extensions are active, if there are any."""
+    if not call.caller.extensions:
+        return []
+    name, active = extensions_of(call)
+    return [(name.encode(), active.encode("latin-1"))]
+
+
+def extensions_of(call: Call) -> tuple[str, str]:
+    """The name of the header of active extensions, and its value."""
+    name = "a2a-extensions" if call.caller.version == "1.0" else "x-a2a-extensions"
+    return name, ", ".join(call.caller.extensions)

@@ -141,7 +141,7 @@ class BodyReader:
         """Look after them until cancelled."""
         self.loop = asyncio.get_running_loop()
         self.pace, self._computing = Pace(), asyncio.Lock()  # those of this loop
-        limit = self.settings.body_timeout
+        limit = self.settings.request_timeout
         while True:
             await asyncio.sleep(min(SOON, limit / 2))
             now = time.monotonic()

@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from dragoman.bindings.http_request import HTTPRequest
+from dragoman.bindings.http_request import HTTPRequest, extension_headers
 from dragoman.bindings.request_body import Headers
 from dragoman.dialects import Form, v1_0
 from dragoman.model import clock
+from dragoman.model.caller import Call
 from dragoman.model.errors import A2AError, InternalError, LimitExceeded, Unauthenticated
-from dragoman.model.events import Entry, placed
+from dragoman.model.events import RESUME, Entry, placed
 from dragoman.model.types import TaskStatusUpdateEvent
 from dragoman.security.budget import SMALL
 from dragoman.server.reader import LogStream
@@ -93,14 +94,14 @@ class Streams:
         while True:
             await asyncio.sleep(max(pause, 0.01))
             now, clock_time = time.monotonic(), time.time()
-            for pour in list(self.open):
-                pour.watch()
-                if pour.sending and now - pour.sending > self.settings.stall:
-                    pour.cut()
-                elif 0 < pour.expires <= clock_time:
-                    pour.expire()
-                elif not pour.sending and now - pour.sent > self.settings.keepalive:
-                    pour.beat()
+            for stream in list(self.open):
+                stream.watch()
+                if stream.sending and now - stream.sending > self.settings.stall:
+                    stream.cut()
+                elif 0 < stream.expires <= clock_time:
+                    stream.expire()
+                elif not stream.sending and now - stream.sent > self.settings.keepalive:
+                    stream.beat()
 
 
 def current(expires: float) -> None:
@@ -157,17 +158,14 @@ class SSEResponse:
         self,
         incoming: HTTPRequest,
         stream: LogStream,
-        *,
-        dialect: Form = v1_0,
+        call: Call,
+        dialect: Form,
         before: bytes = b"",
         after: bytes = b"",
-        places: bool = False,
-        owner: str = "",
-        expires: float = 0.0,
     ) -> None:
         self.incoming = incoming
-        self.owner = owner
-        self.expires = expires
+        self.owner = call.caller.owner
+        self.expires = call.caller.expires
         self.stream = stream
         self.sending = 0.0
         """Since when the reader has not taken what it was sent; 0 if it has."""
@@ -176,7 +174,8 @@ class SSEResponse:
         self._alive = ALIVE if dialect is v1_0 else QUIET
         self._before = before
         self._after = after
-        self._places = places
+        self._call = call
+        self._places = RESUME in call.caller.extensions
         self._name = stream.task.encode()
         self._asked: Entry | None = None
         """Before 1.0: what may have been the last event, and was not said to be."""
@@ -206,17 +205,17 @@ class SSEResponse:
         """End it; the error is its last event."""
         self.stream.nudge()
 
-    async def run(
-        self, streams: Streams, headers: Headers, error: Callable[[A2AError], bytes]
-    ) -> None:
-        """Send the whole stream."""
+    async def run(self, streams: Streams, error: Callable[[A2AError], bytes]) -> None:
+        """Send the whole stream, and an error in it as this event."""
         self._task = asyncio.current_task()
         self._metrics = streams.metrics
         streams.add(self)
         try:
-            await self.incoming.begin(EVENT_STREAM, (*HEADERS, *headers))
+            if self.incoming.bodies.large:
+                await self.incoming.in_turn(self._call)
+            await self.incoming.begin(EVENT_STREAM, (*HEADERS, *extension_headers(self._call)))
             try:
-                await self._pour()
+                await self._send_events()
             except A2AError as fault:
                 self.incoming.failed(fault)
                 await self._send(error(fault))
@@ -236,7 +235,7 @@ class SSEResponse:
             streams.remove(self)
             self.stream.close()
 
-    async def _pour(self) -> None:
+    async def _send_events(self) -> None:
         limit = self.incoming.settings.stream_buffer
         rush = 0
         while True:

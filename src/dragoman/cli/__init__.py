@@ -12,20 +12,32 @@ from msgspec import Struct
 
 from dragoman import stores
 from dragoman._version import __version__
-from dragoman.server import settings
+from dragoman.server import load_settings, settings
 
 DEFAULTS = {"store": stores.LOCAL}
 """The defaults that differ from those of `App`: tasks are stored in a file named after the
 agents."""
 MORE = "Use --set NAME=VALUE for every other setting; `dragoman config` lists them all."
-DEFAULTS_SHOWN = {"store": "a SQLite file named after the agents"}
-WORK = ("store", "bell", "log_level", "log_format")
+FILE_STORE = "a SQLite file named after the agents"
+SHARED_STORE = "none: a worker needs a store that it shares with the server"
+VALUES = {
+    "host": "HOST",
+    "port": "PORT",
+    "grpc_port": "PORT",
+    "url": "URL",
+    "store": "URL",
+    "bell": "URL",
+    "cert": "FILE",
+    "key": "FILE",
+    "ca": "FILE",
+}
+"""What the help calls the values of options."""
+WORK = ("store", "bell", "log_level", "log_format", "push")
 """The settings that are options of `worker`, which does not listen."""
 SERVE = (
     *("host", "port", "grpc_port", "url", "cert", "key", "ca", "store", "bell"),
-    *("log_level", "log_format"),
+    *("log_level", "log_format", "push", "serve_only", "access_log"),
 )
-SERVE_FLAGS = ("serve_only", "access_log")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -85,7 +97,16 @@ class Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="dragoman", description="Run, call and inspect A2A agents.")
+    parser = Parser(
+        prog="dragoman",
+        description="Run, call and inspect A2A agents.",
+        **examples(
+            "serve booking:agent",
+            "send http://localhost:8000 Book a flight to Rome",
+            "chat http://localhost:8000",
+            more="`dragoman COMMAND --help` shows the options of a command.",
+        ),
+    )
     parser.add_argument("--version", action="version", version=f"dragoman {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
 
@@ -106,9 +127,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="module:agent",
         help="an Agent or an App to import, such as booking:agent; several agents are allowed, "
         "but only one App",
-    )
-    serve.add_argument(
-        "--push", action="store_true", default=None, help=settings.DESCRIPTIONS["push"]
     )
     serve.add_argument(
         "--reload", action="store_true", help="restart when a Python file changes; for development"
@@ -140,11 +158,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="the maximum number of turns that run at once (default: the setting max_running)",
     )
-    worker.add_argument(
-        "--push", action="store_true", default=None, help=settings.DESCRIPTIONS["push"]
-    )
     worker.add_argument("--workers", nargs="?", const="", help=argparse.SUPPRESS)
-    _add_settings(worker, WORK)
+    _add_settings(worker, WORK, SHARED_STORE)
     worker.set_defaults(run=_worker)
 
     config = commands.add_parser(
@@ -175,41 +190,41 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_settings(parser: argparse.ArgumentParser, names: Sequence[str] = SERVE) -> None:
+def _add_settings(
+    parser: argparse.ArgumentParser, names: Sequence[str] = SERVE, store: str = FILE_STORE
+) -> None:
     parser.add_argument(
         "--config",
         metavar="FILE",
         help="read settings from this TOML file (default: dragoman.toml, if it exists)",
     )
     for name in names:
+        choices = settings.choices(name)
+        flag = choices == settings.BOOLEAN
+        more: dict[str, Any] = {"action": "store_true", "default": None} if flag else {}
+        if not flag:
+            # argparse would refuse a wrong value before the other settings are checked
+            more["metavar"] = f"{{{','.join(choices)}}}" if choices else VALUES[name]
+            more |= {"type": int} if name.endswith("port") else {}
         parser.add_argument(
-            f"--{name.replace('_', '-')}",
-            type=int if name.endswith("port") else str,
-            help=_described(name),
+            f"--{name.replace('_', '-')}", help=_described(name, flag, store), **more
         )
-    if names is SERVE:
-        for name in SERVE_FLAGS:
-            parser.add_argument(
-                f"--{name.replace('_', '-')}",
-                action="store_true",
-                default=None,
-                help=settings.DESCRIPTIONS[name],
-            )
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="set any other setting; can be repeated",
+        help="set any setting; can be repeated (default: the environment, then the file)",
     )
 
 
-def _described(name: str) -> str:
-    """The help of a setting: what it does, and its default."""
-    default: Any = DEFAULTS_SHOWN.get(name, getattr(settings.Settings(), name))
-    if default in ("", None):
-        return settings.DESCRIPTIONS[name]
-    return f"{settings.DESCRIPTIONS[name]} (default: {default})"
+def _described(name: str, flag: bool, store: str) -> str:
+    """The help of a setting: what it does, and its default unless it is a flag."""
+    text = settings.DESCRIPTIONS[name]
+    if flag:
+        return text
+    default = store if name == "store" else settings.default_text(name).strip('"')
+    return f"{text} (default: {default})"
 
 
 class Options(Struct, frozen=True):
@@ -232,7 +247,7 @@ class Options(Struct, frozen=True):
         from dragoman.server.wiring import CHECKS
 
         named = {name: value for name, value in self.given.items() if value is not None}
-        return settings.resolve(
+        return load_settings.resolve(
             {**(own or {}), **named},
             origin="command line",
             defaults=DEFAULTS,
@@ -244,9 +259,7 @@ class Options(Struct, frozen=True):
 
 
 def _options(arguments: argparse.Namespace, **more: Any) -> Options:
-    given: dict[str, Any] = {
-        name: getattr(arguments, name, None) for name in (*SERVE, *SERVE_FLAGS)
-    }
+    given: dict[str, Any] = {name: getattr(arguments, name, None) for name in SERVE}
     texts = {}
     for item in arguments.set:
         name, equals, value = item.partition("=")
@@ -269,7 +282,7 @@ def _worker(arguments: argparse.Namespace) -> int:
             "--workers: there is no such option; --concurrency says how many turns run at once, "
             "and more processes are more `dragoman worker` commands"
         )
-    more = {"push": arguments.push, "serve_only": False}
+    more: dict[str, Any] = {"serve_only": False}
     if arguments.concurrency is not None:
         if arguments.concurrency < 1:
             raise UsageError("--concurrency: must be greater than 0")
@@ -288,7 +301,9 @@ def _config(arguments: argparse.Namespace) -> int:
         return 0
     for name, value in values.items():
         line = f"# {name} =" if value is None else f"{name} = {settings.literal(name, value)}"
-        print(f"{line.ljust(40)}  # ({sources[name]}) {settings.DESCRIPTIONS[name]}")
+        unset = settings.DECLARED[name].unset
+        meaning = settings.meaning(name) + (f" (default: {unset})" if unset else "")
+        print(f"{line.ljust(40)}  # ({sources[name]}) {meaning}")
     return 0
 
 
@@ -302,6 +317,5 @@ def _serve(arguments: argparse.Namespace) -> int:
     from dragoman.cli import serve
 
     if arguments.workers is not None:
-        raise UsageError(f"--workers: there is no such option; {settings.INSTEAD['workers']}")
-    options = _options(arguments, push=arguments.push)
-    return serve.run(arguments.agents, options, reload=arguments.reload)
+        raise UsageError(f"--workers: there is no such option; {load_settings.INSTEAD['workers']}")
+    return serve.run(arguments.agents, _options(arguments), reload=arguments.reload)

@@ -48,8 +48,8 @@ EXAMPLES = {
     ),
     "send": (
         "send http://localhost:8000 Book a flight to Rome",
-        "send http://localhost:8000 --stream 'Summarize this' @report.pdf",
-        "send https://agent.example --bearer @token.txt --json hello",
+        "send http://localhost:8000 'Summarize this' @report.pdf --stream",
+        "send https://agent.example hello --bearer @token.txt --json",
     ),
     "chat": (
         "chat http://localhost:8000",
@@ -102,16 +102,28 @@ def add(commands: Any) -> None:
         action="append",
         default=[],
         metavar="JSON",
-        help="send structured data; can be repeated",
+        help="send structured data; can be repeated (default: none)",
     )
-    send.add_argument("--task", default="", help="continue the task with this id")
-    send.add_argument("--context", default="", help="use the conversation (context) with this id")
-    send.add_argument("--skill", default="", help="use the skill with this id")
+    send.add_argument(
+        "--task", default="", help="continue the task with this id (default: a new task)"
+    )
+    send.add_argument(
+        "--context",
+        default="",
+        help="use the conversation (context) with this id (default: a new one)",
+    )
+    send.add_argument(
+        "--skill", default="", help="use the skill with this id (default: the agent chooses)"
+    )
     either = send.add_mutually_exclusive_group()
     either.add_argument("--stream", action="store_true", help="show events as they arrive")
     either.add_argument("--no-wait", action="store_true", help="return as soon as the task exists")
     send.add_argument(
-        "-o", "--output", default="", metavar="FOLDER", help="save received files in this folder"
+        "-o",
+        "--output",
+        default="",
+        metavar="FOLDER",
+        help="save received files in this folder (default: files are not saved)",
     )
     send.add_argument(
         "--json", action="store_true", help="print JSON; with --stream, one line for each event"
@@ -124,11 +136,23 @@ def add(commands: Any) -> None:
         **examples(*EXAMPLES["chat"], more=CHAT),
     )
     connect_options.add(chat)
-    chat.add_argument("--task", default="", help="continue the task with this id")
-    chat.add_argument("--context", default="", help="use the conversation (context) with this id")
-    chat.add_argument("--skill", default="", help="use the skill with this id")
     chat.add_argument(
-        "-o", "--output", default="", metavar="FOLDER", help="save received files in this folder"
+        "--task", default="", help="continue the task with this id (default: a new task)"
+    )
+    chat.add_argument(
+        "--context",
+        default="",
+        help="use the conversation (context) with this id (default: a new one)",
+    )
+    chat.add_argument(
+        "--skill", default="", help="use the skill with this id (default: the agent chooses)"
+    )
+    chat.add_argument(
+        "-o",
+        "--output",
+        default="",
+        metavar="FOLDER",
+        help="save received files in this folder (default: files are not saved)",
     )
     chat.set_defaults(run=_chat, follows=True)
 
@@ -154,7 +178,7 @@ def add(commands: Any) -> None:
             "--output",
             default="",
             metavar="FOLDER",
-            help="save received files in this folder",
+            help="save received files in this folder (default: files are not saved)",
         )
         one.add_argument("--json", action="store_true", help="print JSON")
     one = _command(inner, "list", "list the tasks that you can access", listing)
@@ -162,14 +186,14 @@ def add(commands: Any) -> None:
         "--state",
         choices=STATES,
         metavar="STATE",
-        help=f"list only tasks in this state: {', '.join(STATES)}",
+        help=f"list only tasks in this state: {', '.join(STATES)} (default: all)",
     )
-    one.add_argument("--context", default="", help="list only tasks of this context")
+    one.add_argument("--context", default="", help="list only tasks of this context (default: all)")
     one.add_argument(
         "--since",
         type=moment,
         help="list only tasks whose status changed after this time: 1h (ago), 2026-01-31 or an RFC "
-        "3339 time",
+        "3339 time (default: all)",
     )
     one.add_argument(
         "--limit",

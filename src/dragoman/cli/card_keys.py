@@ -19,6 +19,12 @@ from dragoman.cli.text_table import json_text, plain
 if TYPE_CHECKING:
     from dragoman.client.trusted_keys import Book
 
+NOT_SENT = (
+    *("api_key", "user", "client_id", "client_secret", "issuer", "resource", "cert"),
+    *("trust", "allow", "pin", "binding"),
+)
+"""The options of a connection that `verify` has no use for: it only fetches the card."""
+
 
 def add(card: Parser) -> None:
     """Add them to `card`, which shows one when none of them comes first."""
@@ -31,7 +37,7 @@ def add(card: Parser) -> None:
     keygen.add_argument(
         "--alg",
         default="ES256",
-        help="the algorithm: ES256 (default), ES384, EdDSA, RS256 or PS256",
+        help="the algorithm: ES256, ES384, EdDSA, RS256 or PS256 (default: ES256)",
     )
     keygen.set_defaults(run=_keygen)
 
@@ -46,18 +52,20 @@ def add(card: Parser) -> None:
         ),
     )
     sign.add_argument("card", metavar="FILE", help="the card, a JSON file; - reads standard input")
-    sign.add_argument("--key", required=True, metavar="FILE", help="the private key, PEM or JWK")
+    sign.add_argument(
+        "--key", required=True, metavar="FILE", help="the private key, PEM or JWK (required)"
+    )
     sign.add_argument(
         "--kid", default="", help="the key id in the signature (default: the thumbprint of the key)"
     )
     sign.add_argument(
-        "--alg", default="", help="the algorithm for an RSA key: RS256 (default) or PS256"
+        "--alg", default="", help="the algorithm for an RSA key: RS256 or PS256 (default: RS256)"
     )
     sign.add_argument(
         "--jku",
         default="",
         metavar="URL",
-        help="the URL of the public keys, for the signature's `jku` header",
+        help="the URL of the public keys, for the signature's `jku` header (default: none)",
     )
     sign.add_argument("--write", action="store_true", help="add the signature to the file")
     sign.set_defaults(run=_sign)
@@ -70,23 +78,26 @@ def add(card: Parser) -> None:
             "card verify card.json --jwks keys.json --json",
         ),
     )
-    connect_options.add(verify)
+    connect_options.add(verify, without=NOT_SENT)
     verify.add_argument(
         "--key",
         action="append",
         default=[],
         metavar="FILE",
-        help="trust this public key (PEM or JWK) whatever key id the card names",
+        help="trust this public key (PEM or JWK) whatever key id the card names (default: none)",
     )
     verify.add_argument(
-        "--jwks", default="", metavar="FILE", help="trust the keys in this JWK set, by key id"
+        "--jwks",
+        default="",
+        metavar="FILE",
+        help="trust the keys in this JWK set, by key id (default: none)",
     )
     verify.add_argument(
         "--jku",
         action="append",
         default=[],
         metavar="URL",
-        help="trust keys at this URL or below it, if the card names it",
+        help="trust keys at this URL or below it, if the card names it (default: none)",
     )
     verify.add_argument(
         "--json", action="store_true", help="print JSON with the signed part of the card"
@@ -102,10 +113,13 @@ def add(card: Parser) -> None:
             "card trust --forget https://agent.example",
         ),
     )
-    connect_options.add(trust, needed=False)
+    connect_options.add(trust, needed=False, without=("pin", "binding"))
     trust.add_argument("--list", action="store_true", help="list all pinned keys")
     trust.add_argument(
-        "--forget", default="", metavar="ORIGIN", help="delete the pinned keys of this origin"
+        "--forget",
+        default="",
+        metavar="ORIGIN",
+        help="delete the pinned keys of this origin (default: none)",
     )
     trust.set_defaults(run=_trust, tells_pins=False)  # they are shown
     card.inner = {"keygen": keygen, "sign": sign, "verify": verify, "trust": trust}

@@ -15,7 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dragoman.server.settings import DESCRIPTIONS
+from dragoman.cli import examples
+from dragoman.server.settings import DECLARED, choices
 from dragoman.undocumented import parser_actions, repeatable, subparsers
 
 SCRIPTS = {
@@ -62,11 +63,10 @@ complete -c dragoman -f -a '(__dragoman)'
 """,
 }
 INSTALL = """\
-Examples:
+To complete commands in each new shell, add this line:
   in ~/.bashrc:                     eval "$(dragoman completion bash)"
   in ~/.zshrc:                      eval "$(dragoman completion zsh)"
-  in ~/.config/fish/config.fish:    dragoman completion fish | source
-"""
+  in ~/.config/fish/config.fish:    dragoman completion fish | source"""
 
 FILES = {
     **dict.fromkeys(("FILE", "file"), ("", "")),
@@ -85,8 +85,7 @@ def add(commands: Any) -> None:
         "completion",
         help="print a shell completion script",
         description="Print a script that makes a shell complete the dragoman command.",
-        epilog=INSTALL,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        **examples("completion bash", "completion fish | source", more=INSTALL),
     )
     parser.add_argument("shell", choices=list(SCRIPTS), help="the shell: bash, zsh or fish")
     parser.set_defaults(run=_print)
@@ -231,8 +230,14 @@ def _values(action: Action, text: str) -> Iterator[str]:
     shown = action.metavar if isinstance(action.metavar, str) else action.dest
     if action.choices is not None:
         yield from map(str, action.choices)
+    elif shown.startswith("{"):
+        yield from shown.strip("{}").split(",")
     elif shown == "NAME=VALUE":
-        yield from (f"{name}=" for name in DESCRIPTIONS)
+        name, equals, _ = text.partition("=")
+        if equals and name in DECLARED:
+            yield from (f"{name}={value}" for value in choices(name))
+        else:
+            yield from (f"{each}=" for each in DECLARED)
     elif shown == "URL" and action.option_strings:
         return  # only the agent's may be a file
     elif shown in FILES or action.type is Path:

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from itertools import count
 from pathlib import Path
@@ -31,8 +31,11 @@ FETCHING = "fetching the card"
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
-def add(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
-    """Add the options, and the agent's address before them."""
+def add(
+    parser: argparse.ArgumentParser, *, needed: bool = True, without: Collection[str] = ()
+) -> None:
+    """Add the options, and the agent's address before them. `without` names those that the command
+    does not have, since they would have no effect."""
     parser.add_argument(
         "url",
         metavar="URL",
@@ -40,100 +43,110 @@ def add(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
         help="the URL of the agent or of its card, or a file that contains the card",
     )
     group = parser.add_argument_group("connection")
-    group.add_argument(
+
+    def option(*names: str, **more: Any) -> None:
+        name = names[-1].removeprefix("--").replace("-", "_")
+        if name in without:
+            parser.set_defaults(**{name: more.get("default", False)})
+        else:
+            group.add_argument(*names, **more)
+
+    option(
         *("-H", "--header"),
         action="append",
         default=[],
         metavar="'NAME: VALUE'",
-        help="send this header with every request; can be repeated",
+        help="send this header with every request; can be repeated (default: none)",
     )
-    group.add_argument(
+    option(
         "--bearer",
         default="",
         metavar="TOKEN",
-        help="send this bearer token; @FILE reads it from a file",
+        help="send this bearer token; @FILE reads it from a file (default: none)",
     )
-    group.add_argument(
+    option(
         "--api-key",
         default="",
         metavar="KEY",
-        help="send this API key where the card says; @FILE reads it from a file",
+        help="send this API key where the card says; @FILE reads it from a file (default: none)",
     )
-    group.add_argument(
+    option(
         "--user",
         default="",
         metavar="NAME:PASSWORD",
-        help="log in with HTTP Basic; @FILE reads it from a file",
+        help="log in with HTTP Basic; @FILE reads it from a file (default: no login)",
     )
-    group.add_argument(
-        "--client-id", default="", metavar="ID", help="log in with OAuth as this client"
+    option(
+        "--client-id",
+        default="",
+        metavar="ID",
+        help="log in with OAuth as this client (default: no login)",
     )
-    group.add_argument(
+    option(
         "--client-secret",
         default="",
         metavar="SECRET",
-        help="the OAuth client secret; @FILE reads it from a file",
+        help="the OAuth client secret; @FILE reads it from a file (default: none)",
     )
-    group.add_argument(
+    option(
         "--issuer",
         default="",
         metavar="URL",
         help="the OAuth server (default: the one that the agent names)",
     )
-    group.add_argument(
+    option(
         "--resource",
         metavar="URL",
         help="the resource that the OAuth token is for (default: the agent's URL); '' omits it",
     )
-    group.add_argument(
+    option(
         "--cert",
         default="",
         metavar="FILE",
-        help="a client certificate and its key, in one PEM file",
+        help="a client certificate and its key, in one PEM file (default: none)",
     )
-    group.add_argument(
+    option(
         "--ca",
         default="",
         metavar="FILE",
         help="trust the certificate authorities in this PEM file (default: those of the system)",
     )
-    group.add_argument(
+    option(
         "--trust",
         action="append",
         default=[],
         metavar="ORIGIN",
-        help="also send credentials to this origin, if the card names it; can be repeated",
+        help="also send credentials to this origin, if the card names it; can be repeated "
+        "(default: only the card's origin)",
     )
-    group.add_argument(
+    option(
         "--allow",
         action="append",
         default=[],
         metavar="HOST",
         help="allow a card from a public address to name this private host or network; can be "
-        "repeated",
+        "repeated (default: none)",
     )
-    group.add_argument(
+    option(
         "--pin",
         action="store_true",
         help="accept only a card that is signed with the keys that signed the agent's first card",
     )
-    group.add_argument(
-        "--insecure-http", action="store_true", help="also send credentials over plain HTTP"
-    )
-    group.add_argument(
+    option("--insecure-http", action="store_true", help="also send credentials over plain HTTP")
+    option(
         "--binding",
         metavar="NAME",
         help="use this binding: JSONRPC, HTTP+JSON or GRPC (default: the first on the card that "
         "works)",
     )
-    group.add_argument(
+    option(
         "--timeout",
         type=seconds,
         default=300.0,
         metavar="DURATION",
-        help="time limit of one answer, such as 45s or 5m; default 5m",
+        help="time limit of one answer, such as 45s or 5m (default: 5m)",
     )
-    group.add_argument(
+    option(
         "--trace",
         action="store_true",
         help="print the bytes of each request and response, with secrets masked",

@@ -114,8 +114,9 @@ class Protocol(UvicornProtocol):  # type: ignore[misc,valid-type]
         """A connection with a cork in it, if there is room for it."""
         if not self.who:
             peer = transport.get_extra_info("peername")
-            who = client_network(peer[0]) if isinstance(peer, tuple) else ""
-            if not self.book.enter(who):
+            address = peer[0] if isinstance(peer, tuple) else ""
+            who = client_network(address)
+            if not self.book.enter(who, address):
                 transport.write(refusal(503, "Too many open connections"))
                 transport.close()
                 return

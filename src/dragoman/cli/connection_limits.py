@@ -7,6 +7,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from dragoman.security.limits import Proxies
 from dragoman.server.settings import Settings
 from dragoman.telemetry.logs import logger
 
@@ -17,21 +18,24 @@ PAUSE = 60.0
 
 
 class ConnectionLimits:
-    """Who is connected: so many in all, and so many of one address."""
+    """The open connections: so many in all, and half of them of one address that is no trusted
+    proxy."""
 
     def __init__(self, settings: Settings, files: int | None = None) -> None:
         self.most = settings.max_connections
         if files is not None:
             self.most = max(1, min(self.most, files - RESERVE))
-        self.each = settings.max_per_address or max(1, self.most // 2)
+        self.each = max(1, self.most // 2)
+        self._proxies = Proxies(settings.trusted_proxies)
         self.count = 0
         self._of: dict[str, int] = {}
         self._told = -PAUSE
 
-    def enter(self, who: str) -> bool:
-        """Whether there is room for one more of them; it has been taken, then."""
+    def enter(self, who: str, address: str) -> bool:
+        """Whether there is room for one more of them, which comes from this address; it has been
+        taken, then."""
         held = self._of.get(who, 0)
-        if self.count >= self.most or held >= self.each:
+        if self.count >= self.most or (held >= self.each and not self._proxies.trusts(address)):
             self._tell(who, held)
             return False
         self.count += 1
@@ -51,8 +55,8 @@ class ConnectionLimits:
             return
         self._told = now
         logger.warning(
-            "refusing new connections: %d are open, %d of them from %s; the limits are "
-            "max_connections = %d and max_per_address = %d",
+            "refusing new connections: %d are open, %d of them from %s; max_connections allows %d, "
+            "and %d from one address",
             *(self.count, held, who or "nowhere", self.most, self.each),
         )
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from dragoman.cli import DEFAULTS, UsageError, examples, warn
 from dragoman.cli.text_table import duration, moment
-from dragoman.server import settings
+from dragoman.server import load_settings
 
 if TYPE_CHECKING:
     from dragoman.stores.admin import Make
@@ -40,20 +40,22 @@ def add(commands: Any) -> None:
         "--owner ann --since 7d --json",
     )
     for name in ("agent", "tenant", "owner"):
-        one.add_argument(f"--{name}", help=f"list only tasks of this {name}; '' is the empty one")
+        one.add_argument(
+            f"--{name}", help=f"list only tasks of this {name}; '' is the empty one (default: all)"
+        )
     one.add_argument("--realm", help="the realm of --owner (default: the empty realm)")
-    one.add_argument("--context", default="", help="list only tasks of this context")
+    one.add_argument("--context", default="", help="list only tasks of this context (default: all)")
     one.add_argument(
         "--state",
         choices=STATES,
         metavar="STATE",
-        help=f"list only tasks in this state: {', '.join(STATES)}",
+        help=f"list only tasks in this state: {', '.join(STATES)} (default: all)",
     )
     one.add_argument(
         "--since",
         type=moment,
         help="list only tasks whose status changed after this time: 1h (ago), 2026-01-31 or an RFC "
-        "3339 time",
+        "3339 time (default: all)",
     )
     _bounded(one)
 
@@ -87,7 +89,7 @@ def add(commands: Any) -> None:
         type=duration,
         required=True,
         metavar="DURATION",
-        help="delete tasks that ended longer ago than this: 30d, 12h or 90m",
+        help="delete tasks that ended longer ago than this: 30d, 12h or 90m (required)",
     )
     one.add_argument(
         "--state",
@@ -95,9 +97,11 @@ def add(commands: Any) -> None:
         choices=ENDED,
         metavar="STATE",
         default=[],
-        help=f"delete only tasks in this state: {', '.join(ENDED)}; can be repeated",
+        help=f"delete only tasks in this state: {', '.join(ENDED)}; can be repeated (default: all)",
     )
-    one.add_argument("--owner", help="delete only tasks of this owner; '' is the anonymous owner")
+    one.add_argument(
+        "--owner", help="delete only tasks of this owner; '' is the anonymous owner (default: all)"
+    )
     one.add_argument("--realm", default="", help="the realm of --owner (default: the empty realm)")
     one.add_argument("--dry-run", action="store_true", help="only print what would be deleted")
     one.add_argument(
@@ -116,8 +120,8 @@ def add(commands: Any) -> None:
     _bounded(one)
 
     one = _command(inner, "redrive", "deliver to parked webhooks again", "--task 0198…", "--all")
-    one.add_argument("--task", default="", help="only webhooks of this task")
-    one.add_argument("--webhook", default="", help="only the webhook with this id")
+    one.add_argument("--task", default="", help="only webhooks of this task (default: all)")
+    one.add_argument("--webhook", default="", help="only the webhook with this id (default: all)")
     one.add_argument("--all", action="store_true", help="all parked webhooks")
 
     one = _command(
@@ -133,8 +137,10 @@ def add(commands: Any) -> None:
         "--realm", default="", help="the realm of the present owner (default: the empty realm)"
     )
     one.add_argument("--to-realm", help="the realm of the new owner (default: the same realm)")
-    one.add_argument("--agent", help="move only tasks of this agent")
-    one.add_argument("--tenant", help="move only tasks of this tenant; '' is the empty one")
+    one.add_argument("--agent", help="move only tasks of this agent (default: all)")
+    one.add_argument(
+        "--tenant", help="move only tasks of this tenant; '' is the empty one (default: all)"
+    )
     one.add_argument("--dry-run", action="store_true", help="only print what would be moved")
 
     one = _command(
@@ -163,9 +169,11 @@ def add(commands: Any) -> None:
         metavar="FILE",
         help="write to this file; - is standard output (default)",
     )
-    one.add_argument("--agent", default="", help="export only tasks of this agent")
+    one.add_argument("--agent", default="", help="export only tasks of this agent (default: all)")
     one.add_argument(
-        "--since", type=moment, help="export only tasks whose status changed after this time"
+        "--since",
+        type=moment,
+        help="export only tasks whose status changed after this time (default: all)",
     )
     one.add_argument("--force", action="store_true", help="overwrite the file")
 
@@ -247,7 +255,7 @@ def _make(arguments: argparse.Namespace) -> Make:
     """What opens the store that the settings name, or the one that is here."""
     from dragoman import stores
 
-    chosen = settings.load(
+    chosen = load_settings.load(
         {"store": arguments.store}, defaults=DEFAULTS, file=arguments.config, warn=warn
     )
     try:

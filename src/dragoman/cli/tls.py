@@ -205,7 +205,7 @@ class TLSAcceptor:
 
     def _enter(self, peer: socket.socket, address: Any) -> None:
         who = client_network(address[0])
-        if self._book.enter(who):
+        if self._book.enter(who, address[0]):
             self._keep(self._greet(peer, who, str(address[0])))
         else:
             peer.close()

@@ -48,7 +48,7 @@ def add(commands: Any) -> None:
         "push",
         help="manage the webhooks of a task",
         description="Manage the webhooks of a task.",
-        **examples(*(EXAMPLES[name][0] for name in EXAMPLES)),
+        **examples(*(EXAMPLES[name][0] for name in ("add", "list", "delete"))),
     )
     inner = push.add_subparsers(required=True, metavar="command")
     for name, what, run in (
@@ -73,13 +73,15 @@ def add(commands: Any) -> None:
                 "--id", default="", help="the id of the webhook (default: the agent chooses one)"
             )
             one.add_argument(
-                "--token", default="", help="the agent sends this token as X-A2A-Notification-Token"
+                "--token",
+                default="",
+                help="the agent sends this token as X-A2A-Notification-Token (default: none)",
             )
             one.add_argument(
                 "--authorization",
                 default="",
                 metavar="'SCHEME CREDENTIALS'",
-                help="the agent sends this as the Authorization header",
+                help="the agent sends this as the Authorization header (default: none)",
             )
         elif name != "list":
             one.add_argument("id", help="the id of the webhook")
@@ -113,11 +115,15 @@ def add(commands: Any) -> None:
         action="append",
         default=[],
         metavar="KEY",
-        help="also verify signatures with this key: whsec_… or whpk_…",
+        help="also verify signatures with this key: whsec_… or whpk_… (default: none)",
     )
     listen.add_argument("--any", action="store_true", help="accept unauthenticated notifications")
     listen.add_argument(
-        "--count", type=int, default=0, metavar="N", help="stop after this many deliveries"
+        "--count",
+        type=int,
+        default=0,
+        metavar="N",
+        help="stop after this many deliveries (default: no limit)",
     )
     listen.add_argument(
         "--json", action="store_true", help="print the received objects, one on each line"

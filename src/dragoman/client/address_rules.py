@@ -82,17 +82,17 @@ def rules_for(url: str, allow: Allow | None) -> Allow | None:
     """The rules that apply to a URL: None if one of them names its host."""
     if allow is None:
         return None
-    host, port = place(url)
-    return None if _matches(allow, named(host), port) else allow
+    host, port = host_and_port(url)
+    return None if _matches(allow, parse_host(host), port) else allow
 
 
-def place(url: str) -> tuple[str, int]:
+def host_and_port(url: str) -> tuple[str, int]:
     """Return the host and port of a URL."""
     parts = urlsplit(url)
     return (parts.hostname or "").lower(), parts.port or PORTS.get(parts.scheme, 0)
 
 
-def named(host: str) -> str | Address:
+def parse_host(host: str) -> str | Address:
     """Return a host as an IP address if it is one, else as a name, the form that rules use."""
     try:
         return ip_address(host)
@@ -100,16 +100,16 @@ def named(host: str) -> str | Address:
         return host
 
 
-def local(url: str) -> bool:
+def private_literal(url: str) -> bool:
     """Whether the URL itself names an address that is not public."""
-    host = named(place(url)[0])
+    host = parse_host(host_and_port(url)[0])
     return not isinstance(host, str) and not public(host)
 
 
 async def addresses(dial: Dial) -> Sequence[str]:
     """Resolve a URL to the addresses that may be dialled, for callers that dial themselves (gRPC).
     Raises OSError or NotAllowed."""
-    host, port = place(dial.url)
+    host, port = host_and_port(dial.url)
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     texts = list(dict.fromkeys(str(item[4][0]) for item in found))

@@ -101,7 +101,7 @@ class JsonRpc:
     ) -> None:
         self.transport = transport
         self.limits = limits
-        self.speech = RPC[minor(interface.protocol_version)]
+        self.wire_format = RPC[minor(interface.protocol_version)]
         self.url = interface.url
         self.tenant = interface.tenant
         self._ids = count(1)
@@ -135,13 +135,13 @@ class JsonRpc:
         request = order.request
         if self.tenant:
             request = replace(request, tenant=self.tenant)
-        if order.call == "extended_card" and self.speech.version == "0.2":
+        if order.call == "extended_card" and self.wire_format.version == "0.2":
             url = urljoin(f"{self.url.rstrip('/')}/", "../agent/authenticatedExtendedCard")
             return TransportRequest("GET", url, order.headers)
         body = b'{"jsonrpc":"2.0","id":%d,"method":"%b","params":%b}' % (
             next(self._ids),
-            self.speech.name(order.operation).encode(),
-            self.speech.ask(request),
+            self.wire_format.name(order.operation).encode(),
+            self.wire_format.encode_request(request),
         )
         headers = {**order.headers, "content-type": "application/json", "accept": _accept(order)}
         return TransportRequest(
@@ -150,18 +150,20 @@ class JsonRpc:
 
     def _read(self, operation: Operation, body: bytes, response: TransportResponse) -> Any:
         if operation.call == "extended_card":
-            if self.speech.version == "0.2":
+            if self.wire_format.version == "0.2":
                 return _card(body, response)
             found = self._result(_document(body, response), response)
             return discovery.read(found, "the agent")
-        if operation.response is not None and self.speech.version == "1.0":
+        if operation.response is not None and self.wire_format.version == "1.0":
             try:
                 answer = _answer(operation.response).decode(body)
                 if answer.error is None:
                     return answer.result
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 pass  # an error, or not quite as specified
-        return _value(operation, self._result(_document(body, response), response), self.speech)
+        return _value(
+            operation, self._result(_document(body, response), response), self.wire_format
+        )
 
     def _result(self, document: Any, response: TransportResponse) -> Any:
         if not isinstance(document, dict):
@@ -169,7 +171,7 @@ class JsonRpc:
         error = document.get("error")
         if error is None:
             if "result" not in document:
-                if self.speech.version != "1.0" and "jsonrpc" in document:
+                if self.wire_format.version != "1.0" and "jsonrpc" in document:
                     return None  # some agents omit an empty result
                 raise _invalid_response(response, "the response has neither a result nor an error")
             return document["result"]
@@ -194,7 +196,7 @@ class HttpJson:
     ) -> None:
         self.transport = transport
         self.limits = limits
-        self.speech = HTTP[minor(interface.protocol_version)]
+        self.wire_format = HTTP[minor(interface.protocol_version)]
         self.url = interface.url.rstrip("/")
         if interface.tenant:
             self.url += f"/{quote(interface.tenant, safe='')}"
@@ -229,13 +231,13 @@ class HttpJson:
     async def _open_response(self, order: Order) -> TransportResponse:
         """Open a stream. Where an operation has two HTTP methods, an agent may accept only one of
         them: the client tries the other once and remembers which of them worked."""
-        verbs, known = order.operation.verbs, self._verbs.get(order.call)
-        verb = known or verbs[0]
+        verbs, remembered = order.operation.verbs, self._verbs.get(order.call)
+        verb = remembered or verbs[0]
         response = await self.transport.send(self._request(order, verb))
         other = next((name for name in verbs if name != verb), None)
         # Agents without this route may answer 404, as for an unknown task, until one method has
         # worked.
-        found = response.status not in UNROUTED or (known and response.status == 404)
+        found = response.status not in UNROUTED or (remembered and response.status == 404)
         if other is None or found:
             if response.status in ROUTED:
                 self._verbs[order.call] = verb
@@ -258,11 +260,11 @@ class HttpJson:
             return error
 
     def _request(self, order: Order, verb: str = "") -> TransportRequest:
-        path, verb = self.speech.name(order.operation), verb or order.operation.verbs[0]
-        if order.files and self.speech.version != "1.0":  # 0.3 encodes base64 again
+        path, verb = self.wire_format.name(order.operation), verb or order.operation.verbs[0]
+        if order.files and self.wire_format.version != "1.0":  # 0.3 encodes base64 again
             request = upload.filled(order.request, order.files)
             order = replace(order, request=request, files={})
-        body = self.speech.ask(order.request)
+        body = self.wire_format.encode_request(order.request)
         headers = {**order.headers, "accept": _accept(order)}
         if "{" in path or verb != "POST":
             fields: dict[str, Any] = json.loads(body)
@@ -283,13 +285,13 @@ class HttpJson:
         else:
             url = self.url + path
         # Some 0.3 agents accept no other media type.
-        kind = "a2a+json" if self.speech.version == "1.0" else "json"
+        kind = "a2a+json" if self.wire_format.version == "1.0" else "json"
         headers["content-type"] = f"application/{kind}"
         return TransportRequest(verb, url, headers, upload.body(body, order.files), order.patience)
 
     def _read(self, operation: Operation, body: bytes, response: TransportResponse) -> Any:
         assert operation.response is not None
-        if self.speech.version == "1.0" and operation.call != "extended_card":
+        if self.wire_format.version == "1.0" and operation.call != "extended_card":
             try:
                 return v1_0.decoder(operation.response).decode(body)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -299,10 +301,10 @@ class HttpJson:
             raise self._error(document, response)
         if operation.call == "extended_card":
             return discovery.read(document, "the agent")
-        return _value(operation, document, self.speech)
+        return _value(operation, document, self.wire_format)
 
     def _error(self, document: Any, response: TransportResponse) -> A2AError:
-        if self.speech.version != "1.0":
+        if self.wire_format.version != "1.0":
             return _legacy_error(document, response)
         error = document.get("error") if isinstance(document, dict) else None
         if not isinstance(error, dict):
@@ -355,10 +357,10 @@ class Grpc:
 
         self.transport = transport
         self.limits = limits
-        self.speech = BY_VERSION[minor(interface.protocol_version)]
+        self.codec = BY_VERSION[minor(interface.protocol_version)]
         self.url = interface.url
         self.tenant = interface.tenant
-        self._names = {found.call: name for name, found in self.speech.methods.items()}
+        self._names = {found.call: name for name, found in self.codec.methods.items()}
 
     async def call(self, order: Order) -> Any:
         """See `Binding.call`."""
@@ -382,8 +384,8 @@ class Grpc:
                     order.meter.bytes += len(message)
                 yield self._read(order.operation, message)
         except Failed as error:
-            told = {"grpc-status": error.name, "grpc-message": error.words}
-            found = self._error(told, error.details)
+            trailers = {"grpc-status": error.name, "grpc-message": error.words}
+            found = self._error(trailers, error.details)
             if isinstance(found, Unauthenticated):
                 found = Expired(found.message, headers=found.headers)
             raise found from None
@@ -397,10 +399,10 @@ class Grpc:
         name = self._names.get(order.call)
         if name is None:
             raise UnsupportedOperation(
-                f"the agent uses A2A {self.speech.version}, which has no {order.operation.name}"
+                f"the agent uses A2A {self.codec.version}, which has no {order.operation.name}"
             )
-        body = self.speech.ask(upload.filled(request, order.files))
-        url = f"{self.url}/{self.speech.service}/{name}"
+        body = self.codec.ask(upload.filled(request, order.files))
+        url = f"{self.url}/{self.codec.service}/{name}"
         longest = self.limits.answer
         return TransportRequest("POST", url, order.headers, body, order.patience, longest)
 
@@ -409,7 +411,7 @@ class Grpc:
         try:
             if operation.call == "extended_card":
                 return self._card(body)
-            return self.speech.told(operation.response, body)
+            return self.codec.told(operation.response, body)
         except (InvalidParams, ParseError) as error:
             raise _bad(operation, error) from None
 
@@ -417,10 +419,10 @@ class Grpc:
         from dragoman.dialects.protobuf import V1
 
         try:
-            card = self.speech.told(AgentCard, body)
+            card = self.codec.told(AgentCard, body)
             return discovery.Reading(card, card)
         except InvalidParams:
-            if self.speech.version != "1.0":
+            if self.codec.version != "1.0":
                 raise
         card, missing = V1.partial(AgentCard, body)
         return discovery.Reading(discovery.usable_part(card, missing), card, tuple(missing))
@@ -502,11 +504,11 @@ def _invalid_response(response: TransportResponse, what: str) -> A2AError:
     return InvalidAgentResponse(f"{what} (HTTP {response.status})")
 
 
-def _value(operation: Operation, document: Any, speech: WireFormat) -> Any:
+def _value(operation: Operation, document: Any, wire_format: WireFormat) -> Any:
     if operation.response is None:
         return None
     try:
-        return speech.told(operation.response, document)
+        return wire_format.decode_response(operation.response, document)
     except (InvalidParams, ParseError) as error:
         raise _bad(operation, error) from None
 

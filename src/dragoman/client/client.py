@@ -43,6 +43,7 @@ from dragoman.client.transport import (
 )
 from dragoman.client.trusted_keys import judge
 from dragoman.client.upload import File
+from dragoman.dialects.v0_3.card import UNSAID
 from dragoman.model import clock, content
 from dragoman.model.errors import (
     A2AError,
@@ -354,7 +355,7 @@ class Client:
         return (wrong and bool(self._good)) or (
             isinstance(error, MethodNotFound | InvalidRequest | VersionNotSupported)
             and not self._good
-            and {minor(found.protocol_version) for found in self._usable} == {"0.2", "0.1"}
+            and {minor(found.protocol_version) for found in self._usable} == set(UNSAID)
         )
 
     # -- messages

@@ -401,7 +401,7 @@ class Guard:
             if isinstance(provider, ClientCertificate):
                 request = replace(request, tls=provider.context())
             else:
-                request = place(request, need.scheme, token)
+                request = add_token(request, need.scheme, token)
         return request
 
 
@@ -421,7 +421,7 @@ class Errand:
         """Does nothing: the guard closes the transport."""
 
 
-def place(request: TransportRequest, scheme: SecurityScheme, token: str) -> TransportRequest:
+def add_token(request: TransportRequest, scheme: SecurityScheme, token: str) -> TransportRequest:
     """Return the request with the token where the scheme wants it."""
     headers = dict(request.headers)
     if (key := scheme.api_key_security_scheme) is None:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from dragoman.client.credentials import private
 from dragoman.client.limits import CARD, TooLarge
 from dragoman.client.transport import Transport, TransportRequest, TransportResponse, origin, whole
-from dragoman.dialects import v1_0
+from dragoman.dialects import v1_0, versions
 from dragoman.dialects.partial import at, partial
 from dragoman.dialects.v0_3 import card as v0_3
 from dragoman.dialects.v0_3 import card_proto
@@ -36,7 +36,7 @@ Signable: TypeAlias = AgentCard | Mapping[str, Any] | bytes
 """A card as it was received: JSON, or over gRPC the protobuf message."""
 
 PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
-SPOKEN = ("1.0", "0.3", "0.2", "0.1")
+SPOKEN = versions.SUPPORTED
 """The protocol versions that the client supports, latest first."""
 LATER = {"HTTP+JSON": ("1.0", "0.3"), "GRPC": ("1.0", "0.3")}
 """Bindings that the oldest versions did not have, with the versions that have them."""
@@ -358,7 +358,7 @@ def interfaces(
     if usable:
         version = v0_3.minor(usable[0])
         # If an agent does not say its version, try both.
-        among = ("0.2", "0.1") if version == "0.2" else (version,)
+        among = v0_3.UNSAID if version == v0_3.UNSAID[0] else (version,)
         if version != SPOKEN[0]:
             usable.sort(key=lambda found: found.protocol_binding.upper() != "JSONRPC")
         usable = [

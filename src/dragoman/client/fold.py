@@ -257,22 +257,22 @@ class Mark:
 
     def rest(self, parts: Sequence[Part]) -> tuple[Part, ...] | None:
         """Return what follows this position in these parts; None if their beginning differs."""
-        at = Mark()
+        position = Mark()
         rest: Sequence[Part] = ()
         for index, part in enumerate(parts):
-            more = plain_text(part) and at._kind == part.media_type  # in the same stretch
-            if at._stretches == self._stretches and not more:
+            more = plain_text(part) and position._kind == part.media_type  # in the same stretch
+            if position._stretches == self._stretches and not more:
                 rest = parts[index:]
                 break
-            if at._stretches + (not more) == self._stretches and plain_text(part):
+            if position._stretches + (not more) == self._stretches and plain_text(part):
                 text = part.text or ""
-                left = self._length - (at._length if more else 0)
+                left = self._length - (position._length if more else 0)
                 if len(text) > left:
-                    at.add([replace(part, text=text[:left])])
+                    position.add([replace(part, text=text[:left])])
                     rest = (replace(part, text=text[left:]), *parts[index + 1 :])
                     break
-            at.add([part])
-        if at._place() != self._place():
+            position.add([part])
+        if position._place() != self._place():
             return None
         if all(plain_text(part) and not part.text for part in rest):
             return ()

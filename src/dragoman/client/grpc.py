@@ -16,7 +16,14 @@ from urllib.parse import urlsplit
 import grpc
 
 from dragoman.client import tls
-from dragoman.client.address_rules import Allow, Dial, NotAllowed, addresses, place, rules_for
+from dragoman.client.address_rules import (
+    Allow,
+    Dial,
+    NotAllowed,
+    addresses,
+    host_and_port,
+    rules_for,
+)
 from dragoman.client.transport import (
     Broken,
     Silent,
@@ -95,7 +102,7 @@ class Calls:
             raise
         except OSError as error:
             raise Unreachable(f"{where}: {error.strerror or error}") from error
-        port = place(where)[1]
+        port = host_and_port(where)[1]
         six = ":" in found[0]  # a target has addresses of one kind
         hosts = [text for text in found if (":" in text) == six]
         target = f"ipv{6 if six else 4}:" + ",".join(

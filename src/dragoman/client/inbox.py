@@ -34,12 +34,12 @@ class Inbox:
     def expecting(self, task: str) -> Iterator[asyncio.Event]:
         """An event that is set whenever a notification for this task arrives. Each waiter has its
         own."""
-        came = asyncio.Event()
+        arrived = asyncio.Event()
         # Another event loop may serve the inbox.
-        ring = partial(asyncio.get_running_loop().call_soon_threadsafe, came.set)
+        ring = partial(asyncio.get_running_loop().call_soon_threadsafe, arrived.set)
         self._rings.setdefault(task, []).append(ring)
         try:
-            yield came
+            yield arrived
         finally:
             self._rings[task].remove(ring)
             if not self._rings[task]:

@@ -138,12 +138,12 @@ class OAuth:
         key = " ".join((*names, *([f"resource={wanted}"] if wanted else [])))
         if self._grants is None:
             self._grants = self._load()
-        known = self._grants.get(key)
-        if known and known.access != need.refused and time.time() < known.until:
-            return known.access
+        previous = self._grants.get(key)
+        if previous and previous.access != need.refused and time.time() < previous.until:
+            return previous.access
         flight = self._flights.get(key)
         if flight is None:
-            flight = self._flights[key] = Flight(self._obtain(need, key, known))
+            flight = self._flights[key] = Flight(self._obtain(need, key, previous))
         try:
             return (await flight.result()).access
         finally:
@@ -156,13 +156,13 @@ class OAuth:
             wishes = ("openid", *wishes)
         return wishes
 
-    async def _obtain(self, need: AuthRequest, key: str, known: TokenGrant | None) -> TokenGrant:
+    async def _obtain(self, need: AuthRequest, key: str, previous: TokenGrant | None) -> TokenGrant:
         endpoints = await self._endpoints(need)
         grant = None
         try:
-            if known and known.refresh:
+            if previous and previous.refresh:
                 with suppress(Unauthenticated):  # then start over
-                    grant = await self._renew(need, endpoints, known.refresh)
+                    grant = await self._renew(need, endpoints, previous.refresh)
             if grant is None:
                 grant = await _FLOWS[endpoints.flow](self, need, endpoints)
         except Denied as error:
@@ -219,8 +219,8 @@ class OAuth:
         9728), or its URL. The metadata must not name another agent than the one that is called."""
         if self._resource is not None or not need.agent:
             return self._resource or ""
-        if (known := self._resources.get(need.agent)) is not None:
-            return known
+        if (resource := self._resources.get(need.agent)) is not None:
+            return resource
         where = origin(need.agent)
         url = f"{where}{METADATA}{need.agent.removeprefix(where)}"
         found = need.agent
@@ -500,7 +500,7 @@ def _print_prompt(invitation: LoginPrompt) -> None:
     """Show the login URL at the terminal."""
     code = f" and enter {invitation.code}" if invitation.code else ""
     words = f"To log in, open {invitation.url}{code}"
-    print(ascii(words)[1:-1], file=sys.stderr, flush=True)  # noqa: T201 - a stranger's URL
+    print(ascii(words)[1:-1], file=sys.stderr, flush=True)  # noqa: T201 - the prompt for a person
     screen = sys.platform in ("darwin", "win32") or {"DISPLAY", "WAYLAND_DISPLAY"} & {*os.environ}
     if screen and private(invitation.url) and invitation.url.startswith("http"):
         with suppress(webbrowser.Error):

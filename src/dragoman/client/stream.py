@@ -444,8 +444,8 @@ class Stream:
     def _stray(self, event: Event) -> bool:
         """Whether the event belongs to another task. The first event decides: an agent may answer a
         message to one task with another task."""
-        id, known = _task_of(event), self._id
-        if not id or not known or id == known:
+        id, expected = _task_of(event), self._id
+        if not id or not expected or id == expected:
             return False
         sending = isinstance(self._request, SendMessageRequest)
         return not (sending and not self._folding.id and isinstance(event, Task | Message))

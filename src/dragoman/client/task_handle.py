@@ -132,15 +132,15 @@ class TaskHandle:
         return task
 
     async def _pushed(self, inbox: Inbox) -> Task:
-        with inbox.expecting(self.id) as came:
+        with inbox.expecting(self.id) as arrived:
             config = inbox.config(self.id)
             try:
                 config = await self._client._call("create_webhook", config)
                 while not (task := await self.get()).status.state.settled:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(LOOK):
-                            await came.wait()
-                    came.clear()
+                            await arrived.wait()
+                    arrived.clear()
                 return task
             finally:
                 # A webhook that stays would be called for nothing.

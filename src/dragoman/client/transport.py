@@ -17,7 +17,14 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from dragoman.client.address_rules import DIALLING, Allow, Dial, Dialled, local, rules_for
+from dragoman.client.address_rules import (
+    DIALLING,
+    Allow,
+    Dial,
+    Dialled,
+    private_literal,
+    rules_for,
+)
 from dragoman.client.limits import DEFAULT, TooLarge
 from dragoman.security.addresses import loopback
 
@@ -174,7 +181,7 @@ class HTTPTransport:
         proxy = self._proxy(request.url) if self._proxies else None
         if proxy is not None:
             options["proxy"] = proxy
-            if allow is not None and local(request.url):
+            if allow is not None and private_literal(request.url):
                 dial.admits(ip_address(urlsplit(request.url).hostname or ""), 0)
                 raise dial.error() or AssertionError
         before = DIALLING.set(None if proxy is not None else dial)
@@ -197,7 +204,9 @@ class HTTPTransport:
         finally:
             DIALLING.reset(before)
         # The proxy resolves the address, so we must assume that it is public.
-        public = where in self._dialled.public if proxy is None else not local(request.url)
+        public = (
+            where in self._dialled.public if proxy is None else not private_literal(request.url)
+        )
         return _Received(response, request.patience, public)
 
     def _open(self) -> ClientSession:
@@ -413,7 +422,7 @@ class _Exchange:
         }
         try:
             await app(scope, self._receive, self._send)
-        except Exception as error:  # noqa: BLE001 - it is what a server would answer 500 to
+        except Exception as error:  # noqa: BLE001 - a server would answer 500
             self.error = error
         finally:
             self.begun.set()

@@ -71,17 +71,15 @@ class TrustedKeys:
                 "keys are pinned by the address of a card; connect to the card's address, "
                 "or name the trusted keys"
             )
-        known = (await self._in_thread(self.known)).get(where, {})
-        if not known:
-            known = await self._first(document, where, fetch)
-        keys = {name: CardKey.load(pin.jwk) for name, pin in known.items()}
+        pins = (await self._in_thread(self.known)).get(where, {})
+        if not pins:
+            pins = await self._first(document, where, fetch)
+        keys = {name: CardKey.load(pin.jwk) for name, pin in pins.items()}
         try:
             good = witnesses(document, list(keys.values()))
         except Unverified as error:
-            raise await self._unknown_key_error(
-                document, where, fetch, list(known), error
-            ) from None
-        await self._inherit(document, where, fetch, known, good)
+            raise await self._unknown_key_error(document, where, fetch, list(pins), error) from None
+        await self._inherit(document, where, fetch, pins, good)
         return good[0]
 
     def known(self) -> Book:
@@ -138,11 +136,11 @@ class TrustedKeys:
         document: Document,
         where: str,
         fetch: Fetch,
-        known: Mapping[str, Pin],
+        pins: Mapping[str, Pin],
         good: list[Verified],
     ) -> None:
         """Pin further keys that have signed, if a pinned key vouches for them."""
-        heirs = {name for found in good for name in found.heirs} - set(known)
+        heirs = {name for found in good for name in found.heirs} - set(pins)
         if not heirs:
             return
         try:

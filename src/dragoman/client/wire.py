@@ -6,16 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from dragoman.dialects import v0_1, v1_0
-from dragoman.dialects.v0_3 import proto, rpc
+from dragoman.dialects import v1_0
+from dragoman.dialects.v0_3 import proto
+from dragoman.dialects.v0_3.common import with_history
+from dragoman.dialects.versions import VERSIONS
 from dragoman.model.errors import UnsupportedOperation
 from dragoman.model.operations import OPERATIONS, Operation
-from dragoman.model.types import GetTaskRequest, WireStruct
-
-EVERYTHING = 2**31 - 1
-"""Asks for the whole history: some agents return none without a length."""
+from dragoman.model.types import WireStruct
 
 
 class WireFormat(Struct, frozen=True, kw_only=True):
@@ -24,9 +22,9 @@ class WireFormat(Struct, frozen=True, kw_only=True):
     version: str
     names: Mapping[str, str]
     """The version's names of the operations: methods or paths."""
-    ask: Callable[[Any], bytes]
+    encode_request: Callable[[Any], bytes]
     """Encodes a request."""
-    told: Callable[[type[WireStruct], Any], Any]
+    decode_response: Callable[[type[WireStruct], Any], Any]
     """Decodes a response from a parsed document."""
 
     def name(self, operation: Operation) -> str:
@@ -39,54 +37,27 @@ class WireFormat(Struct, frozen=True, kw_only=True):
         return found
 
 
-def _whole(request: WireStruct) -> WireStruct:
-    """Ask for the whole history if the request sets no length."""
-    if isinstance(request, GetTaskRequest) and request.history_length is None:
-        return replace(request, history_length=EVERYTHING)
-    return request
-
-
-RPC: dict[str, WireFormat] = {
-    "1.0": WireFormat(
-        version="1.0",
-        names={operation.call: operation.name for operation in OPERATIONS},
-        ask=v1_0.encode,
-        told=v1_0.convert,
-    ),
-    "0.3": WireFormat(
-        version="0.3",
-        names={operation.call: operation.former.method for operation in OPERATIONS},
-        ask=lambda request: rpc.encode(_whole(request)),
-        told=rpc.convert,
-    ),
-    "0.1": WireFormat(
-        version="0.1",
-        names={
-            "send": "tasks/send",
-            "stream": "tasks/sendSubscribe",
-            "get": "tasks/get",
-            "cancel": "tasks/cancel",
-            "subscribe": "tasks/resubscribe",
-            "create_webhook": "tasks/pushNotification/set",
-            "get_webhook": "tasks/pushNotification/get",
-        },
-        ask=v0_1.ask,
-        told=v0_1.told,
-    ),
+RPC = {
+    version.name: WireFormat(
+        version=version.name,
+        names={call: name for name, call in reversed(list(version.methods.items()))},
+        encode_request=version.ask,
+        decode_response=version.told,
+    )
+    for version in VERSIONS
 }
-RPC["0.2"] = replace(RPC["0.3"], version="0.2")
 
 HTTP: dict[str, WireFormat] = {
     "1.0": WireFormat(
         version="1.0",
         names={operation.call: operation.path for operation in OPERATIONS},
-        ask=v1_0.encode,
-        told=v1_0.convert,
+        encode_request=v1_0.encode,
+        decode_response=v1_0.convert,
     ),
     "0.3": WireFormat(
         version="0.3",
         names={operation.call: operation.former.path for operation in OPERATIONS},
-        ask=lambda request: proto.ask(_whole(request)),
-        told=proto.told,
+        encode_request=lambda request: proto.ask(with_history(request)),
+        decode_response=proto.told,
     ),
 }

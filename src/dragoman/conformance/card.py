@@ -1,7 +1,7 @@
-"""Checks of an agent card: everything that is wrong with it, and what to do.
+"""Checks an agent card: finds everything that is wrong with it, and says what to do.
 
-An error keeps clients out or breaks the specification, a warning costs some of them or is a risk, a
-note is worth knowing. A card of before 1.0 is measured by what was right then.
+An error keeps clients out or violates the specification. A warning affects some clients or is a
+risk. A note is worth knowing. A card from before 1.0 is checked by the rules of its version.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BINDINGS = {
     "HTTP+JSON": {"HTTPJSON", "REST", "HTTP", "HTTPS", "JSON", "HTTPREST", "RESTJSON"},
     "GRPC": {"GRPCS", "GRPCPROTO"},
 }
-"""The bindings of the specification, and what else they are called."""
+"""The bindings of the specification, and other names for them."""
 MODES = (
     *("defaultInputModes[]", "defaultOutputModes[]"),
     *("skills[].inputModes[]", "skills[].outputModes[]"),
@@ -62,7 +62,7 @@ LINKS: dict[str, Level] = {
     "securitySchemes.*.flows.*.refreshUrl": "error",
     "securitySchemes.*.openIdConnectUrl": "error",
 }
-"""Addresses that must be https, and how bad it is if not."""
+"""URLs that must use https, and the level of the finding if they do not."""
 LONGEST = {"name": 200, "description": 5000, "skills[].name": 200, "skills[].description": 5000}
 LINES = ("name", "version", "skills[].id", "skills[].name", "skills[].tags[]")
 """Texts of one line."""
@@ -76,12 +76,12 @@ ORDER: tuple[Level, ...] = ("error", "warning", "note")
 _MODE = re.compile(r"[\w!#$&^.+-]+/([\w!#$&^.+-]+|\*)(\s*;.*)?|\*/\*", re.ASCII)
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S+")
 _B64 = re.compile(r"[A-Za-z0-9_-]+")
-# also the marks that turn the direction of writing: they make a text look like another
+# Includes marks that change the direction of text: they make a text look like another.
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def check(document: bytes, *, url: str = "", headers: Mapping[str, str] = {}) -> list[Finding]:
-    """All that is to be said of a card that was found at this URL, the worst first."""
+    """Check a card that was found at this URL. Return all findings, the worst first."""
     found = list(_headers({name.lower(): value for name, value in headers.items()}))
     try:
         raw = read(document, found)
@@ -94,7 +94,7 @@ def check(document: bytes, *, url: str = "", headers: Mapping[str, str] = {}) ->
             found += [finding for finding in said if finding.field not in blamed]
             if all(finding.level != "error" for finding in found):
                 v1_0.decode(kind, document)
-    except A2AError as error:  # what a client refuses is an error, whether we know why or not
+    except A2AError as error:  # what a client refuses is always an error
         found.append(Finding("error", "", f"{error}; correct it"))
     except RecursionError:
         found.append(Finding("error", "", "is nested too deeply; make it flatter"))
@@ -102,12 +102,13 @@ def check(document: bytes, *, url: str = "", headers: Mapping[str, str] = {}) ->
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:
-    """The worst first."""
+    """Sort by level, the worst first."""
     return sorted(findings, key=lambda finding: (ORDER.index(finding.level), finding.field))
 
 
 def visit(value: Any, pattern: str, path: str = "") -> Iterator[tuple[str, Any]]:
-    """What a pattern such as `skills[].tags[]` or `securitySchemes.*` meets, with its path."""
+    """Find the values for a pattern such as `skills[].tags[]` or `securitySchemes.*`, with their
+    paths."""
     head, _, rest = pattern.partition(".")
     name = head.removesuffix("[]")
     names = list(value) if name == "*" else [name] if name in value else []
@@ -121,7 +122,7 @@ def visit(value: Any, pattern: str, path: str = "") -> Iterator[tuple[str, Any]]
             yield place, item
 
 
-# ---- how it was served ---------------------------------------------------------------------
+# ---- HTTP response -------------------------------------------------------------------------
 
 
 def _headers(headers: Mapping[str, str]) -> Iterator[Finding]:
@@ -198,7 +199,7 @@ def _version(path: str, version: str) -> Iterator[Finding]:
         yield Finding("warning", path, f'has a patch number; write "{match[1]}"')
 
 
-# ---- what the agent says of itself ---------------------------------------------------------
+# ---- description of the agent --------------------------------------------------------------
 
 
 def _links(card: Card, _: str) -> Iterator[Finding]:
@@ -329,9 +330,9 @@ def _requirements(card: Card, _: str) -> Iterator[Finding]:
 
 def _scopes(path: str, scopes: list[str], scheme: Card) -> Iterator[Finding]:
     flows = [flow for _, flow in visit(scheme, "oauth2SecurityScheme.flows.*")]
-    known = {name for flow in flows for name in flow.get("scopes", {})}
+    offered = {name for flow in flows for name in flow.get("scopes", {})}
     for place, scope in enumerate(scopes):
-        if flows and scope not in known:
+        if flows and scope not in offered:
             text = (
                 f"is {quote(scope)}, which no flow of the scheme offers; add it to the scopes "
                 "of a flow"
@@ -388,7 +389,7 @@ EXPECTED = (
     *("description", "version", "capabilities", "defaultInputModes", "defaultOutputModes"),
     *("skills", "skills[].name", "skills[].description", "skills[].tags"),
 )
-"""What a card of 0.3 must have, and our own client could do without."""
+"""Fields that a 0.3 card must have, although our client does not need them."""
 
 
 def _older(card: Card, url: str) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""The URL of an interface: whether it is valid, and who can reach it."""
+"""Checks the URL of an interface: whether it is valid, and who can reach it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from dragoman.security.addresses import loopback
 
 LOCAL = (".local", ".internal", ".localdomain", ".home.arpa", ".lan")
 REACH = ("nobody", "loopback", "private", "public")
-"""Who reaches a host, from fewest to most."""
+"""Who can reach a host, from fewest to most."""
 
 _LEGAL = re.compile(r"[!-~]+")
 _OTHER = re.compile(r"(?!https?:)([a-z][a-z0-9+.-]*):/", re.IGNORECASE)
 
 
 def split(text: str) -> SplitResult:
-    """The pieces of an absolute URL; ValueError says why it is none, and what to do."""
+    """Split an absolute URL. Raises ValueError, which says why it is not valid and what to do."""
     if not _LEGAL.fullmatch(text):
         raise ValueError("contains characters that are not allowed in a URL; percent-encode them")
     try:
@@ -37,7 +37,7 @@ def split(text: str) -> SplitResult:
 
 
 def reach(host: str) -> str:
-    """Who reaches a host, by its looks; one of `REACH`."""
+    """Who can reach a host, judged by its name; a value of `REACH`."""
     if loopback(host):
         return "loopback"
     host = host.lower().rstrip(".")
@@ -53,7 +53,7 @@ def reach(host: str) -> str:
 
 
 def site(path: str, interface: Mapping[str, Any], url: str) -> Iterator[Finding]:
-    """What there is to say of an interface's URL, in a card that was found at another."""
+    """Check an interface's URL, in a card that was found at `url`."""
     text, grpc = interface.get("url", ""), interface.get("protocolBinding") == "GRPC"
     if not text:
         return

@@ -1,6 +1,7 @@
-"""Whether the interfaces of a card answer: each is dialled, and asked for a task that is not there.
+"""Checks whether the interfaces of a card respond: calls each of them with the id of a task that
+does not exist.
 
-No credential is sent. An agent that wants one says so, which is an answer, too.
+It sends no credentials. An agent that requires some says so, which is a response, too.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from dragoman.model.errors import (
 from dragoman.model.types import AgentCard, AgentInterface, GetTaskRequest
 
 PATIENCE = 10.0
-"""How long an interface may take to answer."""
+"""Seconds that an interface may take to respond."""
 CORRECT = "start the server, or correct the address"
 AT_ONCE = 8
-"""The most that are dialled at the same time."""
+"""The most interfaces that are called at the same time."""
 
 
 async def probe(
     document: Document, transport: Transport, bindings: Collection[str] = tuple(BINDINGS)
 ) -> list[Finding]:
-    """What there is to say of the interfaces of a card, dialled through this transport, which can
-    speak these bindings; nothing of a card that no client can read."""
+    """Call the interfaces of a card through this transport, which supports these bindings, and
+    return the findings; none for a card that no client can read."""
     try:
         raw = v1_0.parse(document.body)
         card = read(raw, document.url).card
@@ -48,20 +49,20 @@ async def probe(
 
     async def one(interface: AgentInterface) -> Finding | None:
         async with gate:
-            return await _dialled(card, interface, transport, bindings, _path(raw, interface))
+            return await _call(card, interface, transport, bindings, _path(raw, interface))
 
     found = await asyncio.gather(*map(one, dict.fromkeys(card.supported_interfaces)))
     return [finding for finding in found if finding is not None]
 
 
-async def _dialled(
+async def _call(
     card: AgentCard,
     interface: AgentInterface,
     transport: Transport,
     bindings: Collection[str],
     path: str,
 ) -> Finding | None:
-    """What there is to say of one interface; None if it answers."""
+    """Call one interface. Return a finding, or None if it responds."""
     name = interface.protocol_binding.upper()
     if name not in BINDINGS:
         return None
@@ -71,7 +72,7 @@ async def _dialled(
     try:
         ways = interfaces(replace(card, supported_interfaces=(interface,)), list(BINDINGS))
     except (VersionNotSupported, InvalidAgentResponse):
-        return None  # the check of the document says so
+        return None  # the check of the document reports it
     what: Finding | None = None
     for way in ways:
         what = await _asked(way, transport, path)
@@ -105,12 +106,12 @@ async def _asked(interface: AgentInterface, transport: Transport, path: str) -> 
         name = f"{interface.protocol_binding} {interface.protocol_version}"
         return Finding("error", path, f"answers, but not as {name} requires: {error}; {CORRECT}")
     except A2AError:
-        return None  # there is no such task, or nobody may ask for it without a credential
+        return None  # no such task, or not without credentials
     return None
 
 
 def _path(raw: Mapping[str, Any], interface: AgentInterface) -> str:
-    """The field of a document that has the address of this interface."""
+    """The field of the document that has the URL of this interface."""
     for name in ("supportedInterfaces", "additionalInterfaces"):
         items = raw.get(name)
         for place, item in enumerate(items if isinstance(items, list) else ()):

@@ -1,7 +1,8 @@
-"""The shape of a document: whether every field is there, of its type, and spelled right.
+"""Checks the shape of a document: whether each field is present, has the right type, and is spelled
+correctly.
 
-It knows the structs of a card and no rule beyond them. Nothing is fatal: what does not
-fit is said and left out, so that all faults of a document come to light at once.
+It knows the structs of a card and no other rules. Nothing is fatal: a wrong value is reported and
+dropped, so that one run reports all errors of a document.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ Level: TypeAlias = Literal["error", "warning", "note"]
 
 
 class Finding(Struct, frozen=True):
-    """Something to say about a field: what is wrong, and what to do."""
+    """A problem with a field, and what to do about it."""
 
     level: Level
     field: str
-    """A path such as `skills[0].id`, the name of a header, or nothing for the whole document."""
+    """A path such as `skills[0].id`, the name of a header, or empty for the whole document."""
     text: str
 
 
@@ -76,7 +77,7 @@ GIVE = {
     "protected": "the protected header of the JWS, base64url of a JSON object",
     "signature": "the signature of the JWS in base64url",
 }
-"""What belongs into a required field, by the last names of its path."""
+"""What to put into a required field, by the last names of its path."""
 
 OLD: dict[type[WireStruct], dict[str, str]] = {
     types.AgentCard: {
@@ -94,7 +95,7 @@ OLD: dict[type[WireStruct], dict[str, str]] = {
     types.AgentSkill: {"security": "securityRequirements"},
     types.APIKeySecurityScheme: {"in": "location"},
 }
-"""Names that 1.0 has no more, and where what they said is said now."""
+"""Names that 1.0 has removed, and what replaces them."""
 
 KINDS = {
     "apiKey": "apiKeySecurityScheme",
@@ -108,7 +109,7 @@ TYPED = {
     *("type", "description", "in", "name", "scheme", "bearerFormat"),
     *("flows", "openIdConnectUrl", "oauth2MetadataUrl"),
 }
-"""What a security scheme of 0.3 is made of."""
+"""The structs of security schemes in 0.3."""
 
 
 # ---- the document --------------------------------------------------------------------------
@@ -130,7 +131,7 @@ def _constant(name: str) -> None:
 
 
 def read(document: bytes, found: list[Finding]) -> dict[str, Any] | None:
-    """The object in a document, or nothing and why."""
+    """Parse the object in a document; None with a finding if that fails."""
     fault = ""
     try:
         text = document.decode()
@@ -175,7 +176,7 @@ def at(path: str, name: str) -> str:
 
 
 def quote(text: str) -> str:
-    """A text as a document shows it, not too much of it."""
+    """Quote a text as in the document, shortened."""
     return json.dumps(text if len(text) <= 60 else f"{text[:59]}…", ensure_ascii=False)
 
 
@@ -183,8 +184,9 @@ def quote(text: str) -> str:
 
 
 def fit(kind: Any, value: Any, path: str, found: list[Finding]) -> Any:
-    """What of a value is of this type, its fields by their right names; what is not, is said."""
-    kind, least = _bare(kind)
+    """Convert a value to this type, with the fields by their right names. Report what does not
+    fit."""
+    kind, least = _without_none(kind)
     if kind is Any:
         return value
     origin = get_origin(kind)
@@ -212,19 +214,19 @@ def fit(kind: Any, value: Any, path: str, found: list[Finding]) -> Any:
     return value
 
 
-def _bare(kind: Any) -> tuple[Any, int]:
-    """A type without `None`, and how long its values must be."""
+def _without_none(kind: Any) -> tuple[Any, int]:
+    """A type without `None`, and the minimum length of its values."""
     if get_origin(kind) is Annotated:
         notes = [note.min_length for note in kind.__metadata__]
         return kind.__origin__, max(number or 0 for number in notes)
     for inner in get_args(kind):
         if type(None) in get_args(kind) and inner is not type(None):
-            return _bare(inner)
+            return _without_none(inner)
     return kind, 0
 
 
 def _give(path: str) -> str:
-    # a name may be in its other spelling
+    # A name may have its other spelling.
     names = re.sub(r"_([a-z0-9])", lambda match: match[1].upper(), path).split(".")
     return GIVE.get(".".join(names[-2:])) or GIVE.get(names[-1], "a value")
 
@@ -247,7 +249,7 @@ def _struct(
         if name != given:
             text = f"must be written {name} in JSON; only some clients accept this spelling"
             found.append(Finding("warning", place, text))
-        if item is not None:  # which is the same as absent
+        if item is not None:  # null is the same as absent
             made[name] = fit(fields[name].type, item, place, found)
     for name, field in fields.items():
         if field.required and name not in made:
@@ -277,7 +279,7 @@ def _unknown(
     edition = "1.0" if kind.__module__ == types.__name__ else "0.3"
     near = get_close_matches(name.lower(), [other.lower() for other in known], 1, 0.75)
     if kind is types.SecurityScheme and name in TYPED:
-        return  # beside its 1.0 form it is for older clients; alone, it is said of the scheme
+        return  # with its 1.0 form it is for older clients; alone, the scheme reports it
     if name in OLD.get(kind, {}):
         now = OLD[kind][name]
         if value[name] and not _says(value, now):

@@ -1,1 +1,1 @@
-"""Three agents at work, and one of them killed: `dragoman demo`."""
+"""`dragoman demo`: three agents work together, and one of them is killed."""

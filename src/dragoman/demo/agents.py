@@ -20,7 +20,7 @@ flight = Agent(
     description="Books round-trip flights.",
     version="1.0.0",
     key="flight",
-    retries=1,  # a turn that was cut off may be run again
+    retries=1,  # a turn that was interrupted may run again
 )
 hotel = Agent("Hotel Booking Agent", description="Books hotel rooms.", version="1.0.0", key="hotel")
 travel = Agent(
@@ -76,11 +76,11 @@ async def book_hotel(
 
 @travel.skill(tags=["travel"], examples=["Plan a trip to Lisbon from 2026-08-10 to 2026-08-15"])
 async def plan_trip(turn: Turn) -> Event | None:
-    """Books flight and hotel at once. What the flight agent asks back, it asks you."""
+    """Books flight and hotel at once. Passes on the questions of the flight agent."""
     said = " ".join(message.text for message in turn.history)
     dates, city = DATE.findall(said), CITY.search(said)
     flights, hotels = os.environ["DEMO_FLIGHT"], os.environ["DEMO_HOTEL"]
-    # the flight agent's task, if it has asked something before
+    # The flight agent's task, if it has asked a question before.
     begun = (turn.task.metadata or {}).get("flight", "")
     async with (
         turn.connect(flights, attempts=20) as flight_agent,

@@ -1,4 +1,4 @@
-"""Start the agents on three ports, plan a trip with them, kill one, and show what happens."""
+"""Starts the agents on three ports, plans a trip with them, kills one, and shows what happens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PORTS = {"flight": 8001, "hotel": 8002, "travel": 8003}
 
 
 def run(*, once: bool) -> int:
-    """Run the demo; the exit status."""
+    """Run the demo and return the exit status."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         with ExitStack() as stack:
@@ -53,7 +53,7 @@ def run(*, once: bool) -> int:
 
 
 class Server:
-    """One agent in a process of its own, with its tasks in a file."""
+    """One agent in its own process, with its tasks in a file."""
 
     process: subprocess.Popen[bytes]
 
@@ -65,8 +65,8 @@ class Server:
             *("--port", str(self.port), "--store", f"sqlite:///{folder}/{name}.db"),
             *("--log-level", "error", "--set", "drain_timeout=1"),
         ]
-        known = {f"DEMO_{other.upper()}": url for other, url in others.items()}
-        self._environment = {**os.environ, **known}
+        variables = {f"DEMO_{other.upper()}": url for other, url in others.items()}
+        self._environment = {**os.environ, **variables}
 
     def __enter__(self) -> Server:
         self.start()
@@ -78,15 +78,15 @@ class Server:
         return self
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
-        # Ctrl-C is for us; we then end it
+        """Start the process, and wait until the agent responds."""
+        # Ctrl-C must reach only this process, which then ends the agents.
         self.process = subprocess.Popen(
             self._command, env=self._environment, start_new_session=True
         )
         wait(self.process, self.url)
 
     def kill(self) -> None:
-        """End it as a crash does."""
+        """Kill the process, like a crash."""
         self.process.kill()
         self.process.wait()
 
@@ -99,7 +99,7 @@ class Server:
 
 
 def free(port: int) -> int:
-    """This port, or another if it is taken."""
+    """This port, or another one if it is in use."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -110,12 +110,12 @@ def free(port: int) -> int:
         return found
 
 
-# No proxy of the environment: everything here is on this machine.
+# No proxy: everything is on this machine.
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def wait(process: subprocess.Popen[bytes], url: str) -> None:
-    """Until the agent answers."""
+    """Wait until the agent responds."""
     for _ in range(400):
         if process.poll() is not None:
             sys.exit(f"the agent at {url} did not start")
@@ -128,7 +128,7 @@ def wait(process: subprocess.Popen[bytes], url: str) -> None:
 
 
 def book_hotel(url: str) -> None:
-    """A call with typed arguments, and a message with a mistake in it."""
+    """Call a typed skill, once correct and once with a mistake."""
     title("Book a hotel: a typed skill, and an error that names the field")
     with Client.connect(url) as agent:
         say("  you    book_hotel(city='Rome', nights=2)", CYAN)
@@ -141,7 +141,7 @@ def book_hotel(url: str) -> None:
 
 
 def plan_trip(url: str, flight: Server) -> None:
-    """A trip by an agent that has others work for it, one of which is killed meanwhile."""
+    """Plan a trip with an agent that calls the other two; one of them is killed meanwhile."""
     title("Plan a trip: the travel agent asks the two others, and one is killed in the middle")
     with Client.connect(url) as agent:
         said = "Plan a trip to Lisbon"
@@ -180,11 +180,11 @@ def follow(
                 on_artifact(event)
         elif isinstance(event, Task | TaskStatusUpdateEvent):
             said = event.status.message
-            say(f"  agent  [{word(event.status.state)}] {told(said)}".rstrip(), YELLOW)
+            say(f"  agent  [{word(event.status.state)}] {one_line(said)}".rstrip(), YELLOW)
 
 
 def show(result: Result) -> None:
-    """What it came to."""
+    """Print the result."""
     assert result.task is not None
     say(f"  task   {result.task.id}: {word(result.task.status.state)}", BOLD)
     for artifact in result.artifacts:
@@ -192,20 +192,20 @@ def show(result: Result) -> None:
         say(f"         {artifact.name or 'result'}: {text}", GREEN)
 
 
-def told(message: Message | None) -> str:
-    """A message in a line."""
+def one_line(message: Message | None) -> str:
+    """Format a message on one line."""
     return " ".join(words(part) for part in message.parts) if message else ""
 
 
 def words(part: Part) -> str:
-    """A part in a line."""
+    """Format a part on one line."""
     if part.text is None:
         return plain(part.data)
     return "; ".join(plain(line) for line in part.text.strip().splitlines())
 
 
 def show_more(urls: dict[str, str]) -> None:
-    """Commands to go on with."""
+    """Print commands to try next."""
     title("Try it yourself")
     for command in (
         f"dragoman card {urls['travel']}",
@@ -219,12 +219,12 @@ def show_more(urls: dict[str, str]) -> None:
 
 
 def title(text: str) -> None:
-    """A heading."""
+    """Print a heading."""
     say(f"\n{text}", f"{BOLD};{BLUE}")
 
 
 def say(text: str, style: str = "") -> None:
-    """A line, in colour on a terminal."""
+    """Print a line, in color on a terminal."""
     shown = paint(text, style, sys.stdout) if style else text
     sys.stdout.write(shown + "\n")
     sys.stdout.flush()

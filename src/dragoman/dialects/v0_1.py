@@ -21,18 +21,30 @@ from urllib.parse import quote, unquote
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
-from dragoman.dialects import protojson
-from dragoman.dialects.v0_3 import rpc
+from dragoman.dialects import Received, client_quirks, protojson
+from dragoman.dialects.v0_3 import mixed, rpc
 from dragoman.dialects.v0_3.common import CONFIG, Pair, PushNotificationConfig, Way
 from dragoman.model import clock, types
-from dragoman.model.caller import Scope
+from dragoman.model.caller import Call, Scope
 from dragoman.model.errors import A2AError, InvalidParams
 from dragoman.model.events import Reply
 from dragoman.model.types import Metadata, Required, Told, WireStruct
 
 W = TypeVar("W", bound=WireStruct)
 
+METHODS = {
+    "tasks/send": "send",
+    "tasks/sendSubscribe": "stream",
+    "tasks/get": "get",
+    "tasks/cancel": "cancel",
+    "tasks/resubscribe": "subscribe",
+    "tasks/pushNotification/set": "create_webhook",
+    "tasks/pushNotification/get": "get_webhook",
+    "tasks/stream": "stream",
+}
+"""The operations by the names of their methods; some clients call `tasks/sendSubscribe` so."""
 PREFIX = "v0.1-"
 LONGEST = 256
 
@@ -129,7 +141,7 @@ _LATER = {
 
 def _old_part(part: types.Part) -> rpc.Part:
     found = rpc.old_part(part)
-    return msgspec.structs.replace(found, kind="", type=found.kind)
+    return replace(found, kind="", type=found.kind)
 
 
 def _old_state(state: types.TaskState) -> rpc.State:
@@ -156,7 +168,7 @@ def _new_message(message: Message, **more: Any) -> types.Message:
         extensions=message.extensions,
         reference_task_ids=message.reference_task_ids,
     )
-    return msgspec.structs.replace(found, **more)
+    return replace(found, **more)
 
 
 _STATUS = Pair(
@@ -209,6 +221,19 @@ def outside(id: str) -> str:
 # ---- serving -------------------------------------------------------------------------------
 
 
+def receive(agent: str, kind: type[WireStruct], params: bytes, call: Call) -> Received:
+    """A request to this agent, and how it is answered. A message may begin the task of the id that
+    it names. Where only the method's name is of 0.1, it is a request in 0.2."""
+    if client_quirks.is_0_2_by_its_params(params):
+        call = replace(call, caller=replace(call.caller, version="0.2"))
+        return mixed.receive(agent, kind, params, call)
+    dialect = V01Codec(Scope(agent, call.caller.tenant, call.caller.qualified))
+    request = dialect.decode(kind, params)
+    if isinstance(request, types.SendMessageRequest):
+        call = replace(call, new_task=request.message.task_id)
+    return dialect, request, call
+
+
 class V01Codec:
     """The dialect for one request: it knows whose ids are meant, and which artifacts came."""
 
@@ -233,7 +258,7 @@ class V01Codec:
             if kind is types.GetTaskPushNotificationConfigRequest:
                 found = types.GetTaskPushNotificationConfigRequest(task_id=task, id=task)
             else:
-                found = msgspec.structs.replace(found, id=task)
+                found = replace(found, id=task)
         return found  # type: ignore[no-any-return]
 
     def _send(self, params: TaskSendParams) -> types.SendMessageRequest:
@@ -242,7 +267,7 @@ class V01Codec:
             params.message, context_id=params.session_id, task_id=inside(params.id, self.scope)
         )
         if not params.message.message_id:
-            message = msgspec.structs.replace(message, message_id=clock.uuid7())
+            message = replace(message, message_id=clock.uuid7())
         return types.SendMessageRequest(
             message=message,
             configuration=types.SendMessageConfiguration(
@@ -319,32 +344,7 @@ def _params(body: bytes) -> TaskSendParams:
         found: TaskSendParams = protojson.decoder(TaskSendParams).decode(body)
         return found
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return protojson.convert(TaskSendParams, _with_parts(protojson.parse(body)))
-
-
-def _with_parts(document: Any) -> Any:
-    """The same send with `parts`, where a client has sent the `content` of its message instead."""
-    message = document.get("message") if isinstance(document, dict) else None
-    if not isinstance(message, dict) or message.get("parts") or not message.get("content"):
-        return document
-    content = message["content"]
-    items = content if isinstance(content, list) else [content]
-    return {**document, "message": {**message, "parts": [_content_part(item) for item in items]}}
-
-
-def _content_part(item: Any) -> dict[str, Any]:
-    text = item.get("text") if isinstance(item, dict) else item
-    if isinstance(text, str):
-        return {"type": "text", "text": text}
-    return {"type": "data", "data": item}
-
-
-def alias(params: bytes) -> bool:
-    """Whether it is only the method's name that is of 0.1: a message with an id of its own, to no
-    task that the client would have named."""
-    document = protojson.parse(params)
-    message = document.get("message") if isinstance(document, dict) else None
-    return isinstance(message, dict) and bool(message.get("messageId")) and not document.get("id")
+        return protojson.convert(TaskSendParams, client_quirks.with_parts(protojson.parse(body)))
 
 
 def old_task(task: types.Task) -> Task:

@@ -45,7 +45,7 @@ class Caller(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def qualified(self) -> str:
-        """The name of the caller's tasks' owner in the store; empty if anonymous."""
+        """The owner of the caller's tasks, by its name in the store; empty if anonymous."""
         return qualified(self.realm, self.identity)
 
     @property
@@ -100,7 +100,7 @@ class Call(Struct, frozen=True):
     """The `Last-Event-ID`: the last event of the stream that the client has received."""
     trace: str = ""
     """The `traceparent`: the trace of the request."""
-    name: str = ""
+    new_task: str = ""
     """The id of a new task, where the dialect lets the caller choose it."""
 
 

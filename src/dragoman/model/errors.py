@@ -47,7 +47,7 @@ class A2AError(Exception):
     former: ClassVar[str] = "InternalError"
     """The name of the error in 0.3."""
     transport: ClassVar[bool] = False
-    """True if the HTTP status tells JSON-RPC callers, too."""
+    """True if a JSON-RPC response has this HTTP status, too."""
 
     def __init__(
         self,

@@ -1,7 +1,8 @@
-"""Who may call (`schemes`, `tokens`, …), the way out (`egress`), signatures and seals.
+"""Authentication of callers (`schemes`, `tokens`, …), outgoing requests (`egress`), signatures and
+encryption.
 
-`App(agent, auth=Bearer(issuer=…, audience=…))` puts a scheme on the card and in force; of several,
-each has a `realm`.
+`App(agent, auth=Bearer(issuer=…, audience=…))` enforces a scheme and lists it on the card. If there
+are several, each needs a `realm`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    """The public names, each loaded when it is first asked for."""
+    """Load a public name when it is first used."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -1,14 +1,14 @@
-"""Network addresses: which mean this machine, and which count as one client."""
+"""Network addresses: which are loopback, and which count as one client."""
 
 from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 
 CLIENT_BITS = 64
-"""The leading bits of an IPv6 address that one client has: a host has as many addresses as it
-likes behind them."""
+"""The leading bits of an IPv6 address that identify one client: a host may use any address behind
+them."""
 LONGEST = 64
-"""The most characters of a text that is no address."""
+"""The most characters of a text that is not an address."""
 
 
 def loopback(host: str | IPv4Address | IPv6Address) -> bool:
@@ -22,7 +22,7 @@ def loopback(host: str | IPv4Address | IPv6Address) -> bool:
 
 
 def client_network(address: str) -> str:
-    """What limits count for an address: of IPv4 the address, of IPv6 the network."""
+    """The key of a client for limits: an IPv4 address, or the network of an IPv6 address."""
     if ":" not in address:
         return address[:LONGEST]
     try:

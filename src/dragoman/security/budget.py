@@ -1,18 +1,18 @@
-"""How many bytes of requests and answers may be under way at the same time."""
+"""Limits the bytes of requests and responses that are in memory at the same time."""
 
 from __future__ import annotations
 
 from dragoman.model.errors import LimitExceeded, Unavailable
 
 SMALL = 64 * 1024
-"""What is smaller is not counted: it costs less than to keep count of it."""
+"""Smaller bodies are not counted: counting would cost more than they do."""
 
 
 class ByteBudget:
-    """The bytes under way in this process; one address may have half of them.
+    """The bytes in memory in this process; one address may use half of them.
 
-    An address that has nothing under way may always begin, so that one answer larger than its
-    share can be sent.
+    An address that uses nothing may always start, so that a response larger than its share can be
+    sent.
     """
 
     def __init__(self, total: int) -> None:
@@ -22,8 +22,8 @@ class ByteBudget:
         self._of: dict[str, int] = {}
 
     def take(self, address: str, size: int) -> None:
-        """Count these bytes until they are given back. LimitExceeded if the address has too many
-        under way, Unavailable if the process has."""
+        """Count these bytes until they are given back. Raises LimitExceeded if the address uses too
+        many, or Unavailable if the process does."""
         held = self._of.get(address, 0)
         if held and held + size > self.share:
             raise LimitExceeded(
@@ -40,7 +40,7 @@ class ByteBudget:
         self._of[address] = held + size
 
     def give(self, address: str, size: int) -> None:
-        """They are gone."""
+        """Give the bytes back."""
         self.used -= size
         left = self._of[address] - size
         if left:

@@ -1,9 +1,9 @@
-"""The canonical form of a card: what a signature is over (RFC 8785).
+"""The canonical form of a card, which a signature covers (RFC 8785).
 
-There are two. The 1.0 form has the fields of A2A 1.0 alone, so that it is the same for whoever
-reads the card as an object; the whole form has everything that stands beside them, too. In both,
-`signatures` is left out, and so are fields of 1.0 that have their default, unless they are required
-or have presence. What 1.0 does not know is kept as it stands.
+There are two forms. The 1.0 form has only the fields of A2A 1.0, so that all readers that parse the
+card to an object get the same form. The whole form also has all other fields. Both omit
+`signatures`, and fields of 1.0 with their default value unless they are required or have presence.
+Fields that 1.0 does not define stay unchanged.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Document: TypeAlias = AgentCard | Mapping[str, Any] | bytes | str
 Form: TypeAlias = Literal["whole", "1.0"]
 
 LARGEST = 1 << 20
-"""The longest document, in bytes."""
+"""The most bytes of a document."""
 DEEPEST = 100
-"""How many objects and lists may be inside each other."""
+"""The deepest nesting of objects and lists."""
 
 
 def canonical(document: Document, form: Form = "whole") -> bytes:
-    """What is signed of a card: its canonical form, in UTF-8; ValueError if it has none."""
+    """Return the canonical form of a card in UTF-8. Raises ValueError if it has none."""
     try:
         import rfc8785
     except ImportError:
@@ -44,7 +44,7 @@ def canonical(document: Document, form: Form = "whole") -> bytes:
 
 
 def covered(document: Mapping[str, Any], form: Form) -> dict[str, Any]:
-    """The document as it is signed in this form, before it is written."""
+    """The part of the document that this form signs, before serialization."""
     found = _clean(AgentCard, dict(document), form == "whole")
     assert isinstance(found, dict)
     found.pop("signatures", None)
@@ -52,7 +52,7 @@ def covered(document: Mapping[str, Any], form: Form) -> dict[str, Any]:
 
 
 def hollow(document: Mapping[str, Any]) -> str:
-    """The first required field of a card, or of what is in it, that is there and empty."""
+    """The first required field of a card, at any depth, that is present and empty."""
     return _hollow(AgentCard, document)
 
 
@@ -80,7 +80,7 @@ def _hollow(kind: Any, value: Any) -> str:
 
 
 def parse(document: Document) -> dict[str, Any]:
-    """The object in a document, read strictly: ValueError if readers may differ in what it says."""
+    """Parse a document strictly. Raises ValueError if parsers could read it differently."""
     if isinstance(document, AgentCard):
         document = msgspec.json.encode(document)
     if isinstance(document, bytes | str):
@@ -92,7 +92,7 @@ def parse(document: Document) -> dict[str, Any]:
 
 
 def read(document: bytes | str, most: int) -> Any:
-    """Any JSON of bounded length, in which no object has a name twice."""
+    """Parse JSON of limited length. Raises ValueError if an object has the same name twice."""
     if len(document) > most:
         raise ValueError(f"it is longer than {most} bytes")
     try:
@@ -126,7 +126,7 @@ def _bound(document: Any) -> None:
 
 @cache
 def _fields(kind: type[WireStruct]) -> dict[str, tuple[Any, bool]]:
-    """The type of each field, and whether it is kept with its default."""
+    """The type of each field, and whether it is kept if it has its default."""
     return {
         item.encode_name: (_bare(item.type), item.required or item.default is None)
         for item in msgspec.structs.fields(kind)
@@ -135,7 +135,7 @@ def _fields(kind: type[WireStruct]) -> dict[str, tuple[Any, bool]]:
 
 @cache
 def _aliases(kind: type[WireStruct]) -> dict[str, str]:
-    """The other spelling that ProtoJSON allows for a field."""
+    """The alternative spelling of a field that ProtoJSON allows."""
     found = {re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower(): name for name in _fields(kind)}
     return {alias: name for alias, name in found.items() if alias != name}
 
@@ -150,7 +150,7 @@ def _bare(kind: Any) -> Any:
 
 
 def _clean(kind: Any, value: Any, whole: bool) -> Any:
-    """The value without its defaults. What is not of the type is left for others to complain of."""
+    """The value without defaults. A value of the wrong type stays: another check reports it."""
     origin = get_origin(kind)
     if origin is tuple and isinstance(value, list | tuple):
         inner = _bare(get_args(kind)[0])

@@ -1,6 +1,6 @@
-"""Callers that are known by a certificate: mutual TLS, here or at a proxy in front.
+"""Identifies callers by certificate: mutual TLS, at this server or at a proxy.
 
-Whether a certificate is to be trusted is decided by who ends TLS; here it is read whose it is. It
+The side that terminates TLS verifies the certificate; this module reads the identity in it. It
 needs the extra `crypto` (cryptography).
 """
 
@@ -29,20 +29,21 @@ if TYPE_CHECKING:
     from cryptography import x509
 
 Name = Literal["cn", "uri", "dns"]
-"""The common name of the subject, or its one URI or DNS name (SAN)."""
+"""The common name of the subject, or its only URI or DNS name (SAN)."""
 LONGEST = 64 * 1024
 REMEMBERED = 1000
 AGE = 300.0
 
 
 class Certificate:
-    """Who shows a certificate. `identity` says who that is: a name in it, identities by SHA-256
-    fingerprints, or a function of the certificate.
+    """Identifies callers by client certificate. `identity` says how: a name in it, a mapping of
+    identities to SHA-256 fingerprints, or a function of the certificate.
 
-    Behind a proxy that ends TLS, `header` is where that tells the certificate (nginx's
-    `$ssl_client_escaped_cert`, or `Client-Cert` as RFC 9440 has it), and `proxies` are the networks
-    from which alone it is believed. The proxy must have verified it, and must not let callers set
-    the header."""
+    Behind a proxy that terminates TLS, `header` is the header with the certificate (nginx's
+    `$ssl_client_escaped_cert`, or `Client-Cert` as in RFC 9440), and `proxies` are the only
+    networks from which the header is accepted. The proxy must verify the certificate and must not
+    let callers set the header.
+    """
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class Certificate:
                 f"Certificate: identity {identity!r}: must be one of {', '.join(_NAMES)}"
             )
         try:
-            import cryptography  # noqa: F401 - so that it is missed now, and not by a caller
+            import cryptography  # noqa: F401 - fail now, not at the first request
         except ImportError:
             raise ImportError(
                 "client certificates need a library that is not installed; run `pip "
@@ -80,7 +81,7 @@ class Certificate:
         self.headers = (self._header,) if header else ()
         """See `Authenticator.headers`."""
         self._proxies = [ip_network(text) for text in proxies]
-        self._known: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
+        self._cache: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
 
     def declared(self) -> SecurityScheme:
         """See `Scheme.declared`."""
@@ -92,19 +93,20 @@ class Certificate:
 
     def identify(self, request: Request) -> Found:
         """See `Scheme.identify`."""
-        shown = self._told(request) if self._header else der(request.certificate)
+        shown = self._from_proxy(request) if self._header else der(request.certificate)
         if not shown:
             return None
         digest = hashlib.sha256(shown).digest()
-        known = self._known.get(digest)
-        if known is None or time.time() >= known[0]:
-            known = self._known[digest] = self._read(shown, digest)
-            while len(self._known) > REMEMBERED:
-                self._known.popitem(last=False)
-        return known[1]
+        cached = self._cache.get(digest)
+        if cached is None or time.time() >= cached[0]:
+            cached = self._cache[digest] = self._read(shown, digest)
+            while len(self._cache) > REMEMBERED:
+                self._cache.popitem(last=False)
+        return cached[1]
 
-    def _told(self, request: Request) -> bytes:
-        """What a proxy says; what others say is nothing."""
+    def _from_proxy(self, request: Request) -> bytes:
+        """The certificate from a proxy's header; empty if the request does not come from a
+        proxy."""
         value = request.headers.get(self._header, "")
         if not value or not self._trusted(request.client):
             return b""
@@ -158,7 +160,8 @@ class Certificate:
 
 
 def der(certificate: str | bytes) -> bytes:
-    """The bytes of a certificate in either form; nothing of nothing, Unauthenticated of others."""
+    """The DER bytes of a certificate in either form; empty for an empty one. Raises
+    Unauthenticated."""
     if not certificate:
         return b""
     if isinstance(certificate, bytes):

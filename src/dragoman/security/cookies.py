@@ -1,6 +1,6 @@
-"""The `Cookie` header, read in one pass.
+"""Parses the `Cookie` header in one pass.
 
-`http.cookies` takes time that grows with the square of a hostile header (before Python 3.11.10).
+`http.cookies` takes quadratic time for a hostile header (before Python 3.11.10).
 """
 
 from __future__ import annotations

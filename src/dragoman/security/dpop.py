@@ -1,7 +1,7 @@
-"""Proofs that a token is shown by who holds its key (DPoP, RFC 9449): each is good once.
+"""Checks that the sender of a token holds its key (DPoP, RFC 9449). Each proof is valid once.
 
-What was used is remembered by this process alone: where several serve one agent, a proof is good
-once in each of them.
+Used proofs are remembered in this process only: if several processes serve an agent, a proof is
+valid once in each of them.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from dragoman.model.errors import Unauthenticated, Unavailable
 
 ALGORITHMS = ("ES256", "ES384", "EdDSA", "Ed25519", "PS256", "RS256")
 WINDOW = 60.0
-"""How far the time of a proof may be from ours."""
+"""The most seconds between the time of a proof and ours."""
 EACH, ALL = 10_000, 100_000
-"""How many proofs of one key, and of all, are remembered while they could be used again."""
+"""The most proofs to remember, for one key and in total, while they could be used again."""
 LONGEST = 8 * 1024
 PRIVATE = frozenset(("d", "p", "q", "dp", "dq", "qi", "oth", "k"))
 PORTS = {"https": 443, "http": 80}
 
 
 class Unproven(Unauthenticated):
-    """There is no proof, or it is no good."""
+    """The proof is missing or not valid."""
 
     fault = "invalid_dpop_proof"
 
 
 class Proofs:
-    """Checks proofs, and remembers them as long as somebody could show them again."""
+    """Checks proofs, and remembers them for as long as they could be replayed."""
 
     def __init__(self) -> None:
         self._used: OrderedDict[tuple[str, bytes], float] = OrderedDict()
         self._each: Counter[str] = Counter()
 
     def check(self, request: Request, token: str, key: str) -> None:
-        """Unproven if the request has no good proof of the key with this thumbprint."""
+        """Raise Unproven if the request has no valid proof for the key with this thumbprint."""
         proof = request.headers.get("dpop", "")
         if not proof:
             raise Unproven("The token is bound to a key; send a DPoP proof")
@@ -80,22 +80,22 @@ class Proofs:
             raise Unavailable(
                 "The server cannot store more proofs at the moment", headers={"retry-after": "5"}
             )
-        # from the earliest to the latest moment at which its time is good
+        # The whole window in which its time is valid.
         used[key, name] = now + 2 * WINDOW
         self._each[key] += 1
 
 
 def _verified(proof: str, key: str) -> Mapping[str, Any]:
-    """What a proof says, if it is signed by the key with this thumbprint."""
+    """The claims of a proof that the key with this thumbprint has signed."""
     from joserfc.errors import JoseError
     from joserfc.jwk import KeySet
 
-    from dragoman.security.tokens import claimed, unsealed
+    from dragoman.security.tokens import unverified_header, verified_claims
 
     if len(proof) > LONGEST:
         raise Unproven("The proof is too long")
     try:
-        header = unsealed(proof)
+        header = unverified_header(proof)
     except Unauthenticated:
         raise Unproven("The proof is not a JWT") from None
     algorithm, jwk = header.get("alg"), header.get("jwk")
@@ -106,25 +106,25 @@ def _verified(proof: str, key: str) -> Mapping[str, Any]:
     if not isinstance(jwk, dict) or jwk.get("kty") == "oct" or PRIVATE & jwk.keys():
         raise Unproven("The jwk of the proof is not a public key")
     try:
-        (known,) = KeySet.import_key_set({"keys": [jwk]}).keys
-        if known.thumbprint() != key:
+        (parsed,) = KeySet.import_key_set({"keys": [jwk]}).keys
+        if parsed.thumbprint() != key:
             raise Unproven("The proof was made with another key")
-        return claimed(proof, known, algorithm)
+        return verified_claims(proof, parsed, algorithm)
     except (JoseError, ValueError, TypeError, KeyError, RecursionError):
         raise Unproven("The signature of the proof is wrong") from None
 
 
-def _same(told: Any, url: str) -> bool:
-    """Whether a URL is the one that was called, whatever its query. Of gRPC only the path is known,
-    which names service and method, and the host if it is set: `//host/path`."""
-    if not isinstance(told, str):
+def _same(named: Any, url: str) -> bool:
+    """Whether a URL is the one that was called, ignoring the query. For gRPC only the path is
+    known, which names service and method, and the host if it is set: `//host/path`."""
+    if not isinstance(named, str):
         return False
     try:
-        (origin, path), (our, called) = _parts(told), _parts(url)
+        (origin, path), (our, called) = _parts(named), _parts(url)
     except ValueError:
         return False
     if url.startswith("//"):
-        return path == called and urlsplit(told).hostname == urlsplit(url).hostname
+        return path == called and urlsplit(named).hostname == urlsplit(url).hostname
     return path == called and (not our or origin == our)
 
 

@@ -1,14 +1,15 @@
-"""Egress: the only way to send a request to an address that a caller chose, safe against SSRF.
+"""Egress: sends requests to addresses that a caller chose, safe against SSRF. Nothing else may do
+so.
 
-EgressRefused      the address is forbidden, now and later
-EgressUnreachable  nobody answered properly; it may be tried again
-├── Late     the name of the host was not looked up in time
-└── Busy     it was not even tried: all places of its host or owner are taken
+    EgressRefused      the address is forbidden, now and later
+    EgressUnreachable  no valid response; a retry may succeed
+    ├── Late     the DNS lookup took too long
+    └── Busy     nothing was sent: all places of the host or owner are in use
 
-A URL is taken apart once, by `admit`, and what is dialled is built from those pieces. A name's
-addresses are checked at the moment of dialling, and the connection goes to a checked one, so that
-a name which changes its address in between gains nothing. Look-ups have a deadline, and each owner
-a share of them: names that hang delay only those who gave them.
+`admit` parses a URL once, and the request is built from the result. The addresses of a name are
+checked when a connection is made, and the connection goes to a checked address, so DNS rebinding
+gains nothing. Lookups have a deadline, and each owner has a share of them: names that hang delay
+only their own owner.
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 Resolve = Callable[[str], Awaitable[Sequence[str]]]
 
-# Our own table: what `ipaddress` calls private has changed from one Python to the next.
+# Our own table, because the private ranges in `ipaddress` differ between Python versions.
 DENIED: dict[str, tuple[str, ...]] = {
     "unspecified": ("0.0.0.0/8", "::/128"),
     "loopback": ("127.0.0.0/8", "::1/128"),
     "private": ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7", "fec0::/10"),
     "shared": ("100.64.0.0/10",),
     "link-local": ("169.254.0.0/16", "fe80::/10"),
-    # another address is inside these, and somebody between here and there unpacks it
+    # These contain another address, to which a gateway translates them.
     "translated": (
         *("192.88.99.0/24", "::/96", "::ffff:0:0/96", "::ffff:0:0:0/96"),
         *("64:ff9b::/96", "64:ff9b:1::/48", "2001::/32", "2002::/16"),
@@ -68,23 +69,23 @@ DENIED: dict[str, tuple[str, ...]] = {
         *("192.0.0.0/24", "198.18.0.0/15", "240.0.0.0/4"),
         *("100::/64", "2001::/23", "3fff::/20", "5f00::/16"),
     ),
-    # public by its number, but inside Azure it is the machine's host
+    # Public by its number, but inside Azure it is the host of the machine.
     "metadata": ("168.63.129.16/32",),
 }
 _DENIED = [(ip_network(text), what) for what, texts in DENIED.items() for text in texts]
-_GLOBAL = IPv6Network("2000::/3")  # no other part of IPv6 has been given to anybody
+_GLOBAL = IPv6Network("2000::/3")  # no other part of IPv6 is assigned
 _NAT64 = IPv6Network("64:ff9b::/96")
 LOCAL = (".localhost", ".localdomain", ".local", ".internal", ".home.arpa")
 
 PORTS = {"https": 443, "http": 80}
 MAX_URL = 2048
 LOOKUPS = 64  # the most at once
-DEADLINE = 5.0  # of a look-up, in seconds
-PATIENCE = 3.0  # somebody waits while a URL is checked; what is dialled is checked again
-KEEP = 4.0  # many servers hang up after 5 s; to send just then would fail
-# aiohttp tries n dead addresses n * (n + 1) / 2 times, so a stranger's name must not have many
+DEADLINE = 5.0  # seconds for a lookup
+PATIENCE = 3.0  # shorter, because a caller waits; the address is checked again later
+KEEP = 4.0  # many servers close after 5 s, and a request at that moment would fail
+# aiohttp tries n dead addresses n * (n + 1) / 2 times, so a name must not have many.
 MAX_ADDRESSES = 4
-LARGE = 1 << 20  # aiohttp warns of larger bodies that are given in one piece
+LARGE = 1 << 20  # aiohttp warns about larger bodies in one piece
 
 _LEGAL = re.compile(r"(?:[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)(/[^?#]*)?(?:\?([^#]*))?(?:#.*)?")
@@ -97,30 +98,31 @@ _OURS = {"host", "connection", "content-length", "transfer-encoding", "expect", 
 
 
 class EgressRefused(ValueError):
-    """The address is forbidden. The text names the rule, and may be shown to who gave the URL."""
+    """The address is forbidden. The text names the rule and may be shown to the caller who gave the
+    URL."""
 
 
 class EgressUnreachable(Exception):
-    """No proper answer; it may come later. The text is a short reason."""
+    """There is no valid response; a retry may succeed. The text is a short reason."""
 
 
 class Late(EgressUnreachable):
-    """The name server took too long."""
+    """The DNS lookup took too long."""
 
 
 class Busy(EgressUnreachable):
-    """All places were taken for so long that nothing was sent."""
+    """All places were in use for too long, so nothing was sent."""
 
 
 class EgressResponse(Struct, frozen=True):
-    """What came back, whatever its status."""
+    """The response, with any status."""
 
     status: int
     headers: Mapping[str, str]
-    """By names in lower case."""
+    """Header names are in lower case."""
     body: bytes
     cut: bool = False
-    """The body was longer than it may be; this is its beginning."""
+    """The body was too long; this is its beginning."""
 
 
 class Place(Struct, frozen=True):
@@ -128,11 +130,11 @@ class Place(Struct, frozen=True):
 
     host: str
     waited: bool
-    """It was not free at once."""
+    """Whether the caller had to wait for it."""
 
 
 class Target(Struct, frozen=True):
-    """A URL in pieces. The host is in its one canonical form."""
+    """A parsed URL. The host is in canonical form."""
 
     scheme: str
     host: str
@@ -140,26 +142,26 @@ class Target(Struct, frozen=True):
     path: str
     query: str
     literal: bool
-    """The host is an address."""
+    """The host is an IP address."""
 
     @property
     def named(self) -> str | Address:
-        """The host as rules know it."""
+        """The host as an address or a name, the form that rules use."""
         return ip_address(self.host) if self.literal else self.host
 
     @property
     def bracketed(self) -> str:
-        """The host as it stands before a port."""
+        """The host as it is written before a port."""
         return f"[{self.host}]" if ":" in self.host else self.host
 
     @property
     def authority(self) -> str:
-        """Host and port as the request names them."""
+        """Host and port as in the `Host` header."""
         port = "" if self.port == PORTS[self.scheme] else f":{self.port}"
         return self.bracketed + port
 
     def url(self) -> URL:
-        """The pieces for the transport, which parses and quotes nothing of them again."""
+        """The URL for the transport, which does not parse or quote it again."""
         from yarl import URL
 
         return URL.build(
@@ -172,16 +174,17 @@ class Target(Struct, frozen=True):
 
 
 class Rule(Struct, frozen=True):
-    """An entry of the allow list: a name, all names under one, or a network; perhaps one port."""
+    """An entry of the allow list: a name, all names under one, or a network; optionally with a
+    port."""
 
     name: str = ""
     network: Network | None = None
     port: int = 0
-    """0 is any."""
+    """0 means any."""
 
     @classmethod
     def parse(cls, entry: str) -> Rule:
-        """The rule of an entry such as `*.intra.example:8443`, `10.0.0.0/8` or `[::1]:80`."""
+        """Parse an entry such as `*.intra.example:8443`, `10.0.0.0/8` or `[::1]:80`."""
         text = entry.strip().lower()
         with suppress(ValueError):
             return cls(network=ip_network(text))
@@ -197,7 +200,7 @@ class Rule(Struct, frozen=True):
         return cls(network=ip_network(host), port=port)
 
     def matches(self, host: str | Address, port: int) -> bool:
-        """Whether a name is named here, or an address is in the network."""
+        """Whether the name matches, or the address is in the network."""
         if self.port not in (0, port):
             return False
         if not isinstance(host, str):
@@ -206,7 +209,7 @@ class Rule(Struct, frozen=True):
 
 
 _OWNER: ContextVar[Hashable] = ContextVar("dragoman_owner", default="")
-"""Who gave the URL that is dialled."""
+"""The owner of the URL that is dialled."""
 
 
 @contextmanager
@@ -219,9 +222,9 @@ def _owned(owner: Hashable) -> Iterator[None]:
 
 
 class Lookup:
-    """The system's resolver, in threads of its own, or another one. A look-up that hangs cannot be
-    ended: it keeps its thread, of which each owner has a share, and who asked goes on at the
-    deadline. A name that an owner asks for already is not asked for again."""
+    """Resolves names in its own threads, with the system's resolver or another one. A lookup that
+    hangs cannot be stopped: it keeps its thread, each owner has a share of the threads, and the
+    caller continues at the deadline. Concurrent lookups of one name by one owner are shared."""
 
     def __init__(self, resolve: Resolve | None = None) -> None:
         self._resolve = resolve
@@ -232,7 +235,7 @@ class Lookup:
     async def __call__(
         self, host: str, owner: Hashable = "", deadline: float = DEADLINE
     ) -> Sequence[str]:
-        """The addresses of a name, or OSError; Late; Busy if it was not begun."""
+        """The addresses of a name. Raises OSError, Late, or Busy if the lookup was not started."""
         key = (owner, host)
         begun = False
         try:
@@ -241,7 +244,7 @@ class Lookup:
                     await self._shares.acquire(owner)
                     if key not in self._asked:
                         self._begin(key)
-                    else:  # another was quicker
+                    else:  # another lookup was faster
                         self._shares.release(owner)
                 begun = True
                 return await asyncio.shield(self._asked[key])
@@ -263,22 +266,24 @@ class Lookup:
         del self._asked[key]
         self._shares.release(key[0])
         if not asked.cancelled():
-            asked.exception()  # who asked may have gone
+            asked.exception()  # the caller may be gone
 
     def close(self) -> None:
-        """Ask for nothing more."""
+        """Stop lookups."""
         for asked in self._asked.values():
             asked.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 class Egress:
-    """Requests to addresses that strangers chose: https to public addresses, and what is allowed.
+    """Sends requests to URLs from callers: https to public addresses, and whatever the allow list
+    allows.
 
-    No redirect is followed, no proxy, cookie or credential is taken from anywhere, nothing is
-    decompressed. Time, sizes and the number of connections are bounded: `per_host` requests at once
-    go to one host, and `total` to all, of which owners have fair shares. `resolve` stands in for
-    DNS, `ssl` for the system's certificate authorities."""
+    It follows no redirects, uses no proxies, cookies or credentials of the environment, and
+    decompresses nothing. Time, sizes and connections are limited: at most `per_host` concurrent
+    requests to one host and `total` to all, with fair shares for owners. `resolve` replaces DNS,
+    `ssl` the system's certificate authorities.
+    """
 
     def __init__(
         self,
@@ -293,13 +298,13 @@ class Egress:
     ) -> None:
         self._rules = [Rule.parse(entry) for entry in allow]
         self.timeout = timeout
-        """How long a request may take; and before that, how long it may wait for its place."""
+        """The most seconds of a request, and before that of the wait for its place."""
         self._max_response = max_response
         self.per_host = per_host
         self._lines: dict[str, asyncio.Semaphore] = {}
         self._users: Counter[str] = Counter()
         self._places = Shares(total)
-        # as many hosts as keep no more idle connections than there may be busy ones
+        # Limits the hosts so that idle connections are not more than busy ones may be.
         self._max_warm = max(1, total // per_host)
         self._warm: dict[str, float] = {}
         self._lookup = Lookup(resolve)
@@ -316,29 +321,29 @@ class Egress:
         await self.close()
 
     def open(self) -> None:
-        """Load the HTTP transport, which the first request does otherwise. Needs a running loop."""
+        """Load the HTTP transport; otherwise the first request does. Needs a running loop."""
         if self._closed:
             raise EgressUnreachable("the HTTP client is closed")
         if self._sessions is None:
             self._sessions = (self._session(keep=False), self._session(keep=True))
 
     async def close(self) -> None:
-        """Hang up. The last request should have ended before."""
+        """Close all connections. All requests must have ended."""
         self._closed = True
         self._lookup.close()
         for session in self._sessions or ():
             await session.close()
 
     def admit(self, url: str) -> Target:
-        """What can be told without asking anybody: syntax, scheme, port, literal addresses."""
+        """Parse a URL and check what needs no DNS: syntax, scheme, port, literal addresses."""
         target = parse(url)
         if not self._free(target.named, target.port):
             _check(target.scheme, target.named, target.port)
         return target
 
     async def check(self, url: str, *, owner: Hashable = "") -> None:
-        """Refuse what would be refused now. A name without an address may have one later; Late or
-        Busy if it could not be looked up."""
+        """Raise EgressRefused if a request would be refused now. A name without an address is
+        accepted, because it may get one later. Raises Late or Busy if the lookup failed."""
         target = self.admit(url)
         if not target.literal and not self._free(target.host, target.port):
             with _owned(owner):
@@ -371,8 +376,8 @@ class Egress:
         owner: Hashable = "",
         place: Place | None = None,
     ) -> EgressResponse:
-        """Send one request to a URL that a caller gave, and wait for the response; EgressRefused or
-        EgressUnreachable. Without a `place` it waits for one; Busy."""
+        """Send one request to a URL from a caller, and return the response. Raises EgressRefused or
+        EgressUnreachable. Without a `place` it waits for one, and may raise Busy."""
         target = self.admit(url)
         fields = _fields(headers)
         self.open()
@@ -391,8 +396,8 @@ class Egress:
             raise EgressUnreachable(f"no answer within {self.timeout:g} s") from None
 
     async def fetch(self, url: str) -> AsyncIterator[bytes]:
-        """What is at a URL, piece by piece, of any length; EgressRefused, or EgressUnreachable,
-        also when the next piece takes longer than the time-out."""
+        """Yield the content of a URL in pieces, of any length. Raises EgressRefused, or
+        EgressUnreachable, also when the next piece takes longer than the timeout."""
         target = self.admit(url)
         self.open()
         from aiohttp import ClientError, ClientTimeout
@@ -433,18 +438,18 @@ class Egress:
                     if len(found) > self._max_response:
                         response.close()
                         break
-        except (ClientError, OSError, RuntimeError) as error:  # uvloop has RuntimeErrors of sockets
+        except (ClientError, OSError, RuntimeError) as error:  # uvloop raises RuntimeError, too
             raise EgressUnreachable(_reason(error)) from error
         cut = len(found) > self._max_response
         head = _joined(response.raw_headers)
         return EgressResponse(response.status, head, bytes(found[: self._max_response]), cut)
 
     async def _addresses(self, host: str, port: int, deadline: float = DEADLINE) -> list[str]:
-        """The addresses of a name, all of them checked."""
+        """The addresses of a name, all checked."""
         named = self._free(host, port)
         texts: Sequence[str]
         try:
-            # the dot keeps a stranger's name out of the search list of our own network
+            # The trailing dot prevents the use of our network's search list.
             name = host if named or self._given else f"{host}."
             texts = await self._lookup(name, _OWNER.get(), min(deadline, self.timeout))
         except (OSError, UnicodeError):
@@ -452,20 +457,20 @@ class Egress:
         if not texts:
             raise EgressUnreachable("the host does not resolve")
         found = [ip_address(text) for text in texts]
-        # one that is denied among others that are not is no accident
+        # A forbidden address among allowed ones is no accident.
         if not named and any(denied(item) and not self._free(item, port) for item in found):
             raise EgressRefused("the host resolves to an address that is not public")
         return [str(item) for item in found[:MAX_ADDRESSES]]
 
     def _free(self, host: str | Address, port: int) -> bool:
-        """Whether the allow list has it."""
+        """Whether it is on the allow list."""
         return any(rule.matches(host, port) for rule in self._rules)
 
     @asynccontextmanager
     async def place(self, host: str, owner: Hashable = "") -> AsyncIterator[Place]:
-        """The right to send to a host, as `admit` has it: one of the host's places first, so that
-        what waits for those takes none of another host, then one of the owner's share. Busy if
-        there is none within the time-out."""
+        """Wait for a place to send to a host: first one of the host's places, so that waiting for
+        them takes none from other hosts, then one of the owner's share. Raises Busy at the
+        timeout."""
         line = self._lines.setdefault(host, asyncio.Semaphore(self.per_host))
         self._users[host] += 1
         place = Place(host, waited=line.locked() or self._places.full(owner))
@@ -484,8 +489,8 @@ class Egress:
                 del self._users[host], self._lines[host]
 
     def _keeps(self, origin: str) -> bool:
-        """Whether a connection may stay open for the next request. Only so many origins' may, or
-        a stranger with many names would use up our sockets."""
+        """Whether a connection may stay open for the next request. The number of such origins is
+        limited, because a caller with many names could use up our sockets."""
         now = time.monotonic()
         self._warm = {name: until for name, until in self._warm.items() if until > now}
         if origin not in self._warm and len(self._warm) >= self._max_warm:
@@ -503,7 +508,8 @@ class Egress:
                 name="aiohttp",
             ) from None
         connector = aiohttp.TCPConnector(
-            # asked once for each connection that is made; literals, which `admit` checks, pass by
+            # Called once for each new connection, except for literal addresses, which `admit`
+            # checks.
             resolver=cast("AbstractResolver", Checked(self._addresses)),
             use_dns_cache=False,
             ssl=self._ssl or True,
@@ -522,22 +528,22 @@ class Egress:
 
 
 class Checked:
-    """aiohttp's resolver: it never learns of an address that was not checked."""
+    """aiohttp's resolver: it returns only checked addresses."""
 
     def __init__(self, addresses: Callable[[str, int], Awaitable[list[str]]]) -> None:
         self._addresses = addresses
 
     async def resolve(self, host: str, port: int = 0, family: int = 0) -> list[dict[str, Any]]:
-        """Where to dial."""
+        """Return the addresses to dial."""
         rest = {"hostname": host, "port": port, "family": family, "proto": 0, "flags": 0}
         return [{**rest, "host": address} for address in await self._addresses(host, port)]
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing."""
 
 
 def denied(address: Address) -> str:
-    """Why nobody may be sent to this address, or nothing."""
+    """Why requests to this address are forbidden; empty if they are not."""
     for network, what in _DENIED:
         if address in network:
             return what
@@ -547,16 +553,15 @@ def denied(address: Address) -> str:
 
 
 def public(address: Address) -> bool:
-    """Whether an address is one of the internet's. Where NAT64 translates all of IPv4, the address
-    inside counts."""
+    """Whether an address is public. For NAT64, which translates all of IPv4, the address inside
+    counts."""
     if isinstance(address, IPv6Address) and address in _NAT64 and not address.scope_id:
         address = IPv4Address(int(address) & 0xFFFFFFFF)
     return not denied(address)
 
 
 def parse(url: str) -> Target:
-    """A URL in pieces, wherever it leads; EgressRefused if it is not http or https, or if it is
-    ambiguous."""
+    """Parse a URL. Raises EgressRefused if it is not http or https, or if it is ambiguous."""
     if len(url) > MAX_URL:
         raise EgressRefused(f"the URL is longer than {MAX_URL} characters")
     if not _LEGAL.fullmatch(url):
@@ -575,7 +580,7 @@ def parse(url: str) -> Target:
 
 
 def _check(scheme: str, host: str | Address, port: int) -> None:
-    """The rules for what is not on the allow list."""
+    """Apply the rules for everything that is not on the allow list."""
     if scheme != "https":
         raise EgressRefused("the URL is not https")
     if port < 1024 and port not in PORTS.values():
@@ -588,8 +593,8 @@ def _check(scheme: str, host: str | Address, port: int) -> None:
 
 
 def _split(authority: str) -> tuple[str | Address, int]:
-    """Host and port, or 0, of an authority in lower case. Only canonical forms are taken: what
-    others might read as another host is refused, not guessed at."""
+    """Parse host and port (or 0) of an authority in lower case. Only canonical forms are accepted:
+    a form that others might read as another host is refused."""
     if "@" in authority:
         raise EgressRefused("credentials in the URL are not allowed")
     match = _AUTHORITY.fullmatch(authority)
@@ -616,7 +621,7 @@ def _lookup(host: str) -> list[str]:
 
 
 def _fields(headers: Mapping[str, str]) -> dict[str, str]:
-    """Headers that cannot change where the request goes or where it ends."""
+    """Check that the headers cannot change where the request goes or ends."""
     for name, value in headers.items():
         if not _TOKEN.fullmatch(name) or name.lower() in _OURS:
             raise EgressRefused(f"header {name!r} cannot be set")
@@ -634,7 +639,7 @@ def _joined(headers: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 def _reason(error: Exception) -> str:
-    """Few words, and no address among them."""
+    """A short reason without an address."""
     import aiohttp
 
     match error:
@@ -643,7 +648,7 @@ def _reason(error: Exception) -> str:
         case aiohttp.ClientSSLError():
             return "the TLS handshake failed"
         case aiohttp.ClientConnectorError():
-            number = error.os_error.errno  # its own text names the address
+            number = error.os_error.errno  # its own text contains the address
             return f"no connection: {os.strerror(number).lower()}" if number else "no connection"
         case aiohttp.ClientResponseError() | aiohttp.ClientPayloadError():
             return "the response is not valid HTTP"

@@ -1,4 +1,4 @@
-"""Encryption of stored secrets, once a key is configured."""
+"""Encryption of stored secrets, if a key is configured."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from typing import Any
 MARK = "sealed:"
 SEALED = MARK + "v1:"
 PLAIN = MARK + "v0:"
-"""Before a text that was stored without a key and happens to look like a sealed one."""
+"""The prefix of a text that was stored without a key and happens to look encrypted."""
 NONCE = 12
 
 
 class Unsealable(Exception):
-    """A sealed text that cannot be opened; it says why, and nothing of the text."""
+    """An encrypted text cannot be decrypted. The message gives the reason and nothing of the
+    text."""
 
 
 class Seal:
-    """AES-256-GCM with the first key; the others open what they sealed when they were first.
-    Without keys, texts stay as they are."""
+    """AES-256-GCM with the first key; the other keys only decrypt older texts. Without keys, texts
+    stay as they are."""
 
     def __init__(self, keys: Sequence[str] = ()) -> None:
         parsed = [_parse(number, text) for number, text in enumerate(keys, start=1)]
@@ -31,7 +32,7 @@ class Seal:
         return f"Seal({', '.join(self._ciphers)})"
 
     def seal(self, text: str, about: str) -> str:
-        """The text, to be opened only with a key and together with what it is about."""
+        """Encrypt the text. Decryption needs a key and the same `about`."""
         if not self._ciphers:
             return PLAIN + text if text.startswith(MARK) else text
         name, cipher = next(iter(self._ciphers.items()))
@@ -40,7 +41,8 @@ class Seal:
         return f"{SEALED}{name}:{base64.b64encode(nonce + hidden).decode()}"
 
     def open(self, text: str, about: str) -> str:
-        """The text that was sealed, or that was stored when there was no key; Unsealable."""
+        """Decrypt a text. A text that was stored without a key is returned as it is. Raises
+        Unsealable."""
         if not text.startswith(MARK):
             return text
         if text.startswith(PLAIN):
@@ -67,7 +69,7 @@ class Seal:
 
 
 def key() -> str:
-    """A new key."""
+    """Make a new key."""
     return base64.b64encode(secrets.token_bytes(32)).decode()
 
 
@@ -82,7 +84,7 @@ def _parse(number: int, text: str) -> bytes:
 
 
 def _name(raw: bytes) -> str:
-    # a hash of 256 random bits gives nothing of them away
+    # A hash of 256 random bits reveals nothing about them.
     return hashlib.sha256(b"dragoman seal key:" + raw).hexdigest()[:8]
 
 

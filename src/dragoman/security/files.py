@@ -1,4 +1,4 @@
-"""Which files a message may bring: by their type, their size, and what a scan says of them."""
+"""Which files a message may contain: by media type, and the result of a scan."""
 
 from __future__ import annotations
 
@@ -12,40 +12,37 @@ from dragoman.model.errors import ContentTypeNotSupported, InvalidParams, Unavai
 from dragoman.model.types import Message, Part
 
 Scan: TypeAlias = "Callable[[Part, Caller], str | Awaitable[str | None] | None]"
-"""Looks at a file before it is taken: why it must not be, or nothing."""
+"""Checks a file before it is accepted. Returns the reason to refuse it, or None."""
 
 
 logger = logging.getLogger("dragoman")
 
 
 class Files:
-    """The policy for files. A part that is no file is none of its business."""
+    """The policy for files. It ignores parts that are not files."""
 
-    def __init__(self, types: Sequence[str], size: int, scan: Scan | None = None) -> None:
+    def __init__(self, types: Sequence[str], scan: Scan | None = None) -> None:
         self._types = tuple(types)
-        self._size = size
         self._scan = scan
-        self.lax = not types and not size and scan is None
-        """There is nothing to look at."""
+        self.lax = not types and scan is None
+        """Whether there is nothing to check."""
 
     async def check(self, message: Message, caller: Caller) -> None:
-        """ContentTypeNotSupported, InvalidParams names the part; Unavailable if the scan fails,
-        since what was not looked at is not taken."""
+        """Check all files. Raises ContentTypeNotSupported or InvalidParams, which names the part,
+        or Unavailable if the scan fails, because an unchecked file is not accepted."""
         for index, part in enumerate(message.parts):
             if part.raw is None and part.url is None:
                 continue
             field = f"message.parts[{index}]"
             self._check_type(part, field)
-            if self._size and part.raw is not None and len(part.raw) > self._size:
-                raise InvalidParams.at(f"{field}.raw", f"is larger than {self._size} bytes")
             if self._scan is not None and (reason := await self._scanned(self._scan, part, caller)):
                 raise InvalidParams.at(field, reason)
 
     def _check_type(self, part: Part, field: str) -> None:
-        told = part.media_type or ""
-        if not self._types or any(told and admits(kind, told) for kind in self._types):
+        given = part.media_type or ""
+        if not self._types or any(given and admits(kind, given) for kind in self._types):
             return
-        what = f"{told!r} is" if told else "a file without a type is"
+        what = f"{given!r} is" if given else "a file without a type is"
         raise ContentTypeNotSupported(
             f"{field}.mediaType: {what} not accepted; accepted types: {', '.join(self._types)}",
             metadata={"field": f"{field}.mediaType"},
@@ -64,7 +61,7 @@ class Files:
 
 
 def admits(mode: str, media_type: str) -> bool:
-    """Whether a media type is this one, or one of these."""
+    """Whether a media type matches this type or pattern."""
     mode, media_type = (text.partition(";")[0].strip().lower() for text in (mode, media_type))
     if mode in ("*", "*/*") or mode == media_type:
         return True

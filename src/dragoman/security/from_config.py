@@ -1,8 +1,7 @@
-"""Security schemes from settings: a table with `scheme`, and its arguments by name.
+"""Makes security schemes from settings: a table has `scheme` and the arguments by name.
 
 `{"scheme": "bearer", "issuer": "https://id.example", "audience": "flights"}` is `Bearer(issuer=…,
-audience=…)`; `{"all_of": [{…}, {…}]}` is `AllOf(…, …)`. A secret may be told as `env:NAME` or
-`file:PATH`.
+audience=…)`; `{"all_of": [{…}, {…}]}` is `AllOf(…, …)`. A secret may be `env:NAME` or `file:PATH`.
 """
 
 from __future__ import annotations
@@ -33,28 +32,29 @@ SCHEMES = {
     "openid": "OpenId",
     "token": "Token",
 }
-"""What a table calls a scheme, and the class that it is."""
+"""The names of schemes in tables, and their classes."""
 SECRET = frozenset(("keys", "tokens", "users", "client_secret"))
 KNOWN = frozenset(("keys", "tokens", "users"))
-"""What a table must have although the class has a default: no file can give a function instead."""
+"""Arguments that a table must have although the class has a default: a file cannot contain the
+function that would replace them."""
 _LISTED = dict[str, str | tuple[str, ...]]
 _KEYS = _LISTED | tuple[str, ...]
 
 
 class Built(Struct, frozen=True):
-    """The schemes of tables, and the secrets that were read for them."""
+    """The schemes of tables, and the secrets in them."""
 
     schemes: list[Scheme | AllOf]
     secrets: list[str]
 
 
 class Wrong(ValueError):
-    """Something in a table; the text begins with where."""
+    """An error in a table; the text starts with the position."""
 
 
 def build(tables: Sequence[Mapping[str, Any] | Scheme | AllOf]) -> Built:
-    """The schemes, of which some may be there already; ValueError begins with where in the list
-    the fault is: `[0].isuer: …`."""
+    """Make the schemes; an item may also be a scheme object. The text of a ValueError starts with
+    the position in the list: `[0].isuer: …`."""
     secrets: list[str] = []
     return Built(
         [_entry(table, f"[{number}]", secrets) for number, table in enumerate(tables)], secrets
@@ -86,52 +86,52 @@ def _scheme(table: Any, where: str, secrets: list[str]) -> Scheme:
     if not isinstance(name, str) or name not in SCHEMES:
         raise Wrong(f"{where}.scheme: must be one of {', '.join(SCHEMES)}, or all_of a list")
     kind: Callable[..., Scheme] = getattr(security, SCHEMES[name])
-    known, needed = _arguments(kind)
+    accepted, needed = _arguments(kind)
     given = {}
     for key, value in table.items():
         if key == "scheme":
             continue
-        if key not in known:
-            has = ", ".join(known) or "no arguments"
+        if key not in accepted:
+            has = ", ".join(accepted) or "no arguments"
             raise Wrong(f"{where}.{key}: unknown argument; {name} has {has}")
         if key == "client_secret" and str(value).startswith(DIGEST):
             raise Wrong(f"{where}.{key}: cannot be a digest, because the server sends this secret")
-        given[key] = _value(value, known[key], f"{where}.{key}", secrets, secret=key in SECRET)
+        given[key] = _value(value, accepted[key], f"{where}.{key}", secrets, secret=key in SECRET)
     if missing := [key for key in needed if key not in given]:
         raise Wrong(f"{where}.{missing[0]}: is required for {name}")
     try:
         return kind(**given)
     except ValueError as error:
         raise Wrong(f"{where}: {error}") from None
-    except ImportError as error:  # an extra that is not installed
+    except ImportError as error:  # the extra is not installed
         raise ImportError(f"auth{where}: {error}") from None
 
 
 def _arguments(kind: Callable[..., Scheme]) -> tuple[dict[str, Any], list[str]]:
-    """The types of what a file can give to a scheme, and what it must."""
+    """The types of the arguments that a file can contain, and the names of the required ones."""
     parameters = inspect.signature(kind).parameters
     init = kind.__init__
     hints = typing.get_type_hints(init, localns={"x509": _Nothing}) if parameters else {}
-    known = {name: plain for name in parameters if (plain := _plain(hints[name])) is not None}
+    accepted = {name: plain for name in parameters if (plain := _plain(hints[name])) is not None}
     missing = inspect.Parameter.empty
-    return known, [n for n in known if n in KNOWN or parameters[n].default is missing]
+    return accepted, [n for n in accepted if n in KNOWN or parameters[n].default is missing]
 
 
 class _Nothing:
-    """Stands for a library whose types no file can give."""
+    """Replaces a library whose types a file cannot contain."""
 
     Certificate = None
 
 
 def _plain(hint: Any) -> Any:
-    """The type without its functions, which no file can give; None if nothing is left."""
+    """The type without functions, which a file cannot contain; None if nothing is left."""
     if hint == Keys:
         return _KEYS
     if typing.get_origin(hint) in (Union, types.UnionType):
         left = [
             each for each in map(_plain, typing.get_args(hint)) if each not in (None, type(None))
         ]
-        return Union[tuple(left)] if left else None  # noqa: UP007 - they are known only now
+        return Union[tuple(left)] if left else None  # noqa: UP007 - known only at runtime
     return None if typing.get_origin(hint) is collections.abc.Callable else hint
 
 
@@ -148,7 +148,7 @@ def _value(value: Any, kind: Any, where: str, secrets: list[str], *, secret: boo
 
 
 def _revealed(value: Any, where: str, secrets: list[str]) -> Any:
-    """The secrets that are kept elsewhere."""
+    """Replace references to secrets by the secrets."""
     if isinstance(value, Mapping):
         return {name: _revealed(item, f"{where}.{name}", secrets) for name, item in value.items()}
     if isinstance(value, tuple | list):

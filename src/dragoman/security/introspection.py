@@ -1,4 +1,4 @@
-"""Tokens about which their issuer is asked (RFC 7662): those of which nothing can be read.
+"""Verifies opaque tokens at their issuer (token introspection, RFC 7662).
 
 It needs the extra `client` (aiohttp), and `crypto` (joserfc) for tokens that are bound to a key.
 """
@@ -25,24 +25,26 @@ from dragoman.security.schemes import Found
 from dragoman.security.tokens import KeySets, Terms, Verdict, challenge
 
 BRIEF = 10.0
-"""How long a token that is not active is not asked about again."""
+"""Seconds until the server asks again about an inactive token."""
 AT_ONCE = 64
-"""The most questions at a time: who invents tokens must not have us flood the issuer."""
+"""The most concurrent requests: a caller who invents tokens must not flood the issuer."""
 PATIENCE = 10.0
-"""How long the issuer may take for a whole answer."""
+"""Seconds that the issuer may take for a whole response."""
 LARGEST = 64 * 1024
-"""The most bytes of an answer."""
+"""The most bytes of a response."""
 FAILURES = 5
-"""So many failures in a row begin a pause: one token that its issuer cannot answer begins none."""
+"""This many consecutive failures start a pause. A single token for which the issuer fails starts
+none."""
 
 
 class Introspection:
-    """Tokens of which the server at `url` says that they are active. Who asks is their `sub`, else
+    """Accepts tokens that the server at `url` reports as active. The identity is their `sub`, else
     their `username`, else their `client_id`.
 
-    The answer is kept for `age` seconds, so that a token that is withdrawn is honoured no longer
-    than that. `audience`, where given, must be among the token's; `issuer`, where given, must not
-    be another one than the token's, and is told to who has no token."""
+    A response is cached for `age` seconds, so a revoked token is accepted no longer than that. If
+    `audience` is given, the token must have it. If `issuer` is given, the token must not have
+    another one, and a 401 response names it.
+    """
 
     def __init__(
         self,
@@ -66,17 +68,17 @@ class Introspection:
         local = parts.scheme == "http" and loopback(parts.hostname or "")
         if parts.scheme != "https" and not local:
             raise ValueError(f"Introspection: {url}: tokens and secrets are sent by https only")
-        # now, and not when the first caller shows a token
+        # Now, not when the first caller sends a token.
         need("aiohttp", "client", "Introspection")
         if dpop:
             need("joserfc", "crypto", "Introspection(dpop=True)")
         self.issuer = issuer
         self.scopes = tuple(scopes)
-        """What every token must be good for."""
+        """The scopes that every token must have."""
         self.dpop = dpop
         self.realm, self.tenants = realm, tenants
         self.space = "introspection", url
-        """Two schemes that ask one server name the same people."""
+        """Two schemes with the same server have the same identities."""
         self.name = name or "introspection"
         self._url = url
         pair = f"{quote(client_id, safe='')}:{quote(client_secret, safe='')}"
@@ -87,10 +89,10 @@ class Introspection:
             audience=(audience,) if isinstance(audience, str) else tuple(audience),
             scopes=self.scopes,
             tenant=tenant,
-            leeway=0.0,  # the clock that counts is that of who answers
+            leeway=0.0,  # the issuer's clock decides
             lenient=True,
         )
-        self._book = KeySets(self._asked, dpop=dpop)
+        self._book = KeySets(self._ask_once, dpop=dpop)
         self._asking: dict[bytes, asyncio.Task[Verdict]] = {}
         self._backoff = Backoff(FAILURES)
 
@@ -108,12 +110,12 @@ class Introspection:
         """See `Scheme.identify`."""
         return self._book.identify(request)
 
-    async def _asked(self, token: str, digest: bytes) -> Verdict:
-        """What is said of the token, asked once for all who wait."""
+    async def _ask_once(self, token: str, digest: bytes) -> Verdict:
+        """Ask about the token, once for all concurrent requests."""
         asking = self._asking.get(digest)
         if asking is None:
             backoff = self._backoff
-            # after a pause, one request finds out whether the issuer is back
+            # After a pause, one request finds out whether the issuer is back.
             if backoff.failing and (self._asking or backoff.left()):
                 raise Unavailable(
                     "The issuer cannot verify the token at the moment",
@@ -130,7 +132,7 @@ class Introspection:
     def _answered(self, digest: bytes, done: asyncio.Task[Verdict]) -> None:
         self._asking.pop(digest, None)
         if not done.cancelled():
-            done.exception()  # it may be that nobody waits any more
+            done.exception()  # perhaps nobody waits any more
 
     async def _ask(self, token: str) -> Verdict:
         try:

@@ -1,4 +1,4 @@
-"""Asking an issuer of tokens: whole answers within a limit, and pauses while the issuer fails."""
+"""Requests to an issuer of tokens: limits on responses, and pauses while the issuer fails."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ if TYPE_CHECKING:
 
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 30.0
-"""The pause after a failure: the first, and the longest. Each is twice as long as the last."""
+"""The first and the longest pause after a failure. Each pause is twice as long as the last."""
 LOG_INTERVAL = 10.0
-"""At most one log line about an issuer's failures in so many seconds."""
+"""At most one log line about an issuer's failures in this many seconds."""
 
 
 class Backoff:
-    """Pauses while an issuer fails. `after` is the number of failures in a row that begins one."""
+    """Pauses while an issuer fails. `after` is the number of consecutive failures that starts
+    one."""
 
     def __init__(self, after: int = 1) -> None:
         self._after = after
@@ -36,18 +37,18 @@ class Backoff:
         return max(0.0, self._until - time.monotonic()) if self.failing else 0.0
 
     def retry_after(self) -> dict[str, str]:
-        """The header that tells a caller when to come back."""
+        """The header that tells a caller when to try again."""
         return {"retry-after": str(max(1, math.ceil(self.left())))}
 
     def succeeded(self) -> None:
-        """The issuer has answered: no pause is due."""
+        """The issuer has responded: end the pause."""
         self._failures, self._pause = 0, 0.0
 
     def failed(self) -> bool:
-        """Count a failure. True if it is to be logged."""
+        """Count a failure. Return whether to log it."""
         now = time.monotonic()
         self._failures += 1
-        # requests that were under way when the pause began do not make it longer
+        # Requests that were in progress when the pause started do not prolong it.
         if self.failing and now >= self._until:
             self._pause = min(LONGEST_PAUSE, max(FIRST_PAUSE, 2 * self._pause))
             self._until = now + self._pause
@@ -58,7 +59,8 @@ class Backoff:
 
 
 async def read(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """The whole body; ValueError if it is larger. The session's timeout bounds the time."""
+    """Read the whole body. Raises ValueError if it is larger. The session's timeout limits the
+    time."""
     found = bytearray()
     async for chunk in response.content.iter_any():
         found += chunk

@@ -1,4 +1,4 @@
-"""Keys of signed cards: PEM or JWK, of this machine or of a service that keeps them."""
+"""Keys of signed cards: PEM or JWK, in a local file or in a key service."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 Source: TypeAlias = "CardKey | str | bytes | Path | Mapping[str, Any]"
-"""A key, the name of its file, or what would be in it: PEM, or a JWK."""
+"""A key, the path of its file, or the content of the file: PEM or a JWK."""
 
 CURVES = {"P-256": ("ES256",), "P-384": ("ES384",), "Ed25519": ("EdDSA",)}
 RSA = ("RS256", "PS256")
 ALGORITHMS = (*(alg for algs in CURVES.values() for alg in algs), *RSA)
-"""Those that are spoken: all of them with a public half, since who can check must not forge."""
+"""The supported algorithms. All are asymmetric, so that a verifier cannot forge a signature."""
 SMALLEST = 2048
 """The fewest bits of an RSA key."""
 HALVES = {"ES256": 32, "ES384": 48}
-"""How long the two numbers of an ECDSA signature are."""
+"""The bytes of each of the two numbers of an ECDSA signature."""
 PUBLIC = {"EC": ("kty", "crv", "x", "y"), "OKP": ("kty", "crv", "x"), "RSA": ("kty", "n", "e")}
-"""What of a key others may see."""
+"""The public members of a JWK, by key type."""
 
 
 class CardKey(Struct, frozen=True):
@@ -30,14 +30,14 @@ class CardKey(Struct, frozen=True):
     algorithms: tuple[str, ...]
     kid: str
     made: Any = None
-    """The key itself, as joserfc has it."""
+    """The key as a joserfc object."""
     call: Callable[[bytes], bytes] | None = None
-    """Signs elsewhere."""
+    """A function that signs elsewhere."""
 
     @classmethod
     def load(cls, source: Source, *, kid: str = "", alg: str = "") -> CardKey:
-        """The key in a file or text; ValueError says what is wrong with it, but not what it is.
-        Without a `kid` it has the one of its JWK, else its thumbprint (RFC 7638)."""
+        """Load the key in a file or text. The text of a ValueError does not contain the key.
+        Without `kid`, the key has the one of its JWK, else its thumbprint (RFC 7638)."""
         if isinstance(source, CardKey):
             return source
         data, where = _read(source)
@@ -68,8 +68,8 @@ class CardKey(Struct, frozen=True):
         kid: str = "",
         public: Source | None = None,
     ) -> CardKey:
-        """A key that somebody else keeps, such as a KMS: `call` signs these bytes, unhashed. With
-        its public half others can find it, and it need not be given a `kid`."""
+        """A key in another service, such as a KMS: `call` signs these bytes, which are not hashed.
+        With `public`, others can find the key, and `kid` is optional."""
         if alg not in ALGORITHMS:
             raise ValueError(f"alg {alg!r}: must be one of {', '.join(ALGORITHMS)}")
         if public is not None:
@@ -81,7 +81,7 @@ class CardKey(Struct, frozen=True):
 
     @classmethod
     def generate(cls, alg: str = "ES256") -> CardKey:
-        """A new key for this algorithm."""
+        """Make a new key for this algorithm."""
         jwk = _joserfc("jwk")
         if alg in RSA:
             made = jwk.RSAKey.generate_key(SMALLEST)
@@ -94,16 +94,18 @@ class CardKey(Struct, frozen=True):
 
     @property
     def thumbprint(self) -> str:
-        """What it is called whatever it is called (RFC 7638); empty if nothing of it is here."""
+        """The thumbprint of the key (RFC 7638); empty if the key is remote and its public half is
+        unknown."""
         return "" if self.made is None else str(self.made.thumbprint())
 
     def pem(self) -> bytes:
-        """The private key, for a file that nobody else reads."""
+        """The private key, for a file that nobody else can read."""
         found: bytes = self.made.as_pem(private=True)
         return found
 
     def jwk(self) -> dict[str, Any]:
-        """The public half as a JWK, by a list of what may be seen, whatever else there is."""
+        """The public half as a JWK, made from a list of public members, so that nothing else gets
+        out."""
         if self.made is None:
             raise ValueError(f"key {self.kid!r} is remote, and its public key is not known here")
         members = self.made.as_dict(private=False)
@@ -117,7 +119,7 @@ class CardKey(Struct, frozen=True):
         return self.call is not None or bool(self.made.is_private)
 
     def sign(self, content: bytes) -> bytes:
-        """The bare signature, as JWS has it."""
+        """Sign; return the bare signature in the form of JWS."""
         if not self.private:
             raise ValueError("the key is public: it can verify, but not sign")
         alg = self.algorithms[0]
@@ -129,7 +131,7 @@ class CardKey(Struct, frozen=True):
         return found if len(found) == 2 * half or not half else _raw(found, half)
 
     def verifies(self, alg: str, content: bytes, signature: bytes) -> bool:
-        """Whether the signature is of this key, made with an algorithm that it may be used with."""
+        """Whether this key made the signature, with an algorithm that it may be used with."""
         if alg not in self.algorithms or self.made is None:
             return False
         return bool(_algorithm(alg).verify(content, signature, self.made))
@@ -151,7 +153,7 @@ def key_set(source: bytes | str | Path | Mapping[str, Any]) -> dict[str, CardKey
             continue
         try:
             key = CardKey.load(item)
-        except ValueError:  # of a kind that others use
+        except ValueError:  # of another kind
             continue
         if kid in found:
             raise ValueError(f"{where}: two keys have the kid {kid!r}")
@@ -160,7 +162,7 @@ def key_set(source: bytes | str | Path | Mapping[str, Any]) -> dict[str, CardKey
 
 
 def _read(source: Any) -> tuple[bytes | dict[str, Any], str]:
-    """PEM or JSON, and how to call it in complaints."""
+    """The PEM or JSON, and its name in error messages."""
     where = "key"
     if isinstance(source, Mapping):
         return dict(source), where
@@ -183,7 +185,7 @@ def _inline(text: str) -> bool:
 
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON; ValueError if a name is there twice, since readers differ then."""
+    """A JSON object. Raises ValueError if it has a name twice, because parsers differ then."""
     found = dict(pairs)
     if len(found) < len(pairs):
         seen: set[str] = set()
@@ -209,7 +211,7 @@ def _import(data: bytes | dict[str, Any], where: str) -> Any:
             made = kind.import_key(data)
             if made.key_type != "RSA" and made.curve_name not in CURVES:
                 raise ValueError(f"{where}: the curve must be one of {', '.join(CURVES)}")
-            made.public_key  # noqa: B018 - a JWK is read only when it is used
+            made.public_key  # noqa: B018 - joserfc parses a JWK on first use
         except JoseError:
             continue
         except (ValueError, TypeError, AttributeError) as error:
@@ -221,7 +223,7 @@ def _import(data: bytes | dict[str, Any], where: str) -> Any:
 
 
 def _raw(signature: bytes, half: int) -> bytes:
-    """The two numbers of an ECDSA signature, which many services give in DER."""
+    """The two numbers of an ECDSA signature, which many services return in DER."""
     from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
     try:

@@ -1,4 +1,4 @@
-"""How much one caller may ask for: a rate of requests, and a share of what is held."""
+"""Limits for one caller: a rate of requests, and a number of open tasks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from dragoman.model.types import TaskState
 from dragoman.security.addresses import client_network
 
 KNOWN = 100_000
-"""The most callers that are remembered; the longest silent are forgotten first."""
+"""The most callers to remember; the least recently active are removed first."""
 GOOD = 5
-"""For so many seconds a count of an owner's tasks is good."""
+"""Seconds for which a count of an owner's tasks is reused."""
 Count: TypeAlias = Callable[[Scope], Awaitable[Mapping[TaskState, int]]]
 
 
 class Rate:
-    """A token bucket for each caller: so many requests a second, and so many at once."""
+    """A token bucket for each caller: a rate per second, and a burst."""
 
     def __init__(
         self, rate: float, burst: int, *, now: Callable[[], float] = time.monotonic
@@ -35,7 +35,7 @@ class Rate:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, who: str) -> None:
-        """Count a request; LimitExceeded says when the next one may come."""
+        """Count a request. Raises LimitExceeded, which says when the next one may come."""
         now = self._now()
         left, then = self._buckets.pop(who, (float(self.burst), now))
         left = min(float(self.burst), left + (now - then) * self.rate)
@@ -51,7 +51,7 @@ class Rate:
 
 
 class Limits:
-    """The rates of an application: by address before anything is verified, then by identity."""
+    """The rates of an application: by address before authentication, then by identity."""
 
     def __init__(
         self, *, address: float, identity: float, burst: int, proxies: Sequence[str] = ()
@@ -61,34 +61,34 @@ class Limits:
         self._identities = Rate(identity, burst) if identity else None
 
     def knock(self, peer: str, forwarded: str) -> None:
-        """LimitExceeded if too many requests come from there."""
+        """Raise LimitExceeded if too many requests come from this address."""
         if self._addresses is not None:
             self._addresses.take(client_network(self.proxies.origin(peer, forwarded)))
 
     def enter(self, caller: Caller) -> None:
-        """LimitExceeded if the caller makes too many."""
+        """Raise LimitExceeded if the caller sends too many requests."""
         if self._identities is not None:
             self._identities.take(caller.owner)
 
 
 class Share:
-    """What one owner may still begin."""
+    """What one owner may still start."""
 
     def __init__(self) -> None:
         self.room = 0
         self.landing = 0
-        """What has begun, and may not be counted yet."""
+        """The tasks that have started and may not be counted yet."""
         self.until = 0.0
-        """When others may have begun something, so that it must be counted again."""
+        """When to count again, because other replicas may have started tasks."""
         self.reason = ""
         self.counting = asyncio.Lock()
 
 
 class Quota:
-    """How many open tasks an owner may have, and how many of those that wait for its answer.
+    """Limits the open tasks of an owner, and those of them that wait for its input.
 
-    They are not counted for each new one, but again when as many have begun as there was room
-    for. With several replicas an owner can so have more, for as long as a count is good.
+    It does not count for each new task, but again when the free places are used up. With several
+    replicas an owner can exceed the limit for as long as a count is reused.
     """
 
     def __init__(self, tasks: int, waiting: int, count: Count) -> None:
@@ -98,8 +98,8 @@ class Quota:
         self._shares: OrderedDict[Scope, Share] = OrderedDict()
 
     async def take(self, scope: Scope) -> str:
-        """Count a task that begins, until it has `landed`; if the owner has too many, why it must
-        not."""
+        """Count a new task until `landed` is called. Return the reason if the owner has too
+        many."""
         share = self._shares.get(scope)
         if share is None:
             share = self._shares[scope] = Share()
@@ -116,7 +116,7 @@ class Quota:
         return ""
 
     def landed(self, scope: Scope) -> None:
-        """It is in the store, or was refused there."""
+        """The task is in the store, or the store refused it."""
         if share := self._shares.get(scope):
             share.landing -= 1
 
@@ -136,7 +136,7 @@ class Quota:
 
 
 class Proxies:
-    """The proxies in front of a server, whose word on where a request comes from is believed."""
+    """The trusted proxies in front of a server, whose forwarded client addresses are accepted."""
 
     def __init__(self, networks: Sequence[str]) -> None:
         try:
@@ -146,14 +146,15 @@ class Proxies:
         self._networks = found
 
     def origin(self, peer: str, forwarded: str) -> str:
-        """Where a request comes from: the last address that is not a proxy's."""
+        """The address of the client: the last one that is not a proxy."""
         found = peer
         hops = [hop.strip() for hop in forwarded.split(",")] if forwarded else []
-        while hops and self._known(found):
-            found = _bare(hops.pop())
+        while hops and self.trusts(found):
+            found = _without_port(hops.pop())
         return found
 
-    def _known(self, address: str) -> bool:
+    def trusts(self, address: str) -> bool:
+        """Whether this is the address of a proxy."""
         try:
             parsed = ipaddress.ip_address(address)
         except ValueError:
@@ -161,8 +162,8 @@ class Proxies:
         return any(parsed in network for network in self._networks)
 
 
-def _bare(hop: str) -> str:
-    """An address without its port, as some proxies write it."""
+def _without_port(hop: str) -> str:
+    """An address without its port, which some proxies add."""
     if hop.startswith("["):
         return hop[1:].partition("]")[0]
     host, colon, rest = hop.partition(":")

@@ -1,4 +1,4 @@
-"""OAuth 2 flows on the card: how to get a token."""
+"""OAuth 2 flows on the card: how clients get a token."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ URLS = ("authorization_url", "device_authorization_url", "token_url")
 
 
 class OAuth2:
-    """Tokens that are got by one of the flows, and checked by `verify`: a `Bearer` or an
-    `Introspection`. On a card of 1.0 an entry has one flow; for two, give two schemes, with a name
-    each and the same `verify`. `metadata_url` is that of the authorization server (RFC 8414)."""
+    """OAuth 2 tokens, which clients get by one of the flows and `verify` checks: a `Bearer` or an
+    `Introspection`. A 1.0 card has one flow per entry; for two flows, use two schemes with
+    different names and the same `verify`. `metadata_url` is the metadata of the authorization
+    server (RFC 8414)."""
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class OAuth2:
         self.realm = getattr(verify, "realm", None) if realm is None else realm
         self.tenants: Tenants = tenants or getattr(verify, "tenants", ())
         self.offered = tuple(flow.scopes)
-        """The scopes that one can ask for."""
+        """The scopes that a client can request."""
         self.verify = verify
         flows = replace(OAuthFlows(), **{kinds[type(flow)]: flow})
         self._scheme = OAuth2SecurityScheme(flows=flows, oauth2_metadata_url=metadata_url)

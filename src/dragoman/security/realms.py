@@ -10,14 +10,14 @@ from msgspec.structs import replace
 from dragoman.model.caller import Caller, fault
 
 REMEMBERED = 1000
-"""The most callers of a scheme that are kept with their realm and tenants."""
+"""The most callers of a scheme to cache with their realm and tenants."""
 Tenants = Mapping[str, str | Sequence[str]] | Sequence[str]
-"""The tenants that callers may name, `*` for any: a list for all of them, or by identity."""
+"""The tenants that callers may name, `*` for any: a list for all callers, or by identity."""
 
 
 def check(naming: Sequence[Sequence[Any]]) -> None:
-    """ValueError if several say who calls, and one of them has no realm. Schemes that name the
-    same people are given together."""
+    """Raise ValueError if several schemes identify callers, and one of them has no realm. Schemes
+    with the same identities are passed together."""
     if len(naming) < 2:
         return
     for scheme in (scheme for same in naming for scheme in same):
@@ -33,26 +33,26 @@ def check(naming: Sequence[Sequence[Any]]) -> None:
 
 
 class Mark:
-    """What a gate adds to the callers of a scheme: their realm, and the tenants they may name."""
+    """Adds the realm of a scheme, and the tenants its callers may name, to a caller."""
 
     def __init__(self, scheme: Any) -> None:
         title = type(scheme).__name__
         self.realm: str = getattr(scheme, "realm", None) or ""
         if why := fault(self.realm):
             raise ValueError(f"auth: {title}: realm {why}")
-        told: Tenants = getattr(scheme, "tenants", ())
-        if isinstance(told, str):
-            raise ValueError(f"auth: {title}: tenants: expected a list, such as [{told!r}]")
-        self._known: dict[int, tuple[Caller, Caller]] = {}
+        allowed: Tenants = getattr(scheme, "tenants", ())
+        if isinstance(allowed, str):
+            raise ValueError(f"auth: {title}: tenants: expected a list, such as [{allowed!r}]")
+        self._cache: dict[int, tuple[Caller, Caller]] = {}
         self._for_all = frozenset[str]()
         self._by_identity: dict[str, frozenset[str]] = {}
-        if isinstance(told, Mapping):
+        if isinstance(allowed, Mapping):
             self._by_identity = {
                 identity: frozenset((some,) if isinstance(some, str) else some)
-                for identity, some in told.items()
+                for identity, some in allowed.items()
             }
         else:
-            self._for_all = frozenset(told)
+            self._for_all = frozenset(allowed)
         for tenant in self._for_all.union(*self._by_identity.values()):
             if not tenant or (why := fault(tenant)):
                 what = why if tenant else "is empty"
@@ -62,16 +62,16 @@ class Mark:
         return bool(self.realm or self._for_all or self._by_identity)
 
     def on(self, caller: Caller) -> Caller:
-        """The caller with it. A realm that it has already stays."""
-        known = self._known.get(id(caller))
-        if known is not None and known[0] is caller:  # most schemes remember whom they have met
-            return known[1]
+        """The caller with realm and tenants. A realm that it already has stays."""
+        cached = self._cache.get(id(caller))
+        if cached is not None and cached[0] is caller:  # most schemes return cached callers
+            return cached[1]
         found = caller
         if self.realm and caller.identity and not caller.realm:
             found = replace(found, realm=self.realm)
         if tenants := self._by_identity.get(caller.identity, self._for_all):
             found = replace(found, tenants=caller.tenants | tenants)
-        if len(self._known) >= REMEMBERED:
-            self._known.clear()
-        self._known[id(caller)] = caller, found
+        if len(self._cache) >= REMEMBERED:
+            self._cache.clear()
+        self._cache[id(caller)] = caller, found
         return found

@@ -1,8 +1,8 @@
-"""Who may call: schemes that stand on the card and are in force by the same declaration.
+"""Security schemes: one declaration enforces a scheme and lists it on the card.
 
-A scheme looks at a request. It finds no credential of its kind (None), a good one (a `Caller`), or
-a bad one (Unauthenticated). An `Authenticator` combines them: a list means any of them, `AllOf`
-means all.
+A scheme checks a request. It finds no credential of its kind (None), a valid one (a `Caller`), or
+an invalid one (raises Unauthenticated). An `Authenticator` combines schemes: a list means any of
+them, `AllOf` means all.
 """
 
 from __future__ import annotations
@@ -42,39 +42,42 @@ from dragoman.security.verify import Verifier, Verify
 DIGEST = "sha256:"
 Found = Caller | None
 Keys = Mapping[str, str | Sequence[str] | Caller] | Iterable[str]
-"""Secrets by whom they identify, several for one while they are being replaced; or a bare list of
-them. Each is the secret itself or `sha256:` and the hexadecimal digest of it. Where the value is a
-`Caller`, the key is the secret."""
+"""Secrets by identity, several for one while they are being replaced; or a plain list of secrets.
+Each is the secret itself, or `sha256:` and its hexadecimal digest. If the value is a `Caller`, the
+key is the secret."""
 
 
 NOBODY: Mapping[str, str] = {}
 WRONG = "The name or the password is wrong"
 _PLAIN = re.compile(r"[!#-\[\]-~]+")
-"""What may stand between the quotes of a challenge."""
+"""The characters that are allowed inside the quotes of a challenge."""
 
 
 class Scheme(Protocol):
-    """One way to say who one is. One that has `scopes` takes tokens, one that has an `issuer` takes
-    those of an authorization server, which is told to who has none.
+    """A way to authenticate. A scheme with `scopes` accepts tokens. A scheme with an `issuer`
+    accepts tokens of an authorization server, which a 401 response names.
 
-    A scheme with a `realm` names its callers within it; one with `tenants` lets them name those.
-    The `Authenticator` applies both. Schemes with an equal `space` name the same people."""
+    A scheme with a `realm` puts its callers into that realm; a scheme with `tenants` lets them name
+    those tenants. The `Authenticator` applies both. Schemes with an equal `space` have the same
+    identities.
+    """
 
     name: str
-    """What the card calls it."""
+    """The card's name for it."""
 
     def declared(self) -> SecurityScheme:
-        """What stands on the card."""
+        """The entry for the card."""
 
     def identify(self, request: Request) -> Found | Awaitable[Found]:
-        """Who asks; None if the request has nothing of this kind; Unauthenticated."""
+        """Identify the caller. Returns None if the request has no credential of this kind. Raises
+        Unauthenticated."""
 
     def challenge(self, realm: str) -> str:
-        """What `WWW-Authenticate` says of it; empty if there is no word for it."""
+        """The challenge for `WWW-Authenticate`; empty if there is none for this scheme."""
 
 
 class Secrets:
-    """Secrets that are kept as digests, and found in a time that does not depend on them."""
+    """Stores secrets as digests, and finds them in a time that does not depend on the secret."""
 
     def __init__(self, keys: Keys) -> None:
         self._known: dict[bytes, Caller] = {}
@@ -95,12 +98,12 @@ class Secrets:
             raise ValueError("keys: must not be empty, or no caller could authenticate")
 
     def find(self, secret: str) -> Caller | None:
-        """Whose secret this is."""
+        """Return the caller that has this secret."""
         return self._known.get(hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest())
 
 
 def digest(secret: str) -> bytes:
-    """The digest of a secret, which may be given as one already."""
+    """The digest of a secret, which may already be one."""
     if secret.startswith(DIGEST):
         try:
             found = bytes.fromhex(secret.removeprefix(DIGEST))
@@ -118,7 +121,8 @@ Find = Callable[[Request, str], Found | Awaitable[Found]]
 
 
 def _find(scheme: str, keys: Keys, verify: Verify | None, value: str, unknown: str) -> Find:
-    """Whose secret it is: by the keys, or by the function; Unauthenticated."""
+    """Make a function that finds the caller of a secret: by the keys, or by `verify`. It raises
+    Unauthenticated."""
     if verify is not None:
         if keys:
             raise ValueError(f"{scheme}: give either fixed values or verify=, not both")
@@ -135,8 +139,8 @@ def _find(scheme: str, keys: Keys, verify: Verify | None, value: str, unknown: s
 
 
 class ApiKey:
-    """A key in a header, a query parameter or a cookie. `keys` are known beforehand, or `verify`
-    says whose a key is."""
+    """A key in a header, a query parameter or a cookie. Pass `keys`, or a function `verify` that
+    returns the caller."""
 
     def __init__(
         self,
@@ -191,7 +195,7 @@ class ApiKey:
 
 
 class Token:
-    """Bearer tokens that are known beforehand, or of which `verify` says whose they are."""
+    """Bearer tokens. Pass the tokens, or a function `verify` that returns the caller."""
 
     def __init__(
         self,
@@ -221,7 +225,8 @@ class Token:
 
 
 class Basic:
-    """A name and a password. The users are known beforehand, or `verify` says who they are."""
+    """A user name and a password. Pass the users, or a function `verify` that returns the
+    caller."""
 
     def __init__(
         self,
@@ -250,11 +255,11 @@ class Basic:
 
     def identify(self, request: Request) -> Found | Awaitable[Found]:
         """See `Scheme.identify`."""
-        told = credentials(request, "basic")
-        if told is None:
+        encoded = credentials(request, "basic")
+        if encoded is None:
             return None
         try:
-            user, _, password = base64.b64decode(told, validate=True).decode().partition(":")
+            user, _, password = base64.b64decode(encoded, validate=True).decode().partition(":")
         except (binascii.Error, ValueError):
             raise Unauthenticated(
                 "The name and password are not in the format of HTTP Basic"
@@ -262,7 +267,7 @@ class Basic:
         if self._verify is not None:
             return self._verify(request, user, password)
         given = hashlib.sha256(password.encode()).digest()
-        # one that is not there takes as long
+        # An unknown user takes as long.
         known = self._users.get(user) or [bytes(len(given))]
         if sum(hmac.compare_digest(given, each) for each in known) == 0:
             raise Unauthenticated(WRONG)
@@ -274,8 +279,8 @@ class Basic:
 
 
 class Anonymous:
-    """Anybody, without a word. That is a choice, and it is made in so many letters. `tenants` are
-    those that anybody may name; without it, nobody may name any."""
+    """Accepts callers without credentials. It must be configured explicitly. `tenants` are the
+    tenants that anonymous callers may name; by default none."""
 
     name = ""
 
@@ -296,9 +301,8 @@ class Anonymous:
 
 
 class AllOf:
-    """Several schemes that are needed together. Who asks is what the first one says, in the realm
-    of the first one; the scopes are those of all. The first one that says something of tenants
-    decides about them."""
+    """Several schemes that are required together. The first one sets the identity and the realm;
+    the scopes of all are combined. The first one with `tenants` decides about tenants."""
 
     def __init__(self, *schemes: Scheme) -> None:
         if len(schemes) < 2:
@@ -310,7 +314,8 @@ Auth = Scheme | AllOf | Sequence[Scheme | AllOf]
 
 
 class Refusal(Unauthenticated):
-    """Nobody was let in. `bad` are the schemes whose credential was wrong, and in which way."""
+    """The caller is not authenticated. `bad` has the schemes with a wrong credential, and the
+    reason."""
 
     def __init__(self, message: str, bad: Mapping[str, str]) -> None:
         super().__init__(message)
@@ -318,7 +323,7 @@ class Refusal(Unauthenticated):
 
 
 class Authenticator:
-    """Lets in who can say who they are, in one of the ways that stand on the card."""
+    """Authenticates callers with any of the alternatives on the card."""
 
     def __init__(self, auth: Auth, *, realm: str = "agents") -> None:
         given = auth if isinstance(auth, Sequence) else (auth,)
@@ -330,24 +335,24 @@ class Authenticator:
         self._named = self._names()
         self._marks = _marks(self._ways)
         self._mark = self._marks.get(id(self._ways[0][0]))
-        """That of the first scheme, which is the only one as a rule."""
+        """The realm and tenants of the first scheme, which is usually the only one."""
         self._realm = realm
         found = [scheme for way in self._ways for scheme in way]
         self.tokens = [scheme for scheme in found if getattr(scheme, "scopes", None) is not None]
-        """The schemes that take tokens, which are good for something."""
+        """The schemes that accept tokens with scopes."""
         self.issued: list[Any] = [scheme for scheme in self.tokens if getattr(scheme, "issuer", "")]
-        """Those of them whose tokens come from an issuer that is known."""
+        """Those of them that have a known issuer."""
         self.headers = frozenset(name for each in found for name in getattr(each, "headers", ()))
-        """The headers, beside `Authorization`, that say who asks: in lower case."""
+        """The headers, except `Authorization`, that carry credentials, in lower case."""
 
     @property
     def open(self) -> bool:
-        """Whether anybody is let in."""
+        """Whether anonymous callers are accepted."""
         return any(isinstance(scheme, Anonymous) for way in self._ways for scheme in way)
 
     @property
     def only(self) -> bool:
-        """Whether nobody is asked for anything."""
+        """Whether all callers are anonymous."""
         return all(isinstance(scheme, Anonymous) for way in self._ways for scheme in way)
 
     def _names(self) -> dict[str, Scheme]:
@@ -367,8 +372,8 @@ class Authenticator:
     # -- on the card
 
     def declared(self, card: AgentCard, skills: Mapping[str, Collection[str]]) -> AgentCard:
-        """The card with the schemes, which of them are needed together, and the scopes that single
-        skills need."""
+        """The card with the schemes, which of them are required together, and the scopes that
+        single skills need."""
         return replace(
             card,
             security_schemes={name: found.declared() for name, found in self._named.items()},
@@ -393,13 +398,14 @@ class Authenticator:
             for way in self._ways
         )
 
-    # -- in force
+    # -- authentication
 
     def identify(self, request: Request) -> Caller | Awaitable[Caller]:
-        """Who asks; `Refusal` says how to, Forbidden what a token lacks."""
+        """Identify the caller. Raises `Refusal`, which says how to authenticate, or Forbidden,
+        which names the missing scope."""
         if len(self._ways) > 1 or len(self._ways[0]) > 1:
             return self._try(request)
-        # the usual case costs no task switch where the scheme needs none
+        # The usual case needs no task switch if the scheme needs none.
         (scheme,) = self._ways[0]
         try:
             found = scheme.identify(request)
@@ -427,7 +433,8 @@ class Authenticator:
             try:
                 found = await self._all(way, request, met)
             except (Unauthenticated, Forbidden, Unavailable) as error:
-                # another way may be the right one; if none is, who knew most of the caller is told
+                # Another alternative may succeed. If none does, report the error that knew most
+                # about the caller.
                 if refused is None or _rank(error) > _rank(refused):
                     refused = error
                 continue
@@ -438,15 +445,15 @@ class Authenticator:
         bad = {
             scheme.name: _fault(what)
             for scheme in self._named.values()
-            if isinstance(what := met.get(id(_judge(scheme))), Unauthenticated)
+            if isinstance(what := met.get(id(_verifier_of(scheme))), Unauthenticated)
         }
         raise self._refusal(refused.message if refused else "Authentication is required", bad)
 
     async def _all(self, way: tuple[Scheme, ...], request: Request, met: Met) -> Found:
         callers = []
         for scheme in way:
-            # what proves something may do so only once, however many ways begin with it
-            if (key := id(_judge(scheme))) not in met:
+            # A proof may be valid only once, so each scheme is asked once for all alternatives.
+            if (key := id(_verifier_of(scheme))) not in met:
                 try:
                     asked = scheme.identify(request)
                     met[key] = await asked if inspect.isawaitable(asked) else asked
@@ -480,23 +487,25 @@ class Authenticator:
         return error
 
     def challenge(self, error: A2AError, where: str = "") -> str:
-        """What `WWW-Authenticate` says with this error, if anything. `where` is the address of the
-        metadata that name the issuers."""
+        """The `WWW-Authenticate` header for this error; empty if there is none. `where` is the URL
+        of the metadata that name the issuers."""
         if isinstance(error, Forbidden):
             lacks = error.metadata.get("scope", "")
             more = f'error="insufficient_scope", scope="{lacks}"'
             schemes = self.tokens if _PLAIN.fullmatch(lacks) else []
-            words = [(scheme, f"{_bare(scheme, self._realm)}, {more}") for scheme in schemes]
+            words = [
+                (scheme, f"{_without_scopes(scheme, self._realm)}, {more}") for scheme in schemes
+            ]
         else:
             schemes = [scheme for way in self._ways for scheme in way]
             words = [(scheme, self._word(scheme, error)) for scheme in schemes]
         if _PLAIN.fullmatch(where):
             place = f', resource_metadata="{where}"'
             words = [(scheme, word + place * (scheme in self.issued)) for scheme, word in words]
-        told = ", ".join(dict.fromkeys(word for _, word in words if word))
-        if told or isinstance(error, Forbidden):
-            return told
-        # an API key has no word there, and a 401 without one is none
+        challenges = ", ".join(dict.fromkeys(word for _, word in words if word))
+        if challenges or isinstance(error, Forbidden):
+            return challenges
+        # API keys have no registered challenge, but a 401 must have one.
         return f'ApiKey realm="{self._realm}"'
 
     def _word(self, scheme: Scheme, error: A2AError) -> str:
@@ -506,12 +515,12 @@ class Authenticator:
 
 
 def _marks(ways: Sequence[Sequence[Scheme]]) -> dict[int, Mark]:
-    """What is added by which scheme; ValueError if one scheme's callers could be taken for those
-    of another."""
+    """The realm and tenants by scheme. Raises ValueError if callers of two schemes could be
+    confused."""
     naming: dict[Any, list[Scheme]] = {}
-    for first, *_ in ways:  # the others of a way say nothing of who it is
+    for first, *_ in ways:  # the other schemes of an alternative do not identify
         if not isinstance(first, Anonymous):
-            judge = _judge(first)
+            judge = _verifier_of(first)
             naming.setdefault(getattr(judge, "space", None) or id(judge), []).append(first)
     check(list(naming.values()))
     found = {id(scheme): Mark(scheme) for way in ways for scheme in way}
@@ -520,11 +529,11 @@ def _marks(ways: Sequence[Sequence[Scheme]]) -> dict[int, Mark]:
 
 _TOKENS = ("Bearer ", "DPoP ")
 Met = dict[int, Caller | A2AError | None]
-"""What came of the schemes that a request has met, by their ids."""
+"""The results of the schemes for a request, by the scheme's id."""
 
 
-def _judge(scheme: Scheme) -> Any:
-    """What decides for a scheme: itself, or what it has verify."""
+def _verifier_of(scheme: Scheme) -> Any:
+    """The object that decides for a scheme: itself, or its `verify`."""
     return getattr(scheme, "verify", scheme)
 
 
@@ -537,18 +546,18 @@ def _fault(error: Unauthenticated) -> str:
     return getattr(error, "fault", "invalid_token")
 
 
-def _bare(scheme: Scheme, realm: str) -> str:
+def _without_scopes(scheme: Scheme, realm: str) -> str:
     """The challenge without the scopes that every token needs."""
     return scheme.challenge(realm).partition(', scope="')[0]
 
 
 def _scopes(scheme: Scheme, more: Collection[str]) -> tuple[str, ...]:
-    """What a token must be good for; other credentials have no scopes to name."""
+    """The scopes that a token must have; other credentials have none."""
     own = getattr(scheme, "scopes", None)
     return () if own is None else tuple(dict.fromkeys((*own, *sorted(more))))
 
 
 def credentials(request: Request, scheme: str) -> str | None:
-    """What `Authorization` says in this scheme."""
+    """The value of the `Authorization` header for this scheme."""
     kind, _, rest = request.headers.get("authorization", "").strip().partition(" ")
     return rest.strip() if kind.lower() == scheme else None

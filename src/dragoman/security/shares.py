@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 
 
 class Shares:
-    """So many places. An owner gets at most half of those that the others leave, so that there is
-    always one for somebody else; of those who wait, the one with the fewest comes first."""
+    """A number of places. An owner gets at most half of the places that the others leave, so that
+    one is always free for somebody else. Of the waiting owners, the one with the fewest places is
+    next."""
 
     def __init__(self, total: int) -> None:
         self._total = total
@@ -20,7 +21,7 @@ class Shares:
 
     @asynccontextmanager
     async def place(self, owner: Hashable) -> AsyncIterator[None]:
-        """A place, once there is one."""
+        """A block that holds a place; it waits until one is free."""
         await self.acquire(owner)
         try:
             yield
@@ -32,7 +33,7 @@ class Shares:
         return owner in self._waiting or not self._may(owner)
 
     async def acquire(self, owner: Hashable) -> None:
-        """Take a place, once there is one; `release` gives it back."""
+        """Take a place, and wait until one is free; `release` gives it back."""
         if not self.full(owner):
             self._take(owner)
             return

@@ -1,6 +1,6 @@
-"""Signed cards: detached JWS (RFC 7515) over the canonical form (RFC 8785) of what the card says.
+"""Signed cards: detached JWS (RFC 7515) over the canonical form (RFC 8785) of the card.
 
-What a signature covers is what `verify` returns: nothing else of the document may be relied on.
+`verify` returns what a signature covers. Do not rely on anything else in the document.
 """
 
 from __future__ import annotations
@@ -26,65 +26,65 @@ from dragoman.security.jwk import ALGORITHMS, CardKey, Source, key_set
 Find: TypeAlias = Callable[[str, str], list[CardKey]]
 Resolver: TypeAlias = "Callable[[str, str], Source | None]"
 Keys: TypeAlias = "Source | Sequence[Source] | Mapping[str, Source] | Resolver"
-"""Whom to trust: keys by their `kid`, keys whatever their signatures call them, a JWK set, or what
-finds the key of a `kid` and a `jku`."""
+"""The trusted keys: by `kid`, without a `kid`, a JWK set, or a function that finds the key for a
+`kid` and a `jku`."""
 Fetch: TypeAlias = Callable[[str], Awaitable[bytes]]
-"""Gets what is at an address of the card's own origin, in the way that the card was got."""
+"""Fetches a URL of the card's own origin, in the same way as the card."""
 
 HEIRS = "urn:dragoman:heirs:v1"
-"""A protected header: the thumbprints of the keys that sign beside this one. A signature does not
-cover those beside it, so that without this anybody could put his own there."""
+"""A protected header: the thumbprints of the other keys that sign this card. A signature does not
+cover the signatures beside it, so without this header anybody could add a signature."""
 MOST = 16
-"""How many signatures are looked at: each may cost a verification of the whole document."""
+"""The most signatures to check: each may cost a verification of the whole document."""
 MOST_SETS = 4
-"""How many key sets are asked for on behalf of one document."""
+"""The most key sets to fetch for one document."""
 SET_SIZE = 256 * 1024
 SET_AGE = 300.0
 PATIENCE = 10.0
 EMBEDDED = ("jwk", "x5c", "x5u", "x5t", "x5t#S256")
-"""Headers that bring a key of the signer's choice."""
+"""Headers that contain a key of the signer's choice."""
 UNSIGNED = "the card is not signed"
 
 _B64 = re.compile(r"[A-Za-z0-9_-]+")
 _PLACE = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
-_PLAIN = re.compile(r"[!-\"$-\[\]-~]*")  # neither a backslash nor a fragment
+_PLAIN = re.compile(r"[!-\"$-\[\]-~]*")  # without backslash and fragment
 _DOTS = re.compile(r"(?i)(/|^)(\.|%2e){1,2}(/|$)|%2f|%5c")
 
 
 class Unverified(Exception):
-    """Nobody who is trusted has signed this card. The text is the reason."""
+    """No trusted key has signed this card. The text is the reason."""
 
     @property
     def reason(self) -> str:
-        """Why, in a line."""
+        """The reason, on one line."""
         return str(self)
 
 
 class Verified(Struct, frozen=True):
-    """A good signature, and what it covers."""
+    """A valid signature, and what it covers."""
 
     kid: str
     alg: str
     form: Form
     document: dict[str, Any]
-    """What was signed; of a card in 1.0 form, only its fields of 1.0."""
+    """What was signed; for a card in the 1.0 form, only its 1.0 fields."""
     signatures: list[Any]
-    """All that stood beside it, good or not."""
+    """All signatures of the card, valid or not."""
     thumbprint: str = ""
-    """Of the key, whatever the signature calls it."""
+    """The thumbprint of the key, whatever `kid` the signature has."""
     heirs: tuple[str, ...] = ()
-    """The thumbprints of keys that this one vouches for."""
+    """The thumbprints of the keys that this key vouches for."""
 
 
 @runtime_checkable
 class Verifier(Protocol):
-    """Says whether a card counts."""
+    """Decides whether to accept a card."""
 
     async def verify(
         self, document: Document, *, url: str = "", fetch: Fetch | None = None
     ) -> Verified | None:
-        """A good signature of the card that was found at this address; Unverified if it has none.
-        None where it need not have one."""
+        """Return a valid signature of the card that was found at this URL; None if it need not have
+        one. Raises Unverified if it has no valid one."""
 
 
 # ---- signing -------------------------------------------------------------------------------
@@ -100,9 +100,9 @@ def sign(
     form: Form = "whole",
     heirs: Sequence[str] = (),
 ) -> AgentCardSignature:
-    """The signature of a key over a card; ValueError names a required field that says nothing.
-    A function signs elsewhere, and needs its `alg` and `kid`. `heirs` are the thumbprints of keys
-    that this one vouches for."""
+    """Sign a card. Raises ValueError, which names an empty required field. A function signs
+    elsewhere and needs `alg` and `kid`. `heirs` are the thumbprints of the keys that this key
+    vouches for."""
     if callable(key) and not isinstance(key, CardKey):
         key = CardKey.remote(key, alg=alg, kid=kid)
     else:
@@ -122,7 +122,7 @@ def sign(
 def signatures(
     document: Document, keys: Sequence[CardKey], jku: str = ""
 ) -> tuple[AgentCardSignature, ...]:
-    """A signature of each of these keys, each of which vouches for the others."""
+    """Sign with each of these keys; each vouches for the others."""
     prints = [found for key in keys if (found := key.thumbprint)]
     return tuple(
         sign(document, key, jku=jku, heirs=[each for each in prints if each != key.thumbprint])
@@ -131,15 +131,16 @@ def signatures(
 
 
 def signed(card: AgentCard, keys: Sequence[CardKey], jku: str = "") -> AgentCard:
-    """The card with a signature of each of these keys beside those that it has."""
+    """Add a signature of each of these keys to the card."""
     if not keys:
         return card
     return replace(card, signatures=(*card.signatures, *signatures(card, keys, jku)))
 
 
 def complete(document: Mapping[str, Any]) -> None:
-    """ValueError names the first field of 1.0 that is missing, empty or of a wrong type. Of empty
-    ones, some leave out what others keep, so that they would not agree on what was signed."""
+    """Raise ValueError, which names the first field of 1.0 that is missing, empty or of a wrong
+    type. Empty fields are not allowed, because some implementations omit them and others keep them,
+    so they would not agree on what was signed."""
     said = covered(document, "1.0")
     try:
         msgspec.convert(said, AgentCard)
@@ -160,13 +161,13 @@ def complete(document: Mapping[str, Any]) -> None:
 
 
 def verify(document: Document, keys: Keys) -> Verified:
-    """A good signature of a trusted key, or Unverified. One is enough: others may be of keys that
-    are not known here, or no longer."""
+    """Return a valid signature of a trusted key. Raises Unverified. One valid signature is enough:
+    the others may be of unknown or retired keys."""
     return _verified(_parsed(document), _finder(keys))
 
 
 def witnesses(document: Document, keys: Keys) -> list[Verified]:
-    """All good signatures of trusted keys; Unverified if there is none."""
+    """Return all valid signatures of trusted keys. Raises Unverified if there is none."""
     said = _parsed(document)
     return list(_each(said, _finder(keys)))
 
@@ -192,8 +193,8 @@ def _each(said: dict[str, Any], find: Find) -> Iterator[Verified]:
 
 
 class Trust:
-    """Whose signatures count: those of some keys, and of the keys at addresses that begin so.
-    CardKey sets are kept for five minutes."""
+    """Trusts some keys, and the keys at URLs that start with a trusted prefix. Key sets are cached
+    for five minutes."""
 
     def __init__(
         self, keys: Keys = (), *, jku: Sequence[str] = (), egress: Egress | None = None
@@ -211,7 +212,7 @@ class Trust:
     async def verify(
         self, document: Document, *, url: str = "", fetch: Fetch | None = None
     ) -> Verified:
-        """`verify` with these keys, and those of trusted addresses that the signatures name,
+        """`verify` with these keys, and with the keys at trusted URLs that the signatures name,
         wherever the card was found."""
         said = _parsed(document)
         known: dict[str, dict[str, CardKey]] = {}
@@ -243,7 +244,7 @@ class Trust:
         return _verified(said, find)
 
     def admits(self, url: str) -> bool:
-        """Whether keys at this address are trusted."""
+        """Whether keys at this URL are trusted."""
         return any(below(prefix, url) for prefix in self._prefixes)
 
     async def _set(self, url: str) -> dict[str, CardKey]:
@@ -266,21 +267,21 @@ class Trust:
             if self._egress is None:
                 await egress.close()
         found = published(bytes(body))
-        if len(self._sets) >= MOST_SETS * MOST:  # whoever signs chooses the address
+        if len(self._sets) >= MOST_SETS * MOST:  # the signer chooses the URL
             self._sets.clear()
         self._sets[url] = found, time.monotonic() + SET_AGE
         return found
 
 
 def below(prefix: str, url: str) -> bool:
-    """Whether an address is this one or below it, for whoever reads it."""
+    """Whether a URL is this one or below it, for every reader."""
     if not _PLAIN.fullmatch(url) or _DOTS.search(url):
-        return False  # servers differ in where these lead
+        return False  # servers resolve these differently
     return url == prefix or url.startswith(prefix if prefix.endswith("/") else f"{prefix}/")
 
 
 def published(body: bytes) -> dict[str, CardKey]:
-    """The keys of a set that somebody shows, by their `kid`; ValueError if it is none."""
+    """The keys of a published set, by their `kid`. Raises ValueError if it is not a key set."""
     document = read(body, SET_SIZE)
     if not isinstance(document, dict):
         raise ValueError("the key set is not a JSON object")
@@ -288,7 +289,7 @@ def published(body: bytes) -> dict[str, CardKey]:
 
 
 def places(document: Document, prefix: str) -> list[str]:
-    """Where the signatures of a card say that their keys are, of what is below this address."""
+    """The key URLs in the signatures of a card that are below this URL."""
     found: dict[str, None] = {}
     for item in _signatures(_parsed(document)):
         try:
@@ -301,7 +302,7 @@ def places(document: Document, prefix: str) -> list[str]:
 
 
 def _finder(keys: Any) -> Find:
-    """What finds the keys to check a signature with."""
+    """Make the function that finds the keys for a signature."""
     if isinstance(keys, Mapping) and isinstance(keys.get("keys"), list):
         keys = key_set(keys)
     if isinstance(keys, CardKey | str | bytes) or hasattr(keys, "read_bytes") or _is_jwk(keys):
@@ -361,7 +362,7 @@ def _signatures(said: dict[str, Any]) -> Iterator[Any]:
 
 
 def _header(item: Any) -> dict[str, Any]:
-    """The protected header of a signature that may be looked at; Unverified says why not."""
+    """The protected header of a signature. Raises Unverified if the signature must not be used."""
     if not isinstance(item, Mapping):
         raise Unverified("it is not an object")
     raw = _decode(item.get("protected"))

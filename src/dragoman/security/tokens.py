@@ -1,6 +1,7 @@
-"""Bearer tokens that an issuer signed: JWT by discovery or by keys that are given.
+"""Bearer tokens that an issuer signed (JWT). The keys come from discovery or from the
+configuration.
 
-It needs the extra `crypto` (joserfc), and for fetching keys `client` (aiohttp).
+It needs the extra `crypto` (joserfc), and `client` (aiohttp) to fetch keys.
 """
 
 from __future__ import annotations
@@ -34,51 +35,52 @@ ALGORITHMS = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "EdDSA", "Ed25519"),
 )
-"""Signatures with two keys: who can verify cannot sign."""
+"""Asymmetric algorithms: a verifier cannot sign."""
 REMEMBERED = 10_000
-"""The most tokens whose verdict is kept."""
+"""The most tokens whose verdict is cached."""
 AGE = 300.0
-"""How long a verdict is kept at most: a key that its issuer withdraws is honoured no longer."""
+"""The most seconds that a verdict is cached: a key that its issuer withdraws is accepted no
+longer."""
 LONGEST = 16 * 1024
 FRESH = 3600.0
-"""How long keys that were fetched are used without asking again."""
+"""Seconds for which fetched keys are used before the server asks again."""
 OUTAGE = 24 * 3600.0
-"""How much longer they are used while their issuer cannot be reached."""
+"""How many seconds longer they are used while the issuer cannot be reached."""
 PAUSE = 30.0
-"""How soon keys are asked for again, however many unknown ones are named."""
+"""The least seconds between two fetches, however many unknown keys are named."""
 DISCOVERY = "/.well-known/openid-configuration"
 PATIENCE = 10.0
-"""How long an issuer may take for a whole answer."""
+"""Seconds that an issuer may take for a whole response."""
 LARGEST = 1 << 20
-"""The most bytes of a document of an issuer."""
+"""The most bytes of an issuer's document."""
 Fetch = Callable[[str], Awaitable[Any]]
 
 
-# ---- what is known of tokens ---------------------------------------------------------------
+# ---- verdicts ------------------------------------------------------------------------------
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """What came of looking at a token."""
+    """The result of checking a token."""
 
     until: float
-    """When to look again, as a Unix time."""
+    """The Unix time when to check again."""
     caller: Caller | None = None
-    """Whose it is; None if it is no good."""
+    """The caller; None if the token is not valid."""
     fault: str = ""
-    """Why it is none."""
+    """Why it is not valid."""
     lacks: str = ""
-    """A scope that every token must have, and this one has not."""
+    """A required scope that the token lacks."""
     key: str = ""
-    """The thumbprint of the key that its holder must prove to have (`cnf.jkt`)."""
+    """The thumbprint of the key that the sender must prove to hold (`cnf.jkt`)."""
     certificate: str = ""
-    """The digest of the certificate that its holder must show (`cnf.x5t#S256`)."""
+    """The digest of the certificate that the sender must present (`cnf.x5t#S256`)."""
     plain: bool = False
-    """Whether there is nothing more to ask of who shows it."""
+    """Whether no further proof is needed."""
 
 
 class KeySets:
-    """Tokens that were looked at, by their digests: so many at most, and none after its time.
-    What a token is bound to is asked for with every request."""
+    """The verdicts of checked tokens, by digest, with a limit on their number and age. What a token
+    is bound to is checked with every request."""
 
     def __init__(
         self, examine: Callable[[str, bytes], Awaitable[Verdict]], *, dpop: bool = False
@@ -92,7 +94,7 @@ class KeySets:
         return len(self._known)
 
     def identify(self, request: Request) -> Found | Awaitable[Found]:
-        """Whose token the request shows; None if it shows none."""
+        """Identify the caller by the token in the request; None if it has none."""
         kind, _, token = request.headers.get("authorization", "").strip().partition(" ")
         kind = kind.lower()
         if kind not in ("bearer", "dpop"):
@@ -117,7 +119,7 @@ class KeySets:
     def _keep(self, digest: bytes, verdict: Verdict) -> None:
         known, now = self._known, time.time()
         known[digest] = verdict
-        # the first one is the oldest, so that what has had its time goes soon, asked for or not
+        # The first one is the oldest, so expired verdicts are removed soon.
         while known and (len(known) > REMEMBERED or next(iter(known.values())).until <= now):
             known.popitem(last=False)
 
@@ -151,8 +153,8 @@ class KeySets:
 
 
 class Terms(Struct, frozen=True, kw_only=True):
-    """What a token must say of itself. What it says nothing of is none of it, but for `lenient`
-    terms: who was asked about the token speaks for its issuer and its time."""
+    """What a token must contain. A missing claim is an error, except with `lenient`: then the
+    introspection server has already checked issuer and time."""
 
     issuer: str = ""
     audience: tuple[str, ...] = ()
@@ -162,7 +164,7 @@ class Terms(Struct, frozen=True, kw_only=True):
     lenient: bool = False
 
     def verdict(self, claims: Mapping[str, Any], identity: str, age: float) -> Verdict:
-        """Who it is that has these claims; Unauthenticated."""
+        """Make the verdict for these claims. Raises Unauthenticated."""
         now = time.time()
         expires = self._expires(claims, now)
         until = min(expires + self.leeway, now + age)
@@ -176,8 +178,8 @@ class Terms(Struct, frozen=True, kw_only=True):
                 raise Unauthenticated("The token is for another audience")
         if not identity:
             raise Unauthenticated("The token has no subject")
-        told = claims.get("scope", claims.get("scp")) or ()
-        words = told.split() if isinstance(told, str) else told
+        claim = claims.get("scope", claims.get("scp")) or ()
+        words = claim.split() if isinstance(claim, str) else claim
         if not isinstance(words, list | tuple) or not all(map(_word, words)):
             raise Unauthenticated("The scope of the token is not a list of words")
         scopes = frozenset(words)
@@ -211,15 +213,15 @@ class Terms(Struct, frozen=True, kw_only=True):
         return expires
 
 
-def _confirmation(told: Any) -> tuple[str, str]:
+def _confirmation(claim: Any) -> tuple[str, str]:
     """The key and the certificate that a token is bound to."""
-    if told is None:
+    if claim is None:
         return "", ""
-    if isinstance(told, Mapping):
-        key, certificate = told.get("jkt", ""), told.get("x5t#S256", "")
+    if isinstance(claim, Mapping):
+        key, certificate = claim.get("jkt", ""), claim.get("x5t#S256", "")
         if isinstance(key, str) and isinstance(certificate, str) and (key or certificate):
             return key, certificate
-    # who holds it must prove something, and we do not know what
+    # The sender must prove something, but the method is unknown.
     raise Unauthenticated("The token is bound in an unknown way (cnf)")
 
 
@@ -235,8 +237,8 @@ def _moment(value: Any) -> float | None:
 
 
 class Bearer:
-    """Tokens of an issuer, for this audience. Who asks is their `sub`. With `dpop`, only those that
-    are bound to a key are taken; one that is bound needs a proof of it in any case."""
+    """Accepts tokens of an issuer for this audience. The identity is their `sub`. With `dpop`, only
+    tokens that are bound to a key are accepted; a bound token always needs a proof."""
 
     called = "bearer"
 
@@ -263,18 +265,18 @@ class Bearer:
                 raise ValueError(f"{title}: {algorithm}: must be one of {', '.join(ALGORITHMS)}")
         if not issuer or not audience or not algorithms:
             raise ValueError(f"{title}: issuer, audience and algorithms are required")
-        # now, and not when the first caller shows a token
+        # Now, not when the first caller sends a token.
         need("joserfc", "crypto", title)
         if isinstance(jwks, str) and fetch is None:
             need("aiohttp", "client", title)
         self.issuer = issuer
         self.audience = (audience,) if isinstance(audience, str) else tuple(audience)
         self.scopes = tuple(scopes)
-        """What every token must be good for."""
+        """The scopes that every token must have."""
         self.dpop = dpop
         self.realm, self.tenants = realm, tenants
         self.space = "sub", issuer
-        """Two schemes for one issuer name the same people."""
+        """Two schemes with the same issuer have the same identities."""
         self.name = name or self.called
         self._terms = Terms(
             issuer=issuer,
@@ -302,15 +304,15 @@ class Bearer:
         return challenge(realm, self.scopes, dpop=self.dpop)
 
     def identify(self, request: Request) -> Found | Awaitable[Found]:
-        """See `Scheme.identify`. A token that was good is known until it expires, or for `AGE`."""
+        """See `Scheme.identify`. A valid token is cached until it expires, or for `AGE`."""
         return self._book.identify(request)
 
     async def _verify(self, token: str, _: bytes) -> Verdict:
-        header = unsealed(token)
+        header = unverified_header(token)
         algorithm, kid = header.get("alg"), header.get("kid")
         if algorithm not in self._algorithms:
             raise Unauthenticated(f"The algorithm of the token must be one of {self._algorithms}")
-        # whoever signs does not choose the key: it is one of the issuer's, or none
+        # The signer does not choose the key: it must be a key of the issuer.
         if "crit" in header or not isinstance(kid, str | None):
             raise Unauthenticated("The header of the token is not supported")
         if str(header.get("typ", "jwt")).lower() not in self._types:
@@ -324,15 +326,15 @@ class Bearer:
 
         for key in await self._keys.named(kid):
             try:
-                return claimed(token, key, algorithm)
+                return verified_claims(token, key, algorithm)
             except (JoseError, ValueError, TypeError, RecursionError):
                 continue
         raise Unauthenticated("No key of the issuer made the signature of the token")
 
 
 class OpenId(Bearer):
-    """Tokens of an OpenID provider: checked as `Bearer` does, and on the card by the address of its
-    discovery document, so that clients find out by themselves where to get one."""
+    """Accepts tokens of an OpenID provider: checked like `Bearer`. The card has the URL of the
+    discovery document, so that clients find out where to get a token."""
 
     called = "openid"
 
@@ -345,7 +347,7 @@ class OpenId(Bearer):
 
 
 def challenge(realm: str, scopes: Sequence[str], *, dpop: bool = False) -> str:
-    """What `WWW-Authenticate` says of tokens."""
+    """The `WWW-Authenticate` challenge for tokens."""
     scope = f', scope="{" ".join(scopes)}"' if scopes else ""
     if dpop:
         from dragoman.security.dpop import ALGORITHMS as PROVING
@@ -355,9 +357,9 @@ def challenge(realm: str, scopes: Sequence[str], *, dpop: bool = False) -> str:
 
 
 class Keyring:
-    """The keys of an issuer. They are fetched once for all who wait, and again when a key is named
-    that is not there, but not because somebody names many. While no key is known and the issuer
-    fails, the pauses between fetches grow."""
+    """The keys of an issuer. Concurrent requests share one fetch. An unknown key causes another
+    fetch, but many unknown keys do not cause many. While no key is known and the issuer fails, the
+    pauses between fetches grow."""
 
     def __init__(self, issuer: str, jwks: str | Mapping[str, Any], fetch: Fetch) -> None:
         self._issuer = issuer
@@ -433,19 +435,19 @@ class Keyring:
         found: dict[str, Any] = {}
         for number, item in enumerate(document["keys"]):
             if item.get("kty") == "oct" or item.get("use", "sig") != "sig":
-                continue  # whoever could verify with it could sign
+                continue  # a symmetric key: a verifier could sign
             try:
                 (key,) = KeySet.import_key_set({"keys": [item]}).keys
             except (JoseError, ValueError, TypeError):
-                continue  # of a kind that is not known here
+                continue  # of an unknown kind
             found[str(item.get("kid", f"#{number}"))] = key
         if not found:
             raise ValueError("it contains no keys")
         self._keys = found
 
 
-def unsealed(token: str) -> dict[str, Any]:
-    """The header of a JWT, before anything of it is believed; Unauthenticated."""
+def unverified_header(token: str) -> dict[str, Any]:
+    """The header of a JWT, not verified. Raises Unauthenticated."""
     import base64
     import binascii
 
@@ -459,9 +461,9 @@ def unsealed(token: str) -> dict[str, Any]:
     return found
 
 
-def claimed(token: str, key: Any, algorithm: str) -> dict[str, Any]:
-    """What a JWT says that this key has signed; JoseError. What its header says beyond what one
-    knows is no fault of it (`crit` is the caller's to look at), and a key in it may be long."""
+def verified_claims(token: str, key: Any, algorithm: str) -> dict[str, Any]:
+    """The claims of a JWT that this key has signed. Raises JoseError. Unknown header fields are
+    accepted (the caller checks `crit`), and a key in the header may be long."""
     from joserfc import jwt
     from joserfc.jws import JWSRegistry
 
@@ -469,7 +471,7 @@ def claimed(token: str, key: Any, algorithm: str) -> dict[str, Any]:
     registry.max_header_length = LONGEST
     quiet = warnings.catch_warnings() if algorithm == "EdDSA" else nullcontext()
     with quiet:
-        if algorithm == "EdDSA":  # the name is out of fashion, the signature is not
+        if algorithm == "EdDSA":  # a deprecated name, but still in use
             warnings.simplefilter("ignore")
         return dict(jwt.decode(token, key, algorithms=[algorithm], registry=registry).claims)
 
@@ -479,7 +481,7 @@ def _word(value: Any) -> bool:
 
 
 async def _get(url: str) -> Any:
-    """A small JSON document of somebody whom the configuration names."""
+    """Fetch a small JSON document from a server that the configuration names."""
     import aiohttp
 
     timeout = aiohttp.ClientTimeout(total=PATIENCE)

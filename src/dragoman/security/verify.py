@@ -1,4 +1,4 @@
-"""Functions of an author that say whose credential it is: `Token(verify=…)`."""
+"""Calls the author's function that identifies a credential: `Token(verify=…)`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dragoman.model.errors import Unauthenticated
 
 Answer: TypeAlias = Caller | str | None
 Verify: TypeAlias = Callable[..., Answer | Awaitable[Answer]]
-"""Takes the credential, and the request if it has one more parameter. Returns a `Caller` or an
-identity; None if the credential is not good. It may also raise Unauthenticated or Forbidden."""
+"""Gets the credential, and the request if it has one more parameter. Returns a `Caller` or an
+identity; None if the credential is not valid. It may also raise Unauthenticated or Forbidden."""
 
 
 class Verifier:
-    """Asks a function about credentials. `values` names what the function is given."""
+    """Calls a function with credentials. `values` names its arguments."""
 
     def __init__(self, scheme: str, function: Verify, *values: str, unknown: str) -> None:
         self._title = f"{scheme}: verify"
@@ -25,7 +25,7 @@ class Verifier:
         self._with_request = _takes_request(function, self._title, values)
 
     def __call__(self, request: Request, *values: str) -> Caller | Awaitable[Caller]:
-        """Whose credential it is; Unauthenticated."""
+        """Return the caller. Raises Unauthenticated."""
         more = (request,) if self._with_request else ()
         found = self._function(*values, *more)
         return self._later(found) if inspect.isawaitable(found) else self._caller(found)
@@ -40,18 +40,19 @@ class Verifier:
             raise Unauthenticated(self._unknown)
         if isinstance(found, str):
             return Caller(identity=found)
-        # such as True, which does not say who it is
+        # For example True, which does not say who the caller is.
         kind = type(found).__name__
         raise TypeError(f"{self._title} returned {kind}; expected a Caller, an identity or None")
 
 
 def _takes_request(function: Verify, title: str, values: tuple[str, ...]) -> bool:
-    """Whether a function wants the request beside these values; ValueError if it takes neither."""
+    """Whether a function takes the request after these values. Raises ValueError if its parameters
+    do not fit."""
     if not callable(function):
         raise ValueError(f"{title}: expected a function, got {type(function).__name__}")
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some that are written in C have none
+    except (TypeError, ValueError):  # some functions in C have no signature
         return False
     for given in (values, (*values, "request")):
         try:

@@ -27,8 +27,7 @@ from dragoman.model.errors import A2AError, MethodNotAllowed, MethodNotFound, Un
 from dragoman.security.egress import Egress
 from dragoman.security.files import Scan
 from dragoman.security.jwk import CardKey
-from dragoman.server import settings as settings_module
-from dragoman.server import wiring
+from dragoman.server import load_settings, wiring
 from dragoman.server.app_options import AppOptions
 from dragoman.server.maintenance import Maintenance
 from dragoman.server.reader import Shutdown
@@ -102,7 +101,7 @@ class App:
         self._auth, self._identify, self._policy, self._scan = auth, identify, policy, scan
         self.arguments: dict[str, Any] = asdict(settings) if settings is not None else arguments
         """The settings that were passed in code."""
-        self._compose(settings or settings_module.load(arguments, checks=wiring.CHECKS))
+        self._compose(settings or load_settings.load(arguments, checks=wiring.CHECKS))
         for name, given in (("store", store), ("bell", bell)):
             if given is not None:  # no other setting replaces it
                 self.arguments[name] = getattr(self.settings, name)
@@ -211,7 +210,7 @@ class App:
             # Before Python 3.12 it is a system call to get the running loop.
             if self._loop is None or not self._loop.is_running():
                 try:
-                    await self._first()
+                    await self._start_once()
                 except Exception as why:
                     if isinstance(why, A2AError | SettingsError):  # the message of these is enough
                         logger.error("the application cannot start: %s", why)
@@ -241,7 +240,7 @@ class App:
             key, slash, rest = path[1:].partition("/")
             endpoint = self.endpoints.get(key)
             if endpoint is None:
-                return await self._outside(incoming, path)
+                return await self._without_agent(incoming, path)
             path = slash + rest or "/"
         if endpoint.moved:
             path = endpoint.path(path)
@@ -272,7 +271,7 @@ class App:
             return await protected_resource.serve(found, incoming)
         return await http.serve(endpoint, incoming, path)
 
-    async def _outside(self, incoming: HTTPRequest, path: str) -> None:
+    async def _without_agent(self, incoming: HTTPRequest, path: str) -> None:
         """Handle requests that name no agent, if there are several."""
         if path in ("/healthz", "/readyz"):
             return await self._health(incoming, path)
@@ -380,14 +379,14 @@ class App:
                 bell = monitoring.bell(self.bell)
                 worker = None
                 if not self.settings.serve_only:
-                    worker = await self._hire(stack, bell, monitoring)
+                    worker = await self._make_worker(stack, bell, monitoring)
                 egress = self._way_out() if self.settings.push else None
                 if egress is not None:
                     await stack.enter_async_context(egress)
                 await self._sign()
                 self._begin(worker, egress, bell, monitoring)
                 if self.serves:
-                    self._tell()
+                    self._log_open_access()
                     for port in wiring.ports(self.settings, self.endpoints.values()):
                         self.ports.append(await stack.enter_async_context(port))
                 await stack.enter_async_context(monitoring)
@@ -414,8 +413,7 @@ class App:
                                 names={key: agent.name for key, agent in self.agents.items()},
                             ).run()
                         )
-                    if self.settings.watchdog:
-                        jobs.append(Watchdog(self.settings.watchdog, blamed).run())
+                    jobs.append(Watchdog(self.settings.watchdog, blamed).run())
                     if worker is not None:
                         group.create_task(worker.run())  # it ends when it is drained
                     tasks = [group.create_task(job) for job in jobs]
@@ -439,13 +437,13 @@ class App:
             self._loop = self.bell.listeners.loop = None
             self.ports.clear()
 
-    async def _first(self) -> None:
+    async def _start_once(self) -> None:
         """Start with the first request, if no lifespan has started it."""
         if self._stopped:
             raise RuntimeError("the application was stopped")
         await self.start()
 
-    def _tell(self) -> None:
+    def _log_open_access(self) -> None:
         """Log once that anybody may call, if that is so."""
         if self._told:
             return
@@ -483,7 +481,9 @@ class App:
                 "`trusted_hosts`, for others"
             )
 
-    async def _hire(self, stack: AsyncExitStack, bell: Bell, monitoring: Monitoring) -> Worker:
+    async def _make_worker(
+        self, stack: AsyncExitStack, bell: Bell, monitoring: Monitoring
+    ) -> Worker:
         """Make a worker, with the values of the agents' lifespans."""
         worker = Worker(
             self.agents,

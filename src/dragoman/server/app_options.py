@@ -34,46 +34,33 @@ class AppOptions(TypedDict, total=False):
     synchronous: Literal["full", "normal"]
     retention: float | None
     seal_keys: Sequence[str]
-    push: bool
-    push_keys: Sequence[str]
-    push_retries: Sequence[float]
-    push_timeout: float
-    egress_allow: Sequence[str]
     idempotency: Literal["off", "authenticated", "always"]
-    card_keys: Sequence[str]
-    card_jku: str
-    max_connections: int
-    max_per_address: int
-    max_body: int
-    max_in_flight: int
-    max_parts: int
-    max_file: int
-    file_types: Sequence[str]
-    max_streams: int
     serve_only: bool
     max_running: int
     threads: int
-    max_tasks: int
-    max_task_bytes: int
-    max_events: int
-    max_output: int
-    quota_tasks: int
-    quota_waiting: int
-    quota_streams: int
-    rate: float
-    rate_address: float
-    rate_burst: int
-    header_timeout: float
-    body_timeout: float
-    blocking_timeout: float
     turn_timeout: float
     cancel_grace: float
     drain_timeout: float
-    keepalive: float
-    stall: float
     lease: float
     poll: float
-    watchdog: float
+    push: bool
+    push_keys: Sequence[str]
+    push_retries: Sequence[float]
+    egress_allow: Sequence[str]
+    card_keys: Sequence[str]
+    card_jku: str
+    rate: float
+    rate_address: float
+    quota_tasks: int
+    max_connections: int
+    max_body: int
+    max_in_flight: int
+    file_types: Sequence[str]
+    max_tasks: int
+    max_task_bytes: int
+    request_timeout: float
+    blocking_timeout: float
+    stall: float
     metrics_port: int | None
     metrics_host: str
     log_level: Literal["debug", "info", "warning", "error"]

@@ -40,7 +40,7 @@ class Maintenance:
         self.store = store
         self.bell = bell
         self.settings = settings
-        self._answered = -math.inf
+        self._last_answer = -math.inf
         """When the store answered the last check; long ago if it has failed since."""
         self._seen: dict[tuple[str, int, float], tuple[int, int]] = {}
         """The claims that the last check found expired: in how many checks in time, and in how many
@@ -55,7 +55,7 @@ class Maintenance:
                 while await self.store.prune():
                     pass
             except Unavailable as error:
-                self._answered = -math.inf
+                self._last_answer = -math.inf
                 logger.error("maintenance of the store failed; retrying: %s", error)
             except Exception:
                 logger.exception("maintenance of the store failed; retrying")
@@ -78,8 +78,8 @@ class Maintenance:
         """
         found = await self.store.expired(self.agents, REAP)
         now, poll = time.monotonic(), self.settings.poll
-        in_time = now - self._answered <= poll + max(poll, LATE)
-        self._answered = now
+        in_time = now - self._last_answer <= poll + max(poll, LATE)
+        self._last_answer = now
         seen, taken = self._seen, []
         self._seen = {}
         for head in found:
@@ -96,9 +96,9 @@ class Maintenance:
                 raise error
 
     async def _take(self, head: Head) -> None:
-        if await self.store.revoke(head, self._verdict(head), expired=True) is None:
+        if await self.store.revoke(head, self._final_status(head), expired=True) is None:
             return
-        event = self._verdict(head)
+        event = self._final_status(head)
         how = "it will run again" if event is None else f"it is {event.status.state.name.lower()}"
         logger.warning(
             "a worker stopped in the middle of a turn (attempt %d); %s",
@@ -110,7 +110,7 @@ class Maintenance:
         self.bell.ring(head.holder)
         self.bell.ring(f"work:{head.scope.agent}")
 
-    def _verdict(self, head: Head) -> TaskStatusUpdateEvent | None:
+    def _final_status(self, head: Head) -> TaskStatusUpdateEvent | None:
         """The final status of an orphaned task; None if it may run again."""
         if head.canceling:
             return head.ending(TaskState.CANCELED)

@@ -160,7 +160,7 @@ class LogStream:
                     return ()
             entries = await self._store.read(self._scope, self.task, self._after, BATCH)
             if entries:
-                return self._taken(entries)
+                return self._up_to_end(entries)
             head = await self._store.head(self._scope, self.task)
             if entries is None or head is None:
                 raise TaskNotFound
@@ -168,7 +168,7 @@ class LogStream:
                 await asyncio.sleep(0)  # something arrived in between
                 continue
             if self._first is not None and head.born:
-                return self._taken(())
+                return self._up_to_end(())
             if self._ended(head) or self._closing.now:
                 self.over = True
                 break
@@ -185,7 +185,7 @@ class LogStream:
         """Stop reading."""
         self._ear.close()
 
-    def _taken(self, entries: Sequence[Entry]) -> Sequence[Entry]:
+    def _up_to_end(self, entries: Sequence[Entry]) -> Sequence[Entry]:
         """Return these entries up to the one that ends the stream."""
         self._current = 0 < len(entries) < BATCH and (
             sum([len(entry.wire or b"") for entry in entries]) < LARGE

@@ -182,21 +182,21 @@ class Run:
             self.turn._record_handed_over(value)
             if self.state is not WORKING and kind is TaskArtifactUpdateEvent:
                 self._start()
-            self._say(value)
+            self._append(value)
         else:
             for event in self.turn._events(value):
                 if self.state is not WORKING and type(event) is TaskArtifactUpdateEvent:
                     self._start()
-                self._say(event)
+                self._append(event)
         # A handler that continues after its end must not block others.
-        return self._much()
+        return self._should_wait()
 
     def finish(self, value: Any) -> None:
         """Receive the returned value."""
         if self.handler.reply and not self.born and value is not None:
             value = self.turn.reply(value) if not self._is_event(value) else value
         for event in self.turn._result(value):
-            self._say(event)
+            self._append(event)
 
     async def relieve(self) -> None:
         """Wait until everything is written; other handlers run in the meantime."""
@@ -217,8 +217,8 @@ class Run:
             await self.slot()
         if self.state is not WORKING and type(event) is TaskArtifactUpdateEvent:
             self._start()
-        self._say(event)
-        if self._much():
+        self._append(event)
+        if self._should_wait():
             await self.relieve()
         return None
 
@@ -226,7 +226,7 @@ class Run:
         """Append an event and wait until it is durable; False if that is not possible."""
         if self.closing or self.ended or self.lost:
             return False
-        self._say(event)
+        self._append(event)
         await self.relieve()
         return not self.lost
 
@@ -238,7 +238,7 @@ class Run:
             about = {"task": self.claim.head.id, **about}
             audit(event, result=result, agent=self.agent.key, **whose, **about)
 
-    def _much(self) -> bool:
+    def _should_wait(self) -> bool:
         """Whether to wait until pending events are written."""
         return len(self._pending) >= BATCH or self._held >= LARGE or self.ended or self.lost
 
@@ -253,10 +253,10 @@ class Run:
         waits = self.state is self.claim.head.state and not self.paused
         if waits and not (self.ended or self.lost):
             sound = self.turn._sound
-            self._say(self.turn._status(WORKING, None, None), ours=True)
+            self._append(self.turn._status(WORKING, None, None), ours=True)
             self.turn._sound = sound
 
-    def _say(self, event: Event, *, ours: bool = False) -> None:
+    def _append(self, event: Event, *, ours: bool = False) -> None:
         """Append an event of the handler, or one on its behalf."""
         if self.ended or self.lost:
             self._drop(event)
@@ -368,7 +368,7 @@ class Run:
             logger.warning("append failed; retrying in %g s: %s", self._pause, error)
             self.worker.loop.call_later(self._pause, self._reship, entries, release)
         else:
-            self._refused(error, release)
+            self._cannot_store(error, release)
         if self._waiters:
             self.wake()
 
@@ -378,7 +378,7 @@ class Run:
             self._ship(entries, release)
         self.wake()  # waiters check again
 
-    def _refused(self, error: BaseException, release: bool) -> None:
+    def _cannot_store(self, error: BaseException, release: bool) -> None:
         """An event cannot be stored: fail the task and say why, if possible."""
         logger.error("handler %s: append failed: %s", self.handler.name, error, exc_info=error)
         if self._unstorable or not isinstance(error, A2AError | IllegalEvent):
@@ -390,7 +390,7 @@ class Run:
         self.ended = False
         self.state = TaskState.WORKING
         words = f"The result could not be stored: {error}"
-        self._say(self.turn._status(TaskState.FAILED, words, None), ours=True)
+        self._append(self.turn._status(TaskState.FAILED, words, None), ours=True)
         self._flush(release)
 
     async def _landing(self) -> None:
@@ -475,7 +475,7 @@ class Run:
             return
         else:
             event = self.turn._status(TaskState.COMPLETED, None, None)
-        self._say(event, ours=True)
+        self._append(event, ours=True)
 
     @property
     def stopping(self) -> bool:
@@ -508,7 +508,7 @@ class Run:
             if interrupted(error):
                 raise
             logger.error("handler %s: cancel failed", self.handler.name, exc_info=error)
-            self._tell(error)
+            self._report(error)
         finally:
             if not self.closing:
                 self.task.cancel()
@@ -525,10 +525,10 @@ class Run:
     def _invalid(self, error: InvalidAgentResponse) -> None:
         logger.error("handler %s: invalid agent response: %s", self.handler.name, error)
         self.error = error.reason
-        self._tell(error)
+        self._report(error)
         if not self.ended and not self.lost:
             reason = error.message.encode("utf-8", "replace").decode()
-            self._say(self.turn.fail(f"{InvalidAgentResponse.text}: {reason}"), ours=True)
+            self._append(self.turn.fail(f"{InvalidAgentResponse.text}: {reason}"), ours=True)
 
     def _user_error(self, error: UserError) -> None:
         """Fail the task with the author's text. The cause is only logged."""
@@ -536,9 +536,9 @@ class Run:
         cause = error.__cause__ or error.__context__
         words = "handler %s raised %s: %s"
         logger.info(words, self.handler.name, name, error.shown, exc_info=cause)
-        self._tell(error)
+        self._report(error)
         if not self.ended and not self.lost:
-            self._say(self.turn.fail(error.shown), ours=True)
+            self._append(self.turn.fail(error.shown), ours=True)
 
     def _failed(self, error: BaseException) -> None:
         correlation = clock.uuid7()
@@ -547,10 +547,10 @@ class Run:
         # In the text, too, because not every formatter shows the id.
         words = "handler %s raised %s; correlation id %s"
         logger.error(words, self.handler.name, name, correlation, exc_info=error)
-        self._tell(error)
+        self._report(error)
         if not self.ended and not self.lost:
             words = f"The agent failed ({name}); correlation id {correlation}"
-            self._say(self.turn.fail(words), ours=True)
+            self._append(self.turn.fail(words), ours=True)
 
     def _unyielded(self) -> None:
         """Warn about events that the handler has made and not handed over."""
@@ -564,9 +564,9 @@ class Run:
         ):
             words = f"handler {handler.name}: {what}, and so dropped"
             logger.warning("%s: yield it, return it, or await turn.emit(…)", words)
-            self._tell(EventNotYielded(words))
+            self._report(EventNotYielded(words))
 
-    def _tell(self, error: BaseException) -> None:
+    def _report(self, error: BaseException) -> None:
         """Pass the error to a test, if one asked for it."""
         if self.worker.raised is not None:
             self.worker.raised(error)

@@ -99,7 +99,7 @@ class Service:
         self.timed: Callable[[float], None] | None = None
         """Receives the seconds until a message was stored, for metrics."""
         self._policy = policy
-        self._files = Files(settings.file_types, settings.max_file, scan)
+        self._files = Files(settings.file_types, scan)
         self._quota = Quota(settings.quota_tasks, settings.quota_waiting, store.tally)
         self._anybody = Scope(agent.key)
         self._work = f"work:{agent.key}"
@@ -110,7 +110,7 @@ class Service:
 
     async def send(self, request: SendMessageRequest, call: Call) -> SendMessageResponse:
         """Accept a message and wait for its result, unless the request says not to wait."""
-        scope = await self._reach(request.tenant, call, "SendMessage", request.message.task_id)
+        scope = await self._task_scope(request.tenant, call, "SendMessage", request.message.task_id)
         accepted = await self._accept(request, scope, call)
         number, configuration, head = accepted.number, request.configuration, accepted.head
         # Claimed in the write that accepted it: the log can have no events of it yet.
@@ -145,7 +145,7 @@ class Service:
         """Accept a message and stream the events that follow."""
         self._streaming()
         task = request.message.task_id
-        scope = await self._reach(request.tenant, call, "SendStreamingMessage", task)
+        scope = await self._task_scope(request.tenant, call, "SendStreamingMessage", task)
         accepted = await self._accept(request, scope, call)
         head, number = accepted.head, accepted.number
         place = None if accepted.fresh else self._place(call, head.id)
@@ -182,7 +182,7 @@ class Service:
     async def get(self, request: GetTaskRequest, call: Call) -> Task:
         """Return the task."""
         _not_negative("historyLength", request.history_length)
-        scope = await self._reach(request.tenant, call, "GetTask", request.id)
+        scope = await self._task_scope(request.tenant, call, "GetTask", request.id)
         return trimmed(await self._task(scope, request.id), request.history_length)
 
     async def list(self, request: ListTasksRequest, call: Call) -> ListTasksResponse:
@@ -212,7 +212,7 @@ class Service:
 
     async def cancel(self, request: CancelTaskRequest, call: Call) -> Task:
         """Cancel a task. The agent has a grace period; the first terminal status wins."""
-        scope = await self._reach(request.tenant, call, "CancelTask", request.id)
+        scope = await self._task_scope(request.tenant, call, "CancelTask", request.id)
         head = await self.store.head(scope, request.id)
         if head is None or not head.born:
             raise TaskNotFound
@@ -254,7 +254,7 @@ class Service:
     async def subscribe(self, request: SubscribeToTaskRequest, call: Call) -> LogStream:
         """Stream the task as it is now and then its events, or the events after a position."""
         self._streaming()
-        scope = await self._reach(request.tenant, call, "SubscribeToTask", request.id)
+        scope = await self._task_scope(request.tenant, call, "SubscribeToTask", request.id)
         record = await self.store.load(scope, request.id)
         if record is None:
             raise TaskNotFound
@@ -286,11 +286,11 @@ class Service:
         self._pushing()
         if not request.task_id:
             raise InvalidParams.at("taskId", "is required")
-        scope = await self._reach(
+        scope = await self._task_scope(
             request.tenant, call, "CreateTaskPushNotificationConfig", request.task_id
         )
         config = replace(request, id=request.id or clock.uuid7())
-        await self._room(scope, config)  # first: an unknown task must cause no DNS lookup
+        await self._check_webhooks(scope, config)  # first: an unknown task must cause no DNS lookup
         webhook = await self._webhook(config, request.task_id, "", call.caller)
         await self.store.put_webhook(scope, webhook)
         return webhook.config
@@ -333,7 +333,7 @@ class Service:
         """Delete a webhook."""
         self._pushing()
         operation = "DeleteTaskPushNotificationConfig"
-        scope = await self._reach(request.tenant, call, operation, request.task_id)
+        scope = await self._task_scope(request.tenant, call, operation, request.task_id)
         await self.store.delete_webhook(scope, request.task_id, request.id)
 
     # -- the card
@@ -384,7 +384,7 @@ class Service:
         new = not task
         if task:
             head = await self.store.head(scope, task)
-            new = head is None and task == call.name
+            new = head is None and task == call.new_task
             if new and (why := long(task)):
                 raise InvalidParams.at("id", f"{why}, in its stored form")
             if not new:
@@ -411,7 +411,7 @@ class Service:
         if not self._files.lax:
             await self._files.check(message, call.caller)
         task = task or clock.uuid7()
-        chosen = task if call.name and begins and (new or call.key) else ""
+        chosen = task if call.new_task and begins and (new or call.key) else ""
         webhook: Webhook | None = None
         modes: tuple[str, ...] = ()
         if configuration is not None:
@@ -425,7 +425,7 @@ class Service:
                 # another.
                 config = replace(config, id=config.id or task, task_id=task)
                 if not new:
-                    await self._room(scope, config)
+                    await self._check_webhooks(scope, config)
                 webhook = await self._webhook(config, task, field, call.caller)
         # Anonymous callers cannot be distinguished.
         counted = new and bool(scope.owner)
@@ -488,11 +488,11 @@ class Service:
         if not chosen and not call.key and not merged:
             return None
         # Callers that choose task ids send no message ids.
-        said = (message.parts, call.key) if call.name else message
+        said = (message.parts, call.key) if call.new_task else message
         digest = hashlib.sha256(msgspec.json.encode(said)).digest()
         if chosen:  # two concurrent starts are one
             return Receipt(f"task:{chosen}", digest)
-        guest = _guest(call, scope)
+        guest = _guest_prefix(call, scope)
         if call.key:
             return Receipt(f"{guest}key:{call.key}", digest)
         # Clients reuse message ids: only the same id with the same body is the same send.
@@ -506,7 +506,7 @@ class Service:
             return None
         said = ("CancelTask", request.id, request.metadata)
         digest = hashlib.sha256(msgspec.json.encode(said)).digest()
-        return Receipt(f"{_guest(call, scope)}key:{call.key}", digest)
+        return Receipt(f"{_guest_prefix(call, scope)}key:{call.key}", digest)
 
     async def _reply(self, scope: Scope, task: str) -> Message:
         entries = await self.store.read(scope, task, 1, 1)
@@ -545,7 +545,7 @@ class Service:
                 raise Forbidden(FOREIGN)
         return Scope(self.agent.key, tenant or caller.tenant, caller.qualified)
 
-    async def _reach(self, tenant: str, call: Call, operation: str, task: str) -> Scope:
+    async def _task_scope(self, tenant: str, call: Call, operation: str, task: str) -> Scope:
         """Whose tasks this operation may access: the caller's own, unless the policy shares this
         one."""
         scope = self._scope(tenant, call)
@@ -575,14 +575,14 @@ class Service:
         self, tenant: str, task: str, call: Call, operation: str
     ) -> Sequence[TaskPushNotificationConfig]:
         self._pushing()
-        scope = await self._reach(tenant, call, operation, task)
+        scope = await self._task_scope(tenant, call, operation, task)
         found = await self.store.webhooks(scope, task)
         return [webhook.config for webhook in found]
 
-    async def _room(self, scope: Scope, config: TaskPushNotificationConfig) -> None:
+    async def _check_webhooks(self, scope: Scope, config: TaskPushNotificationConfig) -> None:
         """Raise LimitExceeded if the task has too many webhooks, or TaskNotFound."""
-        known = await self.store.webhooks(scope, config.task_id)
-        if len({each.config.id for each in known} | {config.id}) > WEBHOOKS:
+        existing = await self.store.webhooks(scope, config.task_id)
+        if len({each.config.id for each in existing} | {config.id}) > WEBHOOKS:
             raise LimitExceeded(f"A task can have at most {WEBHOOKS} webhooks")
 
     async def _webhook(
@@ -606,7 +606,7 @@ class Service:
         return Webhook(replace(config, task_id=task), caller.version)
 
 
-def _guest(call: Call, scope: Scope) -> str:
+def _guest_prefix(call: Call, scope: Scope) -> str:
     """A prefix that separates the keys of callers with whom a task is shared from the owner's
     keys."""
     name = call.caller.qualified

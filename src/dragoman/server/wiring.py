@@ -14,7 +14,8 @@ from dragoman.bindings.endpoint import Endpoint
 from dragoman.model.errors import Unavailable
 from dragoman.security.jwk import CardKey
 from dragoman.security.limits import Limits, Proxies
-from dragoman.server.settings import Checks, Settings, SettingsError, table_secrets
+from dragoman.server.load_settings import Checks
+from dragoman.server.settings import Settings, SettingsError, table_secrets
 from dragoman.stores.store import Store
 from dragoman.telemetry.logs import secret
 

@@ -69,9 +69,9 @@ class Worker:
         self.states: dict[str, Any] = {}
         """The values that the agents' lifespans yielded."""
         self.runs: dict[str, Run] = {}
-        self._half = max(1, settings.max_running // 2)
+        self._fair_share = max(1, settings.max_running // 2)
         """The most runs of one owner while others wait."""
-        self._alone = settings.max_running - settings.max_running // RESERVED
+        self._most_alone = settings.max_running - settings.max_running // RESERVED
         """The most runs of one owner even if nobody else waits, so that the next owner need not
         wait for a turn to end."""
         self._shares: dict[Party, int] = {}
@@ -84,7 +84,7 @@ class Worker:
         self._drained = asyncio.Event()
         self._claims: dict[asyncio.Future[Sequence[Claim]], int] = {}
         """The claims in progress, and how many tasks each may bring."""
-        self._soon = False
+        self._look_scheduled = False
         self._doubtful = False
         """The response of a claim was lost: the store may have claims for this worker that it does
         not know."""
@@ -96,7 +96,7 @@ class Worker:
         """Runs past their deadline and grace period, whose tasks are being ended without the
         handler."""
         self._returned: list[asyncio.Future[Any]] = []
-        self._again = False
+        self._look_again = False
         self._context = contextvars.copy_context()
 
     async def run(self) -> None:
@@ -104,7 +104,7 @@ class Worker:
         topics = [f"work:{key}" for key in self.agents]
         with self.bell.listeners.hook(self.look, *topics):
             async with asyncio.TaskGroup() as group:
-                beat = group.create_task(self._beat())
+                beat = group.create_task(self._tick())
                 self.look()
                 await self._drained.wait()
                 beat.cancel()
@@ -119,7 +119,7 @@ class Worker:
         if self._doubtful and not self._claims:
             with suppress(Unavailable, TimeoutError):  # leases expire
                 async with asyncio.timeout(patience):
-                    await self._settle()
+                    await self._release_unknown()
         if self._returned:
             await asyncio.wait(list(self._returned), timeout=patience)
         tasks = [run.task for run in self.runs.values()]
@@ -155,7 +155,7 @@ class Worker:
             if self.metrics is not None:
                 took = time.monotonic() - (run.deadline - self.settings.turn_timeout)
                 self.metrics.turn.at(run.agent.key, run.outcome).observe(took)
-            full = len(self.runs) >= self._alone
+            full = len(self.runs) >= self._most_alone
             del self.runs[run.claim.head.id]
             owner = party(run.claim.head.scope)
             self._shares[owner] -= 1
@@ -170,27 +170,27 @@ class Worker:
         """Claim waiting tasks, as far as there are free slots."""
         if not self._claims:
             self._look()
-        elif not self._soon:
+        elif not self._look_scheduled:
             # While a claim is in progress, another one takes what arrived since. All rings of one
             # moment share one claim.
-            self._soon = True
+            self._look_scheduled = True
             self.loop.call_soon(self._look)
 
     def _look(self) -> None:
-        self._soon = False
+        self._look_scheduled = False
         coming = sum(self._claims.values()) if self._claims else 0
         taken = len(self.runs) + coming
         room = min(CLAIMS, self.settings.max_running - taken)
         passing, spare = NOBODY, room
-        if taken + room > self._half:  # otherwise no owner can exceed half
-            passing = frozenset(each for each, n in self._shares.items() if n >= self._half)
-            most = max((n for n in self._shares.values() if n < self._half), default=0)
-            room = min(room, self._half - most - coming)
-            spare = max(self._alone - max(self._shares.values(), default=0) - coming, 0)
+        if taken + room > self._fair_share:  # otherwise no owner can exceed half
+            passing = frozenset(each for each, n in self._shares.items() if n >= self._fair_share)
+            most = max((n for n in self._shares.values() if n < self._fair_share), default=0)
+            room = min(room, self._fair_share - most - coming)
+            spare = max(self._most_alone - max(self._shares.values(), default=0) - coming, 0)
         if room <= 0 or self._draining or self._doubtful:
-            self._again = True
+            self._look_again = True
             return
-        self._again = False
+        self._look_again = False
         until = time.monotonic() + self.settings.lease
         future = self.store.claim(self.agents, self.id, self.settings.lease, room, passing, spare)
         if future.done():
@@ -213,11 +213,11 @@ class Worker:
         claims = future.result()
         if self._draining or time.monotonic() > until:  # they came too late
             for claim in claims:
-                self._return(self._let_go(claim.head, None, begun=False))
+                self._return(self._release(claim.head, None, begun=False))
             return
         for claim in claims:
             self.begin(claim, until)
-        if self._again or len(claims) == room:
+        if self._look_again or len(claims) == room:
             self.look()
 
     def begin(self, claim: Claim, until: float = math.inf) -> Run:
@@ -258,7 +258,7 @@ class Worker:
 
     # -- renewing claims
 
-    async def _beat(self) -> None:
+    async def _tick(self) -> None:
         """Look for work, renew leases, and find cancels and lost claims, even if no bell rings."""
         with self.bell.listeners.listen(self.id) as listener:
             while True:
@@ -278,16 +278,16 @@ class Worker:
         """Release claims whose response was lost."""
         if self._doubtful and not self._claims and not self._settling:
             self._settling = True
-            self._return(self._settle())
+            self._return(self._release_unknown())
 
-    async def _settle(self) -> None:
+    async def _release_unknown(self) -> None:
         """Release claims whose response was lost; their turns never started."""
         try:
-            known = {(run.claim.head.id, run.claim.epoch) for run in self.runs.values()}
+            running = {(run.claim.head.id, run.claim.epoch) for run in self.runs.values()}
             for head in await self.store.held(self.id):
-                if (head.id, head.epoch) not in known | self._given_up:
+                if (head.id, head.epoch) not in running | self._given_up:
                     logger.warning("the response to a claim came too late", extra={"task": head.id})
-                    await self._let_go(head, None, begun=False)
+                    await self._release(head, None, begun=False)
             self._doubtful = False
         finally:
             self._settling = False
@@ -331,7 +331,7 @@ class Worker:
         event = run.turn.fail(run.words("deadline"))
         assert isinstance(event, TaskStatusUpdateEvent)
         try:
-            await self._let_go(run.claim.head, event)
+            await self._release(run.claim.head, event)
             self.abandon(run)
         finally:
             self._overdue.discard(run)
@@ -355,7 +355,7 @@ class Worker:
         """Give up a run whose claim expired before the handler started."""
         logger.warning("a claim expired before its turn started", extra={"task": run.claim.head.id})
         run.lost = run.turn.canceled = True
-        self._return(self._let_go(run.claim.head, None, begun=False))
+        self._return(self._release(run.claim.head, None, begun=False))
 
     async def hand_back(self, run: Run) -> None:
         """Let another worker try again if the agent allows it, else fail the task."""
@@ -366,12 +366,12 @@ class Worker:
         key = run.claim.head.id, run.claim.epoch
         self._given_up.add(key)
         try:
-            await self._let_go(run.claim.head, event)  # type: ignore[arg-type]
+            await self._release(run.claim.head, event)  # type: ignore[arg-type]
             self._given_up.discard(key)
         except Unavailable as error:  # then its lease expires
             logger.error("cannot return a turn to the queue: %s", error)
 
-    async def _let_go(
+    async def _release(
         self, head: Head, event: TaskStatusUpdateEvent | None, *, begun: bool = True
     ) -> None:
         """Release a claim, and wake the readers and workers concerned."""

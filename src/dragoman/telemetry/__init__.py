@@ -1,1 +1,1 @@
-"""What a process tells about itself: logs, metrics, traces and health."""
+"""Telemetry: logs, metrics, traces and health."""

@@ -1,4 +1,4 @@
-"""Store health: whether it answers, and how many tasks it has. It is asked at most at an
+"""Store health: whether the store responds, and how many tasks it has. Checks are limited to an
 interval."""
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dragoman.stores.store import Census, Store
 from dragoman.telemetry.logs import logger
 
 FRESH = 1.0
-"""For so long an answer of the store is good."""
+"""Seconds for which a response of the store is reused."""
 PATIENCE = 2.0
-"""How long the store may take to answer; a probe should wait a little longer."""
+"""Seconds that the store may take to respond; a probe should wait a little longer."""
 COUNTED = 5.0
-"""For so long a count is good."""
+"""Seconds for which a count is reused."""
 
 
 UNREACHABLE = "store unreachable"
@@ -23,19 +23,18 @@ UNWRITABLE = "store not writable"
 
 
 class StoreHealth:
-    """Whether the store answers and can be written. Probes share one look at it, also while that
-    takes its time."""
+    """Whether the store responds and accepts writes. Concurrent probes share one check."""
 
     def __init__(self, store: Store) -> None:
         self.up = True
         self.state = ""
-        """UNREACHABLE or UNWRITABLE while it is not up."""
+        """UNREACHABLE or UNWRITABLE while the store is down."""
         self._store = store
         self._looking: asyncio.Task[None] | None = None
         self._began = -FRESH
 
     async def beats(self) -> bool:
-        """Whether the store has just answered in time, and could be written."""
+        """Whether the store has just responded in time and accepts writes."""
         now = time.monotonic()
         if self._looking is None and now - self._began >= FRESH:
             self._began = now
@@ -55,7 +54,7 @@ class StoreHealth:
             state = UNWRITABLE
             await self._store.probe()
             state = ""
-        except Exception as error:  # noqa: BLE001 - whatever it is, the store does not work
+        except Exception as error:  # noqa: BLE001 - any error means that the store is down
             problem = str(error) or type(error).__name__
         finally:
             self._looking = None
@@ -69,14 +68,14 @@ class StoreHealth:
         self.state, self.up = state, not state
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         if self._looking is not None:
             self._looking.cancel()
             self._looking = None
 
 
 class Headcount:
-    """What the store has of some agents."""
+    """The number of tasks of some agents in the store."""
 
     def __init__(self, agents: Collection[str], store: Store) -> None:
         self.latest: Mapping[str, Census] = {}
@@ -86,14 +85,14 @@ class Headcount:
         self._at = -COUNTED
 
     async def take(self) -> None:
-        """Have the latest count, or one that is good; none if the store does not answer."""
+        """Refresh the count if it is old; no count if the store does not respond."""
         async with self._counting:
             if time.monotonic() - self._at < COUNTED:
                 return
             try:
                 async with asyncio.timeout(PATIENCE):
                     self.latest = await self._store.census(self._agents)
-            except Exception as error:  # noqa: BLE001 - what cannot be counted is not told
+            except Exception as error:  # noqa: BLE001 - without a count, the gauge is omitted
                 self.latest = {}
                 logger.warning(
                     "cannot count the tasks in the store: %s", error or type(error).__name__

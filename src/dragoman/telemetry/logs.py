@@ -1,11 +1,10 @@
 """Logs without secrets, the audit log, and the trace context of a request.
 
-The library only logs to `dragoman.*`; handlers are set up by the command alone. A process that sets
-up none gets warnings and errors on standard error, as Python shows them. What looks like a secret,
-is registered as one, or came as one with the request that is being answered is masked before any
-handler sees it; control characters are escaped, so that no text that a caller chose can look like a
-line of the log, or steer a terminal. Traces are OpenTelemetry's where the process uses it, and
-handed on as they came where it does not.
+The library logs to `dragoman.*`; only the command sets up handlers. Without handlers, Python prints
+warnings and errors on standard error. Secrets are masked before any handler sees them: text that
+looks like a secret, registered secrets, and the secrets of the current request. Control characters
+are escaped, so that text from a caller cannot look like a log line or control a terminal. Traces
+are OpenTelemetry's if the process uses it; otherwise the trace context is passed on as it came.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from urllib.parse import parse_qsl
 TASK: ContextVar[str] = ContextVar("dragoman_task", default="")
 CORRELATION: ContextVar[str] = ContextVar("dragoman_correlation", default="")
 SHOWN: ContextVar[tuple[Mapping[str, str], str] | None] = ContextVar("dragoman_shown", default=None)
-"""The headers and the query of the request that is being answered."""
+"""The headers and the query of the current request."""
 
-# No NullHandler: it would keep Python from showing warnings and errors on standard error in a
-# process that has set up no logging.
+# No NullHandler: with it, a process that has set up no logging would not see warnings and errors on
+# standard error.
 logger = logging.getLogger("dragoman")
 auditor = logging.getLogger("dragoman.audit")
-auditor.setLevel(logging.INFO)  # whatever else is logged
+auditor.setLevel(logging.INFO)  # independent of the log level
 access_logger = logging.getLogger("dragoman.access")
 access_logger.setLevel(logging.INFO)  # the setting `access_log` decides
 
@@ -46,7 +45,7 @@ _STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | 
 
 
 def carry(headers: MutableMapping[str, str], came: str = "") -> None:
-    """Put the present trace into the headers of a request (W3C): that of OpenTelemetry if the
+    """Put the current trace context into the headers of a request (W3C): OpenTelemetry's if the
     process has loaded it and a span is open, else the one that came with the work."""
     if "opentelemetry.trace" in sys.modules:
         from opentelemetry import propagate
@@ -60,27 +59,27 @@ def carry(headers: MutableMapping[str, str], came: str = "") -> None:
 
 MASK = "***"
 SHORTEST = 6
-"""What is shorter cannot be told from other words."""
+"""A shorter secret cannot be distinguished from other words."""
 
-# None of the patterns can match where this one does not: nearly all lines end here.
+# If this pattern does not match, none of the others can: nearly all lines end here.
 _HINT = re.compile(
     r"auth|cookie|token|secret|passw|key|credential|bearer|basic|whs|eyj|://[^/\s]*@", re.IGNORECASE
 )
 _SEPARATOR = r"""(?:["']?\s{0,4}[:=]\s{0,4}b?["']?|["'],\s{0,4}b?["'])"""
-# each begins with something fixed, or one long line could hold up everything
+# Each starts with fixed text, so that one long line cannot take much time.
 _PATTERNS = (
-    # headers: all of the value, up to its quote or the end of the line
+    # Headers: the whole value, up to its quote or the end of the line.
     re.compile(
         rf"""((?:authorization|cookie|api-?key|-token|-secret){_SEPARATOR})[^\r\n"']+""",
         re.IGNORECASE,
     ),
-    # fields of forms, JSON and reprs
+    # Fields of forms, JSON and reprs.
     re.compile(
         r"""((?:token|secret|password|passwd|api_?key|credentials?)(?:["']?=b?["']?"""
         r"""|["']\s{0,4}:\s{0,4}b?["']))[^\s"'&,;)]+""",
         re.IGNORECASE,
     ),
-    # a scheme and its credentials, which have something that words have not
+    # A scheme and its credentials, which contain characters that words do not.
     re.compile(
         r"(\b(?:bearer|basic|dpop)\s{1,4})(?=[\w.~+/=-]*[\d_~+/=-]|\w+\.\w)[\w.~+/=-]{6,}",
         re.IGNORECASE,
@@ -96,12 +95,12 @@ _secrets: re.Pattern[str] | None = None
 
 
 def secretive(name: str) -> bool:
-    """Whether a header or parameter of this name is likely to hold a secret."""
+    """Whether a header or parameter with this name probably holds a secret."""
     return bool(_NAME.search(name)) and name.lower() not in _HARMLESS
 
 
 def secret(*values: str) -> None:
-    """Never show these in a log."""
+    """Register secrets that must never appear in a log."""
     global _secrets
     _known.update(value for value in values if len(value) >= SHORTEST)
     longest_first = sorted(_known, key=len, reverse=True)
@@ -109,11 +108,11 @@ def secret(*values: str) -> None:
 
 
 def redacted(text: str) -> str:
-    """The text without what is or looks like a secret."""
+    """Mask everything that is or looks like a secret."""
     if _secrets is not None:
         text = _secrets.sub(MASK, text)
     if (shown := SHOWN.get()) is not None:
-        for value in sorted(_came(*shown), key=len, reverse=True):
+        for value in sorted(_request_secrets(*shown), key=len, reverse=True):
             text = text.replace(value, MASK)
     if _HINT.search(text):
         for pattern in _PATTERNS:
@@ -121,11 +120,11 @@ def redacted(text: str) -> str:
     return text
 
 
-def _came(headers: Mapping[str, str], query: str) -> Iterator[str]:
-    """The secrets that came with a request, in the forms in which one could quote them."""
+def _request_secrets(headers: Mapping[str, str], query: str) -> Iterator[str]:
+    """The secrets of a request, in all forms in which a text could quote them."""
     pairs = [*headers.items()]
     if query:
-        pairs += [*parse_qsl(query), *_written(query)]
+        pairs += [*parse_qsl(query), *_raw_parameters(query)]
     for name, value in pairs:
         if not secretive(name):
             continue
@@ -140,8 +139,8 @@ def _came(headers: Mapping[str, str], query: str) -> Iterator[str]:
         yield from (part for part in parts if len(part) >= SHORTEST)
 
 
-def _written(query: str) -> Iterator[tuple[str, str]]:
-    """The parameters of a query as they stand in it."""
+def _raw_parameters(query: str) -> Iterator[tuple[str, str]]:
+    """The parameters of a query, not decoded."""
     for part in query.split("&"):
         name, _, value = part.partition("=")
         yield name, value
@@ -149,7 +148,7 @@ def _written(query: str) -> Iterator[tuple[str, str]]:
 
 # ---- control characters ----------------------------------------------------------------------
 
-# C0, DEL and C1; marks that turn the direction of text; separators of lines; halves of characters
+# C0, DEL and C1; marks that change the direction of text; line separators; lone surrogates.
 _ODD = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
@@ -157,13 +156,13 @@ _NEXT = re.compile(r"\n(?=[^\n])")
 
 
 def escaped(text: str) -> str:
-    """The text on one line, without characters that steer a terminal or turn the text around."""
+    """Put the text on one line, without characters that control a terminal or reverse the text."""
     return _ODD.sub(_escape, text) if _ODD.search(text) else text
 
 
 def indented(text: str) -> str:
-    """The same of a text that has lines, such as a traceback: all but the first are indented, so
-    that none of them looks like a line of the log."""
+    """Escape a text with several lines, such as a traceback: all but the first are indented, so
+    that none of them looks like a log line."""
     lines = text.replace("\t", "    ").split("\n")
     return _NEXT.sub("\n  ", "\n".join(map(escaped, lines)))
 
@@ -174,22 +173,22 @@ def _escape(found: re.Match[str]) -> str:
 
 
 class Lines(str):
-    """A text whose lines are indented already."""
+    """A text whose lines are already indented."""
 
     __slots__ = ()
 
 
 class Redaction(logging.Filter):
     """Masks secrets and escapes control characters in the message, the exception and the extras of
-    each record. It stands at the logger, so that it holds with whatever handlers and formatters an
-    application has."""
+    each record. It is a filter of the logger, so it works with any handlers and formatters of an
+    application."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Never drops anything, and never fails."""
+        """It never drops a record, and never fails."""
         try:
             self._clear(record)
-        except Exception as error:  # noqa: BLE001 - a log call must not break what logs
-            # what cannot be looked at is not shown
+        except Exception as error:  # noqa: BLE001 - a log call must never raise
+            # A value that cannot be formatted is not shown.
             record.msg, record.args = f"cannot format a log record ({type(error).__name__})", ()
             record.exc_info = record.exc_text = record.stack_info = None
             for key in record.__dict__.keys() - _STANDARD:
@@ -207,10 +206,10 @@ class Redaction(logging.Filter):
         ):
             text = _FORMATTER.formatException(record.exc_info)
             shown = redacted(text)
-            # formatters use this text, and make their own only where there is none
+            # Formatters use this text, and format the exception only if it is missing.
             record.exc_text = Lines(indented(shown))
             if shown != text:
-                # the exception itself would tell it to whoever formats it anew
+                # A handler could format the exception again and show the secret.
                 record.exc_info = None
         if record.stack_info and type(record.stack_info) is not Lines:
             record.stack_info = Lines(indented(redacted(record.stack_info)))
@@ -226,23 +225,23 @@ class Redaction(logging.Filter):
 
 _FORMATTER = logging.Formatter()
 _NAMES = {"task", "correlation", "color_message"}
-"""Those of `_STANDARD` that may hold what a caller chose."""
+"""The names in `_STANDARD` that may hold text from a caller."""
 _USUAL = len(logging.LogRecord("", 0, "", 0, "", (), None).__dict__)
 logger.addFilter(Redaction())
-access_logger.addFilter(Redaction())  # a logger's filter does not see the records of its children
+access_logger.addFilter(Redaction())  # a logger's filter does not see records of its children
 
 
-# ---- who did what --------------------------------------------------------------------------
+# ---- audit log -----------------------------------------------------------------------------
 
 
 def audit(event: str, **fields: str) -> None:
-    """Put down who did what, with what result: a JSON object as a line of `dragoman.audit`."""
-    told = {key: redacted(value) for key, value in fields.items() if value}
-    # in ASCII: JSON escapes all else, and whoever reads it gets the names as they are
-    auditor.info("%s", json.dumps({"time": utc(time.time()), "event": event, **told}))
+    """Log who did what, with what result: a JSON object as a line of `dragoman.audit`."""
+    masked = {key: redacted(value) for key, value in fields.items() if value}
+    # In ASCII: JSON escapes everything else, and a reader gets the names unchanged.
+    auditor.info("%s", json.dumps({"time": utc(time.time()), "event": event, **masked}))
 
 
-# ---- forms ---------------------------------------------------------------------------------
+# ---- formats -------------------------------------------------------------------------------
 
 
 def utc(seconds: float) -> str:
@@ -252,10 +251,10 @@ def utc(seconds: float) -> str:
 
 
 class Ids(logging.Filter):
-    """Puts the task and correlation id of the running turn on each record."""
+    """Adds the task and correlation id of the running turn to each record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Never drops anything."""
+        """It never drops a record."""
         if not hasattr(record, "task"):
             record.task = TASK.get()
         if not hasattr(record, "correlation"):
@@ -270,22 +269,22 @@ class Text(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """The line, with the ids behind it where there are any."""
+        """The line, followed by the ids if there are any."""
         ids = [
             f"{name}={value}"
             for name in ("task", "correlation")
             if (value := getattr(record, name, ""))
-            and not record.message.endswith(f"{name} id {value}")  # it says so itself
+            and not record.message.endswith(f"{name} id {value}")  # already in the message
         ]
         line = super().formatMessage(record)
         return f"{line} [{' '.join(ids)}]" if ids else line
 
 
 class Json(logging.Formatter):
-    """A JSON object a line, for machines."""
+    """A JSON object per line, for machines."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """All that is known of the record."""
+        """Format all fields of the record."""
         found: dict[str, Any] = {
             "time": utc(record.created),
             "level": record.levelname.lower(),
@@ -306,11 +305,11 @@ class Json(logging.Formatter):
 
 
 def configure(level: str, form: str) -> None:
-    """Set up logging for a process that is ours."""
+    """Set up logging for the command."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Json() if form == "json" else Text())
     handler.addFilter(Ids())
-    handler.addFilter(Redaction())  # uvicorn's, too
+    handler.addFilter(Redaction())  # for uvicorn's records, too
     for name in ("dragoman", "uvicorn"):
         target = logging.getLogger(name)
         target.handlers = [handler]
@@ -319,5 +318,5 @@ def configure(level: str, form: str) -> None:
     lines = logging.StreamHandler(sys.stderr)
     lines.setFormatter(logging.Formatter("%(message)s"))
     auditor.handlers, auditor.propagate = [lines], False
-    # uvicorn's own start and stop lines say what ours say already
+    # uvicorn's start and stop messages repeat ours.
     logging.getLogger("uvicorn.error").setLevel("WARNING")

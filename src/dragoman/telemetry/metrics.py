@@ -1,7 +1,7 @@
 """Metrics: counters, gauges and histograms, in the text format of Prometheus.
 
-Counting is a look into a dictionary; everything that can be read when somebody asks is read then.
-Labels have few values each: no task, no identity, nothing that a caller chooses.
+To count is a dictionary lookup. Values that can be read on demand are read at the scrape. Labels
+have few values each: no task, no identity, nothing that a caller chooses.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from dragoman._version import __version__
 from dragoman.model.operations import OPERATIONS
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
-"""What a page of figures is."""
+"""The media type of the metrics page."""
 QUICK = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
-"""The buckets of what a store does, in seconds."""
+"""The buckets for operations of a store, in seconds."""
 LONG = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""The buckets of what an agent does, or what waits for one."""
+"""The buckets for what an agent does, or what waits for one."""
 STARTED_VERSIONS = ("1.0", "0.3")
-"""The versions of A2A whose requests are counted from 0; older ones appear with their first."""
+"""The A2A versions whose counters start at 0; older ones appear with their first request."""
 STARTED_REQUESTS = ("ok", "INTERNAL_ERROR", "UNAVAILABLE")
 STARTED_REFUSALS = ("UNAUTHENTICATED", "RESOURCE_EXHAUSTED")
 STARTED_TURNS = ("completed", "failed", "lost")
 STARTED_DELIVERIES = ("delivered", "failed", "parked")
-"""The outcomes that are counted from 0."""
+"""The outcomes whose counters start at 0."""
 
 Labels = tuple[str, ...]
 Sample = tuple[str, Labels, Labels, float]
-"""What is behind a figure's name, the names of the labels, their values, and the figure."""
+"""The suffix of the metric's name, the label names, the label values, and the value."""
 Read = Callable[[], Iterable[tuple[Labels, float]]]
 
 
 class Counter:
-    """Something that happened, and how often."""
+    """Counts events."""
 
     kind = "counter"
 
@@ -47,51 +47,51 @@ class Counter:
         self.values: dict[Labels, float] = {} if labels else {(): 0}
 
     def start(self, *key: str) -> None:
-        """Tell 0 for these values of the labels until it happens."""
+        """Report 0 for these label values until the first event."""
         self.values.setdefault(key, 0)
 
     def add(self, *key: str) -> None:
-        """It happened once, with these values of the labels."""
+        """Count one event with these label values."""
         self.values[key] = self.values.get(key, 0) + 1
 
     def samples(self) -> Iterator[Sample]:
-        """All of its figures."""
+        """All of its samples."""
         for key, value in list(self.values.items()):
             yield "", self.labels, key, value
 
 
 class Gauge:
-    """What is so at present, read when somebody asks."""
+    """A current value, read at the scrape."""
 
     def __init__(self, name: str, help: str, *labels: str, kind: str = "gauge") -> None:
         self.name, self.help, self.labels, self.kind = name, help, labels, kind
         self.read: Read = lambda: ()
 
     def samples(self) -> Iterator[Sample]:
-        """All of its figures."""
+        """All of its samples."""
         for key, value in self.read():
             yield "", self.labels, key, value
 
 
 class Cell:
-    """One row of a histogram."""
+    """One series of a histogram."""
 
     __slots__ = ("_buckets", "counts", "sum")
 
     def __init__(self, buckets: tuple[float, ...]) -> None:
         self._buckets = buckets
         self.counts = [0] * (len(buckets) + 1)
-        """One for each bucket, and one for what is beyond."""
+        """One count for each bucket, and one for larger values."""
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
-        """It took so long."""
+        """Record a duration in seconds."""
         self.counts[bisect_left(self._buckets, value)] += 1
         self.sum += value
 
 
 class Histogram:
-    """How long something took, by how often it took at most so long."""
+    """Durations, counted by bucket."""
 
     kind = "histogram"
 
@@ -101,14 +101,14 @@ class Histogram:
         self.cells: dict[Labels, Cell] = {} if labels else {(): Cell(self.buckets)}
 
     def at(self, *key: str) -> Cell:
-        """The row of these values of the labels."""
+        """The series with these label values."""
         cell = self.cells.get(key)
         if cell is None:
             cell = self.cells[key] = Cell(self.buckets)
         return cell
 
     def samples(self) -> Iterator[Sample]:
-        """All of its figures, as Prometheus wants them."""
+        """All of its samples, in the form that Prometheus expects."""
         for key, cell in list(self.cells.items()):
             count = 0
             for limit, number in zip((*self.buckets, math.inf), cell.counts, strict=True):
@@ -122,7 +122,7 @@ Figure = Counter | Gauge | Histogram
 
 
 class Metrics:
-    """Everything that is counted here. `docs/metrics.md` has the table."""
+    """All metrics of this process. `docs/metrics.md` has the table."""
 
     def __init__(self) -> None:
         self.requests = Counter(
@@ -203,8 +203,8 @@ class Metrics:
         )
 
     def start(self, agents: Iterable[str], bindings: Iterable[str]) -> None:
-        """Tell 0 for everything that alerts watch. Prometheus sees no increase in a series that
-        first appears with its first fault: that fault would raise no alert."""
+        """Report 0 for everything that alerts watch. Prometheus sees no increase in a series that
+        first appears with its first error, so that error would raise no alert."""
         bindings = tuple(bindings)
         for agent in agents:
             for binding, version in product(bindings, STARTED_VERSIONS):
@@ -218,7 +218,7 @@ class Metrics:
                 self.deliveries.start(agent, outcome)
 
     def counting(self, ring: Callable[[str], None]) -> Callable[[str], None]:
-        """The same, counted."""
+        """Wrap the function so that its calls are counted."""
         values = self.rings.values
 
         def counted(topic: str) -> None:
@@ -229,14 +229,14 @@ class Metrics:
 
 
 def render(figures: Iterable[Figure]) -> bytes:
-    """A page for Prometheus."""
+    """Render the page for Prometheus."""
     lines: list[str] = []
     for figure in figures:
         lines.append(f"# HELP {figure.name} {figure.help}")
         lines.append(f"# TYPE {figure.name} {figure.kind}")
         for suffix, names, values, number in figure.samples():
-            told = ",".join(f'{n}="{_escaped(v)}"' for n, v in zip(names, values, strict=True))
-            labels = f"{{{told}}}" if told else ""
+            pairs = ",".join(f'{n}="{_escaped(v)}"' for n, v in zip(names, values, strict=True))
+            labels = f"{{{pairs}}}" if pairs else ""
             lines.append(f"{figure.name}{suffix}{labels} {_number(number)}")
     return "\n".join((*lines, "")).encode()
 
@@ -251,7 +251,7 @@ def _number(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(value)
 
 
-# ---- the process itself, by the names that Prometheus' own clients use ---------------------
+# ---- the process itself, with the names that Prometheus' clients use -----------------------
 
 
 def _process() -> Iterator[Gauge]:
@@ -271,7 +271,7 @@ def _resident() -> Iterable[tuple[Labels, float]]:
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return [((), pages * os.sysconf("SC_PAGE_SIZE"))]
-    except (OSError, AttributeError):  # other systems do not tell it so simply
+    except (OSError, AttributeError):  # other systems do not have it
         return []
 
 

@@ -1,7 +1,7 @@
 """Metrics, spans and readiness of one process.
 
-Figures are kept if they are wanted: where `metrics_port` is set, or OpenTelemetry has a provider
-of meters. Spans are opened if it has one of tracers. Both are found out once, at the start.
+Metrics are kept if `metrics_port` is set or OpenTelemetry has a meter provider. Spans are opened if
+OpenTelemetry has a tracer provider. Both are decided once, at the start.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ JSON = "application/json"
 
 
 class Monitoring:
-    """Watches one process. Make it where the process has been set up; `async with` it while the
-    store is open, and `run` it until cancelled."""
+    """Monitors one process. Make it after the process is set up; use it as `async with` while the
+    store is open, and `run` it until canceled."""
 
     def __init__(
         self,
@@ -38,14 +38,14 @@ class Monitoring:
         running: Callable[[], Mapping[str, Any]],
         streams: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`running` has the runs of the worker, by task."""
+        """`running` returns the worker's runs, by task."""
         self.spans = otel.spans()
         self._exported = otel.metered()
         wanted = settings.metrics_port is not None or self._exported
         self.metrics = Metrics() if wanted else None
         self.health = StoreHealth(store)
         self.board: MetricsServer | None = None
-        """The port of the figures, if there is one."""
+        """The metrics server, if there is one."""
         self._settings = settings
         self._draining = draining
         self._count = Headcount(agents, store)
@@ -61,7 +61,7 @@ class Monitoring:
         running: Callable[[], Mapping[str, Any]],
         streams: Callable[[], int],
     ) -> None:
-        """Say where the gauges are read."""
+        """Set the functions that the gauges read."""
         count = self._count
 
         def runs() -> Iterator[tuple[Labels, float]]:
@@ -97,7 +97,7 @@ class Monitoring:
         metrics.store.read = lambda: [((), int(self.health.up))]
 
     def bell(self, bell: Bell) -> Bell:
-        """The bell, whose rings are counted if figures are kept and others hear it."""
+        """Count the rings of the bell, if metrics are kept and the bell is shared."""
         if self.metrics is None or not bell.shared:
             return bell
         return Counted(bell, self.metrics)
@@ -121,19 +121,19 @@ class Monitoring:
         self.board = None
 
     async def run(self) -> None:
-        """Keep fresh what OpenTelemetry reads without asking."""
+        """Refresh the values that OpenTelemetry reads by itself."""
         while self._exported:
             await self._look()
             await asyncio.sleep(COUNTED)
 
     async def state(self) -> str:
-        """`ok` if it is ready for work; else what it is."""
+        """`ok` if the process is ready, else the reason."""
         if self._draining():
             return "draining"
         return "ok" if await self.health.beats() else self.health.state
 
     async def page(self) -> bytes:
-        """The figures, as Prometheus reads them. RuntimeError if none are kept."""
+        """The metrics page for Prometheus. Raises RuntimeError if no metrics are kept."""
         if self.metrics is None:
             raise RuntimeError(
                 "metrics are disabled: set metrics_port (0 picks a free port), or "
@@ -160,7 +160,7 @@ class Monitoring:
 
 
 class Counted:
-    """A bell whose rings are counted."""
+    """A bell that counts its rings."""
 
     shared = True
 

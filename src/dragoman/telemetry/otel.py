@@ -1,7 +1,7 @@
-"""OpenTelemetry, where the process uses it: spans, and our figures as its instruments.
+"""OpenTelemetry, if the process uses it: spans, and our metrics as its instruments.
 
-Nothing here imports it unless somebody else has: a process without a provider pays nothing. What
-spans say is who did what on which task, and never what was said.
+This module imports OpenTelemetry only if another module already has, so a process without a
+provider pays nothing. Spans say who did what on which task, and never contain message content.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ NAME = "dragoman"
 LONGEST = 512
 """The most characters of an id in a span; a caller may have chosen it."""
 BINDINGS = {"JSONRPC": "jsonrpc", "HTTP+JSON": "http", "GRPC": "grpc"}
-"""How spans, figures and the access log write the bindings of a card."""
+"""The names of the bindings in spans, metrics and the access log."""
 About = Mapping[str, str | int]
 T = TypeVar("T")
 
 
 def spans() -> Spans | None:
-    """Spans of the provider that the process has set up by now, if it has."""
+    """Make spans with the tracer provider of the process; None if it has none."""
     if "opentelemetry.trace" not in sys.modules:
         return None
     from opentelemetry import trace
@@ -42,8 +42,8 @@ def spans() -> Spans | None:
 
 
 class Spans:
-    """Opens spans. Their attributes are ids and names; exceptions are told by their kind alone,
-    since their words may be secret."""
+    """Opens spans. Their attributes are ids and names. Exceptions appear only by type, because
+    their text may be secret."""
 
     def __init__(self, tracer: Tracer) -> None:
         from opentelemetry import trace
@@ -69,9 +69,9 @@ class Spans:
         *,
         apart: bool = False,
     ) -> Iterator[Span]:
-        """A span of this kind (SERVER, CLIENT, CONSUMER) that is the present one in the block: a
-        child of the one before, or, if there is none, of the `traceparent` that came. With `apart`
-        only of what came: what runs in the background is no part of what was open at its start."""
+        """Open a span of this kind (SERVER, CLIENT, CONSUMER) that is current in the block. Its
+        parent is the current span or, without one, the `traceparent` that came. With `apart`, only
+        the latter: background work does not belong to the span that was open at its start."""
         span = self.begin(kind, name, about, came, state, apart=apart)
         with self._use(span, True, record_exception=False, set_status_on_exception=False):
             try:
@@ -90,23 +90,23 @@ class Spans:
         *,
         apart: bool = False,
     ) -> Span:
-        """The same, but it does not become the present one; whoever has it ends it. Attributes
-        that are empty are left out."""
+        """Start a span without making it current; the caller ends it. Empty attributes are
+        omitted."""
         context = self._nothing() if apart else None
         if came and (apart or not self._present().get_span_context().is_valid):
             context = self._extract({"traceparent": came, "tracestate": state}, context)
-        told = {name: value for name, value in about.items() if value != ""}
+        given = {name: value for name, value in about.items() if value != ""}
         return self._tracer.start_span(
-            name, context=context, kind=self._kinds[kind], attributes=told
+            name, context=context, kind=self._kinds[kind], attributes=given
         )
 
     async def around(self, span: Span, items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-        """These items, got within the span, which ends with them. The first says what it is
-        about."""
+        """Iterate over the items within the span, which ends with them. The first item sets the
+        ids."""
         first = True
         try:
             while True:
-                # not over a yield: whoever iterates has a context of its own
+                # Not over a yield: the consumer has its own context.
                 with self._use(span, record_exception=False, set_status_on_exception=False):
                     item = await anext(items)
                 if first:
@@ -123,13 +123,13 @@ class Spans:
             await items.aclose()
 
     def failed(self, span: Span, why: str, kind: str = "") -> None:
-        """Say that it went wrong, and by which kind of error if that says more."""
+        """Mark the span as failed, with the kind of error if that says more."""
         span.set_status(self._error, why)
         span.set_attribute("error.type", kind or why)
 
 
 def subject(value: object) -> tuple[str, str]:
-    """The ids of the task and of the context that a request or an answer names; empty if none."""
+    """The ids of the task and the context that a request or response names; empty if none."""
     if isinstance(value, SendMessageRequest):
         value = value.message
     elif isinstance(value, SendMessageResponse):
@@ -145,30 +145,30 @@ def _id(found: object) -> str:
 
 
 def ids(value: object) -> dict[str, str]:
-    """The same as attributes of a span."""
+    """The same as span attributes."""
     task, context = subject(value)
     about = {"a2a.task.id": task, "gen_ai.conversation.id": context}
     return {name: value for name, value in about.items() if value}
 
 
 def reason(error: BaseException) -> str:
-    """An error in a word."""
+    """A short name of an error."""
     return error.reason if isinstance(error, A2AError) else type(error).__name__
 
 
 def parent(span: Span) -> str:
-    """The `traceparent` of what comes of this span; empty if it has none."""
+    """The `traceparent` for children of this span; empty if there is none."""
     found = span.get_span_context()
     if not found.is_valid:
         return ""
     return f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}"
 
 
-# ---- figures -------------------------------------------------------------------------------
+# ---- metrics -------------------------------------------------------------------------------
 
 
 def metered() -> bool:
-    """Whether the process has set up a provider of meters by now."""
+    """Whether the process has set up a meter provider."""
     if "opentelemetry.metrics" not in sys.modules:
         return False
     from opentelemetry import metrics
@@ -179,22 +179,23 @@ def metered() -> bool:
     )
 
 
-_told: list[Sequence[Figure]] = []
-"""The figures of each application that runs here."""
-_known: object = None
+_published: list[Sequence[Figure]] = []
+"""The metrics of each running application."""
+_provider: object = None
 """The provider that reads them."""
 
 
 def publish(figures: Sequence[Figure]) -> None:
-    """Have these figures read by OpenTelemetry, under their names, until they are withdrawn. It
-    has no histograms that are read, so those are counters: of each bucket, the sum, the count."""
-    global _known
+    """Publish these metrics to OpenTelemetry, under their names, until they are withdrawn.
+    OpenTelemetry has no observable histograms, so those become counters: one for each bucket, the
+    sum, and the count."""
+    global _provider
     from opentelemetry import metrics
 
-    _told.append(figures)
-    if _known is (provider := metrics.get_meter_provider()):
+    _published.append(figures)
+    if _provider is (provider := metrics.get_meter_provider()):
         return
-    _known = provider
+    _provider = provider
     meter = provider.get_meter(NAME, __version__)
     for figure in figures:
         if figure.kind == "histogram":
@@ -208,15 +209,15 @@ def publish(figures: Sequence[Figure]) -> None:
 
 
 def withdraw(figures: Sequence[Figure]) -> None:
-    """Have them read no more."""
-    _told.remove(figures)
+    """Stop publishing these metrics."""
+    _published.remove(figures)
 
 
 def _reading(name: str, only: str = "") -> Any:
     from opentelemetry.metrics import Observation
 
     def read(_: object) -> Iterator[Observation]:
-        for figures in _told:
+        for figures in _published:
             for figure in figures:
                 if figure.name == name:
                     for suffix, names, values, number in figure.samples():

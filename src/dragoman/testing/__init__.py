@@ -1,5 +1,5 @@
-"""Helpers for tests: try a handler alone, or an agent in this process with a client of it; write a
-conversation down; let things go wrong on purpose."""
+"""Helpers for tests: run a handler alone, or an agent in this process with a client; record and
+replay a conversation; inject faults."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ __all__ = (
 
 
 class TalkingClient(Client):
-    """A client of an agent in this process, which also tells what its handlers raised."""
+    """A client of an agent in this process, which also has the errors of its handlers."""
 
     errors: Sequence[BaseException] = ()
-    """What the handlers raised, in order; the tasks only say the types."""
+    """The exceptions of the handlers, in order. The tasks contain only their types."""
 
     @property
     def error(self) -> BaseException | None:
-        """The first of them, if there is any."""
+        """The first of them, or None."""
         return self.errors[0] if self.errors else None
 
 
@@ -52,10 +52,11 @@ async def local_client(
     strict: bool = False,
     **settings: Any,
 ) -> AsyncIterator[TalkingClient]:
-    """A client of an agent that is served in this process, without a socket. `through` wraps the
-    transport, as `Recorder` does, or `lambda inner: FaultyTransport(inner, drop=0.2)`. What a
-    handler raises is the client's `error`; with `strict` it is raised when the block ends. So is
-    EventNotYielded, if a handler made an event and did not hand it over."""
+    """Serve an agent in this process, without a socket, and yield a client for it. `through` wraps
+    the transport, for example with `Recorder` or `lambda inner: FaultyTransport(inner, drop=0.2)`.
+    An exception in a handler becomes the client's `error`; with `strict` it is raised when the
+    block ends. EventNotYielded is raised there, too, if a handler made an event and did not hand it
+    over."""
     errors: list[BaseException] = []
     try:
         async with App(agent, **{"drain_timeout": 0.0, **settings}) as app:
@@ -70,7 +71,7 @@ async def local_client(
                 yield client
     except Exception as raised:
         if (error := fault(errors, strict)) is not None:
-            raise error from raised  # it is why the test failed, most likely
+            raise error from raised  # probably the reason why the test failed
         raise
     if (error := fault(errors, strict)) is not None:
         raise error

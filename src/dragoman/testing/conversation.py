@@ -1,4 +1,4 @@
-"""A conversation with an agent, written down, and played back."""
+"""Records a conversation with an agent, and replays it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from dragoman.model.lineage import LINEAGE
 from dragoman.telemetry.logs import MASK, secretive
 
 LATER = "…"
-"""Stands for a body that was made piece by piece."""
+"""Replaces a body that was generated in pieces."""
 _CHANGING = re.compile(rf"id|\w+Ids?|\w*[tT]imestamp\w*|{FIELDS}|{LINEAGE}")
 
 
 class Exchange(Struct, kw_only=True):
-    """A request and what it was answered with. Secrets are not written down."""
+    """A request and its response. Secrets are not recorded."""
 
     method: str
     url: str
@@ -32,13 +32,13 @@ class Exchange(Struct, kw_only=True):
     body: str = ""
     status: int
     answered: dict[str, str]
-    """The headers of the answer."""
+    """The headers of the response."""
     answer: str = ""
-    """As much of its body as was read."""
+    """The part of its body that was read."""
 
 
 class Recorder:
-    """A transport that writes down what goes through it."""
+    """A transport that records requests and responses."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -50,7 +50,7 @@ class Recorder:
         body = request.body
         exchange = Exchange(
             method=request.method,
-            url=_bare(request.url),
+            url=_masked_url(request.url),
             headers=_masked(request.headers),
             body=body.decode("utf-8", "replace") if isinstance(body, bytes) else LATER,
             status=response.status,
@@ -64,14 +64,14 @@ class Recorder:
         await self._transport.close()
 
     def save(self, path: str | Path) -> None:
-        """Write it to a file, for `Replay`."""
-        told = [_discreet(exchange) for exchange in self.exchanges]
-        encoded = msgspec.json.format(msgspec.json.encode(told), indent=2)
+        """Write the recording to a file, for `Replay`."""
+        recording = [_without_secrets(exchange) for exchange in self.exchanges]
+        encoded = msgspec.json.format(msgspec.json.encode(recording), indent=2)
         Path(path).write_bytes(encoded + b"\n")
 
 
 class Recorded:
-    """An answer that is written down as it is read."""
+    """A response that is recorded while it is read."""
 
     def __init__(self, response: TransportResponse, exchange: Exchange) -> None:
         self.status, self.headers = response.status, response.headers
@@ -91,8 +91,8 @@ class Recorded:
 
 
 class Replay:
-    """A transport that answers as it was written down, in the same order. Another request than the
-    one that comes next is an AssertionError. Ids and times in bodies are not compared."""
+    """A transport that returns the recorded responses in the same order. Raises AssertionError if a
+    request differs from the recorded one. Ids and times in bodies are not compared."""
 
     def __init__(self, path: str | Path) -> None:
         read = Path(path).read_bytes()
@@ -105,10 +105,10 @@ class Replay:
         if not self._left:
             raise AssertionError(f"the recording has ended, but the client sends {_shown(asked)}")
         exchange = self._left.pop(0)
-        known = _summary(exchange.method, exchange.url, exchange.body)
-        if asked != known:
-            told = f"the recording has {_shown(known)}, but the client sends {_shown(asked)}"
-            raise AssertionError(told)
+        recorded = _summary(exchange.method, exchange.url, exchange.body)
+        if asked != recorded:
+            problem = f"the recording has {_shown(recorded)}, but the client sends {_shown(asked)}"
+            raise AssertionError(problem)
         return Replayed(exchange)
 
     async def close(self) -> None:
@@ -116,7 +116,7 @@ class Replay:
 
 
 class Replayed:
-    """An answer that was written down."""
+    """A recorded response."""
 
     def __init__(self, exchange: Exchange) -> None:
         self.status = exchange.status
@@ -135,8 +135,8 @@ def _masked(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: MASK if secretive(name) else value for name, value in headers.items()}
 
 
-def _bare(url: str) -> str:
-    """The URL without what is secret in its query."""
+def _masked_url(url: str) -> str:
+    """The URL without the secrets in its query."""
     parts = urlsplit(url)
     if not any(secretive(name) for name, _ in parse_qsl(parts.query)):
         return url
@@ -144,27 +144,27 @@ def _bare(url: str) -> str:
     return parts._replace(query=urlencode(query, safe="*")).geturl()
 
 
-def _discreet(exchange: Exchange) -> Exchange:
-    """The exchange without what is secret in its bodies."""
+def _without_secrets(exchange: Exchange) -> Exchange:
+    """The exchange without the secrets in its bodies."""
     return replace(exchange, body=masked(exchange.body), answer=masked(exchange.answer))
 
 
 def _summary(method: str, url: str, body: str) -> tuple[str, str, dict[str, str], Any]:
-    """What makes a request the same as another."""
+    """The parts of a request that must be equal."""
     parts = urlsplit(url)
     query = {name: value for name, value in parse_qsl(parts.query) if not secretive(name)}
     try:
-        document = _lasting(msgspec.json.decode(body))
+        document = _without_ids(msgspec.json.decode(body))
     except msgspec.DecodeError:
-        document = None  # nothing, a form, or made piece by piece
+        document = None  # empty, a form, or generated in pieces
     return method, parts.path, query, document
 
 
-def _lasting(value: Any) -> Any:
-    """A document without what is another each time."""
+def _without_ids(value: Any) -> Any:
+    """The document without values that differ each time."""
     if isinstance(value, dict):
-        return {k: _lasting(item) for k, item in value.items() if not _CHANGING.fullmatch(k)}
-    return [_lasting(item) for item in value] if isinstance(value, list) else value
+        return {k: _without_ids(item) for k, item in value.items() if not _CHANGING.fullmatch(k)}
+    return [_without_ids(item) for item in value] if isinstance(value, list) else value
 
 
 def _shown(summary: tuple[str, str, dict[str, str], Any]) -> str:

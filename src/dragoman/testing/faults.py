@@ -1,4 +1,4 @@
-"""What goes wrong: a network that loses and doubles, and a bell that nobody hears."""
+"""Faults for tests: a network that loses and duplicates requests, and a bell that never rings."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dragoman.bells.bell import Listeners
 from dragoman.client.transport import Transport, TransportRequest, TransportResponse, Unreachable
 
 HOLD = 0.05
-"""How long a request is held back at most, for another to overtake it."""
+"""The most seconds that a request is held back so that another can overtake it."""
 
 
 class FaultyTransport:
-    """A transport that does what networks do, as often as it is told to, by chance from `seed`:
-    `drop` loses a request before or after it has arrived, `delay` (in seconds, at most) keeps each
-    waiting, `duplicate` delivers one twice, `reorder` lets the next one overtake, and `cut` breaks
-    an answer off somewhere. `done` counts what was done."""
+    """A transport that fails like a network, at random from `seed`: `drop` loses a request before
+    or after it has arrived, `delay` holds each back (at most this many seconds), `duplicate`
+    delivers one twice, `reorder` lets the next one overtake, and `cut` breaks a response off.
+    `done` counts the faults."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class FaultyTransport:
 
 
 class Cut:
-    """An answer that breaks off after so many bytes, if it is that long."""
+    """A response that breaks off after this many bytes, if it is that long."""
 
     def __init__(self, response: TransportResponse, left: int, done: dict[str, int]) -> None:
         self.status, self.headers = response.status, response.headers
@@ -101,7 +101,8 @@ class Cut:
 
 
 class Deaf(Listeners):
-    """Listeners that hear the poll, which wakes the readers of a task, and no call for workers."""
+    """Listeners that receive the poll, which wakes the readers of a task, but no calls for
+    workers."""
 
     def wake(self, topic: str) -> None:
         """See `Listeners.wake`."""
@@ -110,7 +111,7 @@ class Deaf(Listeners):
 
 
 class SilentBell:
-    """A bell that is never heard: everything must work all the same, at the pace of the poll."""
+    """A bell that never rings: everything must still work, at the pace of the poll."""
 
     shared = False
 
@@ -118,13 +119,13 @@ class SilentBell:
         self.listeners = Deaf()
 
     async def open(self) -> None:
-        """Nothing to open."""
+        """Do nothing."""
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
     def ring(self, topic: str) -> None:
-        """Nobody hears."""
+        """Do nothing."""
 
     def carry(self, topic: str) -> None:
-        """Nobody hears."""
+        """Do nothing."""

@@ -1,4 +1,4 @@
-"""Try a handler without a server."""
+"""Runs a handler without a server."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from dragoman.stores.memory import MemoryStore
 
 
 class HandlerRun(Struct, frozen=True):
-    """What a handler did with a message."""
+    """What a handler did with its messages."""
 
     events: Sequence[Event]
-    """What it said, in order."""
+    """Its events, in order."""
     task: Task | None
-    """The task that came of it; None after a direct reply."""
+    """The task; None after a direct reply."""
     message: Message | None
-    """The direct reply, if it was one."""
+    """The direct reply, if there was one."""
     error: BaseException | None = None
-    """What the handler raised, if it did; the task only says its type."""
+    """The exception of the handler, if it raised one. The task contains only its type."""
 
     @property
     def state(self) -> TaskState | None:
-        """How the task stands."""
+        """The state of the task."""
         return self.task.status.state if self.task else None
 
     @property
     def text(self) -> str:
-        """All that was said in text: the artifacts', else the reply's or the status message's."""
+        """All text: of the artifacts, else of the reply or the status message."""
         if self.task is None:
             return self.message.text if self.message else ""
         found = [p.text for a in self.task.artifacts for p in a.parts if p.text is not None]
@@ -54,13 +54,13 @@ class HandlerRun(Struct, frozen=True):
 
 
 def message(value: Any, *, skill: str = "", metadata: Mapping[str, Any] | None = None) -> Message:
-    """A user's message from a text, data, parts, or a message as it is."""
-    known = dict(metadata or {})
+    """Make a user's message from text, data or parts. A message is returned unchanged."""
+    merged = dict(metadata or {})
     if skill:
-        known["skill"] = skill
+        merged["skill"] = skill
     if isinstance(value, Message):
-        known = {**(value.metadata or {}), **known}
-        return replace(value, metadata=known or None)
+        merged = {**(value.metadata or {}), **merged}
+        return replace(value, metadata=merged or None)
     items = value if isinstance(value, list | tuple) else [value]
     if not all(isinstance(item, str | bytes | Part) for item in items):
         items = [value]
@@ -68,12 +68,12 @@ def message(value: Any, *, skill: str = "", metadata: Mapping[str, Any] | None =
         message_id=clock.uuid7(),
         role=Role.USER,
         parts=tuple(part for item in items for part in content.parts(item)),
-        metadata=known or None,
+        metadata=merged or None,
     )
 
 
 def turn(value: Any = "", *, caller: Caller | None = None, skill: str = "") -> Turn:
-    """A turn as a handler gets it, from a text, data, parts or a message."""
+    """Make a turn for a handler from text, data, parts or a message."""
     asked = message(value, skill=skill)
     received = Received(
         message=replace(asked, context_id=asked.context_id or clock.uuid7(), task_id=clock.uuid7()),
@@ -93,12 +93,12 @@ async def run_handler(
     strict: bool = False,
     **settings: Any,
 ) -> HandlerRun:
-    """Give an agent one message after the other (a text, data, parts or a message), as turns of
-    one task, and tell what it did. `state` stands for what its lifespan yields. What the handler
-    raises is the `error` of the rehearsal; with `strict` it is raised here. EventNotYielded if it
-    made an event and did not hand it over."""
+    """Send an agent one message after the other (text, data, parts or a message), as turns of one
+    task, and return what it did. `state` replaces the value of its lifespan. An exception in the
+    handler becomes the `error` of the result; with `strict` it is raised here. Raises
+    EventNotYielded if the handler made an event and did not hand it over."""
     agent.check()
-    chosen = Settings(**{"watchdog": 0.0, **settings})
+    chosen = Settings(**settings)
     store, bell = MemoryStore(), MemoryBell()
     service = Service(agent, store, bell, chosen, Shutdown())
     worker = Worker({agent.key: agent}, store, bell, chosen)
@@ -123,8 +123,8 @@ async def run_handler(
 
 
 def fault(errors: Sequence[BaseException], strict: bool) -> BaseException | None:
-    """The first of these that must fail a test: a forgotten `yield`; if it is strict, any other
-    error, too, but for a `UserError`, which is an answer."""
+    """The first error that must fail a test: a forgotten `yield`; if `strict`, any other error,
+    too, except a `UserError`, which is a valid result."""
     return next(
         (
             error

@@ -24,8 +24,7 @@ from msgspec import Struct
 
 from dragoman._version import __version__
 from dragoman.bells.bell import Bell
-from dragoman.dialects import v0_1, v1_0
-from dragoman.dialects.v0_3 import rpc as v0_3
+from dragoman.dialects import v1_0, versions
 from dragoman.model.errors import Unavailable
 from dragoman.model.events import Received
 from dragoman.model.types import TaskStatusUpdateEvent
@@ -125,7 +124,7 @@ class Courier:
         self._held = 0
         self._hosts: Counter[str] = Counter()
         self._owners: Counter[Party] = Counter()
-        self._moved: dict[str, float] = {}
+        self._accepted_at: dict[str, float] = {}
         """When each host last accepted a delivery."""
         self._wake: Callable[[], None] = lambda: None
         self._traces: dict[tuple[str, int], str] = {}
@@ -138,7 +137,7 @@ class Courier:
             async with asyncio.TaskGroup() as group:
                 while True:
                     try:
-                        more = await self._look(group)
+                        more = await self._claim_due(group)
                     except Unavailable as error:
                         more = False
                         logger.error("processing of webhooks failed; retrying: %s", error)
@@ -148,7 +147,7 @@ class Courier:
                     if not more:
                         await listener.wait(min(self.settings.poll, 4.0))
 
-    async def _look(self, group: asyncio.TaskGroup) -> bool:
+    async def _claim_due(self, group: asyncio.TaskGroup) -> bool:
         """Claim due webhooks, as far as there is room. Return whether there may be more."""
         # At most half of the free places for an owner and for a host, so that others find some.
         room = min(LOOK, (TAKEN - self._held + 1) // 2)
@@ -166,12 +165,12 @@ class Courier:
             self._hosts[host] += 1
             self._owners[owner] += 1
             self._held += 1
-            self._moved.setdefault(host, time.monotonic())
+            self._accepted_at.setdefault(host, time.monotonic())
             # A fresh context: the spans that are open now do not belong to a delivery.
             task = group.create_task(self._deliver(line, host), context=Context())
             task.add_done_callback(partial(self._left, host, owner))
         # Together, so that they share a commit.
-        await asyncio.gather(*(self._later(line, line.cursor, host) for line, host in back))
+        await asyncio.gather(*(self._put_back(line, line.cursor, host) for line, host in back))
         return bool(lines) and (bool(full) or len(lines) >= room // 2)
 
     def _host(self, line: WebhookCursor) -> str:
@@ -187,13 +186,13 @@ class Courier:
             del self._owners[owner]
         self._hosts[host] -= 1
         if not self._hosts[host]:
-            del self._hosts[host], self._moved[host]
+            del self._hosts[host], self._accepted_at[host]
         self._wake()
 
-    async def _later(self, line: WebhookCursor, cursor: int, host: str) -> None:
+    async def _put_back(self, line: WebhookCursor, cursor: int, host: str) -> None:
         """Put back a webhook that was not tried, for as long as its host has accepted nothing: many
         webhooks of a hanging host must not be claimed again and again."""
-        silent = time.monotonic() - self._moved.get(host, math.inf)
+        silent = time.monotonic() - self._accepted_at.get(host, math.inf)
         with _recording(line):
             wait = min(max(silent, self.settings.poll), self.lease)
             await self.store.dispatched(line, cursor, wait=wait)
@@ -219,7 +218,7 @@ class Courier:
                         self._count(line, "delivered")
                         sent += len(body)
                     cursor = item.number
-                    self._moved[host] = time.monotonic()
+                    self._accepted_at[host] = time.monotonic()
                     if body and not await self.store.dispatched(line, cursor, wait=self.lease):
                         return  # deleted, or claimed by another
                 wait = 0.0 if events else sent / RATE
@@ -231,7 +230,7 @@ class Courier:
                 await asyncio.shield(self.store.dispatched(line, cursor))
             raise
         except Busy:
-            await self._later(line, cursor, host)
+            await self._put_back(line, cursor, host)
         except Unavailable as error:
             logger.error("webhook %s: %s", line.webhook.config.id, error)  # its lease expires
         except Unreadable as error:  # a retry could not read more
@@ -272,7 +271,7 @@ class Courier:
         skipped = Delivery(last)
         if record is None or not changes:
             return [skipped]
-        encode = v0_1.encode if line.webhook.version == "0.1" else v0_3.encode
+        encode = versions.BY_NAME[line.webhook.version].push
         if len(changes) <= FEW and record.head.last <= SHORT:
             past = History(self.store, line.scope, line.task)
             tasks = [(number, await past.at(number)) for number in changes]

@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import msgspec
 from msgspec import Struct
 
-from dragoman.dialects import v0_1, v1_0
-from dragoman.dialects.v0_3 import rpc as v0_3
+from dragoman.dialects.versions import pushed
 from dragoman.model.errors import (
     A2AError,
     InternalError,
@@ -401,7 +400,7 @@ async def _respond(
 
 def _event(body: bytes) -> Pushed:
     try:
-        response = _decoded(body)
+        response = pushed(body)
     except InvalidParams as error:
         ((field, what),) = error.violations
         raise InvalidParams.at("body" if field == "params" else field, what) from None
@@ -411,16 +410,6 @@ def _event(body: bytes) -> Pushed:
         names = ", ".join(StreamResponse.__struct_encode_fields__)
         raise InvalidParams.at("body", f"expected exactly one of {names}")
     return cast(Pushed, events[0])
-
-
-def _decoded(body: bytes) -> StreamResponse:
-    """Decode a notification: an event in 1.0, the whole task before."""
-    document = v1_0.parse(body)
-    if isinstance(document, dict) and "status" in document and "id" in document:
-        if "kind" in document or "contextId" in document:
-            return v0_3.convert(StreamResponse, {**document, "kind": "task"})
-        return v0_1.told(StreamResponse, document)
-    return v1_0.convert(StreamResponse, document)
 
 
 def _call(handle: Handle, notification: Notification) -> Awaitable[None] | None:

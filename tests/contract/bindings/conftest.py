@@ -2,19 +2,18 @@
 
 JSON-RPC runs with all of them, the other bindings and the older dialects with the usual bell only:
 what is behind them is the same. `make soak` runs HTTP+JSON with all of them, too.
-`@pytest.mark.needs("list")` leaves out those that cannot say it; 0.1 can say so little that tests
-ask for it, with `@pytest.mark.first`.
+`@pytest.mark.storeless` marks tests that are not about the store or the bell: they run with the
+usual ones, and with all of them in `make soak`. `@pytest.mark.needs("list")` leaves out bindings
+that cannot say it; 0.1 can say so little that tests ask for it, with `@pytest.mark.first`.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import grpc
 import httpx
 import pytest
 
@@ -23,51 +22,12 @@ from dragoman.model import clock
 from dragoman.model.errors import Unauthenticated
 from dragoman.testing import SilentBell
 from tests.harness import agents
+from tests.harness.app import RunningApp
 from tests.harness.clients import Binding, Grpc, HttpJson, JsonRpc
 from tests.harness.older_clients import Grpc03, Http03, JsonRpc01, JsonRpc03
 from tests.harness.scale import SOAK
 from tests.harness.server import serving
 from tests.harness.stores import database
-
-
-class World:
-    """One application being served, and its clients."""
-
-    def __init__(self, agent: Agent, app: App, url: str, http: httpx.AsyncClient) -> None:
-        self.agent = agent
-        self.app = app
-        self.url = url
-        self.http = http
-        self._channel: Any = None
-
-    @property
-    def address(self) -> str:
-        """Where gRPC is."""
-        return f"127.0.0.1:{self.app.ports[0].number}"
-
-    @property
-    def channel(self) -> Any:
-        """The channel that all clients share."""
-        if self._channel is None:
-            self._channel = grpc.aio.insecure_channel(self.address)
-        return self._channel
-
-    async def close(self) -> None:
-        """Hang up."""
-        if self._channel is not None:
-            await self._channel.close()
-
-    @property
-    def gate(self) -> asyncio.Event:
-        """Opens what waits at the gate."""
-        found: asyncio.Event = self.agent.gate  # type: ignore[attr-defined]
-        return found
-
-    def client(self, kind: type[Binding], **headers: str) -> Binding:
-        """A client of a binding."""
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        channel = self.channel if issubclass(kind, Grpc) else None
-        return kind(self.url, self.http, named, channel)
 
 
 def identify(request: Request) -> Caller:
@@ -90,6 +50,7 @@ KINDS: tuple[type[Binding], ...] = (*OLDEST, Grpc, JsonRpc03, Http03, Grpc03, Js
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(*features): leaves out bindings that lack them")
     config.addinivalue_line("markers", "first: also for 0.1")
+    config.addinivalue_line("markers", "storeless: is not about the store or the bell")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -103,10 +64,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _apt(item: pytest.Item) -> bool:
     """Whether the test's binding can say what the test is about."""
     params = getattr(item, "callspec", None) and item.callspec.params  # type: ignore[attr-defined]
+    usual = (params or {}).get("start", "bell") == "bell"
+    if not usual and not SOAK and item.get_closest_marker("storeless") is not None:
+        return False
     kind = params and params.get("kind")
     if kind not in KINDS:
         return True
-    if kind not in WITH_ALL and params.get("start", "bell") != "bell":
+    if kind not in WITH_ALL and not usual:
         return False
     if kind is JsonRpc01 and item.get_closest_marker("first") is None:
         return False
@@ -126,7 +90,7 @@ async def start(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             extended: bool = False,
             agent: Agent | None = None,
             **settings: Any,
-        ) -> World:
+        ) -> RunningApp:
             made = agent or agents.make(required=required, streaming=streaming, extended=extended)
             settings = {"cancel_grace": 0.3, "drain_timeout": 0.2, "poll": 0.02, **settings}
             if request.param == "sqlite":
@@ -140,9 +104,9 @@ async def start(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             url = await stack.enter_async_context(serving(app))
             if hasattr(made, "gate"):
                 stack.callback(made.gate.set)  # whoever still waits may go
-            world = World(made, app, url, http)
-            stack.push_async_callback(world.close)
-            return world
+            server = RunningApp(app, url, http)
+            stack.push_async_callback(server.close)
+            return server
 
         yield begin
 
@@ -155,16 +119,16 @@ def kind(request: pytest.FixtureRequest) -> type[Binding]:
 
 
 @pytest.fixture
-async def world(start: Start) -> World:
+async def server(start: Start) -> RunningApp:
     """An application with the usual settings, and push switched on."""
-    found: World = await start(push=True, egress_allow=["example.com"])
+    found: RunningApp = await start(push=True, egress_allow=["example.com"])
     return found
 
 
 @pytest.fixture
-def client(world: World, kind: type[Binding]) -> Binding:
+def client(server: RunningApp, kind: type[Binding]) -> Binding:
     """A client of it."""
-    return world.client(kind)
+    return server.client(kind)
 
 
 def user(text: str | None = None, **fields: Any) -> dict[str, Any]:

@@ -234,7 +234,7 @@ def guarded() -> Guarded:
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def house() -> AsyncIterator[httpx.AsyncClient]:
+async def site() -> AsyncIterator[httpx.AsyncClient]:
     """Several agents, and one of them guarded."""
     app = App(guarded(), small("Other"), drain_timeout=0.1)
     async with serving(app) as url, httpx.AsyncClient(base_url=url) as http:
@@ -247,15 +247,15 @@ async def house() -> AsyncIterator[httpx.AsyncClient]:
 @pytest.mark.parametrize("path", [CARD, OLD])
 @pytest.mark.parametrize("key", ["guarded", "other"])
 async def test_forms(
-    house: httpx.AsyncClient, key: str, path: str, version: str, where: str
+    site: httpx.AsyncClient, key: str, path: str, version: str, where: str
 ) -> None:
     options = {"headers" if where == "header" else "params": {"A2A-Version": version}}
-    response = await house.get(f"/{key}{path}", **options)  # type: ignore[arg-type]
+    response = await site.get(f"/{key}{path}", **options)  # type: ignore[arg-type]
     assert response.status_code == 200
     assert response.headers["content-type"] == "application/json"
     assert response.headers["vary"] == "A2A-Version"
     document = response.json()
-    own = f"{str(house.base_url).rstrip('/')}/{key}"
+    own = f"{str(site.base_url).rstrip('/')}/{key}"
     new, old = "supportedInterfaces" in document, "url" in document
     assert (new, old) == (not version.startswith("0"), not version.startswith("1"))
     assert ("securityRequirements" in document) == (new and key == "guarded")
@@ -277,22 +277,22 @@ async def test_forms(
         {"key": (), "code": ("a",)} if key == "guarded" else {}
     )  # fmt: skip
     options["headers"] = options.get("headers", {}) | {"If-None-Match": response.headers["etag"]}
-    again = await house.get(f"/{key}{path}", **options)  # type: ignore[arg-type]
+    again = await site.get(f"/{key}{path}", **options)  # type: ignore[arg-type]
     assert (again.status_code, again.content) == (304, b"")
     assert again.headers["vary"] == "A2A-Version"
 
 
 @pytest.mark.clause("card.etag")
-async def test_each_form_has_its_tag(house: httpx.AsyncClient) -> None:
+async def test_each_form_has_its_tag(site: httpx.AsyncClient) -> None:
     tags = {}
     for version in ("", "1.0", "0.3", "0.2"):
-        found = await house.get(f"/guarded{CARD}", headers={"A2A-Version": version})
+        found = await site.get(f"/guarded{CARD}", headers={"A2A-Version": version})
         tags[found.headers["etag"]] = version
     assert len(tags) == 4
     for tag, version in tags.items():
         for other in tags.values():
             headers = {"A2A-Version": other, "If-None-Match": tag}
-            found = await house.get(f"/guarded{CARD}", headers=headers)
+            found = await site.get(f"/guarded{CARD}", headers=headers)
             assert found.status_code == (304 if other == version else 200)
 
 

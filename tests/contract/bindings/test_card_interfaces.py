@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from dragoman import Agent, App, Settings, Turn
 from dragoman.client import Client
 from dragoman.security.jwk import CardKey
-from dragoman.server.settings import SettingsError, load
+from dragoman.server.load_settings import load
+from dragoman.server.settings import SettingsError
 from tests.contract.bindings.conftest import user
 from tests.harness.clients import Grpc
 from tests.harness.server import BINDINGS, serving

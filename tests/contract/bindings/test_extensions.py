@@ -10,8 +10,9 @@ from dragoman import Agent, Artifact, Message, Part, Turn
 from dragoman.model import clock
 from dragoman.model.types import AgentExtension, Role
 from tests.contract.bindings.conftest import user as message
+from tests.harness.app import RunningApp
 from tests.harness.clients import Binding, Failed, Grpc, HttpJson, JsonRpc
-from tests.security.protected_server import House, housed
+from tests.harness.protected_app import protected
 
 ONE, TWO = "https://example.com/ext/price/v1", "https://example.com/ext/price/v2"
 OTHER = "https://example.com/ext/other/v1"
@@ -50,18 +51,18 @@ def user(text: str, **fields: Any) -> dict[str, Any]:
     return message(text, messageId=clock.uuid7(), **fields)
 
 
-def caller(house: House, kind: type[Binding], *extensions: str) -> Binding:
+def caller(server: RunningApp, kind: type[Binding], *extensions: str) -> Binding:
     """A client that asks for these extensions."""
     asked = {"A2A-Extensions": ", ".join(extensions)} if extensions else {}
-    return house.client(kind, "a-key", **asked)
+    return server.client(kind, "a-key", **asked)
 
 
 @each
 @pytest.mark.clause("extensions.data")
 async def test_where_the_data_of_an_extension_stand(kind: type[Binding]) -> None:
     agent, turns = seller()
-    async with housed(agent) as house:
-        client = caller(house, kind, ONE)
+    async with protected(agent) as server:
+        client = caller(server, kind, ONE)
         asked = user("x", metadata={ONE: DATA}, extensions=[ONE])
         task = (await client.call("SendMessage", message=asked))["task"]
         # what the caller said reaches the agent as it was
@@ -81,7 +82,7 @@ async def test_where_the_data_of_an_extension_stand(kind: type[Binding]) -> None
         reply = (await client.call("SendMessage", message=direct))["message"]
         assert (reply["metadata"], reply["extensions"]) == ({ONE: DATA}, [ONE])
         # one that is not in force is not listed for an author who has not looked
-        plain = (await caller(house, kind).call("SendMessage", message=user("z")))["task"]
+        plain = (await caller(server, kind).call("SendMessage", message=user("z")))["task"]
         assert "extensions" not in plain["artifacts"][0]
 
 
@@ -89,7 +90,7 @@ async def test_where_the_data_of_an_extension_stand(kind: type[Binding]) -> None
 @pytest.mark.clause("extensions.no-fallback", "extensions.unknown-ignored")
 async def test_no_older_version_takes_the_place_of_a_newer(kind: type[Binding]) -> None:
     agent, turns = seller()
-    async with housed(agent) as house:
+    async with protected(agent) as server:
         for asked, active in (
             ((TWO,), ()),
             ((TWO, OTHER), (OTHER,)),
@@ -97,14 +98,14 @@ async def test_no_older_version_takes_the_place_of_a_newer(kind: type[Binding]) 
             ((ONE.rpartition("/")[0],), ()),
             ((ONE, TWO), (ONE,)),
         ):
-            client = caller(house, kind, *asked)
+            client = caller(server, kind, *asked)
             await client.call("SendMessage", message=user("x"))
             assert turns[-1].extensions == active
             assert client.activated == ", ".join(active)
     agent, turns = seller(required=True)
-    async with housed(agent) as house:
+    async with protected(agent) as server:
         with pytest.raises(Failed) as failed:
-            await caller(house, kind, TWO).call("SendMessage", message=user("x"))
+            await caller(server, kind, TWO).call("SendMessage", message=user("x"))
         assert failed.value.reason == "EXTENSION_SUPPORT_REQUIRED"
         assert failed.value.metadata == {"extension": ONE}
         assert not turns

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import random
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,11 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from dragoman import Agent, App, Caller, Request, Turn
 from dragoman.dialects import protobuf
 from dragoman.model.errors import Unavailable
-from tests.contract.bindings.conftest import World, identify, user
-from tests.contract.bindings.test_one_task_in_all import assembly, hall, only
+from tests.contract.bindings.conftest import identify, user
 from tests.contract.bindings.test_send import ended, until
+from tests.contract.bindings.test_task_across_bindings import assembly, hall, only
 from tests.harness import agents
+from tests.harness.app import RunningApp, running
 from tests.harness.clients import REQUESTS, Failed, Grpc, JsonRpc, asked
 from tests.harness.older_clients import Grpc03, old_request
 from tests.harness.raw_server import Certificate
@@ -40,10 +41,10 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-async def gone(world: World) -> None:
+async def gone(server: RunningApp) -> None:
     """Until no stream is open."""
     async with asyncio.timeout(5):
-        while world.app.streams.open:
+        while server.app.streams.open:
             await asyncio.sleep(0.01)
 
 
@@ -51,7 +52,9 @@ async def gone(world: World) -> None:
 
 
 @both
-async def test_a_deadline_ends_the_call_and_not_the_task(hall: World, kind: type[Grpc]) -> None:
+async def test_a_deadline_ends_the_call_and_not_the_task(
+    hall: RunningApp, kind: type[Grpc]
+) -> None:
     client = hall.client(kind)
     assert isinstance(client, Grpc)
     call = client.start("SendMessage", {"message": user("gate")}, timeout=0.3)
@@ -72,7 +75,7 @@ async def test_a_deadline_ends_the_call_and_not_the_task(hall: World, kind: type
 
 
 @both
-async def test_a_reader_that_cancels_is_gone_at_once(hall: World, kind: type[Grpc]) -> None:
+async def test_a_reader_that_cancels_is_gone_at_once(hall: RunningApp, kind: type[Grpc]) -> None:
     client = hall.client(kind)
     async with client.open("SendStreamingMessage", message=user("gate")) as events:
         task = (await anext(events)).event["task"]["id"]
@@ -85,7 +88,7 @@ async def test_a_reader_that_cancels_is_gone_at_once(hall: World, kind: type[Grp
 
 @pytest.mark.clause("grpc.error-info")
 @both
-async def test_errors_say_all_in_their_details(hall: World, kind: type[Grpc]) -> None:
+async def test_errors_say_all_in_their_details(hall: RunningApp, kind: type[Grpc]) -> None:
     client = hall.client(kind)
     assert isinstance(client, Grpc)
     with pytest.raises(grpc.aio.AioRpcError) as failed:
@@ -111,7 +114,7 @@ async def test_errors_say_all_in_their_details(hall: World, kind: type[Grpc]) ->
 
 
 @both
-async def test_a_long_error_still_arrives(hall: World, kind: type[Grpc]) -> None:
+async def test_a_long_error_still_arrives(hall: RunningApp, kind: type[Grpc]) -> None:
     message = user("x", metadata={"skill": "ü" * 20_000})
     with pytest.raises(Failed) as failed:
         await hall.client(kind).call("SendMessage", message=message)
@@ -120,9 +123,9 @@ async def test_a_long_error_still_arrives(hall: World, kind: type[Grpc]) -> None
 
 
 async def test_a_message_that_is_too_large() -> None:
-    async with assembly(max_body=20_000) as world:
+    async with assembly(max_body=20_000) as server:
         for kind in (Grpc, Grpc03):
-            client = world.client(kind)
+            client = server.client(kind)
             assert isinstance(client, Grpc)
             for name in ("SendMessage", "SendStreamingMessage"):
                 call = client.start(name, {"message": user("x" * 30_000)})
@@ -131,11 +134,11 @@ async def test_a_message_that_is_too_large() -> None:
                 assert failed.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
             assert not await client.tasks()
         for kind in (Grpc, Grpc03):
-            sent = await world.client(kind).call("SendMessage", message=user("x" * 15_000))
+            sent = await server.client(kind).call("SendMessage", message=user("x" * 15_000))
             assert sent["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
-async def test_answers_may_be_larger_than_requests(hall: World) -> None:
+async def test_answers_may_be_larger_than_requests(hall: RunningApp) -> None:
     channel = grpc.aio.insecure_channel(
         hall.address, options=[("grpc.max_receive_message_length", -1)]
     )
@@ -150,7 +153,7 @@ async def test_answers_may_be_larger_than_requests(hall: World) -> None:
 @pytest.mark.parametrize(
     "content", [b"\x00\xff bytes", b"dGVzdA=="], ids=["bytes", "looks-encoded"]
 )
-async def test_files_of_those_who_send_them_bare(hall: World, content: bytes) -> None:
+async def test_files_of_those_who_send_them_bare(hall: RunningApp, content: bytes) -> None:
     options = [("grpc.primary_user_agent", "grpc-node-js/1.14.7")]
     params = {"message": user(parts=[{"raw": ""}], metadata={"skill": "files"})}
     request = old_request("SendMessage", params)
@@ -163,7 +166,7 @@ async def test_files_of_those_who_send_them_bare(hall: World, content: bytes) ->
 
 
 @pytest.mark.parametrize("service", [*SERVICES, "no.such.Service"])
-async def test_methods_that_are_none(hall: World, service: str) -> None:
+async def test_methods_that_are_none(hall: RunningApp, service: str) -> None:
     for method in ("Dance", "message/send", "sendMessage"):
         call = hall.channel.unary_unary(f"/{service}/{method}")
         with pytest.raises(grpc.aio.AioRpcError) as failed:
@@ -184,13 +187,9 @@ async def test_identify_sees_a_call_as_a_request() -> None:
         return identify(request)
 
     app = App(agents.make(), grpc_port=0, identify=notice, drain_timeout=0.1)
-    async with AsyncExitStack() as stack:
-        http = await stack.enter_async_context(httpx.AsyncClient())
-        url = await stack.enter_async_context(serving(app))
-        world = World(next(iter(app.agents.values())), app, url, http)
-        stack.push_async_callback(world.close)
+    async with running(app) as server:
         for kind in (Grpc, Grpc03):
-            client = world.client(kind, X_User="ann", Authorization="Bearer x")
+            client = server.client(kind, X_User="ann", Authorization="Bearer x")
             client.headers["x-odd-bin"] = b"\x00\xff"  # type: ignore[assignment]
             await client.call("SendMessage", message=user("hello"))
             (request,) = seen
@@ -199,7 +198,7 @@ async def test_identify_sees_a_call_as_a_request() -> None:
             assert request.headers["authorization"] == "Bearer x"
             assert request.headers["x-odd-bin"] == "\x00\xff"
             assert request.client == "127.0.0.1"
-            nobody = world.client(kind, X_User="nobody")
+            nobody = server.client(kind, X_User="nobody")
             for name in ("call", "stream"):
                 method = "SendMessage" if name == "call" else "SendStreamingMessage"
                 with pytest.raises(Failed) as failed:
@@ -207,26 +206,29 @@ async def test_identify_sees_a_call_as_a_request() -> None:
                 assert (failed.value.reason, failed.value.status) == ("UNAUTHENTICATED", 401)
                 assert nobody.last.headers["www-authenticate"] == "Bearer"
             seen.clear()
-        assert len(await world.client(JsonRpc, X_User="ann").tasks()) == 1  # the same message twice
+        assert (
+            len(await server.client(JsonRpc, X_User="ann").tasks()) == 1
+        )  # the same message twice
 
 
-async def test_the_number_of_streams_counts_all_of_them() -> None:
-    async with assembly(max_streams=2) as world:
-        task = (await world.client(Grpc).call("SendMessage", message=user("ask")))["task"]["id"]
+async def test_the_number_of_streams_counts_all_of_them(constants: Callable[..., None]) -> None:
+    constants(max_streams=2)
+    async with assembly() as server:
+        task = (await server.client(Grpc).call("SendMessage", message=user("ask")))["task"]["id"]
         async with (
-            world.client(Grpc03).open("SubscribeToTask", id=task) as one,
-            world.client(JsonRpc).open("SubscribeToTask", id=task) as two,
+            server.client(Grpc03).open("SubscribeToTask", id=task) as one,
+            server.client(JsonRpc).open("SubscribeToTask", id=task) as two,
         ):
             await anext(one)
             await anext(two)
             for kind in (Grpc, Grpc03):
-                client = world.client(kind)
+                client = server.client(kind)
                 with pytest.raises(Failed) as failed:
                     await client.stream("SubscribeToTask", id=task)
                 assert (failed.value.reason, failed.value.status) == ("RESOURCE_EXHAUSTED", 429)
                 assert client.last.headers["retry-after"] == "1"
-        await gone(world)
-        async with world.client(Grpc).open("SubscribeToTask", id=task) as again:
+        await gone(server)
+        async with server.client(Grpc).open("SubscribeToTask", id=task) as again:
             await anext(again)
 
 
@@ -234,8 +236,8 @@ async def test_the_number_of_streams_counts_all_of_them() -> None:
 
 
 async def test_health_while_it_drains() -> None:
-    async with assembly(drain_timeout=0.05) as world:
-        stub = health_pb2_grpc.HealthStub(world.channel)
+    async with assembly(drain_timeout=0.05) as server:
+        stub = health_pb2_grpc.HealthStub(server.channel)
         names = ("", *SERVICES)
         for name in names:
             answer = await stub.Check(health_pb2.HealthCheckRequest(service=name))
@@ -245,14 +247,14 @@ async def test_health_while_it_drains() -> None:
         assert failed.value.code() == grpc.StatusCode.NOT_FOUND
         watch = stub.Watch(health_pb2.HealthCheckRequest(service=SERVICES[0]))
         assert (await watch.read()).status == SERVING
-        task = (await world.client(Grpc).call("SendMessage", message=user("ask")))["task"]["id"]
+        task = (await server.client(Grpc).call("SendMessage", message=user("ask")))["task"]["id"]
         async with (
-            world.client(Grpc).open("SubscribeToTask", id=task) as newer,
-            world.client(Grpc03).open("SubscribeToTask", id=task) as older,
+            server.client(Grpc).open("SubscribeToTask", id=task) as newer,
+            server.client(Grpc03).open("SubscribeToTask", id=task) as older,
         ):
             await anext(newer)
             await anext(older)
-            await world.app.drain()
+            await server.app.drain()
             async with asyncio.timeout(5):
                 assert (await watch.read()).status == NOT_SERVING
             for name in names:
@@ -262,13 +264,13 @@ async def test_health_while_it_drains() -> None:
         watch.cancel()
         for kind in (Grpc, Grpc03):
             with pytest.raises(Failed) as failed:
-                await world.client(kind).call("SendMessage", message=user("late"))
+                await server.client(kind).call("SendMessage", message=user("late"))
             assert (failed.value.reason, failed.value.status) == ("UNAVAILABLE", 503)
-            assert (await world.client(kind).call("GetTask", id=task))["id"] == task
+            assert (await server.client(kind).call("GetTask", id=task))["id"] == task
 
 
 @pytest.mark.clause("grpc.service")
-async def test_reflection_tells_both_services(hall: World) -> None:
+async def test_reflection_tells_both_services(hall: RunningApp) -> None:
     stub = reflection_pb2_grpc.ServerReflectionStub(hall.channel)
 
     async def ask(**question: Any) -> Any:
@@ -339,7 +341,7 @@ async def test_each_agent_has_a_port_of_its_own() -> None:
     assert app.ports == []
 
 
-async def test_a_port_that_is_taken(hall: World) -> None:
+async def test_a_port_that_is_taken(hall: RunningApp) -> None:
     number = hall.app.ports[0].number
     app = App(agents.make(), grpc_port=number)
     with pytest.raises(Unavailable, match=f"grpc_port: cannot listen on .*:{number}"):
@@ -351,11 +353,13 @@ async def test_a_port_that_is_taken(hall: World) -> None:
 
 
 @asynccontextmanager
-async def secured(world: World, server: Certificate, own: Certificate | None) -> AsyncIterator[Any]:
+async def secured(
+    server: RunningApp, certified: Certificate, own: Certificate | None
+) -> AsyncIterator[Any]:
     """A channel to a server with this certificate, with one of one's own."""
     mine = own.file.read_bytes() if own else None
-    credentials = grpc.ssl_channel_credentials(server.file.read_bytes(), mine, mine)
-    async with grpc.aio.secure_channel(world.address, credentials) as channel:
+    credentials = grpc.ssl_channel_credentials(certified.file.read_bytes(), mine, mine)
+    async with grpc.aio.secure_channel(server.address, credentials) as channel:
         yield channel
 
 
@@ -366,21 +370,23 @@ def certificate(folder: Path, name: str) -> Certificate:
 
 
 async def test_tls(tmp_path: Path) -> None:
-    server = certificate(tmp_path, "server")
-    file = str(server.file)
-    async with assembly(cert=file, key=file) as world:
-        async with secured(world, server, None) as channel:
-            client = Grpc(world.url, world.http, {}, channel)
+    certified = certificate(tmp_path, "server")
+    file = str(certified.file)
+    async with assembly(cert=file, key=file) as server:
+        async with secured(server, certified, None) as channel:
+            client = Grpc(server.url, server.http, {}, channel)
             sent = await client.call("SendMessage", message=user("x"))
             assert sent["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
         stranger = certificate(tmp_path, "stranger")
         for channel in (
-            grpc.aio.insecure_channel(world.address),
+            grpc.aio.insecure_channel(server.address),
             grpc.aio.secure_channel(
-                world.address, grpc.ssl_channel_credentials(stranger.file.read_bytes())
+                server.address, grpc.ssl_channel_credentials(stranger.file.read_bytes())
             ),
         ):
-            call = Grpc(world.url, world.http, {}, channel).start("GetTask", {"id": "x"}, timeout=2)
+            call = Grpc(server.url, server.http, {}, channel).start(
+                "GetTask", {"id": "x"}, timeout=2
+            )
             with pytest.raises(grpc.aio.AioRpcError) as failed:
                 await call
             assert failed.value.code() in (
@@ -391,15 +397,15 @@ async def test_tls(tmp_path: Path) -> None:
 
 
 async def test_certificates_of_clients(tmp_path: Path) -> None:
-    server, ann, eve = (certificate(tmp_path, name) for name in ("server", "ann", "eve"))
-    file = str(server.file)
-    async with assembly(cert=file, key=file, ca=str(ann.file)) as world:
-        async with secured(world, server, ann) as channel:
-            client = Grpc(world.url, world.http, {}, channel)
+    certified, ann, eve = (certificate(tmp_path, name) for name in ("server", "ann", "eve"))
+    file = str(certified.file)
+    async with assembly(cert=file, key=file, ca=str(ann.file)) as server:
+        async with secured(server, certified, ann) as channel:
+            client = Grpc(server.url, server.http, {}, channel)
             await client.call("SendMessage", message=user("x"))
         for own in (None, eve):
-            async with secured(world, server, own) as channel:
-                client = Grpc(world.url, world.http, {}, channel)
+            async with secured(server, certified, own) as channel:
+                client = Grpc(server.url, server.http, {}, channel)
                 call = client.start("GetTask", {"id": "x"}, timeout=2)
                 with pytest.raises(grpc.aio.AioRpcError) as failed:
                     await call
@@ -458,7 +464,7 @@ def twisted(body: bytes, dice: random.Random) -> list[bytes]:
 
 
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
-async def test_hostile_bytes_get_a_proper_answer(hall: World, version: str) -> None:
+async def test_hostile_bytes_get_a_proper_answer(hall: RunningApp, version: str) -> None:
     dice = random.Random(version)
     kind = Grpc if version == "1.0" else Grpc03
     client = hall.client(kind)

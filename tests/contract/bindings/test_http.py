@@ -14,10 +14,10 @@ import pytest_asyncio
 
 from dragoman import App
 from dragoman.model.operations import OPERATIONS
-from tests.contract.bindings.conftest import World, identify, user
+from tests.contract.bindings.conftest import identify, user
 from tests.harness import agents
+from tests.harness.app import RunningApp, running
 from tests.harness.clients import BAD_REQUEST, ERROR_INFO
-from tests.harness.server import serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -30,7 +30,7 @@ PATHS = {
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def world() -> AsyncIterator[World]:
+async def server() -> AsyncIterator[RunningApp]:
     """One server for the module: what a test makes, it makes under a tenant of its own."""
     agent = agents.make()
     agent.extended_card(lambda caller, card: card)
@@ -44,9 +44,9 @@ async def world() -> AsyncIterator[World]:
         poll=0.02,
     )
     headers = {"A2A-Version": "1.0"}
-    async with serving(app) as url, httpx.AsyncClient(timeout=20, headers=headers) as http:
-        yield World(agent, app, url, http)
-        agent.gate.set()  # type: ignore[attr-defined]
+    async with running(app, headers=headers) as found:
+        yield found
+        found.gate.set()
 
 
 @pytest.fixture
@@ -55,9 +55,9 @@ def tenant() -> str:
     return f"tenant-{uuid4()}"
 
 
-async def ask(world: World, verb: str, path: str, **options: Any) -> httpx.Response:
+async def ask(server: RunningApp, verb: str, path: str, **options: Any) -> httpx.Response:
     """One request."""
-    return await world.http.request(verb, world.url + path, **options)
+    return await server.http.request(verb, server.url + path, **options)
 
 
 def fine(response: httpx.Response) -> Any:
@@ -90,18 +90,18 @@ def violations(error: dict[str, Any]) -> list[str]:
     return [each["field"] for item in bad for each in item["fieldViolations"]]
 
 
-async def send(world: World, text: str, prefix: str = "", **more: Any) -> dict[str, Any]:
+async def send(server: RunningApp, text: str, prefix: str = "", **more: Any) -> dict[str, Any]:
     """The task that comes of a message."""
     response = await ask(
-        world, "POST", f"{prefix}/message:send", json={"message": user(text), **more}
+        server, "POST", f"{prefix}/message:send", json={"message": user(text), **more}
     )
     found: dict[str, Any] = fine(response)["task"]
     return found
 
 
-async def gated(world: World) -> dict[str, Any]:
+async def gated(server: RunningApp) -> dict[str, Any]:
     """A task that is being worked on."""
-    return await send(world, "gate", configuration={"returnImmediately": True})
+    return await send(server, "gate", configuration={"returnImmediately": True})
 
 
 # ---- paths and verbs -----------------------------------------------------------------------
@@ -110,10 +110,12 @@ async def gated(world: World) -> dict[str, Any]:
 @pytest.mark.clause("http.routes", "http.tenant-prefix")
 @pytest.mark.parametrize("prefix", ["", "/blue"])
 @pytest.mark.parametrize("path", PATHS)
-async def test_each_path_takes_its_verbs_and_no_other(world: World, path: str, prefix: str) -> None:
+async def test_each_path_takes_its_verbs_and_no_other(
+    server: RunningApp, path: str, prefix: str
+) -> None:
     real = prefix + path.replace("{taskId}", "t").replace("{id}", "i")
     for verb in VERBS:
-        response = await ask(world, verb, real)
+        response = await ask(server, verb, real)
         if verb in PATHS[path]:
             assert response.status_code != 405, verb
             if response.status_code == 404:
@@ -129,37 +131,37 @@ async def test_each_path_takes_its_verbs_and_no_other(world: World, path: str, p
 @pytest.mark.clause("http.routes", "http.tenant-prefix", "http.bodies")
 @pytest.mark.parametrize("prefixed", [False, True])
 async def test_each_operation_is_what_its_path_says(
-    world: World, tenant: str, prefixed: bool
+    server: RunningApp, tenant: str, prefixed: bool
 ) -> None:
     prefix = f"/{tenant}" if prefixed else ""
-    sent = fine(await ask(world, "POST", f"{prefix}/message:send", json={"message": user("ask")}))
+    sent = fine(await ask(server, "POST", f"{prefix}/message:send", json={"message": user("ask")}))
     assert sent.keys() == {"task"}
     task = sent["task"]["id"]
-    streamed = await ask(world, "POST", f"{prefix}/message:stream", json={"message": user("x")})
+    streamed = await ask(server, "POST", f"{prefix}/message:stream", json={"message": user("x")})
     assert streamed.headers["content-type"].startswith("text/event-stream")
-    assert fine(await ask(world, "GET", f"{prefix}/tasks/{task}"))["id"] == task
-    listed = fine(await ask(world, "GET", f"{prefix}/tasks"))
+    assert fine(await ask(server, "GET", f"{prefix}/tasks/{task}"))["id"] == task
+    listed = fine(await ask(server, "GET", f"{prefix}/tasks"))
     assert task in [item["id"] for item in listed["tasks"]]
     configs = f"{prefix}/tasks/{task}/pushNotificationConfigs"
     config = {"id": "c", "taskId": task, "url": "https://example.com/hook"}
     if prefixed:
         config["tenant"] = tenant
-    assert fine(await ask(world, "POST", configs, json=config)) == config
-    assert fine(await ask(world, "GET", f"{configs}/c")) == config
-    assert fine(await ask(world, "GET", configs))["configs"] == [config]
-    assert fine(await ask(world, "DELETE", f"{configs}/c")) == {}
-    assert "configs" not in fine(await ask(world, "GET", configs))
+    assert fine(await ask(server, "POST", configs, json=config)) == config
+    assert fine(await ask(server, "GET", f"{configs}/c")) == config
+    assert fine(await ask(server, "GET", configs))["configs"] == [config]
+    assert fine(await ask(server, "DELETE", f"{configs}/c")) == {}
+    assert "configs" not in fine(await ask(server, "GET", configs))
     headers = {"X-User": "ann"}
-    card = fine(await ask(world, "GET", f"{prefix}/extendedAgentCard", headers=headers))
+    card = fine(await ask(server, "GET", f"{prefix}/extendedAgentCard", headers=headers))
     assert card["name"] == "Contract"
     for verb in ("GET", "POST"):
-        url = f"{world.url}{prefix}/tasks/{task}:subscribe"
-        async with world.http.stream(verb, url) as response:
+        url = f"{server.url}{prefix}/tasks/{task}:subscribe"
+        async with server.http.stream(verb, url) as response:
             assert response.headers["content-type"].startswith("text/event-stream")
-    canceled = fine(await ask(world, "POST", f"{prefix}/tasks/{task}:cancel"))
+    canceled = fine(await ask(server, "POST", f"{prefix}/tasks/{task}:cancel"))
     assert canceled["status"]["state"] == "TASK_STATE_CANCELED"
     if prefixed:
-        failed(await ask(world, "GET", f"/tasks/{task}"), 404, "TASK_NOT_FOUND")
+        failed(await ask(server, "GET", f"/tasks/{task}"), 404, "TASK_NOT_FOUND")
 
 
 @pytest.mark.clause("http.error-shape")
@@ -185,9 +187,9 @@ async def test_each_operation_is_what_its_path_says(
         "/" + "x" * 4000,
     ],
 )
-async def test_unknown_paths(world: World, path: str) -> None:
+async def test_unknown_paths(server: RunningApp, path: str) -> None:
     for verb in ("GET", "POST"):
-        error = failed(await ask(world, verb, path), 404, "METHOD_NOT_FOUND")
+        error = failed(await ask(server, verb, path), 404, "METHOD_NOT_FOUND")
         assert error["status"] == "UNIMPLEMENTED"
         assert len(error["message"]) < 300
 
@@ -208,24 +210,24 @@ async def test_unknown_paths(world: World, path: str) -> None:
     ],
 )
 async def test_older_paths_in_a_newer_version(
-    world: World, verb: str, path: str, version: str
+    server: RunningApp, verb: str, path: str, version: str
 ) -> None:
-    response = await ask(world, verb, path, headers={"A2A-Version": version})
+    response = await ask(server, verb, path, headers={"A2A-Version": version})
     error = failed(response, 400, "VERSION_NOT_SUPPORTED")
     assert error["status"] == "FAILED_PRECONDITION"
     assert error["details"][0]["metadata"] == {"supported": "1.0, 0.3, 0.2, 0.1"}
 
 
 @pytest.mark.parametrize("tenant", ["v1x", "v2", "tasks2", "blue%20team", "bl%C3%BC", "a.b~c"])
-async def test_names_of_tenants(world: World, tenant: str) -> None:
-    task = await send(world, "hello", f"/{tenant}")
-    assert fine(await ask(world, "GET", f"/{tenant}/tasks/{task['id']}"))["id"] == task["id"]
-    failed(await ask(world, "GET", f"/other/tasks/{task['id']}"), 404, "TASK_NOT_FOUND")
+async def test_names_of_tenants(server: RunningApp, tenant: str) -> None:
+    task = await send(server, "hello", f"/{tenant}")
+    assert fine(await ask(server, "GET", f"/{tenant}/tasks/{task['id']}"))["id"] == task["id"]
+    failed(await ask(server, "GET", f"/other/tasks/{task['id']}"), 404, "TASK_NOT_FOUND")
 
 
 @pytest.mark.clause("version.query-parameter")
-async def test_the_version_as_a_query_parameter(world: World) -> None:
-    async with httpx.AsyncClient(base_url=world.url) as http:
+async def test_the_version_as_a_query_parameter(server: RunningApp) -> None:
+    async with httpx.AsyncClient(base_url=server.url) as http:
         for path in ("/tasks", "/tasks/x", "/tasks/x/pushNotificationConfigs"):
             for version, status in (("1.0", (200, 404)), ("1.0.1", (200, 404)), ("0.3", (400,))):
                 response = await http.get(f"{path}?A2A-Version={version}")
@@ -239,12 +241,12 @@ async def test_the_version_as_a_query_parameter(world: World) -> None:
 
 
 @pytest.mark.clause("http.query-parameters")
-async def test_the_names_of_query_parameters(world: World, tenant: str) -> None:
+async def test_the_names_of_query_parameters(server: RunningApp, tenant: str) -> None:
     context = "a context & more=1/2"
     for number in range(3):
         message = user(f"echo {number}", contextId=context)
-        await ask(world, "POST", f"/{tenant}/message:send", json={"message": message})
-    await send(world, "ask", f"/{tenant}")
+        await ask(server, "POST", f"/{tenant}/message:send", json={"message": message})
+    await send(server, "ask", f"/{tenant}")
     for camel, snake, value in (
         ("contextId", "context_id", context),
         ("status", "status", "TASK_STATE_COMPLETED"),
@@ -255,7 +257,7 @@ async def test_the_names_of_query_parameters(world: World, tenant: str) -> None:
         ("statusTimestampAfter", "status_timestamp_after", "2020-01-31T12:00:00+02:00"),
     ):
         found = [
-            fine(await ask(world, "GET", f"/{tenant}/tasks?{name}={quote(value, safe='')}"))
+            fine(await ask(server, "GET", f"/{tenant}/tasks?{name}={quote(value, safe='')}"))
             for name in (camel, snake)
         ]
         assert found[0] == found[1]
@@ -265,13 +267,13 @@ async def test_the_names_of_query_parameters(world: World, tenant: str) -> None:
             assert sum("artifacts" in task for task in listed) == 3
         if camel == "historyLength":
             assert not any("history" in task for task in listed)
-    first = fine(await ask(world, "GET", f"/{tenant}/tasks?page_size=3"))
+    first = fine(await ask(server, "GET", f"/{tenant}/tasks?page_size=3"))
     token = first["nextPageToken"]
-    rest = fine(await ask(world, "GET", f"/{tenant}/tasks?page_size=3&page_token={token}"))
+    rest = fine(await ask(server, "GET", f"/{tenant}/tasks?page_size=3&page_token={token}"))
     assert len(rest["tasks"]) == 1
     task = first["tasks"][0]["id"]
     for name in ("historyLength", "history_length"):
-        assert "history" not in fine(await ask(world, "GET", f"/{tenant}/tasks/{task}?{name}=0"))
+        assert "history" not in fine(await ask(server, "GET", f"/{tenant}/tasks/{task}?{name}=0"))
 
 
 @pytest.mark.clause("http.query-parameters", "list.invalid-params")
@@ -291,15 +293,15 @@ async def test_the_names_of_query_parameters(world: World, tenant: str) -> None:
         ("pageToken=%21%21", "pageToken"),
     ],
 )
-async def test_query_parameters_that_do_not_fit(world: World, query: str, field: str) -> None:
-    error = failed(await ask(world, "GET", f"/tasks?{query}"), 400, "INVALID_PARAMS")
+async def test_query_parameters_that_do_not_fit(server: RunningApp, query: str, field: str) -> None:
+    error = failed(await ask(server, "GET", f"/tasks?{query}"), 400, "INVALID_PARAMS")
     assert violations(error) == [field]
     assert error["message"].startswith(field)
 
 
 @pytest.mark.clause("fields.unknown-ignored")
-async def test_query_parameters_that_are_not_known(world: World) -> None:
-    fine(await ask(world, "GET", "/tasks?colour=blue&&=&x=%FF%00"))
+async def test_query_parameters_that_are_not_known(server: RunningApp) -> None:
+    fine(await ask(server, "GET", "/tasks?colour=blue&&=&x=%FF%00"))
 
 
 # ---- what the path says, and what the body says --------------------------------------------
@@ -325,30 +327,30 @@ async def test_query_parameters_that_are_not_known(world: World) -> None:
     ],
 )
 async def test_a_contradiction_is_refused(
-    world: World, verb: str, path: str, body: dict[str, Any] | None, field: str | None
+    server: RunningApp, verb: str, path: str, body: dict[str, Any] | None, field: str | None
 ) -> None:
-    task = (await send(world, "ask"))["id"]
+    task = (await send(server, "ask"))["id"]
     known = {"message": user("ask"), "url": "https://example.com/hook"}
     options: dict[str, Any] = {} if body is None else {"json": {**known, **body}}
-    response = await ask(world, verb, path.replace("{task}", task), **options)
+    response = await ask(server, verb, path.replace("{task}", task), **options)
     if field is None:  # without one in the path, the body's word is good
         failed(response, 404, "TASK_NOT_FOUND")
     else:
         error = failed(response, 400, "INVALID_PARAMS")
         assert violations(error) == [field]
         assert "path" in error["message"]
-    state = fine(await ask(world, "GET", f"/tasks/{task}"))["status"]["state"]
+    state = fine(await ask(server, "GET", f"/tasks/{task}"))["status"]["state"]
     assert state == "TASK_STATE_INPUT_REQUIRED"
-    assert "configs" not in fine(await ask(world, "GET", f"/tasks/{task}/pushNotificationConfigs"))
+    assert "configs" not in fine(await ask(server, "GET", f"/tasks/{task}/pushNotificationConfigs"))
 
 
-async def test_agreement_is_none_of_our_business(world: World, tenant: str) -> None:
-    task = (await send(world, "ask", f"/{tenant}", tenant=tenant))["id"]
+async def test_agreement_is_none_of_our_business(server: RunningApp, tenant: str) -> None:
+    task = (await send(server, "ask", f"/{tenant}", tenant=tenant))["id"]
     config = {"taskId": task, "task_id": task, "tenant": tenant, "url": "https://example.com/hook"}
     path = f"/{tenant}/tasks/{task}"
-    fine(await ask(world, "POST", f"{path}/pushNotificationConfigs", json=config))
-    fine(await ask(world, "GET", f"{path}?id={task}&tenant={tenant}"))
-    fine(await ask(world, "POST", f"{path}:cancel", json={"id": task, "tenant": "", "x": None}))
+    fine(await ask(server, "POST", f"{path}/pushNotificationConfigs", json=config))
+    fine(await ask(server, "GET", f"{path}?id={task}&tenant={tenant}"))
+    fine(await ask(server, "POST", f"{path}:cancel", json={"id": task, "tenant": "", "x": None}))
 
 
 @pytest.mark.clause("cancel.updated-task")
@@ -365,19 +367,19 @@ async def test_agreement_is_none_of_our_business(world: World, tenant: str) -> N
         {"content": b"", "headers": {"Content-Type": A2A}},
     ],
 )
-async def test_cancel_needs_no_body(world: World, options: dict[str, Any]) -> None:
-    task = (await send(world, "ask"))["id"]
-    answer = fine(await ask(world, "POST", f"/tasks/{task}:cancel", **options))
+async def test_cancel_needs_no_body(server: RunningApp, options: dict[str, Any]) -> None:
+    task = (await send(server, "ask"))["id"]
+    answer = fine(await ask(server, "POST", f"/tasks/{task}:cancel", **options))
     assert answer["status"]["state"] == "TASK_STATE_CANCELED"
 
 
 @pytest.mark.parametrize("path", ["/message:send", "/message:stream", "/blue/message:send"])
-async def test_a_send_needs_one(world: World, path: str) -> None:
-    assert (await ask(world, "POST", path)).status_code == 400
-    error = failed(await ask(world, "POST", path, json={}), 400, "INVALID_PARAMS")
+async def test_a_send_needs_one(server: RunningApp, path: str) -> None:
+    assert (await ask(server, "POST", path)).status_code == 400
+    error = failed(await ask(server, "POST", path, json={}), 400, "INVALID_PARAMS")
     assert violations(error) == ["message"]
     for body in (b"[]", b"5", b'"x"', b"null"):
-        failed(await ask(world, "POST", path, content=body), 400, "INVALID_PARAMS")
+        failed(await ask(server, "POST", path, content=body), 400, "INVALID_PARAMS")
 
 
 AWKWARD = ["a b", "ü", "50%", "%41", "a+b", "a?b#c", "a:b", "x:cancel", "a;b=c&d", '"', "\u2028"]
@@ -385,22 +387,22 @@ AWKWARD = ["a b", "ü", "50%", "%41", "a+b", "a?b#c", "a:b", "x:cancel", "a;b=c&
 
 @pytest.mark.clause("http.query-parameters", "push.read")
 @pytest.mark.parametrize("id", [*AWKWARD, "a/b", "/", "a%2Fb"])
-async def test_ids_are_percent_encoded(world: World, id: str) -> None:
-    task = (await send(world, "ask"))["id"]
+async def test_ids_are_percent_encoded(server: RunningApp, id: str) -> None:
+    task = (await send(server, "ask"))["id"]
     configs = f"/tasks/{task}/pushNotificationConfigs"
     config = {"id": id, "taskId": task, "url": "https://example.com/hook"}
-    assert fine(await ask(world, "POST", configs, json=config)) == config
+    assert fine(await ask(server, "POST", configs, json=config)) == config
     one = f"{configs}/{quote(id, safe='')}"
-    assert fine(await ask(world, "GET", one)) == config
-    assert fine(await ask(world, "DELETE", one)) == {}
-    failed(await ask(world, "GET", one), 404, "TASK_NOT_FOUND")
+    assert fine(await ask(server, "GET", one)) == config
+    assert fine(await ask(server, "DELETE", one)) == {}
+    failed(await ask(server, "GET", one), 404, "TASK_NOT_FOUND")
 
 
-async def test_the_path_of_a_task_may_be_encoded_in_full(world: World) -> None:
-    task = (await send(world, "ask"))["id"]
+async def test_the_path_of_a_task_may_be_encoded_in_full(server: RunningApp) -> None:
+    task = (await send(server, "ask"))["id"]
     encoded = "".join(f"%{ord(letter):02X}" for letter in task)
-    assert fine(await ask(world, "GET", f"/%74asks/{encoded}"))["id"] == task
-    answer = fine(await ask(world, "POST", f"/tasks/{encoded}%3Acancel"))
+    assert fine(await ask(server, "GET", f"/%74asks/{encoded}"))["id"] == task
+    answer = fine(await ask(server, "POST", f"/tasks/{encoded}%3Acancel"))
     assert answer["status"]["state"] == "TASK_STATE_CANCELED"
 
 
@@ -411,12 +413,12 @@ async def test_the_path_of_a_task_may_be_encoded_in_full(world: World) -> None:
 @pytest.mark.parametrize(
     "kind", [A2A, "application/json", f"{A2A}; charset=utf-8", "Application/JSON;charset=UTF-8"]
 )
-async def test_media_types_that_are_taken(world: World, kind: str) -> None:
+async def test_media_types_that_are_taken(server: RunningApp, kind: str) -> None:
     body = json.dumps({"message": user("hello")}).encode()
     headers = {"Content-Type": kind}
-    response = await ask(world, "POST", "/message:send", content=body, headers=headers)
+    response = await ask(server, "POST", "/message:send", content=body, headers=headers)
     assert fine(response)["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
-    response = await ask(world, "POST", "/message:send", content=body)  # none at all
+    response = await ask(server, "POST", "/message:send", content=body)  # none at all
     assert "content-type" not in response.request.headers
     fine(response)
 
@@ -424,23 +426,23 @@ async def test_media_types_that_are_taken(world: World, kind: str) -> None:
 @pytest.mark.clause("http.media-type")
 @pytest.mark.parametrize("path", ["/message:send", "/message:stream", "/tasks/{task}:cancel"])
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded"])
-async def test_other_media_types(world: World, tenant: str, path: str, kind: str) -> None:
-    task = (await send(world, "ask", f"/{tenant}"))["id"]
+async def test_other_media_types(server: RunningApp, tenant: str, path: str, kind: str) -> None:
+    task = (await send(server, "ask", f"/{tenant}"))["id"]
     body = json.dumps({"message": user("hello")}).encode()
     path = f"/{tenant}{path.replace('{task}', task)}"
-    response = await ask(world, "POST", path, content=body, headers={"Content-Type": kind})
+    response = await ask(server, "POST", path, content=body, headers={"Content-Type": kind})
     error = failed(response, 415, "MEDIA_TYPE_NOT_ACCEPTED")
     assert kind in error["message"]
-    listed = fine(await ask(world, "GET", f"/{tenant}/tasks"))["tasks"]
+    listed = fine(await ask(server, "GET", f"/{tenant}/tasks"))["tasks"]
     assert [item["status"]["state"] for item in listed] == ["TASK_STATE_INPUT_REQUIRED"]
 
 
 @pytest.mark.clause("push.delete")
-async def test_delete_answers_an_empty_object(world: World) -> None:
-    task = (await send(world, "ask"))["id"]
+async def test_delete_answers_an_empty_object(server: RunningApp) -> None:
+    task = (await send(server, "ask"))["id"]
     for _ in range(2):
         path = f"/tasks/{task}/pushNotificationConfigs/c"
-        response = await ask(world, "DELETE", path)
+        response = await ask(server, "DELETE", path)
         assert (response.status_code, response.content) == (200, b"{}")
         assert response.headers["content-type"] == A2A
 
@@ -451,9 +453,9 @@ KINDS = {"task", "message", "statusUpdate", "artifactUpdate"}
 
 
 @pytest.mark.clause("http.stream", "stream.one-of")
-async def test_a_stream_is_of_bare_events(world: World) -> None:
+async def test_a_stream_is_of_bare_events(server: RunningApp) -> None:
     body = {"message": user("chunks 5")}
-    response = await ask(world, "POST", "/message:stream", json=body)
+    response = await ask(server, "POST", "/message:stream", json=body)
     assert response.status_code == 200
     assert response.headers["content-type"].startswith("text/event-stream")
     assert response.headers["cache-control"] == "no-store"
@@ -468,42 +470,42 @@ async def test_a_stream_is_of_bare_events(world: World) -> None:
         found.append(*event)
     assert found == ["task", "statusUpdate", *["artifactUpdate"] * 5, "statusUpdate"]
     reply = {"message": user("hi", metadata={"skill": "talk"})}
-    response = await ask(world, "POST", "/message:stream", json=reply)
+    response = await ask(server, "POST", "/message:stream", json=reply)
     (line,) = [line for line in response.text.splitlines() if line.startswith("data: ")]
     assert json.loads(line[6:]).keys() == {"message"}
 
 
 @pytest.mark.clause("http.stream", "http.stream-ends-interrupted")
-async def test_a_stream_ends_at_a_question(world: World) -> None:
-    response = await ask(world, "POST", "/message:stream", json={"message": user("ask")})
+async def test_a_stream_ends_at_a_question(server: RunningApp) -> None:
+    response = await ask(server, "POST", "/message:stream", json={"message": user("ask")})
     last = json.loads(response.text.rstrip("\n").rpartition("data: ")[2])
     assert last["statusUpdate"]["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
 
 
 @pytest.mark.clause("stream.refusals", "subscribe.terminal-task", "subscribe.unknown-task")
-async def test_an_error_before_the_stream_is_an_ordinary_answer(world: World) -> None:
-    task = (await send(world, "hello"))["id"]
+async def test_an_error_before_the_stream_is_an_ordinary_answer(server: RunningApp) -> None:
+    task = (await send(server, "hello"))["id"]
     for verb in ("GET", "POST"):
-        response = await ask(world, verb, f"/tasks/{task}:subscribe")
+        response = await ask(server, verb, f"/tasks/{task}:subscribe")
         failed(response, 400, "UNSUPPORTED_OPERATION")
-        failed(await ask(world, verb, "/tasks/unknown:subscribe"), 404, "TASK_NOT_FOUND")
+        failed(await ask(server, verb, "/tasks/unknown:subscribe"), 404, "TASK_NOT_FOUND")
     body = {"message": user("more", taskId=task)}
-    response = await ask(world, "POST", "/message:stream", json=body)
+    response = await ask(server, "POST", "/message:stream", json=body)
     failed(response, 400, "UNSUPPORTED_OPERATION")
 
 
 @pytest.mark.clause("http.error-shape", "errors.payload")
 @pytest.mark.parametrize("verb", ["GET", "POST"])
-async def test_an_error_in_the_stream_is_named(world: World, verb: str) -> None:
-    task = (await gated(world))["id"]
+async def test_an_error_in_the_stream_is_named(server: RunningApp, verb: str) -> None:
+    task = (await gated(server))["id"]
     blocks: list[dict[str, str]] = [{}]
-    url = f"{world.url}/tasks/{task}:subscribe"
-    async with world.http.stream(verb, url) as response:
+    url = f"{server.url}/tasks/{task}:subscribe"
+    async with server.http.stream(verb, url) as response:
         async for line in response.aiter_lines():
             if not line:
                 blocks.append({})
                 if len(blocks) == 2:  # the task has come: make the store forget it
-                    store: Any = world.app.store
+                    store: Any = server.app.store
                     store._forget(store._logs[task])
             elif not line.startswith(":"):
                 name, _, value = line.partition(": ")

@@ -16,11 +16,12 @@ from google.protobuf import json_format
 
 from dragoman import Agent, Part, Turn
 from dragoman.bindings.grpc import _handler
-from dragoman.dialects.protobuf.wire import SPEECHES
+from dragoman.dialects.protobuf.wire import PACKAGES
 from dragoman.model.events import RESUME
 from dragoman.model.operations import OPERATIONS
 from dragoman.server import service
-from tests.contract.bindings.conftest import Start, World
+from tests.contract.bindings.conftest import Start
+from tests.harness.app import RunningApp
 
 
 def said(text: str) -> dict[str, Any]:
@@ -31,14 +32,14 @@ def said(text: str) -> dict[str, Any]:
 class First:
     """A client of 0.1."""
 
-    def __init__(self, world: World, **headers: str) -> None:
-        self.world = world
+    def __init__(self, server: RunningApp, **headers: str) -> None:
+        self.server = server
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
     async def call(self, method: str, /, **params: Any) -> Any:
         """The result, or the error, or the results of a stream."""
         request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-        answer = await self.world.http.post(self.world.url, json=request, headers=self.headers)
+        answer = await self.server.http.post(self.server.url, json=request, headers=self.headers)
         if answer.headers["content-type"].startswith("text/event-stream"):
             lines = [line[6:] for line in answer.text.splitlines() if line.startswith("data: ")]
             return [json.loads(line)["result"] for line in lines]
@@ -47,16 +48,16 @@ class First:
 
 
 @pytest.fixture
-async def first(world: World) -> First:
+async def first(server: RunningApp) -> First:
     """A client of 0.1."""
-    return First(world)
+    return First(server)
 
 
 async def test_a_task_has_the_id_that_its_owner_chose(first: First) -> None:
     sent = await first.call("tasks/send", id="t/1 é", sessionId="s", message=said("hello"))
     assert (sent["id"], sent["sessionId"]) == ("t/1 é", "s")
     assert await first.call("tasks/get", id="t/1 é") == sent
-    stranger = First(first.world, x_user="bob")
+    stranger = First(first.server, x_user="bob")
     missing = await stranger.call("tasks/get", id="nothing")
     assert await stranger.call("tasks/get", id="t/1 é") == missing
     theirs = await stranger.call("tasks/send", id="t/1 é", sessionId="z", message=said("hello"))
@@ -105,7 +106,7 @@ async def test_the_webhook_of_a_send_is_the_one_of_its_task(first: First) -> Non
 
 async def test_a_message_that_follows_is_sent_once_by_its_key(first: First) -> None:
     await first.call("tasks/send", id="t", message=said("ask"))
-    keyed = First(first.world, idempotency_key="k")
+    keyed = First(first.server, idempotency_key="k")
     once = await keyed.call("tasks/send", id="t", message=said("ask again"))
     assert await keyed.call("tasks/send", id="t", message=said("ask again")) == once
     assert [m["parts"][0]["text"] for m in once["history"] if m["role"] == "user"] == [
@@ -141,6 +142,7 @@ async def test_a_task_has_no_more_webhooks_by_sends_than_otherwise(
     assert answers == ["taken", "taken", "taken", "A task can have at most 2 webhooks"]
 
 
+@pytest.mark.storeless
 async def test_files_of_clients_on_node_are_bare(start: Start) -> None:
     agent = Agent("Files", description="Sends files back.", version="1")
 
@@ -148,20 +150,22 @@ async def test_files_of_clients_on_node_are_bare(start: Start) -> None:
     async def back(turn: Turn) -> list[Part]:
         return list(turn.message.parts)
 
-    world = await start(agent=agent, grpc_port=0)
+    server = await start(agent=agent, grpc_port=0)
     content = b"abcd"  # which could be base64 text as well
     file = {"fileWithBytes": base64.b64encode(content).decode()}
     message = {"messageId": "m", "role": "ROLE_USER", "content": [{"file": file}]}
-    answer = await world.http.post(
-        f"{world.url}/v1/message:send", json={"message": message}, headers={"user-agent": "node"}
+    answer = await server.http.post(
+        f"{server.url}/v1/message:send", json={"message": message}, headers={"user-agent": "node"}
     )
     task = answer.json()["task"]
     assert task["artifacts"][0]["parts"] == task["history"][0]["content"] == [{"file": file}]
     # and that is what others see
-    found = await world.http.get(f"{world.url}/tasks/{task['id']}", headers={"A2A-Version": "1.0"})
+    found = await server.http.get(
+        f"{server.url}/tasks/{task['id']}", headers={"A2A-Version": "1.0"}
+    )
     assert found.json()["history"][0]["parts"] == [{"raw": file["fileWithBytes"]}]
 
-    (endpoint,) = world.app.endpoints.values()
+    (endpoint,) = server.app.endpoints.values()
     request = old_pb.SendMessageRequest(
         request=json_format.ParseDict(message, old_pb.Message()),
         configuration=old_pb.SendMessageConfiguration(blocking=True),
@@ -175,6 +179,7 @@ async def test_files_of_clients_on_node_are_bare(start: Start) -> None:
     assert sent.artifacts[0].parts[0].file.file_with_bytes == content
 
 
+@pytest.mark.storeless
 @pytest.mark.parametrize(
     ("path", "request_", "name"),
     [
@@ -203,8 +208,8 @@ async def test_files_of_clients_on_node_are_bare(start: Start) -> None:
 async def test_grpc_repeats_the_extensions_under_the_name_of_its_version(
     start: Start, path: str, request_: Any, name: str
 ) -> None:
-    world = await start(grpc_port=0)
-    (endpoint,) = world.app.endpoints.values()
+    server = await start(grpc_port=0)
+    (endpoint,) = server.app.endpoints.values()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{endpoint.grpc}") as channel:
         call = channel.unary_unary(path)(
             request_.SerializeToString(), metadata=((name, RESUME),), timeout=10
@@ -215,8 +220,8 @@ async def test_grpc_repeats_the_extensions_under_the_name_of_its_version(
 
 
 async def test_a_grpc_caller_that_is_gone_leaves_no_reader_behind(start: Start) -> None:
-    world = await start()
-    (endpoint,) = world.app.endpoints.values()
+    server = await start()
+    (endpoint,) = server.app.endpoints.values()
     operation = next(each for each in OPERATIONS if each.call == "stream")
     request = pb.SendMessageRequest(
         message=pb.Message(message_id="m", role=pb.ROLE_USER, parts=[pb.Part(text="gate")])
@@ -237,7 +242,7 @@ async def test_a_grpc_caller_that_is_gone_leaves_no_reader_behind(start: Start) 
         async def send_initial_metadata(self, _: Any) -> None:
             raise asyncio.CancelledError
 
-    handler = _handler(endpoint, SPEECHES[0], operation)
+    handler = _handler(endpoint, PACKAGES[0], operation)
     with pytest.raises(asyncio.CancelledError):
         await handler.stream_stream(None, Gone())
     assert not endpoint.service.bell.listeners.places()

@@ -17,7 +17,8 @@ from a2a.compat.v0_3 import a2a_v0_3_pb2 as old_pb
 from dragoman import Agent, App, Turn
 from dragoman.client.discovery import decode
 from dragoman.dialects.v0_3.proto import named
-from tests.contract.bindings.conftest import World, identify, user
+from tests.contract.bindings.conftest import identify, user
+from tests.harness.app import RunningApp, running
 from tests.harness.server import serving
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -50,7 +51,7 @@ def echo() -> Agent:
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
+async def server() -> AsyncIterator[RunningApp]:
     """The agent, over every binding, with webhooks."""
     agent = echo()
     app = App(
@@ -62,22 +63,20 @@ async def world() -> AsyncIterator[World]:
         idempotency="always",
         drain_timeout=0.0,
     )
-    async with httpx.AsyncClient(timeout=20) as http, serving(app) as url:
-        found = World(agent, app, url, http)
+    async with running(app) as found:
         yield found
-        await found.close()
 
 
-async def rpc(world: World, method: str, /, path: str = "", **params: Any) -> Any:
+async def rpc(server: RunningApp, method: str, /, path: str = "", **params: Any) -> Any:
     """The answer of a call by JSON-RPC."""
     request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-    return await posted(world, request, path)
+    return await posted(server, request, path)
 
 
-async def posted(world: World, request: Any, path: str = "", **headers: str) -> Any:
+async def posted(server: RunningApp, request: Any, path: str = "", **headers: str) -> Any:
     """The result of a request, or its error."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    answer = await world.http.post(world.url + path, json=request, headers=named)
+    answer = await server.http.post(server.url + path, json=request, headers=named)
     found = answer.json()
     return found["result"] if "result" in found else found["error"]
 
@@ -109,19 +108,21 @@ def test_every_row_of_the_list_names_a_test() -> None:
     ],
     ids=["text", "string", "several", "call"],
 )
-async def test_a_message_with_content_and_no_parts(world: World, content: Any, text: str) -> None:
+async def test_a_message_with_content_and_no_parts(
+    server: RunningApp, content: Any, text: str
+) -> None:
     # as `ask()` of python-a2a sends it, to this path
     message = {"content": content, "role": "user", "message_id": "m"}
     status = {"state": "submitted", "timestamp": "2026-01-01T00:00:00.000000"}
     found = await rpc(
-        world, "tasks/send", "/tasks/send", id="t", sessionId="s", status=status, message=message
+        server, "tasks/send", "/tasks/send", id="t", sessionId="s", status=status, message=message
     )
     assert found["artifacts"][0]["parts"] == [{"type": "text", "text": text}]
 
 
 @pytest.mark.parametrize("content", [None, "", {}, []])
-async def test_a_message_with_neither_content_nor_parts(world: World, content: Any) -> None:
-    error = await rpc(world, "tasks/send", id="t", message={"content": content, "role": "user"})
+async def test_a_message_with_neither_content_nor_parts(server: RunningApp, content: Any) -> None:
+    error = await rpc(server, "tasks/send", id="t", message={"content": content, "role": "user"})
     assert (error["code"], error["message"]) == (-32602, "message.parts: is required")
 
 
@@ -130,9 +131,9 @@ def unnamed(text: str) -> dict[str, Any]:
     return {"role": "user", "parts": [{"type": "text", "text": text}]}
 
 
-async def test_a_message_without_an_id_gets_one(world: World) -> None:
+async def test_a_message_without_an_id_gets_one(server: RunningApp) -> None:
     first, second = [
-        (await rpc(world, "message/send", message=unnamed("hello")))["task"] for _ in range(2)
+        (await rpc(server, "message/send", message=unnamed("hello")))["task"] for _ in range(2)
     ]
     # the server merges what is the same, and these are not
     assert first["id"] != second["id"]
@@ -141,53 +142,53 @@ async def test_a_message_without_an_id_gets_one(world: World) -> None:
     assert all(ids)
 
 
-async def test_a_key_makes_messages_without_an_id_the_same(world: World) -> None:
+async def test_a_key_makes_messages_without_an_id_the_same(server: RunningApp) -> None:
     def request(text: str) -> dict[str, Any]:
         params = {"message": unnamed(text)}
         return {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": params}
 
-    first = await posted(world, request("hello"), Idempotency_Key="k")
-    assert await posted(world, request("hello"), Idempotency_Key="k") == first
-    error = await posted(world, request("otherwise"), Idempotency_Key="k")
+    first = await posted(server, request("hello"), Idempotency_Key="k")
+    assert await posted(server, request("hello"), Idempotency_Key="k") == first
+    error = await posted(server, request("otherwise"), Idempotency_Key="k")
     assert error["message"].startswith("Idempotency-Key: ")
 
 
-async def test_a_message_without_an_id_over_the_other_bindings_of_0_3(world: World) -> None:
+async def test_a_message_without_an_id_over_the_other_bindings_of_0_3(server: RunningApp) -> None:
     message = {"role": "ROLE_USER", "content": [{"text": "hello"}]}
-    answer = await world.http.post(f"{world.url}/v1/message:send", json={"message": message})
+    answer = await server.http.post(f"{server.url}/v1/message:send", json={"message": message})
     assert answer.json()["task"]["history"][0]["messageId"]
     request = old_pb.SendMessageRequest(
         request=old_pb.Message(role=old_pb.ROLE_USER, content=[old_pb.Part(text="hello")])
     )
-    call = world.channel.unary_unary("/a2a.v1.A2AService/SendMessage")
+    call = server.channel.unary_unary("/a2a.v1.A2AService/SendMessage")
     wire = await call(request.SerializeToString(), timeout=10)
     assert old_pb.SendMessageResponse.FromString(wire).task.history[0].message_id
 
 
-async def test_in_1_0_a_message_has_an_id(world: World) -> None:
+async def test_in_1_0_a_message_has_an_id(server: RunningApp) -> None:
     message = {"role": "ROLE_USER", "parts": [{"text": "hello"}]}
-    error = await rpc(world, "SendMessage", message=message)
+    error = await rpc(server, "SendMessage", message=message)
     assert (error["code"], error["message"]) == (-32602, "message.messageId: is required")
 
 
-async def test_ids_of_task_and_context_beside_the_message(world: World) -> None:
-    begun = await rpc(world, "message/send", message=unnamed("ask"), contextId="c")
+async def test_ids_of_task_and_context_beside_the_message(server: RunningApp) -> None:
+    begun = await rpc(server, "message/send", message=unnamed("ask"), contextId="c")
     assert begun["contextId"] == "c"
     task = begun["id"]
-    done = await rpc(world, "message/send", message=unnamed("hello"), taskId=task, contextId="c")
+    done = await rpc(server, "message/send", message=unnamed("hello"), taskId=task, contextId="c")
     assert (done["id"], done["status"]["state"]) == (task, "completed")
     # what the message itself says counts
     message = {**unnamed("hello"), "contextId": "d"}
-    assert (await rpc(world, "message/send", message=message, contextId="c"))["contextId"] == "d"
+    assert (await rpc(server, "message/send", message=message, contextId="c"))["contextId"] == "d"
 
 
 # ---- the card ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", SKILL_CARDS)
-async def test_each_skill_on_the_card_has_its_modes(world: World, version: str) -> None:
-    url = f"{world.url}/.well-known/agent-card.json"
-    answer = await world.http.get(url, headers={"A2A-Version": version} if version else {})
+async def test_each_skill_on_the_card_has_its_modes(server: RunningApp, version: str) -> None:
+    url = f"{server.url}/.well-known/agent-card.json"
+    answer = await server.http.get(url, headers={"A2A-Version": version} if version else {})
     say, draw = answer.json()["skills"]
     assert say["inputModes"] == ["text/plain", "application/json"]
     assert say["outputModes"] == ["text/plain"]
@@ -198,32 +199,32 @@ async def test_each_skill_on_the_card_has_its_modes(world: World, version: str) 
 # ---- webhooks ------------------------------------------------------------------------------
 
 
-async def begun(world: World) -> str:
+async def begun(server: RunningApp) -> str:
     """The id of a task that asks."""
     message = {"role": "user", "messageId": "m", "kind": "message", "parts": [TEXT]}
-    found = await rpc(world, "message/send", message=message)
+    found = await rpc(server, "message/send", message=message)
     return str(found["id"])
 
 
 TEXT = {"kind": "text", "text": "ask"}
 
 
-async def hook(world: World, task: str, id: str = "") -> None:
+async def hook(server: RunningApp, task: str, id: str = "") -> None:
     """Give a task a webhook."""
     config = {"url": f"http://example.com/{id}"} | ({"id": id} if id else {})
     method = "tasks/pushNotificationConfig/set"
-    await rpc(world, method, taskId=task, pushNotificationConfig=config)
+    await rpc(server, method, taskId=task, pushNotificationConfig=config)
 
 
-async def got(world: World, task: str) -> list[str]:
+async def got(server: RunningApp, task: str) -> list[str]:
     """The ids of the webhook that is got without one: over JSON-RPC, HTTP+JSON and gRPC."""
-    found = await rpc(world, "tasks/pushNotificationConfig/get", id=task)
+    found = await rpc(server, "tasks/pushNotificationConfig/get", id=task)
     ids = [found["pushNotificationConfig"]["id"]]
     # an SDK writes None for what is not given
     path = f"/v1/{named(task, 'None')}"
-    answer = (await world.http.get(world.url + path)).json()
+    answer = (await server.http.get(server.url + path)).json()
     ids.append(answer["pushNotificationConfig"]["id"])
-    call = world.channel.unary_unary("/a2a.v1.A2AService/GetTaskPushNotificationConfig")
+    call = server.channel.unary_unary("/a2a.v1.A2AService/GetTaskPushNotificationConfig")
     for name in (named(task, "None"), f"{named(task)}/pushNotificationConfigs", named(task)):
         request = old_pb.GetTaskPushNotificationConfigRequest(name=name)
         wire = await call(request.SerializeToString(), timeout=10)
@@ -232,17 +233,17 @@ async def got(world: World, task: str) -> list[str]:
     return ids
 
 
-async def test_a_webhook_that_is_asked_for_without_its_id(world: World) -> None:
-    task = await begun(world)
-    error = await rpc(world, "tasks/pushNotificationConfig/get", id=task)
+async def test_a_webhook_that_is_asked_for_without_its_id(server: RunningApp) -> None:
+    task = await begun(server)
+    error = await rpc(server, "tasks/pushNotificationConfig/get", id=task)
     assert error["code"] == -32001
-    await hook(world, task, "2-two")
-    await hook(world, task, "1-one")
-    assert await got(world, task) == ["1-one"] * 5
-    await hook(world, task)  # which has the task's id, and is the one that is meant
-    assert await got(world, task) == [task] * 5
+    await hook(server, task, "2-two")
+    await hook(server, task, "1-one")
+    assert await got(server, task) == ["1-one"] * 5
+    await hook(server, task)  # which has the task's id, and is the one that is meant
+    assert await got(server, task) == [task] * 5
     error = await rpc(
-        world, "tasks/pushNotificationConfig/get", id=task, pushNotificationConfigId="other"
+        server, "tasks/pushNotificationConfig/get", id=task, pushNotificationConfigId="other"
     )
     assert error["code"] == -32001
 
@@ -250,17 +251,17 @@ async def test_a_webhook_that_is_asked_for_without_its_id(world: World) -> None:
 # ---- requests ------------------------------------------------------------------------------
 
 
-async def test_missing_credentials_are_named_before_1_0(world: World) -> None:
+async def test_missing_credentials_are_named_before_1_0(server: RunningApp) -> None:
     stranger = {"X-User": "nobody"}
     message = {"messageId": "m", "role": "ROLE_USER", "content": [{"text": "hello"}]}
-    answer = await world.http.post(
-        f"{world.url}/v1/message:send", json={"message": message}, headers=stranger
+    answer = await server.http.post(
+        f"{server.url}/v1/message:send", json={"message": message}, headers=stranger
     )
     assert answer.status_code == 401
     told = answer.json()
     assert (told["code"], told["type"]) == (401, "UnauthenticatedError")
     assert told["message"] == "Authentication is required"
-    call = world.channel.unary_unary("/a2a.v1.A2AService/GetTask")
+    call = server.channel.unary_unary("/a2a.v1.A2AService/GetTask")
     request = old_pb.GetTaskRequest(name="tasks/t").SerializeToString()
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call(request, metadata=(("x-user", "nobody"),), timeout=10)
@@ -268,19 +269,19 @@ async def test_missing_credentials_are_named_before_1_0(world: World) -> None:
     assert caught.value.details() == "UnauthenticatedError: Authentication is required"
 
 
-async def test_a_path_with_empty_segments(world: World) -> None:
+async def test_a_path_with_empty_segments(server: RunningApp) -> None:
     body: dict[str, Any] = {"message": user("hello")}
     for path in ("//message:send", "///message:send"):
-        answer = await world.http.post(world.url + path, json=body)
+        answer = await server.http.post(server.url + path, json=body)
         assert answer.status_code == 200, path
     task = answer.json()["task"]["id"]
     for path in (f"//tasks/{task}", f"/tasks//{task}", f"//v1//tasks/{task}"):
-        assert (await world.http.get(world.url + path)).status_code == 200, path
+        assert (await server.http.get(server.url + path)).status_code == 200, path
     for path in ("//.well-known/agent-card.json", "//healthz"):
-        assert (await world.http.get(world.url + path)).status_code == 200, path
-    assert (await rpc(world, "GetTask", "//", id=task))["id"] == task
+        assert (await server.http.get(server.url + path)).status_code == 200, path
+    assert (await rpc(server, "GetTask", "//", id=task))["id"] == task
     # a slash that belongs to a name separates nothing
-    answer = await world.http.get(f"{world.url}/tasks/%2F%2F")
+    answer = await server.http.get(f"{server.url}/tasks/%2F%2F")
     assert answer.json()["error"]["details"][0]["reason"] == "TASK_NOT_FOUND"
 
 
@@ -296,12 +297,12 @@ async def test_a_path_with_empty_segments_below_a_prefix() -> None:
 
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
 @pytest.mark.parametrize("verb", ["GET", "POST"])
-async def test_a_subscription_by_either_verb(world: World, verb: str, version: str) -> None:
-    task = await begun(world)
+async def test_a_subscription_by_either_verb(server: RunningApp, verb: str, version: str) -> None:
+    task = await begun(server)
     path = f"/tasks/{task}:subscribe" if version == "1.0" else f"/v1/tasks/{task}:subscribe"
     for body in (b"", b"{}") if verb == "POST" else (b"",):
         headers = {"content-type": "application/json"} if body else {}
-        asked = world.http.stream(verb, world.url + path, content=body, headers=headers)
+        asked = server.http.stream(verb, server.url + path, content=body, headers=headers)
         async with asked as answer:
             assert answer.status_code == 200
             async for line in answer.aiter_lines():
@@ -310,7 +311,7 @@ async def test_a_subscription_by_either_verb(world: World, verb: str, version: s
                     break
 
 
-async def test_a_file_whose_bytes_are_base64_twice(world: World) -> None:
+async def test_a_file_whose_bytes_are_base64_twice(server: RunningApp) -> None:
     # as the Python SDK of 0.3 writes it; the JavaScript one is known by its user agent
     twice = base64.b64encode(base64.b64encode(b"\x00\xff")).decode()
     message = {
@@ -318,7 +319,7 @@ async def test_a_file_whose_bytes_are_base64_twice(world: World) -> None:
         "role": "ROLE_USER",
         "content": [{"file": {"fileWithBytes": twice}}],
     }
-    answer = await world.http.post(f"{world.url}/v1/message:send", json={"message": message})
+    answer = await server.http.post(f"{server.url}/v1/message:send", json={"message": message})
     task = answer.json()["task"]["id"]
-    found = (await world.http.get(f"{world.url}/tasks/{task}")).json()
+    found = (await server.http.get(f"{server.url}/tasks/{task}")).json()
     assert found["history"][0]["parts"] == [{"raw": base64.b64encode(b"\x00\xff").decode()}]

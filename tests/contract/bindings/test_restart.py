@@ -18,8 +18,9 @@ import pytest
 
 from dragoman import Agent, App, Message, Turn
 from dragoman.model.events import RESUME
-from tests.contract.bindings.conftest import World, identify, user
+from tests.contract.bindings.conftest import identify, user
 from tests.contract.bindings.test_send import ended, until
+from tests.harness.app import RunningApp
 from tests.harness.clients import Binding, Failed, HttpJson, JsonRpc
 from tests.harness.server import serving
 
@@ -68,7 +69,9 @@ async def begin(tmp_path: Path) -> AsyncIterator[Start]:
         http = await stack.enter_async_context(httpx.AsyncClient(timeout=20))
         count = 0
 
-        async def start(before: World | None = None, retries: int = 0, **settings: Any) -> World:
+        async def start(
+            before: RunningApp | None = None, retries: int = 0, **settings: Any
+        ) -> RunningApp:
             nonlocal count
             count += 1
             path = tmp_path / f"{count}.db"
@@ -81,20 +84,20 @@ async def begin(tmp_path: Path) -> AsyncIterator[Start]:
             app = App(agent, store=f"sqlite:///{path}", identify=identify, **settings)
             url = await stack.enter_async_context(serving(app))
             stack.callback(agent.gate.set)  # type: ignore[attr-defined]
-            return World(agent, app, url, http)
+            return RunningApp(app, url, http)
 
         yield start
 
 
-def runs(world: World) -> list[tuple[str, int]]:
+def runs(server: RunningApp) -> list[tuple[str, int]]:
     """Which turns ran there."""
-    found: list[tuple[str, int]] = world.agent.runs  # type: ignore[attr-defined]
+    found: list[tuple[str, int]] = server.agent.runs  # type: ignore[attr-defined]
     return found
 
 
-async def at_the_gate(world: World, kind: type[Binding], text: str = "gate") -> str:
+async def at_the_gate(server: RunningApp, kind: type[Binding], text: str = "gate") -> str:
     """A task that is in the middle of its work."""
-    async with world.client(kind).open("SendStreamingMessage", message=user(text)) as events:
+    async with server.client(kind).open("SendStreamingMessage", message=user(text)) as events:
         async for seen in events:
             update = seen.event.get("artifactUpdate")
             if update and update["artifact"]["parts"][0]["text"] == "4":
@@ -145,29 +148,29 @@ async def test_a_turn_that_may_not_be_repeated_fails(begin: Start, kind: type[Bi
 
 
 async def test_a_poisonous_task_ends_after_its_attempts(begin: Start, kind: type[Binding]) -> None:
-    world = await begin(retries=2)
-    task = await at_the_gate(world, kind)
+    server = await begin(retries=2)
+    task = await at_the_gate(server, kind)
     for attempt in (2, 3):
-        world = await begin(world, retries=2)
-        await until_runs(world, [(f"{task}:1", attempt)])
-        await until_state(world, task, "attempt " + str(attempt))
-    world = await begin(world, retries=2)
-    found = await ended(world.client(kind), task)
+        server = await begin(server, retries=2)
+        await until_runs(server, [(f"{task}:1", attempt)])
+        await until_state(server, task, "attempt " + str(attempt))
+    server = await begin(server, retries=2)
+    found = await ended(server.client(kind), task)
     assert found["status"]["state"] == "TASK_STATE_FAILED"
     assert "attempt 3" in found["status"]["message"]["parts"][0]["text"]
-    assert runs(world) == []
+    assert runs(server) == []
 
 
-async def until_runs(world: World, expected: list[tuple[str, int]]) -> None:
+async def until_runs(server: RunningApp, expected: list[tuple[str, int]]) -> None:
     """Until these turns have begun."""
     async with asyncio.timeout(10):
-        while runs(world) != expected:
+        while runs(server) != expected:
             await asyncio.sleep(0.005)
 
 
-async def until_state(world: World, task: str, text: str) -> None:
+async def until_state(server: RunningApp, task: str, text: str) -> None:
     """Until the task's status says this: it is on disk, then."""
-    client = world.client(HttpJson)
+    client = server.client(HttpJson)
     async with asyncio.timeout(10):
         while True:
             found = await client.call("GetTask", id=task)
@@ -192,9 +195,9 @@ async def test_a_pending_cancel_beats_another_attempt(begin: Start, kind: type[B
     await asyncio.gather(asked, return_exceptions=True)
 
 
-async def _head(world: World, task: str) -> Any:
-    service = next(iter(world.app.endpoints.values())).service
-    head = await world.app.store.head(service._anybody, task)
+async def _head(server: RunningApp, task: str) -> Any:
+    service = next(iter(server.app.endpoints.values())).service
+    head = await server.app.store.head(service._anybody, task)
     assert head is not None
     return head
 
@@ -263,17 +266,17 @@ async def test_a_repeated_cancel_is_recognised(
 
 
 async def test_a_hundred_at_once_are_one(begin: Start, kind: type[Binding]) -> None:
-    world = await begin()
-    client = world.client(kind, Idempotency_Key="k")
-    plain = world.client(kind)
+    server = await begin()
+    client = server.client(kind, Idempotency_Key="k")
+    plain = server.client(kind)
     asked = (await plain.call("SendMessage", message=user("ask")))["task"]["id"]
     for message in (user("hi"), user("hi", metadata={"skill": "talk"}), user("x", taskId=asked)):
-        client = world.client(kind, Idempotency_Key=f"k{len(runs(world))}")
+        client = server.client(kind, Idempotency_Key=f"k{len(runs(server))}")
         first, *rest = await asyncio.gather(
             *(client.call("SendMessage", message=message) for _ in range(100))
         )
         assert all(answer == first for answer in rest)
-    assert len(runs(world)) == 4
+    assert len(runs(server)) == 4
 
 
 async def test_an_identical_message_of_a_known_caller(begin: Start, kind: type[Binding]) -> None:

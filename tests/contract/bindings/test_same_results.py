@@ -19,14 +19,15 @@ import pytest_asyncio
 from google.protobuf.json_format import ParseError
 from msgspec.structs import replace
 
-from dragoman import App, Caller, Request
+from dragoman import App, Caller, Request, Settings
 from dragoman.model import errors
 from dragoman.model.errors import A2AError
 from dragoman.model.events import RESUME
 from dragoman.model.operations import OPERATIONS
-from tests.contract.bindings.conftest import World, user
 from tests.contract.bindings.conftest import identify as named
+from tests.contract.bindings.conftest import user
 from tests.harness import agents
+from tests.harness.app import RunningApp
 from tests.harness.clients import STREAMS, Binding, Failed, Grpc, HttpJson, JsonRpc, asked
 from tests.harness.older_clients import Grpc03, Http03, JsonRpc03
 from tests.harness.server import BINDINGS as LISTED
@@ -49,6 +50,12 @@ def identify(request: Request) -> Caller:
     return named(request)
 
 
+class OneStream(Settings):
+    """Settings with the smallest limit of streams; that of connections stays."""
+
+    max_streams = 1
+
+
 def app(name: str) -> App:
     """An application that can do everything, or one that lacks something."""
     settings: dict[str, Any] = {
@@ -69,21 +76,21 @@ def app(name: str) -> App:
         agent = agents.make()
         agent.extended_card(lambda caller, card: replace(card, description=caller.identity))
     if name == "tight":
-        settings |= {"max_tasks": 1, "max_streams": 1, "max_parts": 2, "max_body": 2000}
+        small = OneStream(**settings, max_tasks=1, max_body=2000)
+        return App(agent, identify=identify, settings=small)
     return App(agent, identify=identify, **settings)
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def worlds() -> AsyncIterator[dict[str, World]]:
+async def servers() -> AsyncIterator[dict[str, RunningApp]]:
     """A server of each kind."""
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(httpx.AsyncClient(timeout=20))
-        found: dict[str, World] = {}
+        found: dict[str, RunningApp] = {}
         for name in ("full", "bare", "strict", "tight", "draining"):
             made = app(name)
             url = await stack.enter_async_context(serving(made))
-            agent = next(iter(made.agents.values()))
-            found[name] = World(agent, made, url, http)
+            found[name] = RunningApp(made, url, http)
             stack.callback(found[name].gate.set)
             stack.push_async_callback(found[name].close)
         for endpoint in found["draining"].app.endpoints.values():
@@ -110,7 +117,7 @@ class Case:
     name: str
     params: dict[str, Any] = field(default_factory=dict)
     error: type[A2AError] | None = None
-    world: str = "full"
+    server: str = "full"
     headers: dict[str, str] = field(default_factory=dict)
     fields: tuple[str, ...] = ()
 
@@ -354,16 +361,16 @@ def whole(events: list[Any]) -> Any:
     return task
 
 
-async def prepared(world: World, client: Binding, params: Any) -> Any:
+async def prepared(server: RunningApp, client: Binding, params: Any) -> Any:
     """The parameters with tasks in them."""
     text = json.dumps(params)
     for state, words in (("$ended", "hello"), ("$asking", "ask")):
         if state not in text:
             continue
         configuration: dict[str, Any] = {}
-        if world.app.settings.push:
+        if server.app.settings.push:
             configuration["taskPushNotificationConfig"] = {"url": HOOK, "id": "given"}
-        plain = world.client(type(client))
+        plain = server.client(type(client))
         sent = await plain.call("SendMessage", message=user(words), configuration=configuration)
         text = text.replace(state, sent["task"]["id"])
     return json.loads(text)
@@ -381,9 +388,9 @@ class Outcome:
 HEADERS = ("a2a-extensions", "www-authenticate", "retry-after")
 
 
-async def outcome(world: World, client: Binding, case: Case) -> Outcome:
+async def outcome(server: RunningApp, client: Binding, case: Case) -> Outcome:
     """Send the request over one binding."""
-    params = await prepared(world, client, case.params)
+    params = await prepared(server, client, case.params)
     found = Outcome()
     try:
         if case.name in ("SendStreamingMessage", "SubscribeToTask"):
@@ -392,7 +399,7 @@ async def outcome(world: World, client: Binding, case: Case) -> Outcome:
                 async for seen in events:
                     found.result.append([seen.id, seen.event])
                     if case.name == "SubscribeToTask" and len(found.result) == 1:
-                        await world.client(type(client)).call("CancelTask", id=params["id"])
+                        await server.client(type(client)).call("CancelTask", id=params["id"])
         else:
             found.result = await client.call(case.name, **params)
     except Failed as failed:
@@ -412,13 +419,13 @@ async def outcome(world: World, client: Binding, case: Case) -> Outcome:
     "http.error-info",
 )
 @pytest.mark.parametrize("case", CASES, ids=str)
-async def test_both_bindings_answer_alike(worlds: dict[str, World], case: Case) -> None:
-    world = worlds[case.world]
+async def test_both_bindings_answer_alike(servers: dict[str, RunningApp], case: Case) -> None:
+    server = servers[case.server]
     found = []
     for kind in BINDINGS:
-        client = world.client(kind)
+        client = server.client(kind)
         client.headers |= case.headers
-        found.append(await outcome(world, client, case))
+        found.append(await outcome(server, client, case))
     one, two = found
     assert one.headers == two.headers
     if case.error is None:
@@ -503,13 +510,13 @@ async def test_nothing_is_left_out_but_what_cannot_be_said() -> None:
     ids=lambda value: value.name if isinstance(value, type) else str(value),
 )
 async def test_the_others_answer_alike(
-    worlds: dict[str, World], case: Case, kind: type[Binding]
+    servers: dict[str, RunningApp], case: Case, kind: type[Binding]
 ) -> None:
-    world = worlds[case.world]
+    server = servers[case.server]
     found = []
     for each in (JsonRpc, kind):
-        client = world.client(each, **case.headers)
-        found.append(await outcome(world, client, case))
+        client = server.client(each, **case.headers)
+        found.append(await outcome(server, client, case))
     one, two = found
     if case.error is None or not kind.name.startswith("grpc"):  # where they are told before
         assert one.headers["a2a-extensions"] == two.headers["a2a-extensions"]
@@ -550,9 +557,9 @@ def without(value: Any) -> Any:
 
 
 @pytest.mark.clause("bindings.same-results", "list.only-visible")
-async def test_one_sees_what_the_other_did(worlds: dict[str, World]) -> None:
-    world = worlds["full"]
-    one, two = (world.client(kind) for kind in BINDINGS)
+async def test_one_sees_what_the_other_did(servers: dict[str, RunningApp]) -> None:
+    server = servers["full"]
+    one, two = (server.client(kind) for kind in BINDINGS)
     for here, there in ((one, two), (two, one)):
         task = (await here.call("SendMessage", message=user("ask")))["task"]
         assert await there.call("GetTask", id=task["id"]) == task
@@ -608,12 +615,12 @@ async def test_all_operations_and_errors_are_among_the_cases() -> None:
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
 async def test_bodies_that_are_no_request(
-    worlds: dict[str, World], body: bytes, kind: str, error: type[A2AError]
+    servers: dict[str, RunningApp], body: bytes, kind: str, error: type[A2AError]
 ) -> None:
-    world = worlds["tight"]
+    server = servers["tight"]
     headers = {"Content-Type": kind, "A2A-Version": "1.0"}
-    rpc = await world.http.post(f"{world.url}/", content=body, headers=headers)
-    http = await world.http.post(f"{world.url}/message:send", content=body, headers=headers)
+    rpc = await server.http.post(f"{server.url}/", content=body, headers=headers)
+    http = await server.http.post(f"{server.url}/message:send", content=body, headers=headers)
     one, two = rpc.json()["error"], http.json()["error"]
     assert one["message"] == two["message"]
     assert one["data"] == two["details"]

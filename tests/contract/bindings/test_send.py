@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.contract.bindings.conftest import Start, World, user
+from tests.contract.bindings.conftest import Start, user
+from tests.harness.app import RunningApp
 from tests.harness.clients import Binding, Failed
 
 
@@ -23,12 +25,12 @@ async def test_blocks_until_the_end(client: Binding) -> None:
 
 
 @pytest.mark.clause("send.return-immediately", "get.current-state")
-async def test_returns_at_once_when_asked(client: Binding, world: World) -> None:
+async def test_returns_at_once_when_asked(client: Binding, server: RunningApp) -> None:
     answer = await client.call(
         "SendMessage", message=user("gate"), configuration={"returnImmediately": True}
     )
     assert answer["task"]["status"]["state"] in ("TASK_STATE_SUBMITTED", "TASK_STATE_WORKING")
-    world.gate.set()
+    server.gate.set()
     task = await ended(client, answer["task"]["id"])
     assert task["artifacts"][0]["parts"][0]["text"] == "through the gate"
 
@@ -65,7 +67,7 @@ async def test_asks_back_and_goes_on(client: Binding) -> None:
 
 @pytest.mark.clause("send.while-working")
 async def test_follow_ups_to_a_working_task_are_queued_in_order(
-    client: Binding, world: World
+    client: Binding, server: RunningApp
 ) -> None:
     first = await client.call(
         "SendMessage", message=user("gate"), configuration={"returnImmediately": True}
@@ -78,21 +80,21 @@ async def test_follow_ups_to_a_working_task_are_queued_in_order(
             message=user(text, taskId=task),
             configuration={"returnImmediately": True},
         )
-    world.gate.set()
+    server.gate.set()
     done = await ended(client, task)
     texts = [artifact["parts"][0]["text"] for artifact in done["artifacts"]]
     assert texts == ["through the gate", "second", "third"]
     assert done["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
-async def test_a_follow_up_waits_for_its_own_answer(client: Binding, world: World) -> None:
+async def test_a_follow_up_waits_for_its_own_answer(client: Binding, server: RunningApp) -> None:
     first = await client.call(
         "SendMessage", message=user("gate"), configuration={"returnImmediately": True}
     )
     task = first["task"]["id"]
     follow = asyncio.create_task(client.call("SendMessage", message=user("next", taskId=task)))
     await until_history(client, task, "next")
-    world.gate.set()
+    server.gate.set()
     answer = (await follow)["task"]
     assert [a["parts"][0]["text"] for a in answer["artifacts"]] == ["through the gate", "next"]
 
@@ -142,6 +144,7 @@ def json_only(message: dict[str, Any], field: str) -> Any:
     return pytest.param(message, field, marks=pytest.mark.needs("json"))
 
 
+@pytest.mark.storeless
 @pytest.mark.clause("errors.field-violations", "errors.validate-first", "fields.required")
 @pytest.mark.parametrize(
     ("message", "field"),
@@ -195,6 +198,7 @@ async def test_parts_of_every_kind_go_there_and_back(client: Binding) -> None:
     assert task["history"][0]["metadata"] == message["metadata"]
 
 
+@pytest.mark.storeless
 @pytest.mark.needs("media-type")
 @pytest.mark.clause("send.content-type", "card.skill-modes")
 async def test_media_types_are_checked_against_agent_and_skill(client: Binding) -> None:
@@ -246,10 +250,12 @@ async def test_an_exception_becomes_a_failed_task_without_internals(client: Bind
 
 
 @pytest.mark.clause("auth-required.state")
-async def test_auth_required_answers_while_the_handler_waits(client: Binding, world: World) -> None:
+async def test_auth_required_answers_while_the_handler_waits(
+    client: Binding, server: RunningApp
+) -> None:
     task = (await client.call("SendMessage", message=user("auth")))["task"]
     assert task["status"]["state"] == "TASK_STATE_AUTH_REQUIRED"
-    world.gate.set()
+    server.gate.set()
     assert (await ended(client, task["id"]))["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
@@ -276,6 +282,7 @@ async def test_history_length(client: Binding, length: int | None, expected: int
             assert history[0]["role"] == "ROLE_AGENT"
 
 
+@pytest.mark.storeless
 async def test_negative_history_length(client: Binding) -> None:
     with pytest.raises(Failed) as failed:
         await client.call("SendMessage", message=user("x"), configuration={"historyLength": -1})
@@ -286,18 +293,22 @@ async def test_negative_history_length(client: Binding) -> None:
 async def test_the_blocking_limit_answers_with_the_task_as_it_is(
     start: Start, kind: type[Binding]
 ) -> None:
-    world = await start(blocking_timeout=0.1)
-    client = world.client(kind)
+    server = await start(blocking_timeout=0.1)
+    client = server.client(kind)
     task = (await client.call("SendMessage", message=user("gate")))["task"]
     assert task["status"]["state"] == "TASK_STATE_WORKING"
-    world.gate.set()
+    server.gate.set()
     await ended(client, task["id"])
 
 
+@pytest.mark.storeless
 @pytest.mark.clause("limits.sizes")
 @pytest.mark.first
-async def test_the_number_of_parts_is_limited(start: Start, kind: type[Binding]) -> None:
-    client = (await start(max_parts=2)).client(kind)
+async def test_the_number_of_parts_is_limited(
+    start: Start, kind: type[Binding], constants: Callable[..., None]
+) -> None:
+    constants(max_parts=2)
+    client = (await start()).client(kind)
     await client.call("SendMessage", message=user(parts=[{"text": "a"}] * 2))
     with pytest.raises(Failed) as failed:
         await client.call("SendMessage", message=user(parts=[{"text": "a"}] * 3))
@@ -306,39 +317,42 @@ async def test_the_number_of_parts_is_limited(start: Start, kind: type[Binding])
 
 
 @pytest.mark.clause("send.idempotent")
-async def test_the_same_key_is_the_same_send(world: World, kind: type[Binding]) -> None:
-    client = world.client(kind, Idempotency_Key="k-1")
+async def test_the_same_key_is_the_same_send(server: RunningApp, kind: type[Binding]) -> None:
+    client = server.client(kind, Idempotency_Key="k-1")
     answers = await asyncio.gather(
         *(client.call("SendMessage", message=user("hi")) for _ in "12345")
     )
     assert len({answer["task"]["id"] for answer in answers}) == 1
-    assert len(await world.client(kind).tasks()) == 1
+    assert len(await server.client(kind).tasks()) == 1
     with pytest.raises(Failed) as failed:
         await client.call("SendMessage", message=user("something else"))
     assert failed.value.fields == ["Idempotency-Key"]
 
 
-async def test_a_key_that_is_too_long_is_refused(world: World, kind: type[Binding]) -> None:
-    client = world.client(kind, Idempotency_Key="k" * 257)
+@pytest.mark.storeless
+async def test_a_key_that_is_too_long_is_refused(server: RunningApp, kind: type[Binding]) -> None:
+    client = server.client(kind, Idempotency_Key="k" * 257)
     with pytest.raises(Failed) as failed:
         await client.call("SendMessage", message=user("hi"))
     assert failed.value.fields == ["Idempotency-Key"]
-    assert len(await world.client(kind).tasks()) == 0
+    assert len(await server.client(kind).tasks()) == 0
 
 
 @pytest.mark.clause("send.idempotent")
-async def test_only_known_callers_messages_are_merged(world: World, kind: type[Binding]) -> None:
-    for client, expected in ((world.client(kind, X_User="ann"), 1), (world.client(kind), 2)):
+async def test_only_known_callers_messages_are_merged(
+    server: RunningApp, kind: type[Binding]
+) -> None:
+    for client, expected in ((server.client(kind, X_User="ann"), 1), (server.client(kind), 2)):
         for _ in range(2):
             await client.call("SendMessage", message=user("hi"))
         assert len(await client.tasks()) == expected
-    ann = world.client(kind, X_User="ann")
+    ann = server.client(kind, X_User="ann")
     await ann.call("SendMessage", message=user("another text under the same id"))
     assert len(await ann.tasks()) == 2
 
 
-async def test_a_direct_reply_is_repeated_too(world: World, kind: type[Binding]) -> None:
-    client = world.client(kind, Idempotency_Key="k-2")
+async def test_a_direct_reply_is_repeated_too(server: RunningApp, kind: type[Binding]) -> None:
+    client = server.client(kind, Idempotency_Key="k-2")
     message = user("hi", metadata={"skill": "talk"})
     one = await client.call("SendMessage", message=message)
     two = await client.call("SendMessage", message=message)

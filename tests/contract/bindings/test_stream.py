@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -18,9 +18,10 @@ from dragoman.model.events import RESUME, Entry
 from dragoman.model.types import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from dragoman.stores.memory import MemoryStore
 from dragoman.stores.store import Record
-from tests.contract.bindings.conftest import Start, World, user
+from tests.contract.bindings.conftest import Start, user
 from tests.contract.bindings.test_send import ended, until
 from tests.harness import agents
+from tests.harness.app import RunningApp
 from tests.harness.clients import Binding, Failed, HttpJson, JsonRpc, Seen
 
 
@@ -86,19 +87,21 @@ async def test_a_send_stream_ends_at_input_required(client: Binding) -> None:
 
 
 @pytest.mark.clause("auth-required.streams-open")
-async def test_a_send_stream_stays_open_at_auth_required(client: Binding, world: World) -> None:
+async def test_a_send_stream_stays_open_at_auth_required(
+    client: Binding, server: RunningApp
+) -> None:
     seen: list[Seen] = []
     async with client.open("SendStreamingMessage", message=user("auth")) as events:
         async for event in events:
             seen.append(event)
             if states(seen)[-1:] == ["AUTH_REQUIRED"]:
-                world.gate.set()
+                server.gate.set()
     assert states(seen) == ["WORKING", "AUTH_REQUIRED", "WORKING", "COMPLETED"]
 
 
 @pytest.mark.clause("subscribe.task-first", "subscribe.ends-terminal", "events.same-for-all")
 async def test_subscribers_see_the_same_events_in_the_same_order(
-    client: Binding, world: World
+    client: Binding, server: RunningApp
 ) -> None:
     answer = await client.call(
         "SendMessage", message=user("gate"), configuration={"returnImmediately": True}
@@ -110,16 +113,16 @@ async def test_subscribers_see_the_same_events_in_the_same_order(
         return await client.stream("SubscribeToTask", id=task)
 
     followers = [asyncio.create_task(follow()) for _ in range(5)]
-    while len(world.app.streams.open) < 5:
+    while len(server.app.streams.open) < 5:
         await asyncio.sleep(0.01)
-    world.gate.set()
+    server.gate.set()
     found = [await follower for follower in followers]
     assert kinds(found[0]) == ["task", "artifactUpdate", "statusUpdate"]
     assert all(one == found[0] for one in found[1:])
 
 
 async def test_an_event_is_encoded_once_for_all_of_its_readers(
-    client: Binding, world: World, monkeypatch: pytest.MonkeyPatch
+    client: Binding, server: RunningApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoded: list[object] = []
     once = v1_0.response
@@ -135,9 +138,9 @@ async def test_an_event_is_encoded_once_for_all_of_its_readers(
     task = answer["task"]["id"]
     await until(client, task, "WORKING")
     followers = [asyncio.create_task(client.stream("SubscribeToTask", id=task)) for _ in range(5)]
-    while len(world.app.streams.open) < 5:
+    while len(server.app.streams.open) < 5:
         await asyncio.sleep(0.01)
-    world.gate.set()
+    server.gate.set()
     for follower in followers:
         assert kinds(await follower) == ["task", "artifactUpdate", "statusUpdate"]
     assert len([e for e in encoded if isinstance(e, TaskArtifactUpdateEvent)]) == 1
@@ -170,18 +173,18 @@ async def test_one_that_tells_its_place_is_encoded_once_for_all_of_its_readers(
             yield turn.artifact(str(number), id=str(number))
             yield turn.working(metadata=metadata)
 
-    world = await start(agent=agent)
+    server = await start(agent=agent)
     monkeypatch.setattr(sse, "placed", counted)
-    client = world.client(kind, A2A_Extensions=RESUME)
+    client = server.client(kind, A2A_Extensions=RESUME)
     answer = await client.call(
         "SendMessage", message=user("x"), configuration={"returnImmediately": True}
     )
     task = answer["task"]["id"]
     await until(client, task, "WORKING")
     followers = [asyncio.create_task(client.stream("SubscribeToTask", id=task)) for _ in range(5)]
-    while len(world.app.streams.open) < 5:
+    while len(server.app.streams.open) < 5:
         await asyncio.sleep(0.01)
-    world.gate.set()
+    server.gate.set()
     found = [await follower for follower in followers]
     assert all(one == found[0] for one in found[1:])
     told = [next(iter(seen.event.values())) for seen in found[0]]
@@ -189,7 +192,7 @@ async def test_one_that_tells_its_place_is_encoded_once_for_all_of_its_readers(
     owns = [each["metadata"].get("own") for each in told if "status" in each][1:-1]
     assert owns == [metadata and 1] * 20
     assert len(told) == 42
-    if world.app.store.shared and metadata:
+    if server.app.store.shared and metadata:
         return  # readers of a database may have entries of their own
     assert set(made.values()) <= {1}
 
@@ -208,13 +211,13 @@ async def test_a_subscription_outlives_interrupted_states(client: Binding) -> No
 
 
 @pytest.mark.clause("events.close-one")
-async def test_closing_one_stream_touches_nothing_else(client: Binding, world: World) -> None:
+async def test_closing_one_stream_touches_nothing_else(client: Binding, server: RunningApp) -> None:
     async with client.open("SendStreamingMessage", message=user("gate")) as events:
         task = (await anext(events)).event["task"]["id"]
     await until(client, task, "WORKING")
     async with client.open("SubscribeToTask", id=task) as events:
         await anext(events)
-        world.gate.set()
+        server.gate.set()
         assert states([seen async for seen in events])[-1] == "COMPLETED"
     assert (await client.call("GetTask", id=task))["status"]["state"] == "TASK_STATE_COMPLETED"
 
@@ -236,11 +239,12 @@ async def test_refusals_are_ordinary_answers(client: Binding) -> None:
         assert events == (client.name == "jsonrpc-0.3")  # which takes nothing else there
 
 
+@pytest.mark.storeless
 @pytest.mark.clause("capability.streaming")
 async def test_without_the_capability(start: Start, kind: type[Binding]) -> None:
-    world = await start(streaming=False)
-    client = world.client(kind)
-    card = (await world.http.get(f"{world.url}/.well-known/agent-card.json")).json()
+    server = await start(streaming=False)
+    client = server.client(kind)
+    card = (await server.http.get(f"{server.url}/.well-known/agent-card.json")).json()
     assert card["capabilities"]["streaming"] is False
     for name, params in (
         ("SendStreamingMessage", {"message": user("x")}),
@@ -251,22 +255,22 @@ async def test_without_the_capability(start: Start, kind: type[Binding]) -> None
         assert failed.value.reason == "UNSUPPORTED_OPERATION"
 
 
-async def test_both_verbs_subscribe(world: World) -> None:
-    client = world.client(HttpJson)
+async def test_both_verbs_subscribe(server: RunningApp) -> None:
+    client = server.client(HttpJson)
     task = (await client.call("SendMessage", message=user("ask")))["task"]["id"]
     for verb in ("GET", "POST"):
-        async with world.http.stream(verb, f"{world.url}/tasks/{task}:subscribe") as response:
+        async with server.http.stream(verb, f"{server.url}/tasks/{task}:subscribe") as response:
             assert response.status_code == 200
             first = await anext(response.aiter_lines())
             assert first.startswith(f"id: {task}:")
 
 
-async def test_resumes_exactly_after_a_place(world: World, kind: type[Binding]) -> None:
-    plain = world.client(kind)
+async def test_resumes_exactly_after_a_place(server: RunningApp, kind: type[Binding]) -> None:
+    plain = server.client(kind)
     whole = await plain.stream("SendStreamingMessage", message=user("chunks 20"))
     task = whole[0].event["task"]["id"]
     for place in (1, 7, 21, 22):
-        client = world.client(kind, A2A_Extensions=RESUME, Last_Event_ID=f"{task}:{place}")
+        client = server.client(kind, A2A_Extensions=RESUME, Last_Event_ID=f"{task}:{place}")
         rest = await client.stream("SubscribeToTask", id=task)
         assert client.activated == RESUME
         assert [_place(seen) for seen in rest] == list(range(place + 1, 24))
@@ -275,54 +279,57 @@ async def test_resumes_exactly_after_a_place(world: World, kind: type[Binding]) 
 
 @pytest.mark.parametrize("place", ["99", "0", "-1", "x", "9" * 30])
 async def test_a_place_that_is_not_there_starts_afresh(
-    world: World, kind: type[Binding], place: str
+    server: RunningApp, kind: type[Binding], place: str
 ) -> None:
-    task = (await world.client(kind).call("SendMessage", message=user("hi")))["task"]
-    client = world.client(kind, A2A_Extensions=RESUME, Last_Event_ID=f"{task['id']}:{place}")
+    task = (await server.client(kind).call("SendMessage", message=user("hi")))["task"]
+    client = server.client(kind, A2A_Extensions=RESUME, Last_Event_ID=f"{task['id']}:{place}")
     (only,) = await client.stream("SubscribeToTask", id=task["id"])
     assert only.event["task"]["metadata"][RESUME] == {"place": 4, "reset": True}
     assert only.event["task"]["status"] == task["status"]
 
 
 async def test_without_the_extension_a_place_means_nothing(
-    world: World, kind: type[Binding]
+    server: RunningApp, kind: type[Binding]
 ) -> None:
-    task = (await world.client(kind).call("SendMessage", message=user("ask")))["task"]
-    client = world.client(kind, Last_Event_ID=f"{task['id']}:2")
+    task = (await server.client(kind).call("SendMessage", message=user("ask")))["task"]
+    client = server.client(kind, Last_Event_ID=f"{task['id']}:2")
     async with client.open("SubscribeToTask", id=task["id"]) as events:
         assert "task" in (await anext(events)).event
 
 
-async def test_a_repeated_stream_gets_the_rest(world: World, kind: type[Binding]) -> None:
-    client = world.client(kind, Idempotency_Key="s-1")
+async def test_a_repeated_stream_gets_the_rest(server: RunningApp, kind: type[Binding]) -> None:
+    client = server.client(kind, Idempotency_Key="s-1")
     async with client.open("SendStreamingMessage", message=user("gate")) as events:
         first = (await anext(events)).event["task"]["id"]
-    await until(world.client(kind), first, "WORKING")
+    await until(server.client(kind), first, "WORKING")
     async with client.open("SendStreamingMessage", message=user("gate")) as events:
         assert (await anext(events)).event["task"]["id"] == first
-        world.gate.set()
+        server.gate.set()
         found = [event async for event in events]
     assert states(found)[-1] == "COMPLETED"
-    assert len(await world.client(kind).tasks()) == 1
+    assert len(await server.client(kind).tasks()) == 1
 
 
 async def test_a_repeated_stream_with_a_place_that_is_not_there_starts_afresh(
-    world: World, kind: type[Binding]
+    server: RunningApp, kind: type[Binding]
 ) -> None:
     options = {"Idempotency_Key": "s-2", "A2A_Extensions": RESUME}
-    await world.client(kind, **options).stream("SendStreamingMessage", message=user("hi"))
-    again = world.client(kind, **options, Last_Event_ID="bogus:99")
+    await server.client(kind, **options).stream("SendStreamingMessage", message=user("hi"))
+    again = server.client(kind, **options, Last_Event_ID="bogus:99")
     (only,) = await again.stream("SendStreamingMessage", message=user("hi"))
     assert only.event["task"]["metadata"][RESUME] == {"place": 4, "reset": True}
 
 
 @pytest.mark.clause("stream.live")
-async def test_idle_streams_say_that_they_are_alive(start: Start) -> None:
-    world = await start(keepalive=0.05)
-    client = world.client(JsonRpc)
+async def test_idle_streams_say_that_they_are_alive(
+    start: Start, constants: Callable[..., None]
+) -> None:
+    constants(keepalive=0.05)
+    server = await start()
+    client = server.client(JsonRpc)
     task = (await client.call("SendMessage", message=user("ask")))["task"]["id"]
     request = client.request("SubscribeToTask", {"id": task})
-    response = await world.http.send(request, stream=True)
+    response = await server.http.send(request, stream=True)
     lines = response.aiter_lines()
     async with asyncio.timeout(5):
         while not (await anext(lines)).startswith(": alive"):
@@ -330,22 +337,28 @@ async def test_idle_streams_say_that_they_are_alive(start: Start) -> None:
     await response.aclose()
 
 
-async def test_a_reader_that_went_away_is_noticed(start: Start, kind: type[Binding]) -> None:
-    world = await start(keepalive=0.05)
-    client = world.client(kind)
+async def test_a_reader_that_went_away_is_noticed(
+    start: Start, kind: type[Binding], constants: Callable[..., None]
+) -> None:
+    constants(keepalive=0.05)
+    server = await start()
+    client = server.client(kind)
     task = (await client.call("SendMessage", message=user("ask")))["task"]["id"]
     async with client.open("SubscribeToTask", id=task) as events:
         await anext(events)
-        assert len(world.app.streams.open) == 1
+        assert len(server.app.streams.open) == 1
     async with asyncio.timeout(5):
-        while world.app.streams.open:
+        while server.app.streams.open:
             await asyncio.sleep(0.01)
 
 
 @pytest.mark.clause("limits.sizes")
-async def test_the_number_of_streams_is_limited(start: Start, kind: type[Binding]) -> None:
-    world = await start(max_streams=1)
-    client = world.client(kind)
+async def test_the_number_of_streams_is_limited(
+    start: Start, kind: type[Binding], constants: Callable[..., None]
+) -> None:
+    constants(max_streams=1)
+    server = await start()
+    client = server.client(kind)
     task = (await client.call("SendMessage", message=user("ask")))["task"]["id"]
     async with client.open("SubscribeToTask", id=task) as events:
         await anext(events)
@@ -356,15 +369,15 @@ async def test_the_number_of_streams_is_limited(start: Start, kind: type[Binding
 
 
 async def test_draining_ends_streams_in_order(start: Start, kind: type[Binding]) -> None:
-    world = await start(drain_timeout=0.05)
-    client = world.client(kind)
+    server = await start(drain_timeout=0.05)
+    client = server.client(kind)
     task = (await client.call("SendMessage", message=user("ask")))["task"]["id"]
     async with client.open("SubscribeToTask", id=task) as events:
         await anext(events)
-        await world.app.drain()
+        await server.app.drain()
         assert [event async for event in events] == []
     late = client.call("SendMessage", message=user("late"))
-    if world.app.settings.store.startswith("postgresql:"):  # others can do it
+    if server.app.settings.store.startswith("postgresql:"):  # others can do it
         assert (await late)["task"]["status"]["state"] == "TASK_STATE_SUBMITTED"
         with pytest.raises(Failed) as failed:  # but could tell nobody here
             await client.call("SendMessage", message=user("hi", metadata={"skill": "talk"}))
@@ -378,29 +391,29 @@ async def test_draining_ends_streams_in_order(start: Start, kind: type[Binding])
 
 
 async def test_draining_lets_running_turns_end(start: Start, kind: type[Binding]) -> None:
-    world = await start(drain_timeout=5.0)
-    client = world.client(kind)
+    server = await start(drain_timeout=5.0)
+    client = server.client(kind)
     stream = asyncio.create_task(client.stream("SendStreamingMessage", message=user("gate")))
     async with asyncio.timeout(5):
         while not (tasks := await client.tasks()):
             await asyncio.sleep(0.01)
     await until(client, tasks[0]["id"], "WORKING")
-    drain = asyncio.create_task(world.app.drain())
+    drain = asyncio.create_task(server.app.drain())
     await asyncio.sleep(0)
-    world.gate.set()
+    server.gate.set()
     assert states(await stream)[-1] == "COMPLETED"
     await drain
 
 
 async def test_draining_ends_turns_that_do_not_end(start: Start, kind: type[Binding]) -> None:
-    world = await start(drain_timeout=0.1)
-    client = world.client(kind)
+    server = await start(drain_timeout=0.1)
+    client = server.client(kind)
     send = asyncio.create_task(client.call("SendMessage", message=user("gate")))
     async with asyncio.timeout(5):
         while not (tasks := await client.tasks()):
             await asyncio.sleep(0.01)
     await until(client, tasks[0]["id"], "WORKING")
-    await world.app.drain()
+    await server.app.drain()
     task = (await send)["task"]
     assert task["status"]["state"] == "TASK_STATE_FAILED"
     assert "shut down" in task["status"]["message"]["parts"][0]["text"]

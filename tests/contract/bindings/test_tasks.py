@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.contract.bindings.conftest import Start, World, user
+from tests.contract.bindings.conftest import Start, user
 from tests.contract.bindings.test_send import until
+from tests.harness.app import RunningApp
 from tests.harness.clients import Binding, Failed
 
 
@@ -20,6 +21,7 @@ async def test_unknown_tasks(client: Binding, name: str) -> None:
     assert failed.value.reason == "TASK_NOT_FOUND"
 
 
+@pytest.mark.storeless
 async def test_negative_history(client: Binding) -> None:
     names = ["GetTask", "ListTasks"] if client.can("list") else ["GetTask"]
     for name in names:
@@ -30,15 +32,15 @@ async def test_negative_history(client: Binding) -> None:
 
 
 @pytest.mark.clause("access.every-operation", "list.only-visible", "errors.not-found")
-async def test_nobody_sees_what_is_not_theirs(world: World, kind: type[Binding]) -> None:
-    ann = world.client(kind, X_User="ann")
+async def test_nobody_sees_what_is_not_theirs(server: RunningApp, kind: type[Binding]) -> None:
+    ann = server.client(kind, X_User="ann")
     task = (await ann.call("SendMessage", message=user("ask")))["task"]["id"]
     config = {"taskId": task, "url": "https://example.com/hook", "id": "c"}
     await ann.call("CreateTaskPushNotificationConfig", **config)
     others = [
-        world.client(kind, X_User="bob"),
-        world.client(kind),
-        world.client(kind, X_User="ann", X_Tenant="elsewhere"),
+        server.client(kind, X_User="bob"),
+        server.client(kind),
+        server.client(kind, X_User="ann", X_Tenant="elsewhere"),
     ]
     for other in others:
         assert len(await other.tasks()) == 0
@@ -67,8 +69,8 @@ async def test_nobody_sees_what_is_not_theirs(world: World, kind: type[Binding])
 
 @pytest.mark.needs("tenant")
 @pytest.mark.clause("http.tenant-prefix")
-async def test_tenants_are_apart(world: World, kind: type[Binding]) -> None:
-    client = world.client(kind)
+async def test_tenants_are_apart(server: RunningApp, kind: type[Binding]) -> None:
+    client = server.client(kind)
     task = (await client.call("SendMessage", tenant="blue", message=user("x")))["task"]["id"]
     assert (await client.call("GetTask", tenant="blue", id=task))["id"] == task
     assert (await client.call("ListTasks", tenant="blue"))["totalSize"] == 1
@@ -77,16 +79,17 @@ async def test_tenants_are_apart(world: World, kind: type[Binding]) -> None:
         with pytest.raises(Failed) as failed:
             await client.call("GetTask", **params, id=task)
         assert failed.value.reason == "TASK_NOT_FOUND"
-    bound = world.client(kind, X_Tenant="red")
+    bound = server.client(kind, X_Tenant="red")
     with pytest.raises(Failed) as failed:
         await bound.call("GetTask", tenant="blue", id=task)
     assert failed.value.reason == "PERMISSION_DENIED"
     assert failed.value.status == 403
 
 
+@pytest.mark.storeless
 @pytest.mark.clause("auth.reject", "auth.challenge")
-async def test_a_caller_that_cannot_be_identified(world: World, kind: type[Binding]) -> None:
-    client = world.client(kind, X_User="nobody")
+async def test_a_caller_that_cannot_be_identified(server: RunningApp, kind: type[Binding]) -> None:
+    client = server.client(kind, X_User="nobody")
     with pytest.raises(Failed) as failed:
         await client.call("GetTask", id="x")
     assert (failed.value.reason, failed.value.status) == ("UNAUTHENTICATED", 401)
@@ -158,6 +161,7 @@ def json_only(query: dict[str, Any], field: str) -> Any:
     return pytest.param(query, field, marks=pytest.mark.needs("json-query"))
 
 
+@pytest.mark.storeless
 @pytest.mark.needs("list")
 @pytest.mark.clause("list.page-size", "list.invalid-params")
 @pytest.mark.parametrize(
@@ -282,11 +286,12 @@ async def test_push_configs(client: Binding) -> None:
     assert [c["url"] for c in listed["configs"]] == ["https://example.com/3"]
 
 
+@pytest.mark.storeless
 @pytest.mark.clause("capability.push", "capability.push-in-send")
 async def test_without_push(start: Start, kind: type[Binding]) -> None:
-    world = await start(push=False)
-    client = world.client(kind)
-    card = (await world.http.get(f"{world.url}/.well-known/agent-card.json")).json()
+    server = await start(push=False)
+    client = server.client(kind)
+    card = (await server.http.get(f"{server.url}/.well-known/agent-card.json")).json()
     assert card["capabilities"]["pushNotifications"] is False
     config = {"url": "https://example.com/hook"}
     for name, params in (
@@ -304,73 +309,77 @@ async def test_without_push(start: Start, kind: type[Binding]) -> None:
         assert failed.value.reason == "PUSH_NOTIFICATION_NOT_SUPPORTED"
 
 
+@pytest.mark.storeless
 @pytest.mark.clause(
     "capability.extended-card", "capability.extended-card-missing", "extended.authenticated"
 )
 async def test_the_extended_card(start: Start, kind: type[Binding]) -> None:
-    world = await start()
+    server = await start()
     with pytest.raises(Failed) as failed:
-        await world.client(kind).call("GetExtendedAgentCard")
+        await server.client(kind).call("GetExtendedAgentCard")
     assert failed.value.reason == "UNSUPPORTED_OPERATION"
-    world = await start(extended=True)
+    server = await start(extended=True)
     with pytest.raises(Failed) as failed:
-        await world.client(kind).call("GetExtendedAgentCard")
+        await server.client(kind).call("GetExtendedAgentCard")
     assert (failed.value.reason, failed.value.status) == ("UNAUTHENTICATED", 401)
     with pytest.raises(Failed) as failed:
-        await world.client(kind, X_User="ann").call("GetExtendedAgentCard")
+        await server.client(kind, X_User="ann").call("GetExtendedAgentCard")
     assert failed.value.reason == "EXTENDED_AGENT_CARD_NOT_CONFIGURED"
 
     from msgspec.structs import replace
 
-    world.agent.extended_card(
+    server.agent.extended_card(
         lambda caller, card: replace(card, description=f"For {caller.identity}")
     )
-    card = await world.client(kind, X_User="ann").call("GetExtendedAgentCard")
+    card = await server.client(kind, X_User="ann").call("GetExtendedAgentCard")
     assert card["description"] == "For ann"
     assert card["capabilities"]["extendedAgentCard"] is True
 
 
+@pytest.mark.storeless
 @pytest.mark.needs("1.0")
 @pytest.mark.clause("capability.required-extension", "extensions.unknown-ignored", "http.headers")
 async def test_extensions(start: Start, kind: type[Binding]) -> None:
     from dragoman.model.events import RESUME
     from tests.harness.agents import REQUIRED
 
-    world = await start(required=True)
+    server = await start(required=True)
     with pytest.raises(Failed) as failed:
-        await world.client(kind).call("ListTasks")
+        await server.client(kind).call("ListTasks")
     assert failed.value.reason == "EXTENSION_SUPPORT_REQUIRED"
     assert failed.value.metadata == {"extension": REQUIRED}
-    client = world.client(kind, A2A_Extensions=f"urn:unknown, {REQUIRED},{RESUME}")
+    client = server.client(kind, A2A_Extensions=f"urn:unknown, {REQUIRED},{RESUME}")
     await client.call("ListTasks")
     assert client.last.headers["a2a-extensions"] == f"{REQUIRED}, {RESUME}"
-    older = world.client(kind, X_A2A_Extensions=REQUIRED)
+    older = server.client(kind, X_A2A_Extensions=REQUIRED)
     await older.call("ListTasks")
     assert older.last.headers["a2a-extensions"] == REQUIRED
 
 
+@pytest.mark.storeless
 @pytest.mark.needs("1.0")
 @pytest.mark.clause("version.requested", "version.unsupported", "version.patch-ignored")
-async def test_versions(world: World, kind: type[Binding]) -> None:
+async def test_versions(server: RunningApp, kind: type[Binding]) -> None:
     for version in ("1.0", "1.0.7", ""):
-        await world.client(kind, A2A_Version=version).call("ListTasks")
+        await server.client(kind, A2A_Version=version).call("ListTasks")
     for version in ("0.3", "2.0", "1", "latest"):
         with pytest.raises(Failed) as failed:
-            await world.client(kind, A2A_Version=version).call("ListTasks")
+            await server.client(kind, A2A_Version=version).call("ListTasks")
         assert failed.value.reason == "VERSION_NOT_SUPPORTED"
         assert failed.value.metadata == {"supported": "1.0, 0.3, 0.2, 0.1"}
 
 
+@pytest.mark.storeless  # it has one of its own
 async def test_a_full_store_refuses_and_loses_nothing(start: Start, kind: type[Binding]) -> None:
-    world = await start(max_tasks=2, store="memory:")
-    client = world.client(kind)
+    server = await start(max_tasks=2, store="memory:")
+    client = server.client(kind)
     configuration = {"returnImmediately": True}
     for _ in range(2):
         await client.call("SendMessage", message=user("gate"), configuration=configuration)
     with pytest.raises(Failed) as failed:
         await client.call("SendMessage", message=user("x"))
     assert (failed.value.reason, failed.value.status) == ("RESOURCE_EXHAUSTED", 429)
-    world.gate.set()
+    server.gate.set()
     for task in await client.tasks():
         await until(client, task["id"], "COMPLETED")
     await client.call("SendMessage", message=user("x"))
@@ -378,8 +387,8 @@ async def test_a_full_store_refuses_and_loses_nothing(start: Start, kind: type[B
 
 
 async def test_more_work_than_may_run_waits_its_turn(start: Start, kind: type[Binding]) -> None:
-    world = await start(max_running=1)
-    client = world.client(kind)
+    server = await start(max_running=1)
+    client = server.client(kind)
     first = await client.call(
         "SendMessage", message=user("gate"), configuration={"returnImmediately": True}
     )
@@ -388,5 +397,5 @@ async def test_more_work_than_may_run_waits_its_turn(start: Start, kind: type[Bi
         "SendMessage", message=user("echo"), configuration={"returnImmediately": True}
     )
     assert second["task"]["status"]["state"] == "TASK_STATE_SUBMITTED"
-    world.gate.set()
+    server.gate.set()
     await until(client, second["task"]["id"], "COMPLETED")

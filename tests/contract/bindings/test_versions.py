@@ -1,4 +1,4 @@
-"""How a request's tongue is told, and what is particular to the older ones."""
+"""How the version of a request is found, and what is particular to the older ones."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from urllib.parse import quote
 import pytest
 
 from dragoman.model.events import RESUME
-from tests.contract.bindings.conftest import World, user
-from tests.contract.bindings.test_one_task_in_all import (
+from tests.contract.bindings.conftest import user
+from tests.contract.bindings.test_task_across_bindings import (
     FORMS,
     OLDER,
     SUPPORTED,
@@ -25,6 +25,7 @@ from tests.contract.bindings.test_one_task_in_all import (
     rpc,
     said,
 )
+from tests.harness.app import RunningApp
 from tests.harness.clients import Binding, Failed, Grpc, JsonRpc
 from tests.harness.older_clients import Grpc03, Http03, JsonRpc01, JsonRpc03
 
@@ -38,11 +39,11 @@ NEWER = {"SendMessage": {"message": user("x")}, "GetTask": {"id": "none"}}
 LATER = {"message/send": {"message": said("x")}, "tasks/pushNotificationConfig/list": {"id": "-"}}
 
 
-async def agreed(world: World, method: str, params: Any, version: str, query: bool) -> Any:
+async def agreed(server: RunningApp, method: str, params: Any, version: str, query: bool) -> Any:
     """What is answered to a request that names a version."""
     if query:
-        return await rpc(world, method, params, f"/?A2A-Version={quote(version)}")
-    return await rpc(world, method, params, A2A_Version=version)
+        return await rpc(server, method, params, f"/?A2A-Version={quote(version)}")
+    return await rpc(server, method, params, A2A_Version=version)
 
 
 def reason(answer: dict[str, Any]) -> str:
@@ -52,7 +53,7 @@ def reason(answer: dict[str, Any]) -> str:
 
 @pytest.mark.clause("version.requested", "version.unsupported", "version.query-parameter")
 @pytest.mark.parametrize("query", [False, True], ids=["header", "query"])
-async def test_a_version_must_be_one_of_the_methods(hall: World, query: bool) -> None:
+async def test_a_version_must_be_one_of_the_methods(hall: RunningApp, query: bool) -> None:
     for method, params, good in (
         ("SendMessage", {"message": user("x")}, ("1.0", "1.0.3")),
         ("message/send", {"message": said("x")}, ("0.3", "0.2", "0.3.0", "0.2.6")),
@@ -75,7 +76,7 @@ async def test_a_version_must_be_one_of_the_methods(hall: World, query: bool) ->
 
 
 @pytest.mark.clause("version.empty")
-async def test_a_request_that_names_no_version_is_one_of_0_3(hall: World) -> None:
+async def test_a_request_that_names_no_version_is_one_of_0_3(hall: RunningApp) -> None:
     """Where the request can be of 0.3; a method, path or package that only 1.0 has is of 1.0."""
     for headers in ({}, {"A2A_Version": ""}):
         sent = await rpc(hall, "message/send", {"message": said("x")}, **headers)
@@ -94,7 +95,7 @@ async def test_a_request_that_names_no_version_is_one_of_0_3(hall: World) -> Non
     assert task["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
-async def test_a_header_goes_before_the_query(hall: World) -> None:
+async def test_a_header_goes_before_the_query(hall: RunningApp) -> None:
     path = "/?A2A-Version=0.3"
     assert "result" in await rpc(hall, "SendMessage", NEWER["SendMessage"], path, A2A_Version="1.0")
     answer = await rpc(hall, "message/send", LATER["message/send"], path, A2A_Version="1.0")
@@ -102,7 +103,7 @@ async def test_a_header_goes_before_the_query(hall: World) -> None:
 
 
 @pytest.mark.clause("http.headers")
-async def test_a_path_says_the_version(hall: World) -> None:
+async def test_a_path_says_the_version(hall: RunningApp) -> None:
     newer = {"message": user("x")}
     older = {"message": {"messageId": "m", "role": "ROLE_USER", "content": [{"text": "x"}]}}
     for path, body, good, wrong in (
@@ -130,7 +131,7 @@ async def test_a_path_says_the_version(hall: World) -> None:
 
 
 @pytest.mark.clause("version.unsupported", "grpc.metadata")
-async def test_the_package_says_the_version(hall: World) -> None:
+async def test_the_package_says_the_version(hall: RunningApp) -> None:
     for kind, good, wrong in (
         (Grpc, ("", "1.0", "1.0.9"), ("0.3", "0.2", "0.1", "7.0", "x")),
         (Grpc03, ("", "0.3", "0.3.0"), ("1.0", "0.2", "7.0", "x")),
@@ -155,14 +156,14 @@ async def test_the_package_says_the_version(hall: World) -> None:
 @each
 async def test_an_extension_that_is_required(kind: type[Binding]) -> None:
     uri = agents_required()
-    async with assembly(required=True) as world:
+    async with assembly(required=True) as server:
         with pytest.raises(Failed) as failed:
-            await world.client(kind).call("SendMessage", message=user("x"))
+            await server.client(kind).call("SendMessage", message=user("x"))
         if kind.can("reason"):
             assert failed.value.reason == "EXTENSION_SUPPORT_REQUIRED"
             assert failed.value.metadata == {"extension": uri}
         assert uri in failed.value.message
-        client = world.client(kind, A2A_Extensions=f"urn:unknown,{uri}, {RESUME}")
+        client = server.client(kind, A2A_Extensions=f"urn:unknown,{uri}, {RESUME}")
         await client.call("SendMessage", message=user("x"))
         assert client.activated == f"{uri}, {RESUME}"
         await client.stream("SendStreamingMessage", message=user("x"))
@@ -170,7 +171,7 @@ async def test_an_extension_that_is_required(kind: type[Binding]) -> None:
         other = "a2a-extensions" if kind.version != "1.0" else "x-a2a-extensions"
         assert other not in client.last.headers
         # whoever asks by the other name is understood, too
-        swapped = world.client(kind)
+        swapped = server.client(kind)
         swapped.headers["A2A-Extensions" if kind.version != "1.0" else "X-A2A-Extensions"] = uri
         await swapped.call("SendMessage", message=user("x"))
         assert swapped.activated == uri
@@ -183,7 +184,7 @@ def agents_required() -> str:
     return REQUIRED
 
 
-async def test_resuming_in_0_1(hall: World) -> None:
+async def test_resuming_in_0_1(hall: RunningApp) -> None:
     client = hall.client(JsonRpc01, A2A_Extensions=RESUME)
     whole = await client.stream("SendStreamingMessage", message=user("chunks 5", taskId="t/1"))
     for number, seen in enumerate(whole):
@@ -195,7 +196,9 @@ async def test_resuming_in_0_1(hall: World) -> None:
 
 
 @pytest.mark.parametrize("there", FORMS, ids=lambda kind: kind.name)
-async def test_a_place_of_one_form_is_one_of_every_other(hall: World, there: type[Binding]) -> None:
+async def test_a_place_of_one_form_is_one_of_every_other(
+    hall: RunningApp, there: type[Binding]
+) -> None:
     whole = await hall.client(JsonRpc, A2A_Extensions=RESUME).stream(
         "SendStreamingMessage", message=user("chunks 5")
     )
@@ -208,7 +211,7 @@ async def test_a_place_of_one_form_is_one_of_every_other(hall: World, there: typ
 # ---- waiting and history -------------------------------------------------------------------
 
 
-async def test_what_waits_in_0_3(hall: World) -> None:
+async def test_what_waits_in_0_3(hall: RunningApp) -> None:
     older = {"messageId": "m", "role": "ROLE_USER", "content": [{"text": "gate"}]}
 
     async def state(answer: Any) -> str:
@@ -247,7 +250,7 @@ async def test_what_waits_in_0_3(hall: World) -> None:
         assert (await state(found)).endswith("COMPLETED")
 
 
-async def test_no_history_is_all_of_it_where_zero_is_nothing(hall: World) -> None:
+async def test_no_history_is_all_of_it_where_zero_is_nothing(hall: RunningApp) -> None:
     sent = await hall.client(JsonRpc).call("SendMessage", message=user("x"))
     id = sent["task"]["id"]
     counts = {
@@ -275,7 +278,7 @@ async def test_no_history_is_all_of_it_where_zero_is_nothing(hall: World) -> Non
 # ---- 0.1 -----------------------------------------------------------------------------------
 
 
-async def test_two_callers_with_one_id_do_not_meet(hall: World) -> None:
+async def test_two_callers_with_one_id_do_not_meet(hall: RunningApp) -> None:
     ann, bob, blue = (
         hall.client(JsonRpc01, X_User="ann"),
         hall.client(JsonRpc01, X_User="bob"),
@@ -302,7 +305,7 @@ async def test_two_callers_with_one_id_do_not_meet(hall: World) -> None:
         assert failed.value.reason == "TASK_NOT_FOUND"
 
 
-async def test_an_id_that_is_known_goes_on(hall: World) -> None:
+async def test_an_id_that_is_known_goes_on(hall: RunningApp) -> None:
     client = hall.client(JsonRpc01)
     one = (await client.call("SendMessage", message=user("ask", taskId="t")))["task"]
     two = (await client.call("SendMessage", message=user("june", taskId="t")))["task"]
@@ -318,13 +321,13 @@ async def test_an_id_that_is_known_goes_on(hall: World) -> None:
 @pytest.mark.parametrize("store", ["memory:", "sqlite"])
 async def test_concurrent_first_sends_are_one_task(store: str, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/a.db" if store == "sqlite" else store
-    async with assembly(store=url) as world:
-        client = world.client(JsonRpc01)
+    async with assembly(store=url) as server:
+        client = server.client(JsonRpc01)
         sends = [
             asyncio.create_task(client.call("SendMessage", message=user(text, taskId="t")))
             for text in ("gate 1", "gate 2", "gate 3", "gate 4")
         ]
-        await only(world)
+        await only(server)
         async with asyncio.timeout(5):
             while True:
                 found = await client.call("GetTask", id="t")
@@ -332,10 +335,10 @@ async def test_concurrent_first_sends_are_one_task(store: str, tmp_path: Path) -
                 if {"gate 1", "gate 2", "gate 3", "gate 4"} <= set(texts):
                     break
                 await asyncio.sleep(0.01)
-        world.gate.set()
+        server.gate.set()
         for send in sends:
             assert (await send)["task"]["id"] == "t"
-        await only(world)
+        await only(server)
 
 
 ODD = [
@@ -352,7 +355,7 @@ ODD = [
 ]
 
 
-async def test_odd_ids(hall: World) -> None:
+async def test_odd_ids(hall: RunningApp) -> None:
     for number, id in enumerate(ODD):
         who = {"X_User": f"user-{number}"}
         client = hall.client(JsonRpc01, **who)
@@ -373,14 +376,14 @@ async def test_odd_ids(hall: World) -> None:
         assert found["status"]["state"] == "TASK_STATE_CANCELED"
 
 
-async def test_ids_that_are_none(hall: World) -> None:
+async def test_ids_that_are_none(hall: RunningApp) -> None:
     for id in ("", "x" * 257, 5, None):
         answer = await rpc(hall, "tasks/send", first(id=id))  # type: ignore[arg-type]
         assert answer["error"]["code"] == -32602
     assert not await hall.client(JsonRpc).tasks()
 
 
-async def test_tasks_send_as_another_name_of_message_send(hall: World) -> None:
+async def test_tasks_send_as_another_name_of_message_send(hall: RunningApp) -> None:
     answer = await rpc(hall, "tasks/send", {"message": said("hello")})
     task = answer["result"]
     assert task["kind"] == "task"
@@ -391,7 +394,7 @@ async def test_tasks_send_as_another_name_of_message_send(hall: World) -> None:
 
 
 @pytest.mark.parametrize("path", ["/tasks/send", "/"])
-async def test_the_method_in_the_path(hall: World, path: str) -> None:
+async def test_the_method_in_the_path(hall: RunningApp, path: str) -> None:
     params = first("hello", status={"state": "submitted", "timestamp": "2026-01-01T00:00:00"})
     answer = await rpc(hall, "tasks/send", params, path)
     assert answer["result"]["id"] == "t-1"
@@ -404,7 +407,7 @@ async def test_the_method_in_the_path(hall: World, path: str) -> None:
     assert (await rpc(hall, "tasks/cancel", {"id": "t-1"}, path))["error"]["code"] == -32002
 
 
-async def test_a_direct_reply_is_a_task_in_0_1(hall: World) -> None:
+async def test_a_direct_reply_is_a_task_in_0_1(hall: RunningApp) -> None:
     message = {"metadata": {"skill": "talk"}}
     params = first("hi")
     params["message"] |= message
@@ -419,7 +422,7 @@ async def test_a_direct_reply_is_a_task_in_0_1(hall: World) -> None:
     assert only_one.event["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
-async def test_states_that_0_1_does_not_know(hall: World) -> None:
+async def test_states_that_0_1_does_not_know(hall: RunningApp) -> None:
     client = hall.client(JsonRpc01)
     rejected = (await client.call("SendMessage", message=user("reject")))["task"]
     assert rejected["status"]["state"] == "TASK_STATE_FAILED"
@@ -431,7 +434,7 @@ async def test_states_that_0_1_does_not_know(hall: World) -> None:
 
 
 @pytest.mark.parametrize("content", ["AP/+IGJ5dGVz", "dGVzdA=="], ids=["bytes", "looks-encoded"])
-async def test_files_of_those_who_send_them_bare(hall: World, content: str) -> None:
+async def test_files_of_those_who_send_them_bare(hall: RunningApp, content: str) -> None:
     file = {"fileWithBytes": content, "mimeType": "text/plain"}
     message = {"messageId": "m", "role": "ROLE_USER", "content": [{"file": file}]}
     message["metadata"] = {"skill": "files"}
@@ -442,7 +445,7 @@ async def test_files_of_those_who_send_them_bare(hall: World, content: str) -> N
     assert found["artifacts"][0]["parts"][0]["raw"] == content
 
 
-async def test_nothing_is_said_that_the_proto_does_not_have(hall: World) -> None:
+async def test_nothing_is_said_that_the_proto_does_not_have(hall: RunningApp) -> None:
     """The client is strict, as old ones are: any other field would be an error."""
     client = hall.client(Http03)
     message = user(parts=[{"data": 5}, {"text": "x"}], metadata={"skill": "files"})
@@ -452,7 +455,7 @@ async def test_nothing_is_said_that_the_proto_does_not_have(hall: World) -> None
     assert raw["history"][0]["content"][0]["data"] == {"data": {"value": 5}}
 
 
-async def test_pages_of_tasks_in_0_3(hall: World) -> None:
+async def test_pages_of_tasks_in_0_3(hall: RunningApp) -> None:
     client = hall.client(Http03)
     for kind in OLDER:
         await hall.client(kind).call("SendMessage", message=user("x"))

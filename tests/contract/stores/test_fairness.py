@@ -252,6 +252,7 @@ async def queue() -> AsyncIterator[PostgresStore]:
     await store.close()
 
 
+@pytest.mark.slow  # it needs PostgreSQL
 async def test_a_claim_reads_the_same_whatever_waits_in_postgresql(queue: PostgresStore) -> None:
     await flood(queue, MANY, "a")
     await flood(queue, 100, "b")

@@ -43,7 +43,7 @@ from dragoman.stores.store import (
     Store,
     Webhook,
 )
-from tests.harness.scale import SOAK
+from tests.harness.scale import examples
 from tests.harness.stores import (
     AT,
     LONG,
@@ -1147,9 +1147,9 @@ STEPS = st.lists(
 
 @pytest.mark.clause("list.filters", "list.cursor", "list.order", "list.total-size")
 @settings(
-    max_examples=60 if SOAK else 25,
+    max_examples=examples(25),
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(steps=STEPS, picks=st.randoms(use_true_random=False), size=st.integers(1, 5))
 async def test_listing_is_what_a_plain_search_finds(
@@ -1207,9 +1207,9 @@ DEEDS = st.lists(
 
 
 @settings(
-    max_examples=100 if SOAK else 40,
+    max_examples=examples(40),
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(deeds=DEEDS)
 async def test_whatever_happens_the_log_is_whole(make: Make, deeds: list[Any]) -> None:
@@ -1432,6 +1432,7 @@ async def test_a_busy_agent_does_not_starve_the_others(store: Store) -> None:
     assert "o" in [found.head.id for found in claims]
 
 
+@pytest.mark.slow  # it needs PostgreSQL
 async def test_what_another_process_wrote_is_not_left_out() -> None:
     """A process that has seen the beginning of a log, and then only its head."""
     url = database()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import asyncpg
 
-from tests.faults.cluster.cluster import House, Replica
+from tests.faults.cluster.cluster import Cluster, Replica
 from tests.harness.scale import say
 
 POISE = 1.0
@@ -53,13 +53,13 @@ class Monkey:
 
     def __init__(
         self,
-        house: House,
+        cluster: Cluster,
         chance: random.Random,
         streams: Callable[[], int],
         nap: float = 0.0,
         hanging: float = 3.0,
     ) -> None:
-        self.house = house
+        self.cluster = cluster
         self.chance = chance
         self.deeds: list[Deed] = []
         self._streams = streams
@@ -67,19 +67,19 @@ class Monkey:
         self._hanging = hanging
         self._napping: dict[Replica, asyncio.Task[None]] = {}
         self._tricks: dict[str, Callable[[], Awaitable[None]]] = {
-            "kill a replica": lambda: self._kill(self._any(self.house.replicas)),
-            "kill a worker": lambda: self._kill(self._any(self.house.hands)),
-            "stop a worker": lambda: self._stop(self._any(self.house.hands)),
+            "kill a replica": lambda: self._kill(self._any(self.cluster.replicas)),
+            "kill a worker": lambda: self._kill(self._any(self.cluster.hands)),
+            "stop a worker": lambda: self._stop(self._any(self.cluster.hands)),
             "kill the database": lambda: self._database("kill", signal.SIGKILL),
             "restart the database": lambda: self._database("restart", signal.SIGINT),
             "crash the database": lambda: self._database("crash", signal.SIGQUIT),
             "hang the database": self._hang,
-            "restart a replica": lambda: self._restart(self._any(self.house.replicas)),
-            "restart a worker": lambda: self._restart(self._any(self.house.hands)),
+            "restart a replica": lambda: self._restart(self._any(self.cluster.replicas)),
+            "restart a worker": lambda: self._restart(self._any(self.cluster.hands)),
             "shift a clock": self._shift,
             "cut the bell": self._cut,
         }
-        if house.bell is not None:
+        if cluster.bell is not None:
             self._tricks["kill the bell"] = lambda: self._bell(signal.SIGKILL)
             self._tricks["freeze the bell"] = lambda: self._bell(signal.SIGSTOP)
         if nap:
@@ -123,13 +123,13 @@ class Monkey:
         self._done(deed)
 
     async def _stop(self, served: Replica) -> None:
-        await self._sleep(served, self.house.lease + self.chance.uniform(0.5, 1.5))
+        await self._sleep(served, self.cluster.lease + self.chance.uniform(0.5, 1.5))
 
     async def _doze(self) -> None:
         """It sleeps on while other things happen, but never two at once."""
         if not any(not napping.done() for napping in self._napping.values()):
             self._napping.clear()
-            served = self._any(self.house.hands)
+            served = self._any(self.cluster.hands)
             self._napping[served] = asyncio.create_task(self._sleep(served, self._nap))
 
     async def _sleep(self, served: Replica, seconds: float) -> None:
@@ -145,7 +145,7 @@ class Monkey:
         self._done(deed)
 
     async def _database(self, how: str, sign: signal.Signals) -> None:
-        postgres = self.house.postgres
+        postgres = self.cluster.postgres
         deed = await self._strike(f"{how} database")
         await asyncio.to_thread(postgres.end, sign)
         await asyncio.sleep(self.chance.uniform(0, 1.0))
@@ -155,13 +155,13 @@ class Monkey:
     async def _hang(self) -> None:
         """The database says nothing for a while, and refuses nothing."""
         deed = await self._strike("hang database")
-        with self.house.postgres.hanging():
+        with self.cluster.postgres.hanging():
             await asyncio.sleep(self._hanging)
         self._done(deed)
 
     async def _shift(self) -> None:
         """Somebody sets the clock of a machine, ahead or back."""
-        served = self._any(self.house.all)
+        served = self._any(self.cluster.all)
         deed = await self._strike(f"shift {served.kind}", served)
         served.clock.shift(self.chance.choice(SHIFTS))
         self._done(deed)
@@ -169,18 +169,18 @@ class Monkey:
     async def _cut(self) -> None:
         """Nobody hears anything until they have noticed."""
         deed = await self._strike("cut bell")
-        if self.house.bell is not None:
-            await asyncio.to_thread(self.house.bell.restart)
+        if self.cluster.bell is not None:
+            await asyncio.to_thread(self.cluster.bell.restart)
         else:
             await asyncio.to_thread(
-                self.house.postgres.sql,
+                self.cluster.postgres.sql,
                 "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
                 "WHERE application_name = 'dragoman bell'",
             )
         self._done(deed)
 
     async def _bell(self, sign: signal.Signals) -> None:
-        bell = self.house.bell
+        bell = self.cluster.bell
         assert bell is not None
         deed = await self._strike(f"{sign.name} bell")
         if sign is signal.SIGSTOP:
@@ -196,7 +196,7 @@ class Monkey:
 
     async def _strike(self, what: str, served: Replica | None = None) -> Deed:
         """The moment when a transaction is open (of this process, or any), if there is one soon."""
-        db = await asyncpg.connect(self.house.url)
+        db = await asyncpg.connect(self.cluster.url)
         try:
             patience = time.monotonic() + POISE
             who = served.name if served is not None else OURS

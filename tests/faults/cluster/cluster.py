@@ -24,7 +24,6 @@ SETTINGS = (
     f"drain_timeout={DRAIN}",
     "push=true",
     "egress_allow=127.0.0.1",
-    "push_timeout=1",
     f"push_retries={','.join(['0.2'] * 200)}",
 )
 
@@ -85,8 +84,8 @@ NATS_RESET = "coro=<Client._read_loop() done"
 """What nats-py leaves behind when its server is killed: it closes a connection that was reset."""
 
 
-class House:
-    """All of them. The bell is `nats:`, `redis:`, or the default one."""
+class Cluster:
+    """Replicas, workers and their database. The bell is `nats:`, `redis:`, or the default one."""
 
     def __init__(
         self,

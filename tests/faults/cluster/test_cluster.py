@@ -17,7 +17,7 @@ import pytest
 from tests.faults.cluster import history
 from tests.faults.cluster.agent import RETRIES, Run, runs
 from tests.faults.cluster.chaos import Deed, Monkey
-from tests.faults.cluster.cluster import DRAIN, GRACE, LEASE, POLL, House, Replica
+from tests.faults.cluster.cluster import DRAIN, GRACE, LEASE, POLL, Cluster, Replica
 from tests.faults.cluster.traffic import HOOK, Front, Moody, Traffic
 from tests.faults.crash import checker
 from tests.faults.crash.load import ended
@@ -45,7 +45,7 @@ if SOAK:
 
 
 @asynccontextmanager
-async def fronting(house: House, chance: random.Random) -> AsyncIterator[tuple[Front, Moody]]:
+async def fronting(cluster: Cluster, chance: random.Random) -> AsyncIterator[tuple[Front, Moody]]:
     """The way in, and a receiver of webhooks."""
     inbox = Moody()
     inbox.chance = chance
@@ -58,7 +58,7 @@ async def fronting(house: House, chance: random.Random) -> AsyncIterator[tuple[F
         ) as http,
     ):
         inbox.port = listener.port
-        yield Front(house.balance.url, http, chance, inbox), inbox
+        yield Front(cluster.balance.url, http, chance, inbox), inbox
 
 
 @pytest.mark.soak
@@ -72,21 +72,21 @@ async def test_whatever_the_monkey_does(
     )
     began = time.monotonic()
     async with (
-        House(tmp_path, replicas=REPLICAS, workers=WORKERS, bell=bell, lease=lease) as house,
-        fronting(house, chance) as (front, inbox),
+        Cluster(tmp_path, replicas=REPLICAS, workers=WORKERS, bell=bell, lease=lease) as cluster,
+        fronting(cluster, chance) as (front, inbox),
     ):
         say(f"up after {time.monotonic() - began:.1f} s")
-        monkey = Monkey(house, chance, lambda: front.open, NAP, HANGING)
+        monkey = Monkey(cluster, chance, lambda: front.open, NAP, HANGING)
         playing = asyncio.create_task(monkey.play(max(11, int(TRICKS * part)), PAUSE))
         done = await load.until(front, playing, WITHIN)
         await playing
-        within = await settled(house, lease + 2 + GRACE + DRAIN)
-        delivered = await told(house)
-        await house.end()
-        found = await history.logs(house.url)
-        effects = checker.effects(house.effects)
+        within = await settled(cluster, lease + 2 + GRACE + DRAIN)
+        delivered = await told(cluster)
+        await cluster.end()
+        found = await history.logs(cluster.url)
+        effects = checker.effects(cluster.effects)
         breaches = checker.check([x for x in load.letters if not x.refused], found, effects)
-        breaches += await history.rest(house.url)
+        breaches += await history.rest(cluster.url)
     breaches += history.often(effects, RETRIES)
     hooked = {letter.acks[0].task for letter in load.letters if letter.hooked and letter.acks}
     posts = zip((post.id for post in inbox.posts), inbox.well, strict=True)
@@ -98,13 +98,13 @@ async def test_whatever_the_monkey_does(
         f"{within:.1f} s, {len(inbox.posts)} posts told after {delivered:.1f} s, "
         f"{time.monotonic() - began:.1f} s in all"
     )
-    times = Times(monkey.deeds, runs(house.runs), front.answers, lease)
+    times = Times(monkey.deeds, runs(cluster.runs), front.answers, lease)
     times.tell()
     assert not breaches, breaches[:20]
     assert done
     assert within < lease + 2 + GRACE + DRAIN
-    assert all(house.balance.carried)
-    house.sound()
+    assert all(cluster.balance.carried)
+    cluster.sound()
     times.check()
 
 
@@ -210,20 +210,20 @@ def _after(times: Sequence[float], moment: float) -> float | None:
     return min(later) if later else None
 
 
-async def settled(house: House, within: float) -> float:
+async def settled(cluster: Cluster, within: float) -> float:
     """How long it takes until no task is open; no longer than this."""
-    return await _until(house, "SELECT count(*) FROM task WHERE ended IS NULL", within)
+    return await _until(cluster, "SELECT count(*) FROM task WHERE ended IS NULL", within)
 
 
-async def told(house: House) -> float:
+async def told(cluster: Cluster) -> float:
     """How long it takes until webhooks know everything."""
-    return await _until(house, "SELECT count(*) FROM line WHERE behind AND NOT parked", 60.0)
+    return await _until(cluster, "SELECT count(*) FROM line WHERE behind AND NOT parked", 60.0)
 
 
-async def _until(house: House, sql: str, within: float) -> float:
+async def _until(cluster: Cluster, sql: str, within: float) -> float:
     began = time.monotonic()
     while (took := time.monotonic() - began) < within:
-        if house.postgres.sql(sql, "cluster") == "0":
+        if cluster.postgres.sql(sql, "cluster") == "0":
             break
         await asyncio.sleep(0.05)
     return took
@@ -235,16 +235,16 @@ async def test_a_rolling_restart(tmp_path: Path) -> None:
     chance = seeded("rolling")
     load = Traffic(chance, sends=20, streams=6, abreast=6, pause=0.2)
     async with (
-        House(tmp_path, replicas=2, workers=2) as house,
-        fronting(house, chance) as (front, _),
+        Cluster(tmp_path, replicas=2, workers=2) as cluster,
+        fronting(cluster, chance) as (front, _),
     ):
-        rolling = asyncio.create_task(roll(house, front))
+        rolling = asyncio.create_task(roll(cluster, front))
         assert await load.until(front, rolling, 60)
         await rolling
-        assert await settled(house, LEASE) < LEASE
-        await house.end()
-        found = await history.logs(house.url)
-        effects = checker.effects(house.effects)
+        assert await settled(cluster, LEASE) < LEASE
+        await cluster.end()
+        found = await history.logs(cluster.url)
+        effects = checker.effects(cluster.effects)
     resumed = sum(len(send.sights) - 1 for send in load.streams)
     say(f"{len(load.letters)} sent, {len(front.failed)} failed, {resumed} streams resumed")
     assert not checker.check([x for x in load.letters if not x.refused], found, effects)
@@ -252,12 +252,12 @@ async def test_a_rolling_restart(tmp_path: Path) -> None:
     # who comes in the instant in which a listener is closed is sent away by the kernel
     told = [why for why in front.failed if "disconnected" not in why]
     assert not told and len(front.failed) <= 1, front.failed[:3]
-    house.sound()
+    cluster.sound()
 
 
-async def roll(house: House, front: Front) -> None:
+async def roll(cluster: Cluster, front: Front) -> None:
     """One after the other, while streams are open."""
-    for served in house.all:
+    for served in cluster.all:
         while not front.open:
             await asyncio.sleep(0.01)
         assert await served.kill(signal.SIGTERM) == 0
@@ -279,14 +279,14 @@ async def test_without_the_database(tmp_path: Path) -> None:
     """Callers are told at once, and whoever asks for health; and who is told to end, ends, even
     while the database hangs."""
     async with (
-        House(tmp_path, replicas=1, workers=2) as house,
-        fronting(house, seeded("away")) as (front, _),
+        Cluster(tmp_path, replicas=1, workers=2) as cluster,
+        fronting(cluster, seeded("away")) as (front, _),
         asyncio.timeout(60),
     ):
-        (replica,) = house.replicas
+        (replica,) = cluster.replicas
         streaming = await streamed(front, "first")
         assert (await replica.get("/readyz"))["status"] == "ok"
-        await asyncio.to_thread(house.postgres.kill)
+        await asyncio.to_thread(cluster.postgres.kill)
         await refused(replica)
         while (await replica.get("/readyz"))["status"] == "ok":
             await asyncio.sleep(POLL)
@@ -294,17 +294,17 @@ async def test_without_the_database(tmp_path: Path) -> None:
             assert response.status == 503
         assert (await replica.get("/healthz"))["status"] == "ok"
         began = time.monotonic()
-        assert await house.hands[1].kill(signal.SIGINT) == 0
+        assert await cluster.hands[1].kill(signal.SIGINT) == 0
         assert time.monotonic() - began < DRAIN + GRACE + 5
-        await asyncio.to_thread(house.postgres.start)
+        await asyncio.to_thread(cluster.postgres.start)
         assert await streaming
         while (await replica.get("/readyz"))["status"] != "ok":
             await asyncio.sleep(POLL)
-        house.sound()
+        cluster.sound()
         streaming = await streamed(front, "second")
-        with hanging(house):
+        with hanging(cluster):
             began = time.monotonic()
-            await house.end()
+            await cluster.end()
             assert time.monotonic() - began < 18
         streaming.cancel()
 
@@ -320,10 +320,10 @@ async def refused(replica: Replica) -> None:
 
 
 @contextmanager
-def hanging(house: House) -> Iterator[None]:
+def hanging(cluster: Cluster) -> Iterator[None]:
     """The database says nothing more for a while."""
     sql = "SELECT pid FROM pg_stat_activity WHERE application_name SIMILAR TO '(replica|worker)%'"
-    pids = [int(pid) for pid in house.postgres.sql(sql).split()]
+    pids = [int(pid) for pid in cluster.postgres.sql(sql).split()]
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:

@@ -52,9 +52,7 @@ class Inside:
         self.disk = Disk()
         store = SqliteStore(self.file, driver=self.disk.driver)
         self.agent = agent.make(self.effects)
-        self.app = App(
-            self.agent, store=store, drain_timeout=0, poll=0.05, watchdog=0, cancel_grace=0.1
-        )
+        self.app = App(self.agent, store=store, drain_timeout=0, poll=0.05, cancel_grace=0.1)
         await self.app.start()
         self.service: Service = next(iter(self.app.endpoints.values())).service
         self._dark.clear()

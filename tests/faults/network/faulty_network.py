@@ -17,8 +17,8 @@ from dragoman.model.caller import Scope
 from dragoman.model.events import Received
 from dragoman.model.lifecycle import fold
 from dragoman.model.types import AgentCard, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from tests.harness.app import RunningApp, running
 from tests.harness.faulty_proxy import Plan, Proxy, proxying
-from tests.harness.server import serving
 
 T = TypeVar("T")
 
@@ -68,12 +68,11 @@ def teller() -> Agent:
     return agent
 
 
-class House:
+class ProxiedApp(RunningApp):
     """The agent's server, and clients that reach it through a proxy of their own."""
 
-    def __init__(self, app: App, url: str, card: AgentCard) -> None:
-        self.app = app
-        self.url = url
+    def __init__(self, server: RunningApp, card: AgentCard) -> None:
+        super().__init__(server.app, server.url, server.http)
         self.card = card
         self.struck = 0
         """How many faults took effect."""
@@ -129,13 +128,13 @@ def difference(told: list[Any], log: list[Any]) -> str:
 
 
 @contextlib.asynccontextmanager
-async def house(**settings: Any) -> AsyncIterator[House]:
+async def proxied(**settings: Any) -> AsyncIterator[ProxiedApp]:
     """The agent, served until the block ends."""
     app = App(teller(), drain_timeout=0.0, **settings)
-    async with serving(app) as url:
-        async with Client.connect(url) as client:
+    async with running(app) as server:
+        async with Client.connect(server.url) as client:
             card = client.card
-        yield House(app, url, card)
+        yield ProxiedApp(server, card)
 
 
 @contextlib.asynccontextmanager

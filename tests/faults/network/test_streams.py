@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dragoman import TaskState
-from tests.faults.network.faulty_network import BINDINGS, House, abreast, house
+from tests.faults.network.faulty_network import BINDINGS, ProxiedApp, abreast, proxied
 from tests.harness.faulty_proxy import Cut, Fault, Repeat, Truncate, streams
 from tests.harness.scale import SCALE, SOAK, say, seeded
 
@@ -27,69 +28,72 @@ SAID: dict[str, tuple[TaskState, int]] = {
 """What is said, how it ends, and with how many events."""
 
 
-async def follow(home: House, said: str, binding: str, *faults: Fault, task: str = "") -> None:
+async def follow(
+    server: ProxiedApp, said: str, binding: str, *faults: Fault, task: str = ""
+) -> None:
     """Follow a stream through these faults, and check it."""
     async with (
-        home.behind(streams(*faults), binding, attempts=10) as (client, proxy),
+        server.behind(streams(*faults), binding, attempts=10) as (client, proxy),
         client.stream(said, task=task) as stream,
     ):
         told = [event async for event in stream]
-        await home.check(stream, told, fresh=all(request.resumes for request in proxy.seen[1:]))
+        await server.check(stream, told, fresh=all(request.resumes for request in proxy.seen[1:]))
         if said in SAID:
             assert stream.result.state is SAID[said][0]
-        home.struck += proxy.struck
+        server.struck += proxy.struck
 
 
-async def length(home: House, said: str, binding: str) -> int:
+async def length(server: ProxiedApp, said: str, binding: str) -> int:
     """The bytes of the answer that a network without faults brings."""
-    async with home.behind(streams(), binding) as (client, proxy), client.stream(said) as stream:
+    async with server.behind(streams(), binding) as (client, proxy), client.stream(said) as stream:
         told = [event async for event in stream]
     assert len(told) == SAID[said][1]
-    await home.check(stream, told, fresh=True)
+    await server.check(stream, told, fresh=True)
     return proxy.passed[0]
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("said", SAID)
-async def test_cut_at_every_byte(said: str) -> None:
+async def test_cut_at_every_byte(said: str, constants: Callable[..., None]) -> None:
+    constants(keepalive=0.01)
     start = seeded("cut").randrange(STRIDE)
-    async with house(keepalive=0.01) as home:
+    async with proxied() as server:
         cuts = [
             (binding, Cut(byte, reset=bool(byte // STRIDE % 2)))
             for binding in BINDINGS
-            for byte in range(start, await length(home, said, binding), STRIDE)
+            for byte in range(start, await length(server, said, binding), STRIDE)
         ]
 
         async def cut(case: tuple[str, Fault]) -> None:
-            await follow(home, said, *case)
+            await follow(server, said, *case)
 
         await abreast(cut, cuts)
-        home.check_runs(len(cuts) + len(BINDINGS))
-        assert home.struck > 0.9 * len(cuts)  # with a keep-alive less, an answer is shorter
+        server.check_runs(len(cuts) + len(BINDINGS))
+        assert server.struck > 0.9 * len(cuts)  # with a keep-alive less, an answer is shorter
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("said", SAID)
 async def test_an_end_that_only_looks_like_one(said: str) -> None:
     start = seeded("truncate").randrange(STRIDE)
-    async with house() as home:
+    async with proxied() as server:
         ends = [
             (binding, Truncate(byte))
             for binding in BINDINGS
-            for byte in range(start, await length(home, said, binding) - 400, STRIDE)
+            for byte in range(start, await length(server, said, binding) - 400, STRIDE)
         ]  # a body is shorter than its answer, by head and framing
 
         async def truncate(case: tuple[str, Fault]) -> None:
-            await follow(home, said, *case)
+            await follow(server, said, *case)
 
         await abreast(truncate, ends)
-        home.check_runs(len(ends) + len(BINDINGS))
-        assert home.struck > 0.9 * len(ends)
+        server.check_runs(len(ends) + len(BINDINGS))
+        assert server.struck > 0.9 * len(ends)
 
 
 @pytest.mark.parametrize("said", SAID)
 async def test_events_that_come_twice(said: str) -> None:
-    async with house() as home:
+    async with proxied() as server:
         events = range(1, SAID[said][1] + 1)
         repeats = [
             (binding, Repeat(event, back))
@@ -99,18 +103,18 @@ async def test_events_that_come_twice(said: str) -> None:
         ]
 
         async def repeat(case: tuple[str, Fault]) -> None:
-            await follow(home, said, *case)
+            await follow(server, said, *case)
 
         await abreast(repeat, repeats)
-        home.check_runs(len(repeats))
-        assert home.struck == len(repeats)
+        server.check_runs(len(repeats))
+        assert server.struck == len(repeats)
 
 
 @pytest.mark.soak
 async def test_a_further_turn_cut_at_every_byte() -> None:
     """Its stream begins with the question that it answers, which is not its end."""
     start = seeded("turn").randrange(STRIDE)
-    async with house() as home:
+    async with proxied() as server:
         faults = [
             (binding, fault)
             for binding in BINDINGS
@@ -119,24 +123,24 @@ async def test_a_further_turn_cut_at_every_byte() -> None:
         ]
 
         async def turn(case: tuple[str, Fault]) -> None:
-            async with home.behind(streams(), case[0]) as (client, _):
+            async with server.behind(streams(), case[0]) as (client, _):
                 asked = await client.send("ask")
             assert asked.task is not None
-            await follow(home, "this one", *case, task=asked.task.id)
+            await follow(server, "this one", *case, task=asked.task.id)
 
         await abreast(turn, faults)
-        home.check_runs(2 * len(faults))
-        assert home.struck > 0.8 * len(faults)
+        server.check_runs(2 * len(faults))
+        assert server.struck > 0.8 * len(faults)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_a_direct_answer_cut_at_every_byte(binding: str) -> None:
-    async with house() as home:
+    async with proxied() as server:
 
         async def cut(*faults: Fault) -> int:
             async with (
-                home.behind(streams(*faults), binding) as (client, proxy),
+                server.behind(streams(*faults), binding) as (client, proxy),
                 client.stream("hi", skill="talk") as stream,
             ):
                 told = [event async for event in stream]
@@ -149,7 +153,7 @@ async def test_a_direct_answer_cut_at_every_byte(binding: str) -> None:
         stride = range(seeded("answer").randrange(STRIDE), size, STRIDE)
         places = {*stride, *range(size - 8, size)}  # between the answer and the end of its stream
         await abreast(cut, [Cut(byte, reset) for byte in places for reset in (False, True)])
-        home.check_runs(1 + 2 * len(places))
+        server.check_runs(1 + 2 * len(places))
 
 
 @pytest.mark.soak
@@ -159,39 +163,39 @@ async def test_many_streams_cut_again_and_again(tmp_path: Path, store: str) -> N
     chance = seeded("many")
     seeds = [chance.randrange(1 << 32) for _ in range(STREAMS // 2)]
     where = "memory:" if store == "memory" else f"sqlite:///{tmp_path}/tasks.db"
-    async with house(store=where, poll=0.1) as home:
+    async with proxied(store=where, poll=0.1) as server:
 
         async def one(seed: int) -> None:
             chance = random.Random(seed)
             said = f"{chance.choice(['pace', 'pace', 'count'])} {EVENTS}"
-            await follow(home, said, chance.choice(BINDINGS), *several(chance, 30_000))
+            await follow(server, said, chance.choice(BINDINGS), *several(chance, 30_000))
 
         await abreast(one, seeds)
-        home.check_runs(len(seeds))
-        assert home.struck > len(seeds)
-        say(f"{len(seeds)} streams of {EVENTS} events, {home.struck} faults")
+        server.check_runs(len(seeds))
+        assert server.struck > len(seeds)
+        say(f"{len(seeds)} streams of {EVENTS} events, {server.struck} faults")
 
 
 @pytest.mark.soak
 async def test_subscriptions_cut_again_and_again() -> None:
     chance = seeded("subscriptions")
     seeds = [chance.randrange(1 << 32) for _ in range(SUBSCRIPTIONS)]
-    async with house() as home:
+    async with proxied() as server:
 
         async def one(seed: int) -> None:
             chance = random.Random(seed)
             plan = streams(*several(chance, 10_000))
-            async with home.behind(plan, chance.choice(BINDINGS), attempts=10) as (client, proxy):
+            async with server.behind(plan, chance.choice(BINDINGS), attempts=10) as (client, proxy):
                 begun = await client.send("pace 60", wait=False)
                 assert begun.task is not None
                 async with client.task(begun.task.id).subscribe() as stream:
                     told = [event async for event in stream]
-                await home.check(stream, told, fresh=False)
-                home.struck += proxy.struck
+                await server.check(stream, told, fresh=False)
+                server.struck += proxy.struck
 
         await abreast(one, seeds)
-        home.check_runs(len(seeds))
-        assert home.struck > len(seeds)
+        server.check_runs(len(seeds))
+        assert server.struck > len(seeds)
 
 
 def several(chance: random.Random, reach: int) -> list[Fault]:

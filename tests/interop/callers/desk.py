@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from dragoman import Agent, AgentCard, App, Caller, Turn
 from dragoman.server.settings import Settings
 from tests.harness.server import BINDINGS, serving
@@ -58,8 +60,10 @@ def has_grpc() -> bool:
 async def desk_serving() -> AsyncIterator[str]:
     """The URL of the desk, with everything on that a foreign client may ask for. Its streams show
     often that they live, which not every client takes lightly."""
-    settings: dict[str, Any] = {"egress_allow": ["127.0.0.1"], "keepalive": 0.1, "poll": 60.0}
+    settings: dict[str, Any] = {"egress_allow": ["127.0.0.1"], "poll": 60.0}
     if has_grpc():
         settings |= {"grpc_port": 0, "bindings": BINDINGS}
-    async with serving(App(desk(), push=True, drain_timeout=0.0, **settings)) as url:
-        yield url
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Settings, "keepalive", 0.1)
+        async with serving(App(desk(), push=True, drain_timeout=0.0, **settings)) as url:
+            yield url

@@ -1,5 +1,8 @@
 """What foreign servers and clients need, installed beside `.venv` by the first who asks, and
-kept: an environment per name. What is in none of them (`reference`) runs in our own."""
+kept: an environment per name. What is in none of them (`reference`) runs in our own.
+
+`make peers` installs all of them. `make test` does so while it checks the sources.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[3] / ".peers"
@@ -104,3 +108,11 @@ def _run(name: str, folder: Path, *command: str) -> None:
         if found := _OFFLINE.search(said):
             raise Absent(f"{name} cannot reach its registry ({found[0]})") from None
         raise RuntimeError(f"`{' '.join(command)}` failed:\n{said}") from None
+
+
+def install() -> None:
+    """Install what is missing. What fails is tried again by the tests, which say why it fails."""
+    for names, make in ((NODE, node), (PYTHON, python)):
+        for name in names:
+            with suppress(Absent, RuntimeError):
+                make(name)

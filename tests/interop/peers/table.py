@@ -58,16 +58,16 @@ a message without parts    InvalidParams         InvalidParams             Inval
 says which field is wrong  yes                   no                        no
 a page too large           InvalidParams         InvalidParams             UnsupportedOperation
 
-(1) Its workers only know tasks.
-(2) Its storage has no messages in a status: what the agent says is in the history.
-(3) What an executor raises is the answer; the task itself is failed.
-(4) It takes no follow-ups: a message to a task begins another, in the context that it names.
-(5) It reads null as nothing, and gives back a part that holds nothing.
-(6) It ends the streams of a task that asks, and each one that is begun anew.
-(7) Canceling is work for a worker like any other; what has ended is answered as it is.
-(8) It has no 1.0 name for these, and HTTP 500 is what it answers to unknown names.
-(9) The stream tells the task and ends.
-(10) It does not look, and shows the message in the history, where we do.
+(1) Its workers support only tasks.
+(2) Its storage keeps no messages in a status: the agent's messages are in the history.
+(3) The response is the executor's exception; the task itself fails.
+(4) It supports no follow-ups: a message to a task starts a new task in the same context.
+(5) It reads null as absent, and returns a part without content.
+(6) It ends the streams of a task that asks for input, and each new one.
+(7) A worker handles a cancel like any other work; for an ended task, it returns the task.
+(8) It does not have these 1.0 methods, and returns HTTP 500 for unknown methods.
+(9) The stream sends the task and ends.
+(10) It does not check the message; our client finds the error in the history.
 """
 
 OLDER = """
@@ -112,23 +112,23 @@ a message without parts    InternalError         InvalidParams (25)    InternalE
 says which field is wrong  no                    no                    no
 a page too large           UnsupportedOperation  UnsupportedOperation  UnsupportedOperation
 
-(11) A send waits for the end of the turn, whatever it says.
-(12) The task that failed has another id than the one that crashed, which stays at work.
-(13) What an executor raises is the answer; a stream breaks off. The task stays as it is for ever.
-(14) It drops the work when the stream that began it is cut, and the task stays at work for ever.
-(15) Inside of an object, with a mark in the metadata, as what is no object must be before 1.0.
-(16) 0 is read as no limit; in javascript-0.3 no number is read as 0 should be.
-(17) Our client does not subscribe before 1.0, it looks at the task. The reference does not tell
-    the task first, tells nothing of a task that asks or was canceled, and adds each chunk to the
-    task once more for everyone who has subscribed; javascript-0.3 ends where the task asks.
-(18) What has ended is canceled, once more.
-(19) It answers with the first one, whatever id is asked for.
-(20) It has no other error for it.
-(21) It posts the task itself, as those versions do.
-(22) It posts what comes of messages, and no more.
-(23) The token is sent; credentials are not.
-(24) The task that the message names goes on.
-(25) Because of its empty id; a message without parts is fine with it.
+(11) A send always waits for the end of the turn.
+(12) The failed task has another id than the task that crashed, which stays working.
+(13) The response is the executor's exception; a stream breaks off. The task never changes again.
+(14) It stops the work when the first stream breaks, and the task stays working forever.
+(15) Inside an object, with a mark in the metadata: before 1.0, data must be an object.
+(16) It reads 0 as no limit; javascript-0.3 reads an absent number as 0.
+(17) Our client polls before 1.0 and does not subscribe. The reference does not send the task
+    first, sends nothing for a task that asks or was canceled, and adds each chunk to the task
+    again for each subscriber; javascript-0.3 ends the stream when the task asks.
+(18) It cancels a task that has already ended.
+(19) It returns the first one for every id.
+(20) It has no other error for this.
+(21) It posts the whole task, as its version requires.
+(22) It posts only events that follow a message.
+(23) It sends the token, but no credentials.
+(24) It continues the task that the message names.
+(25) It refuses the empty id; it would accept a message without parts.
 """
 
 HTTP = """
@@ -142,13 +142,13 @@ deletes webhooks           MethodNotFound (28)      yes
 a stream to nothing        Unreachable (30)         InternalError (31)
 a page too large           InternalError (27)       MethodNotFound (28)
 
-(26) It drops the names of files and the metadata of parts, the mark of (15) with it. The bytes of
-    files arrive at its agents as base64, which is how the reference wants them.
-(27) There is a path for it, but nothing behind it.
-(28) There is no path for it.
-(29) 0 cannot be told from no number there, which gives none.
-(30) Streams that cannot be begun are cut off, and nothing says why.
-(31) So it answers to whatever prevents a stream.
+(26) It drops the names of files and the metadata of parts, with the mark of (15). Its agents get
+    the bytes of files as base64, as in the reference.
+(27) It has a path for this, but no implementation.
+(28) It has no path for this.
+(29) It cannot distinguish 0 from an absent number, and then returns no history.
+(30) It closes a stream that cannot start, without an error.
+(31) It returns this error for everything that prevents a stream.
 """
 
 GRPC = """
@@ -162,11 +162,11 @@ lists webhooks             MethodNotFound (35)  yes
 deletes webhooks           MethodNotFound (35)  yes
 a reply to what has ended  InvalidParams        InvalidParams (36)
 
-(32) Only here is a stream told of it.
+(32) Only here does a stream get the error.
 (33) It becomes 0.
-(34) There is a public card only.
-(35) The method is there, and says that it is not.
-(36) The status has no other name for an invalid request.
+(34) It has only a public card.
+(35) The method exists, and returns that it is not implemented.
+(36) gRPC has no other status for an invalid request.
 """
 """Where it is not the same over every binding."""
 

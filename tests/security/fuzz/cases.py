@@ -12,7 +12,7 @@ import httpx
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.dialects.protobuf.wire import SPEECHES
+from dragoman.dialects.protobuf.wire import PACKAGES
 from dragoman.model.operations import OPERATIONS
 from tests.faults.test_bytes import samples
 from tests.harness.clients import Binding, Grpc, HttpJson, JsonRpc
@@ -138,7 +138,7 @@ def _http(client: Any, name: str, sample: dict[str, Any]) -> Case:
 
 def _grpc(client: Any, name: str, sample: dict[str, Any]) -> Case:
     body = client.ask(name, sample).SerializeToString()
-    speech = next(speech for speech in SPEECHES if speech.version == client.version)
+    speech = next(speech for speech in PACKAGES if speech.version == client.version)
     version = ((b"a2a-version", b"1.0"),) if client.version == "1.0" else ()
     return Case(GRPC, body, "", f"/{speech.service}/{client.method(name)}", (KEY, *version))
 

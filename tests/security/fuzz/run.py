@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from tests.security.fuzz.cases import CARD, EVENTS, GRPC, HOOK, HTTP, Case, changed, seeds
-from tests.security.fuzz.targets import CANARY, House, Wrong
+from tests.security.fuzz.targets import CANARY, FuzzTargets, Wrong
 
 CORPUS = Path(__file__).parent / "corpus.jsonl"
 BATCH = 64
@@ -41,10 +41,10 @@ class Failure(AssertionError):
         )
 
 
-async def readable(house: House) -> list[Case]:
+async def readable(targets: FuzzTargets) -> list[Case]:
     """Cards in every version, a pushed event and a stream: what our own clients read."""
     found = []
-    target = house.targets[0]
+    target = targets.targets[0]
     for version in (b"1.0", b"0.3", b"0.2", b""):
         headers = ((b"host", b"h"), (b"a2a-version", version))
         case = Case(HTTP, b"", "GET", "/.well-known/agent-card.json", headers)
@@ -69,11 +69,11 @@ async def readable(house: House) -> list[Case]:
     return found
 
 
-async def fuzz(house: House, seconds: float, seed: int, *, grpc: bool = True) -> int:
+async def fuzz(targets: FuzzTargets, seconds: float, seed: int, *, grpc: bool = True) -> int:
     """Attack for so long; how many cases that were. Failure has the one that did it."""
     dice = random.Random(seed)
     say(f"fuzz: FUZZ_SEED={seed}, {seconds:g} s")
-    pool = [case for case in (*seeds(), *await readable(house)) if grpc or case.kind != GRPC]
+    pool = [case for case in (*seeds(), *await readable(targets)) if grpc or case.kind != GRPC]
     pool += [case for case in kept() if grpc or case.kind != GRPC]
     begun = told = time.monotonic()
     done, before = 0, 0
@@ -85,7 +85,7 @@ async def fuzz(house: House, seconds: float, seed: int, *, grpc: bool = True) ->
                 case = changed(dice, case)
             if CANARY.encode() not in case.body:
                 batch.append(case)
-        await sent(house, batch, seed, done)
+        await sent(targets, batch, seed, done)
         done += len(batch)
         used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         before = before if done > 2000 else used
@@ -98,30 +98,30 @@ async def fuzz(house: House, seconds: float, seed: int, *, grpc: bool = True) ->
     return done
 
 
-async def sent(house: House, batch: list[Case], seed: int, number: int) -> None:
+async def sent(targets: FuzzTargets, batch: list[Case], seed: int, number: int) -> None:
     """Send a batch at once, and look whether all is well; else find out which it was."""
     results = await asyncio.gather(
-        *(house.send(case, number + place) for place, case in enumerate(batch)),
+        *(targets.send(case, number + place) for place, case in enumerate(batch)),
         return_exceptions=True,
     )
     for case, result in zip(batch, results, strict=True):
         if isinstance(result, BaseException):
             raise Failure(case, seed, result) from result
     try:
-        await house.look()
+        await targets.look()
     except Wrong as wrong:
         # one after the other, to see which of them it was
         for place, case in enumerate(batch):
             try:
-                await house.send(case, number + place)
-                await house.look()
+                await targets.send(case, number + place)
+                await targets.look()
             except Wrong as again:
                 raise Failure(case, seed, again) from wrong
         raise
 
 
-async def replayed(house: House, cases: list[Case]) -> None:
+async def replayed(targets: FuzzTargets, cases: list[Case]) -> None:
     """Each of these by itself, against both applications."""
     for case in cases:
         for number in (0, 1):
-            await sent(house, [case], 0, number)
+            await sent(targets, [case], 0, number)

@@ -370,7 +370,7 @@ def _refusing(reading: Any, allowed: Any) -> None:
 # ---- the whole -----------------------------------------------------------------------------
 
 
-class House:
+class FuzzTargets:
     """Everything that is attacked."""
 
     def __init__(self, targets: list[Target], listener: Listener) -> None:
@@ -399,19 +399,16 @@ class House:
 
 
 @asynccontextmanager
-async def housed(folder: Path) -> AsyncIterator[House]:
+async def fuzz_targets(folder: Path) -> AsyncIterator[FuzzTargets]:
     """The applications, up and running."""
     shared: dict[str, Any] = {
         "push": True,
         "push_retries": (),
         "egress_allow": ["x"],
         "grpc_port": 0,
-        "keepalive": 0.1,
         "drain_timeout": 0.0,
         "cancel_grace": 0.2,
         "blocking_timeout": 5.0,
-        "watchdog": 0.0,
-        "max_streams": 500,
     }
     agents = [echo(), echo()]
     for agent in agents:
@@ -444,7 +441,7 @@ async def housed(folder: Path) -> AsyncIterator[House]:
                 stack.push_async_callback(channel.close)
                 target.channel = channel
                 await target.prepare()
-            yield House(targets, listener)
+            yield FuzzTargets(targets, listener)
             for target in targets:
                 await target.settled()
     finally:

@@ -8,14 +8,14 @@ import os
 import random
 from pathlib import Path
 
-from dragoman.dialects.protobuf.wire import SPEECHES
+from dragoman.dialects.protobuf.wire import PACKAGES
 from dragoman.model.operations import OPERATIONS
 from tests.harness.raw_http import connect, request
 from tests.harness.scale import SCALE, SOAK, seeded
 from tests.harness.server import serving
 from tests.security.fuzz.cases import CARD, GRPC, HTTP, Case, changed, seeds
 from tests.security.fuzz.run import fuzz, kept, replayed
-from tests.security.fuzz.targets import housed
+from tests.security.fuzz.targets import fuzz_targets
 
 SECONDS = float(os.environ.get("FUZZ_SECONDS") or (600 * SCALE if SOAK else 8))
 
@@ -23,7 +23,7 @@ SECONDS = float(os.environ.get("FUZZ_SECONDS") or (600 * SCALE if SOAK else 8))
 def test_every_operation_is_attacked_in_every_version() -> None:
     found = seeds()
     methods = {case.target for case in found if case.kind == GRPC}
-    assert methods == {f"/{s.service}/{name}" for s in SPEECHES for name in s.methods}
+    assert methods == {f"/{s.service}/{name}" for s in PACKAGES for name in s.methods}
     said = b"\n".join(case.body for case in found if case.kind == HTTP)
     paths = "\n".join(f"{case.verb} {case.target}" for case in found)
     for operation in OPERATIONS:
@@ -39,27 +39,27 @@ def test_every_operation_is_attacked_in_every_version() -> None:
 
 
 async def test_what_has_failed_once(tmp_path: Path) -> None:
-    async with housed(tmp_path) as house:
-        await replayed(house, kept())
+    async with fuzz_targets(tmp_path) as targets:
+        await replayed(targets, kept())
 
 
 async def test_what_is_valid_is_no_fault(tmp_path: Path) -> None:
-    async with housed(tmp_path) as house:
-        await replayed(house, seeds())
+    async with fuzz_targets(tmp_path) as targets:
+        await replayed(targets, seeds())
 
 
 async def test_chance(tmp_path: Path) -> None:
     seed = int(os.environ.get("FUZZ_SEED") or random.SystemRandom().randrange(1 << 32))
-    async with housed(tmp_path) as house:
-        assert await fuzz(house, SECONDS, seed) > 100
+    async with fuzz_targets(tmp_path) as targets:
+        assert await fuzz(targets, SECONDS, seed) > 100
 
 
 async def test_over_sockets(tmp_path: Path) -> None:
     """The same through a real server, which may refuse a request before the application sees it."""
     dice = seeded("sockets")
     pool = [case for case in seeds() if case.kind == HTTP]
-    async with housed(tmp_path) as house:
-        target = house.targets[0]
+    async with fuzz_targets(tmp_path) as targets:
+        target = targets.targets[0]
         async with serving(target.app, lifespan="off") as url:
             for _ in range(int(5000 * SCALE) if SOAK else 300):
                 case = changed(dice, dice.choice(pool)).about(target.tasks)
@@ -69,7 +69,7 @@ async def test_over_sockets(tmp_path: Path) -> None:
                     answer = await connection.answer(whole=False)
                 assert answer is None or answer.status < 500, case.line()
             await target.alive()
-            assert house.listener.heard == []
+            assert targets.listener.heard == []
 
 
 def test_a_document_that_is_nested_deeply_can_be_changed() -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.cli.test_cli import Serving, environment, serving
+from tests.harness.command import ServerProcess, environment, server_process
 from tests.harness.scale import SCALE, SOAK
 from tests.harness.services import Postgres, free
 from tests.security.neighbours.attacks import ATTACKS
@@ -100,13 +100,15 @@ ANN = {"authorization": "Bearer ann-secret"}
 
 
 @contextlib.contextmanager
-def server(here: Path, store: str, port: int) -> Iterator[Serving]:
+def server(here: Path, store: str, port: int) -> Iterator[ServerProcess]:
     """`dragoman serve` with the agent of this folder."""
     (here / "dragoman.toml").write_text(SETTINGS)
     agent = "tests.security.neighbours.agent:agent"
     root = str(Path(__file__).parents[3])
     path = os.pathsep.join((root, str(Path(root, "src"))))
-    with serving(here, agent, "--grpc-port", str(port), "--store", store, PYTHONPATH=path) as found:
+    with server_process(
+        here, agent, "--grpc-port", str(port), "--store", store, PYTHONPATH=path
+    ) as found:
         yield found
 
 
@@ -147,21 +149,21 @@ async def test_neighbours(
         where = found.create()
     port = free()
     problems: list[str] = []
-    with server(tmp_path, where, port) as serving:
+    with server(tmp_path, where, port) as server_process:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(30)) as http:
-            idle = resident(serving.process.pid)
-            assert await Neighbour(serving.url).send(http, "hello") == ""  # it is warm
-            async with attacker(serving.url, port, token, *ONLY) as process:
+            idle = resident(server_process.process.pid)
+            assert await Neighbour(server_process.url).send(http, "hello") == ""  # it is warm
+            async with attacker(server_process.url, port, token, *ONLY) as process:
                 async for line in process.stdout:
                     begin, _, name = line.decode().strip().partition(" ")
                     assert begin == "begin", line
-                    neighbour = Neighbour(serving.url)
+                    neighbour = Neighbour(server_process.url)
                     turn = asyncio.create_task(neighbour.send(http, f"wait {SECONDS / 2}"))
                     sends = asyncio.create_task(neighbour.run(http))
                     most = 0
                     ending = asyncio.create_task(process.stdout.readline())
                     while not ending.done():
-                        most = max(most, resident(serving.process.pid) - idle)
+                        most = max(most, resident(server_process.process.pid) - idle)
                         await asyncio.wait([ending], timeout=0.05)
                     neighbour.stopped = True
                     await sends

@@ -502,7 +502,7 @@ async def test_the_lifespan_surrounds_the_work() -> None:
         steps.append("work")
         return turn.state
 
-    app = App(agent, watchdog=0.0, drain_timeout=0.0)
+    app = App(agent, drain_timeout=0.0)
     async with app:
         service = app.endpoints[agent.key].service
         answer = await service.send(SendMessageRequest(message=message("x")), Call(Caller()))

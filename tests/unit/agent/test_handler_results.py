@@ -626,8 +626,9 @@ async def test_a_status_without_a_time_gets_one() -> None:
 
 @pytest.mark.clause("limits.sizes")
 @pytest.mark.parametrize("way", WAYS)
-async def test_no_more_events_than_the_limit(way: Any) -> None:
-    found = await run(way(*"abcdefghij"), max_events=5)
+async def test_no_more_events_than_the_limit(way: Any, constants: Callable[..., None]) -> None:
+    constants(max_events=5)
+    found = await run(way(*"abcdefghij"))
     refused(found)
     assert "5 events" in reason(found)
     assert len(parts(found)[0]) <= 5
@@ -636,19 +637,22 @@ async def test_no_more_events_than_the_limit(way: Any) -> None:
 @pytest.mark.clause("limits.sizes")
 @pytest.mark.parametrize("way", [*WAYS, lambda *values: returning({"all": values})])
 async def test_no_more_bytes_than_the_limit(way: Any) -> None:
-    found = await run(way(*["x" * 300] * 10), max_output=2000)
+    found = await run(way(*["x" * 300] * 10), max_task_bytes=8000)
     refused(found)
     assert "2000 bytes" in reason(found)
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_as_much_as_the_limit_is_not_too_much(way: Any) -> None:
-    found = await run(way(*"abcde"), max_events=5)
+async def test_as_much_as_the_limit_is_not_too_much(
+    way: Any, constants: Callable[..., None]
+) -> None:
+    constants(max_events=5)
+    found = await run(way(*"abcde"))
     assert found.state is TaskState.COMPLETED
     assert found.text == "abcde"
     assert len(found.events) == 7  # the rehearsal tells its state and the end, too
 
 
 async def test_the_end_may_be_what_is_too_much() -> None:
-    found = await run(yielding(lambda turn: turn.complete("x" * 5000)), max_output=2000)
+    found = await run(yielding(lambda turn: turn.complete("x" * 5000)), max_task_bytes=8000)
     refused(found)

@@ -50,7 +50,7 @@ class Seen(list[Turn]):
 @asynccontextmanager
 async def service(agent: Agent) -> AsyncIterator[Service]:
     """The operations of an agent that is being worked for."""
-    async with asyncio.timeout(10), App(agent, watchdog=0.0, drain_timeout=0.0) as app:
+    async with asyncio.timeout(10), App(agent, drain_timeout=0.0) as app:
         yield app.endpoints[agent.key].service
 
 
@@ -264,7 +264,7 @@ async def test_a_reference_to_another_agents_task_shows_nothing() -> None:
         agent = Agent(name, description="x")
         agent.handler(look)
         agents.append(agent)
-    async with App(*agents, watchdog=0.0, drain_timeout=0.0) as app:
+    async with App(*agents, drain_timeout=0.0) as app:
         one, two = (app.endpoints[agent.key].service for agent in agents)
         task, _ = await send(one, "x")
         await send(two, "x", reference_task_ids=(task.id,))

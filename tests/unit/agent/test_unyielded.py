@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from dragoman import Agent, Turn
 from dragoman.agent.unyielded import FIRST_TURNS
 from dragoman.testing import EventNotYielded, local_client, run_handler
-from tests.unit.server.test_worker import World
+from tests.harness.workers import WorkerHarness
 
 
 async def in_a_generator(turn: Turn) -> AsyncIterator[Any]:
@@ -141,8 +141,8 @@ async def test_a_handler_that_raised_is_told_for_that_alone(
 async def test_later_turns_are_counted_and_followed_again_when_one_is_forgotten(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world = World(in_a_generator)
-    handler = world.agent.handler_of("in_a_generator")
+    harness = WorkerHarness(in_a_generator)
+    handler = harness.agent.handler_of("in_a_generator")
     for _ in range(FIRST_TURNS):
         handler.followed -= 1
     first = inspect.getsourcelines(in_a_generator)[1]
@@ -150,8 +150,8 @@ async def test_later_turns_are_counted_and_followed_again_when_one_is_forgotten(
         f"1 event of {__file__}:{first}",
         f"the status working created in line {__file__}",
     ):
-        await world.send()
-        await world.run()
+        await harness.send()
+        await harness.run()
         (record,) = caplog.records
         assert record.getMessage().startswith(f"handler in_a_generator: {told}")
         assert "not yielded, and so dropped" in record.getMessage()

@@ -22,10 +22,11 @@ from dragoman.dialects.v0_3 import card as form
 from dragoman.dialects.v0_3 import card_proto as proto
 from dragoman.model import types
 from dragoman.model.types import WireStruct
+from tests.harness.scale import examples
 from tests.unit.dialects.card_values import CARDS, OLDER
 
 some = settings(
-    max_examples=60,
+    max_examples=examples(60),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

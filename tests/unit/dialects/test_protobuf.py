@@ -48,6 +48,7 @@ from dragoman.model.types import (
     WireStruct,
 )
 from tests.harness import wire_values as wire
+from tests.harness.scale import examples
 from tests.harness.wire_values import document, filled, same
 
 NAMES = [kind.__name__ for kind in wire.KINDS]
@@ -68,7 +69,7 @@ def sent(**changes: Any) -> SendMessageRequest:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(data=st.data())
 def test_every_value_survives(name: str, data: st.DataObject) -> None:
     kind = getattr(types, name)
@@ -79,7 +80,7 @@ def test_every_value_survives(name: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(data=st.data())
 def test_the_reference_reads_what_we_write(name: str, data: st.DataObject) -> None:
     value = data.draw(wire.values(getattr(types, name)))
@@ -89,7 +90,7 @@ def test_the_reference_reads_what_we_write(name: str, data: st.DataObject) -> No
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(data=st.data())
 def test_we_read_what_the_reference_writes(name: str, data: st.DataObject) -> None:
     kind = getattr(types, name)
@@ -389,13 +390,13 @@ def attempt(kind: type[WireStruct], body: bytes) -> None:
     assert V1.decode(kind, again) == found
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.sampled_from(wire.KINDS), st.binary(max_size=64))
 def test_random_bytes(kind: type[WireStruct], body: bytes) -> None:
     attempt(kind, body)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(data=st.data())
 def test_damaged_bytes(data: st.DataObject) -> None:
     kind = data.draw(
@@ -554,7 +555,7 @@ def test_a_status_is_small_whatever_it_says() -> None:
     assert len(status(error)) * 4 / 3 + len(text.encode()) * 3 < 8000
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.binary(max_size=64))
 def test_a_status_of_random_bytes(body: bytes) -> None:
     restored_status(body)

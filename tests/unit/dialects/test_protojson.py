@@ -46,6 +46,7 @@ from dragoman.model.types import (
     WireStruct,
 )
 from tests.harness import wire_values as wire
+from tests.harness.scale import examples
 
 MESSAGE = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]}
 
@@ -116,7 +117,7 @@ def test_one_snake_case_name_in_an_otherwise_strict_request() -> None:
 
 
 @pytest.mark.parametrize("kind", wire.KINDS, ids=lambda kind: kind.__name__)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(data=st.data())
 def test_snake_case_names_everywhere(kind: type[WireStruct], data: st.DataObject) -> None:
     value = data.draw(wire.values(kind))
@@ -387,7 +388,7 @@ def test_unknown_fields_are_ignored_at_every_level() -> None:
 
 @pytest.mark.clause("fields.unknown-ignored")
 @pytest.mark.parametrize("kind", wire.KINDS, ids=lambda kind: kind.__name__)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(data=st.data())
 def test_unknown_fields_are_ignored_everywhere(kind: type[WireStruct], data: st.DataObject) -> None:
     value = data.draw(wire.values(kind))
@@ -398,7 +399,7 @@ def test_unknown_fields_are_ignored_everywhere(kind: type[WireStruct], data: st.
 
 
 @pytest.mark.parametrize("kind", wire.KINDS, ids=lambda kind: kind.__name__)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(data=st.data())
 def test_all_liberties_at_once(kind: type[WireStruct], data: st.DataObject) -> None:
     value = data.draw(wire.values(kind))

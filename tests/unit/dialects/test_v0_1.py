@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dragoman.client.wire import RPC
-from dragoman.dialects import v0_1
+from dragoman.dialects import client_quirks, v0_1
 from dragoman.model import types
 from dragoman.model.caller import Caller, Scope
 from dragoman.model.errors import InvalidParams
@@ -159,7 +159,7 @@ def test_a_message_of_0_2_under_the_older_method() -> None:
     ],
 )
 def test_where_only_the_name_of_the_method_is_older(document: Any, is_alias: bool) -> None:
-    assert v0_1.alias(json.dumps(document).encode()) is is_alias
+    assert client_quirks.is_0_2_by_its_params(json.dumps(document).encode()) is is_alias
 
 
 def test_a_webhook_has_the_id_of_its_task() -> None:

@@ -23,11 +23,12 @@ from dragoman.dialects.v0_3 import proto, rpc
 from dragoman.model import types
 from dragoman.model.events import Reply
 from dragoman.model.types import WireStruct
+from tests.harness.scale import examples
 from tests.harness.wire_values import document, filled, same
 from tests.unit.dialects.older_values import ASKED, EVENTS, TOLD, carried, values
 
 EACH = settings(
-    max_examples=30,
+    max_examples=examples(30),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

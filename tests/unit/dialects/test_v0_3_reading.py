@@ -13,10 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dragoman.client import discovery
+from dragoman.dialects import client_quirks
 from dragoman.dialects.protobuf.wire import BARE, OLDER
 from dragoman.dialects.v0_3 import card, card_proto, proto, rpc
 from dragoman.model import types
 from dragoman.model.types import Part, Role, TaskState
+from tests.harness.scale import examples
 from tests.unit.dialects.card_values import OLDER as OLDER_CARDS
 
 RAW = b"\x00\xff\xfe"
@@ -337,7 +339,7 @@ def test_a_list_of_webhooks_is_bare() -> None:
     assert rpc.encode(types.ListTaskPushNotificationConfigsResponse()) == b"[]"
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(OLDER_CARDS)
 def test_the_forms_of_a_card_are_known_apart(found: types.AgentCard) -> None:
     assert not card_proto.meant(json.loads(msgspec.json.encode(card.old(found))))
@@ -414,4 +416,4 @@ def test_bare_bytes_of_those_who_are_known_are_not_guessed_at(content: bytes) ->
     ],
 )
 def test_who_reads_bare(agent: str, is_node: bool) -> None:
-    assert proto.node(agent) is is_node
+    assert client_quirks.is_javascript_sdk(agent) is is_node

@@ -19,6 +19,7 @@ from dragoman.dialects import protojson, v1_0
 from dragoman.model import types
 from dragoman.model.types import ENUM_NUMBERS, Part, Role, TaskState, WireStruct
 from tests.harness import wire_values as wire
+from tests.harness.scale import examples
 
 MESSAGES: dict[str, Descriptor] = dict(a2a_pb2.DESCRIPTOR.message_types_by_name)
 NAMES = [kind.__name__ for kind in wire.KINDS]
@@ -33,7 +34,7 @@ def struct(name: str) -> type[WireStruct]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(data=st.data())
 def test_strict_round_trip(name: str, data: st.DataObject) -> None:
     kind = struct(name)
@@ -45,7 +46,7 @@ def test_strict_round_trip(name: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(data=st.data())
 def test_lenient_round_trip(name: str, data: st.DataObject) -> None:
     kind = struct(name)
@@ -231,7 +232,7 @@ def test_enum_names_and_numbers_are_those_of_the_proto(kind: type[Enum]) -> None
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(data=st.data())
 def test_the_reference_reads_what_we_write_and_we_what_it_writes(
     name: str, data: st.DataObject

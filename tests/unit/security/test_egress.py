@@ -31,6 +31,7 @@ from dragoman.security.egress import (
 )
 from dragoman.security.shares import Shares
 from tests.harness.raw_server import OK, Certificate, Visit, ipv6, listening
+from tests.harness.scale import examples
 
 PUBLIC = "93.184.215.14"
 
@@ -120,7 +121,7 @@ PIECES = [
 ]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(
     st.lists(st.sampled_from(PIECES), max_size=8).map("".join)
     | st.from_regex(r"[a-z0-9.-]{1,30}\.[a-z]+(:[0-9]{1,5})?([/?#].*)?", fullmatch=True),
@@ -170,7 +171,7 @@ def test_its_neighbours_are_not(address: str) -> None:
     assert not denied(ipaddress.ip_address(address))
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(st.ip_addresses())
 def test_what_python_thinks_is_not_global_is_denied(address: module.Address) -> None:
     if not address.is_global or address.is_multicast:

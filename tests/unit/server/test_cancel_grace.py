@@ -13,7 +13,7 @@ from dragoman.bells.memory import MemoryBell
 from dragoman.model.types import CancelTaskRequest, SendMessageConfiguration, SendMessageRequest
 from dragoman.stores.memory import MemoryStore
 from dragoman.testing import message
-from tests.unit.server.test_worker import CALL, World
+from tests.harness.workers import CALL, WorkerHarness
 
 
 class Polite:
@@ -53,15 +53,15 @@ async def turns(count: int = 50) -> None:
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
 async def test_the_handlers_last_words_are_kept(when: str) -> None:
     handler = Polite()
-    world = World(handler)
-    async with world.working():
-        task = (await world.send()).head.id
+    harness = WorkerHarness(handler)
+    async with harness.working():
+        task = (await harness.send()).head.id
         await handler.begun.wait()
-        world.closing.now = when == "before"
-        cancel = asyncio.create_task(world.service.cancel(CancelTaskRequest(id=task), CALL))
+        harness.closing.now = when == "before"
+        cancel = asyncio.create_task(harness.service.cancel(CancelTaskRequest(id=task), CALL))
         await handler.canceled.wait()
-        world.closing.now = True
-        world.bell.listeners.wake_all()
+        harness.closing.now = True
+        harness.bell.listeners.wake_all()
         await turns()
         handler.may_end.set()
         assert said(await cancel) == LAST
@@ -69,23 +69,23 @@ async def test_the_handlers_last_words_are_kept(when: str) -> None:
 
 async def test_one_that_does_not_end_is_ended_after_the_grace() -> None:
     handler = Polite()
-    world = World(handler, cancel_grace=0.05)
-    async with world.working():
-        task = (await world.send()).head.id
+    harness = WorkerHarness(handler, cancel_grace=0.05)
+    async with harness.working():
+        task = (await harness.send()).head.id
         await handler.begun.wait()
-        world.closing.now = True
-        found = await world.service.cancel(CancelTaskRequest(id=task), CALL)
+        harness.closing.now = True
+        found = await harness.service.cancel(CancelTaskRequest(id=task), CALL)
         handler.may_end.set()
         assert said(found) == (TaskState.CANCELED, [])
 
 
 async def test_a_worker_that_drains_gives_it_too() -> None:
     handler = Polite()
-    world = World(handler)
-    async with world.working() as worker:
-        task = (await world.send()).head.id
+    harness = WorkerHarness(handler)
+    async with harness.working() as worker:
+        task = (await harness.send()).head.id
         await handler.begun.wait()
-        cancel = asyncio.create_task(world.service.cancel(CancelTaskRequest(id=task), CALL))
+        cancel = asyncio.create_task(harness.service.cancel(CancelTaskRequest(id=task), CALL))
         await handler.canceled.wait()
         drain = asyncio.create_task(worker.drain(0.0))
         await turns()

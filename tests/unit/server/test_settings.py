@@ -12,8 +12,16 @@ import msgspec
 import pytest
 
 from dragoman.model.units import parse_duration, show_duration, show_size
-from dragoman.server import settings
-from dragoman.server.settings import DESCRIPTIONS, Settings, SettingsError, load, resolve
+from dragoman.server.load_settings import PREFIX, load, resolve
+from dragoman.server.settings import (
+    DECLARED,
+    DESCRIPTIONS,
+    Settings,
+    SettingsError,
+    choices,
+    default_text,
+    meaning,
+)
 from dragoman.stores import connect
 from dragoman.stores.memory import MemoryStore
 from dragoman.stores.postgres import PostgresStore
@@ -444,7 +452,7 @@ def test_the_rest_is_shown_as_it_is() -> None:
 def test_every_setting_has_a_line_of_help() -> None:
     assert list(DESCRIPTIONS) == list(Settings.__struct_fields__)
     assert all(DESCRIPTIONS.values())
-    assert settings.PREFIX == "DRAGOMAN_"
+    assert PREFIX == "DRAGOMAN_"
 
 
 def test_settings_are_frozen() -> None:
@@ -459,3 +467,30 @@ def test_settings_are_frozen() -> None:
 def test_a_choice_says_what_there_is_to_choose(name: str, words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         load(texts={name: "4"}, environ={})
+
+
+@pytest.mark.parametrize("name", ["port", "grpc_port", "metrics_port"])
+def test_the_highest_port(name: str) -> None:
+    assert getattr(load({name: 65535}, environ={}), name) == 65535
+    assert fault(arguments={name: 65536}) == f"{name}: must be at most 65535, not 65536"
+
+
+def test_limits_that_follow_from_settings() -> None:
+    found = Settings()
+    assert (found.header_timeout, found.max_streams, found.max_output) == (10.0, 10_000, 64 << 20)
+    assert (found.quota_waiting, found.quota_streams, found.rate_burst) == (5000, 1000, 50)
+    other = Settings(
+        request_timeout=3, max_connections=7, max_task_bytes=400, quota_tasks=0, rate=80.0
+    )
+    assert (other.header_timeout, other.max_streams, other.max_output) == (1.0, 7, 100)
+    assert (other.quota_waiting, other.quota_streams, other.rate_burst) == (0, 0, 80)
+
+
+def test_the_default_in_words() -> None:
+    assert default_text("log_level") == '"info"'
+    assert default_text("url") == "the URL of the request"
+    assert choices("log_format") == ("text", "json")
+    assert meaning("log_format") == "format of log lines; one of text, json"
+    for name, declared in DECLARED.items():
+        empty = getattr(Settings(), name) in ("", None, (), 0.0) and choices(name) == ()
+        assert not empty or declared.unset, f"{name}: what does its default mean?"

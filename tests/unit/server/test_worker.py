@@ -6,18 +6,16 @@ import asyncio
 import gc
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from dragoman import Agent, Caller, Settings, Task, TaskState, Turn
+from dragoman import Agent, Caller, Task, TaskState, Turn
 from dragoman.bells import bell as bell_module
-from dragoman.bells.bell import Bell
-from dragoman.bells.memory import MemoryBell
 from dragoman.model.caller import Call, Scope
 from dragoman.model.errors import Unavailable
-from dragoman.model.events import CancelRequested, Entry
+from dragoman.model.events import Entry
 from dragoman.model.types import (
     CancelTaskRequest,
     SendMessageRequest,
@@ -25,138 +23,14 @@ from dragoman.model.types import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
-from dragoman.server.maintenance import LOOKS_IN_TIME, Maintenance
-from dragoman.server.reader import Shutdown
 from dragoman.server.run import Run
 from dragoman.server.service import Service
-from dragoman.server.worker import Worker
 from dragoman.stores.memory import MemoryStore
-from dragoman.stores.store import Accepted, Claim, Head, Renewal, Stale
+from dragoman.stores.store import Claim, Head, Renewal, Stale
 from dragoman.telemetry.logs import logger
 from dragoman.testing import SilentBell, message
-
-AT = "2026-01-31T12:00:00.000Z"
-CALL = Call(Caller())
-OVER = -1.0
-"""A lease that has run out."""
-
-
-class World:
-    """A store, and those who work on it; nothing runs by itself."""
-
-    def __init__(
-        self,
-        handler: Any,
-        *,
-        retries: int = 0,
-        bell: Bell | None = None,
-        store: MemoryStore | None = None,
-        reply: bool | None = None,
-        **settings: Any,
-    ) -> None:
-        self.agent = Agent("Test", description="For tests.", retries=retries)
-        self.agent.skill(reply=reply)(handler)
-        self.agents = {self.agent.key: self.agent}
-        self.settings = Settings(**{"watchdog": 0.0, "poll": 0.01, "cancel_grace": 5.0, **settings})
-        self.store = store or MemoryStore()
-        self.bell = bell or MemoryBell()
-        self.closing = Shutdown()
-        self.service = Service(self.agent, self.store, self.bell, self.settings, self.closing)
-        self.maintenance = Maintenance(self.agents, self.store, self.bell, self.settings)
-        self.scope = Scope(self.agent.key)
-        self.workers: list[Worker] = []
-
-    def worker(self) -> Worker:
-        """One more worker."""
-        worker = Worker(self.agents, self.store, self.bell, self.settings)
-        self.workers.append(worker)
-        return worker
-
-    async def send(self, text: str = "x", task: str = "") -> Accepted:
-        """Accept a message, and wait for nothing."""
-        asked = message(text)
-        asked = type(asked)(
-            message_id=asked.message_id, role=asked.role, parts=asked.parts, task_id=task
-        )
-        return await self.service._accept(SendMessageRequest(message=asked), self.scope, CALL)
-
-    async def claim(self, worker: Worker, lease: float = 30.0) -> Claim:
-        """The claim of what waits."""
-        (claim,) = await self.store.claim(self.agents, worker.id, lease, 1)
-        return claim
-
-    async def orphan(self, text: str = "x") -> Claim:
-        """A task whose worker has died."""
-        await self.send(text)
-        return await self.claim(self.worker(), OVER)
-
-    async def run(self, worker: Worker | None = None, lease: float = 30.0) -> Run:
-        """Work on what waits until the handler has ended."""
-        worker = worker or self.worker()
-        run = worker.begin(await self.claim(worker, lease))
-        await run.task
-        return run
-
-    async def head(self, task: str) -> Head:
-        """The head of a log."""
-        found = await self.store.head(self.scope, task)
-        assert found is not None
-        return found
-
-    async def task(self, task: str) -> Task:
-        """The task as it is now."""
-        found = await self.store.load(self.scope, task)
-        assert found is not None
-        return found.task
-
-    async def log(self, task: str) -> list[Entry]:
-        """All entries."""
-        return list(await self.store.read(self.scope, task, 0, 10_000) or ())
-
-    async def reap(self) -> None:
-        """As many looks as it takes to be sure that nobody renews: the first is never in time."""
-        for _ in range(1 + LOOKS_IN_TIME):
-            await self.maintenance.reap()
-
-    async def ask_to_cancel(self, task: str, grace: float = 30.0) -> None:
-        """Log the wish that the task end."""
-        head = await self.head(task)
-        status = TaskStatus(state=TaskState.CANCELED, timestamp=AT)
-        canceled = TaskStatusUpdateEvent(task_id=task, context_id=head.context, status=status)
-        asked = CancelRequested(caller=Caller(), at=AT)
-        await self.store.cancel(self.scope, task, asked, canceled, grace)
-
-    @asynccontextmanager
-    async def working(self, *, keeping: bool = False) -> AsyncIterator[Worker]:
-        """A worker, and perhaps the maintenance, going about their work."""
-        worker = self.worker()
-        jobs = [asyncio.create_task(worker.run())]
-        if keeping:
-            jobs.append(asyncio.create_task(self.maintenance.run()))
-        await asyncio.sleep(0)
-        try:
-            async with asyncio.timeout(10):
-                yield worker
-        finally:
-            await worker.drain(0.0)
-            for job in jobs[1:]:
-                job.cancel()
-            await asyncio.wait(jobs)
-            gc.collect()  # an exception that nobody has looked at is logged now
-        await jobs[0]  # it has ended in peace
-
-    async def until(self, ready: Callable[[], Any]) -> None:
-        """Until something is so."""
-        async with asyncio.timeout(5):
-            while not ready():
-                await asyncio.sleep(0.002)
-
-    async def ended(self, task: str) -> Task:
-        """The task once it has ended."""
-        async with asyncio.timeout(5):
-            while not (await self.head(task)).state.terminal:
-                await asyncio.sleep(0.002)
-        return await self.task(task)
+from tests.harness.gate import Gate
+from tests.harness.workers import AT, CALL, OVER, WorkerHarness, echo
 
 
 @pytest.fixture
@@ -178,42 +52,12 @@ def small_heap() -> Iterator[None]:
     gc.unfreeze()
 
 
-class Gate:
-    """Lets go who waits, in the loop or in a thread; and knows that somebody came."""
-
-    def __init__(self) -> None:
-        self.came = asyncio.Event()
-        self.open = asyncio.Event()
-        self.thread = threading.Event()
-
-    async def wait(self) -> None:
-        """Until it is opened."""
-        self.came.set()
-        await self.open.wait()
-
-    async def wait_stubbornly(self) -> None:
-        """The same, deaf to cancellation."""
-        while not self.open.is_set():
-            with suppress(asyncio.CancelledError):
-                await self.wait()
-
-    def release(self) -> None:
-        """Open it."""
-        self.open.set()
-        self.thread.set()
-
-
 @pytest.fixture
 def gate() -> Iterator[Gate]:
     """A gate that is open after the test."""
     found = Gate()
     yield found
     found.release()
-
-
-async def echo(turn: Turn) -> str:
-    """Says it again."""
-    return turn.text
 
 
 def words(task: Task) -> str:
@@ -225,25 +69,25 @@ def words(task: Task) -> str:
 
 
 async def test_a_claim_that_ran_out_fails_the_task(log: pytest.LogCaptureFixture) -> None:
-    world = World(echo)
-    claim = await world.orphan()
-    await world.reap()
-    task = await world.task(claim.head.id)
+    harness = WorkerHarness(echo)
+    claim = await harness.orphan()
+    await harness.reap()
+    task = await harness.task(claim.head.id)
     assert task.status.state is TaskState.FAILED
     assert words(task) == "The worker stopped before the agent finished"
-    head = await world.head(task.id)
+    head = await harness.head(task.id)
     assert (head.holder, head.unread) == ("", False)
     assert head.epoch > claim.epoch
     assert "in the middle of a turn" in log.text
-    assert not await world.store.claim(world.agents, "another", 30.0, 1)
+    assert not await harness.store.claim(harness.agents, "another", 30.0, 1)
 
 
 async def test_a_claim_that_has_not_run_out_is_left_alone() -> None:
-    world = World(echo, retries=3)
-    await world.send()
-    claim = await world.claim(world.worker())
-    await world.reap()
-    assert await world.head(claim.head.id) == claim.head
+    harness = WorkerHarness(echo, retries=3)
+    await harness.send()
+    claim = await harness.claim(harness.worker())
+    await harness.reap()
+    assert await harness.head(claim.head.id) == claim.head
 
 
 async def test_a_turn_that_may_be_repeated_is_run_again() -> None:
@@ -253,15 +97,15 @@ async def test_a_turn_that_may_be_repeated_is_run_again() -> None:
         seen.append((turn.attempt, turn.idempotency_key))
         return f"attempt {turn.attempt}"
 
-    world = World(handler, retries=1)
-    claim = await world.orphan()
-    first = Run(world.worker(), claim)
-    await world.reap()
-    head = await world.head(claim.head.id)
+    harness = WorkerHarness(handler, retries=1)
+    claim = await harness.orphan()
+    first = Run(harness.worker(), claim)
+    await harness.reap()
+    head = await harness.head(claim.head.id)
     assert (head.state, head.unread, head.holder) == (TaskState.SUBMITTED, True, "")
-    run = await world.run()
+    run = await harness.run()
     assert run.claim.epoch > claim.epoch
-    task = await world.task(claim.head.id)
+    task = await harness.task(claim.head.id)
     assert task.status.state is TaskState.COMPLETED
     assert task.artifacts[0].parts[0].text == "attempt 2"
     assert seen == [(2, first.turn.idempotency_key)]
@@ -270,59 +114,59 @@ async def test_a_turn_that_may_be_repeated_is_run_again() -> None:
 
 @pytest.mark.parametrize("retries", [0, 1, 2])
 async def test_it_stops_after_its_attempts(retries: int) -> None:
-    world = World(echo, retries=retries)
-    task = (await world.send()).head.id
+    harness = WorkerHarness(echo, retries=retries)
+    task = (await harness.send()).head.id
     for attempt in range(1, retries + 2):
-        claim = await world.claim(world.worker(), OVER)
+        claim = await harness.claim(harness.worker(), OVER)
         assert claim.attempt == attempt
-        assert not (await world.head(task)).state.terminal
-        await world.reap()
-    assert (await world.task(task)).status.state is TaskState.FAILED
+        assert not (await harness.head(task)).state.terminal
+        await harness.reap()
+    assert (await harness.task(task)).status.state is TaskState.FAILED
     expected = f"(attempt {retries + 1})" if retries else "finished"
-    assert words(await world.task(task)).endswith(expected)
-    assert not await world.store.claim(world.agents, "another", 30.0, 1)
+    assert words(await harness.task(task)).endswith(expected)
+    assert not await harness.store.claim(harness.agents, "another", 30.0, 1)
 
 
 async def test_the_next_message_has_its_own_attempts() -> None:
     async def asking(turn: Turn) -> Any:
         return turn.ask("and?")
 
-    world = World(asking, retries=1)
-    claim = await world.orphan()
-    await world.reap()
-    await world.run()
-    await world.send("more", claim.head.id)
-    again = await world.claim(world.worker(), OVER)
-    assert (again.attempt, again.turn) == (1, (await world.head(claim.head.id)).last)
-    await world.reap()
-    assert (await world.run()).claim.attempt == 2
+    harness = WorkerHarness(asking, retries=1)
+    claim = await harness.orphan()
+    await harness.reap()
+    await harness.run()
+    await harness.send("more", claim.head.id)
+    again = await harness.claim(harness.worker(), OVER)
+    assert (again.attempt, again.turn) == (1, (await harness.head(claim.head.id)).last)
+    await harness.reap()
+    assert (await harness.run()).claim.attempt == 2
 
 
 async def test_many_orphans_are_reaped_at_once() -> None:
-    world = World(echo)
-    tasks = [(await world.orphan()).head.id for _ in range(40)]
-    await world.reap()
-    await world.reap()
+    harness = WorkerHarness(echo)
+    tasks = [(await harness.orphan()).head.id for _ in range(40)]
+    await harness.reap()
+    await harness.reap()
     for task in tasks:
-        assert (await world.task(task)).status.state is TaskState.FAILED
+        assert (await harness.task(task)).status.state is TaskState.FAILED
 
 
 async def test_a_worker_that_dies_before_a_reply_leaves_a_failed_task() -> None:
-    world = World(echo, reply=True)
-    claim = await world.orphan()
-    assert await world.store.load(world.scope, claim.head.id) is None
-    await world.reap()
-    assert (await world.task(claim.head.id)).status.state is TaskState.FAILED
+    harness = WorkerHarness(echo, reply=True)
+    claim = await harness.orphan()
+    assert await harness.store.load(harness.scope, claim.head.id) is None
+    await harness.reap()
+    assert (await harness.task(claim.head.id)).status.state is TaskState.FAILED
 
 
 async def test_those_who_wait_learn_of_it() -> None:
-    world = World(echo)
+    harness = WorkerHarness(echo)
     sending = asyncio.create_task(
-        world.service.send(SendMessageRequest(message=message("x")), CALL)
+        harness.service.send(SendMessageRequest(message=message("x")), CALL)
     )
     await asyncio.sleep(0)
-    await world.claim(world.worker(), OVER)
-    await world.reap()
+    await harness.claim(harness.worker(), OVER)
+    await harness.reap()
     async with asyncio.timeout(5):
         answer = await sending
     assert answer.task is not None
@@ -330,10 +174,10 @@ async def test_those_who_wait_learn_of_it() -> None:
 
 
 async def test_another_worker_takes_over_by_itself() -> None:
-    world = World(echo, retries=1)
-    claim = await world.orphan("hello")
-    async with world.working(keeping=True):
-        task = await world.ended(claim.head.id)
+    harness = WorkerHarness(echo, retries=1)
+    claim = await harness.orphan("hello")
+    async with harness.working(keeping=True):
+        task = await harness.ended(claim.head.id)
     assert task.artifacts[0].parts[0].text == "hello"
 
 
@@ -349,21 +193,21 @@ async def test_late_writes_change_nothing(retries: int, gate: Gate) -> None:
             yield " and more"
             yield turn.complete("too late")
 
-    world = World(handler, retries=retries)
-    task = (await world.send()).head.id
-    worker = world.worker()
-    run = worker.begin(await world.claim(worker, OVER))
+    harness = WorkerHarness(handler, retries=retries)
+    task = (await harness.send()).head.id
+    worker = harness.worker()
+    run = worker.begin(await harness.claim(worker, OVER))
     await gate.came.wait()
-    await world.reap()
+    await harness.reap()
     if retries:
-        await world.run()
-    before = [entry.event for entry in await world.log(task)]
-    head = await world.head(task)
+        await harness.run()
+    before = [entry.event for entry in await harness.log(task)]
+    head = await harness.head(task)
     gate.release()
     await asyncio.wait([run.task])
-    assert [entry.event for entry in await world.log(task)] == before
-    assert await world.head(task) == head
-    found = await world.task(task)
+    assert [entry.event for entry in await harness.log(task)] == before
+    assert await harness.head(task) == head
+    found = await harness.task(task)
     assert found.status.state is (TaskState.COMPLETED if retries else TaskState.FAILED)
     texts = [part.text for part in found.artifacts[0].parts]
     assert texts == [f"from attempt {1 + retries}"]
@@ -374,34 +218,34 @@ async def test_late_writes_change_nothing(retries: int, gate: Gate) -> None:
 
 @pytest.mark.parametrize("release", [False, True])
 async def test_appends_of_an_old_epoch_are_stale(release: bool) -> None:
-    world = World(echo, retries=1)
-    claim = await world.orphan()
-    run = Run(world.worker(), claim)
-    await world.reap()
+    harness = WorkerHarness(echo, retries=1)
+    claim = await harness.orphan()
+    run = Run(harness.worker(), claim)
+    await harness.reap()
     for state in ("released", "claimed again", "ended"):
         if state == "claimed again":
-            again = await world.claim(world.worker(), OVER)
+            again = await harness.claim(harness.worker(), OVER)
         if state == "ended":
-            await world.reap()
-        before = await world.head(claim.head.id)
+            await harness.reap()
+        before = await harness.head(claim.head.id)
         for entries in ([], [Entry(0, run.turn.working("late"), claim.turn)]):
             if not entries and not release:
                 continue
             with pytest.raises(Stale):
-                await world.store.append(claim, entries, release=release)
-        assert await world.head(claim.head.id) == before
+                await harness.store.append(claim, entries, release=release)
+        assert await harness.head(claim.head.id) == before
     with pytest.raises(Stale):
-        await world.store.append(again, [Entry(0, run.turn.complete(), claim.turn)], release=True)
+        await harness.store.append(again, [Entry(0, run.turn.complete(), claim.turn)], release=True)
 
 
 async def test_renewing_tells_what_was_lost() -> None:
-    world = World(echo, retries=5)
-    old = await world.orphan()
-    await world.reap()
-    new = await world.claim(world.worker())
-    found = await world.store.renew([old], 30.0)
+    harness = WorkerHarness(echo, retries=5)
+    old = await harness.orphan()
+    await harness.reap()
+    new = await harness.claim(harness.worker())
+    found = await harness.store.renew([old], 30.0)
     assert list(found.lost) == [old.head.id]
-    found = await world.store.renew([new], 30.0)
+    found = await harness.store.renew([new], 30.0)
     assert not found.lost
 
 
@@ -417,15 +261,15 @@ async def test_a_worker_that_lost_its_claim_stops_the_handler(
             stopped.set()
             raise
 
-    world = World(patient)
-    async with world.working() as worker:
-        task = (await world.send()).head.id
+    harness = WorkerHarness(patient)
+    async with harness.working() as worker:
+        task = (await harness.send()).head.id
         await gate.came.wait()
-        await world.store.revoke(await world.head(task), failed(await world.head(task)))
+        await harness.store.revoke(await harness.head(task), failed(await harness.head(task)))
         await stopped.wait()
-        await world.until(lambda: not worker.runs and not worker.stuck)
+        await harness.until(lambda: not worker.runs and not worker.stuck)
     assert "patient" in log.text
-    assert (await world.task(task)).status.state is TaskState.FAILED
+    assert (await harness.task(task)).status.state is TaskState.FAILED
 
 
 def failed(head: Head) -> TaskStatusUpdateEvent:
@@ -460,11 +304,11 @@ async def test_a_thread_that_lost_its_claim_is_told(kind: str, gate: Gate) -> No
     def gate_came() -> None:
         loop.call_soon_threadsafe(gate.came.set)
 
-    world = World(function if kind == "function" else generator)
-    async with world.working():
-        task = (await world.send()).head.id
+    harness = WorkerHarness(function if kind == "function" else generator)
+    async with harness.working():
+        task = (await harness.send()).head.id
         await gate.came.wait()
-        await world.store.revoke(await world.head(task), failed(await world.head(task)))
+        await harness.store.revoke(await harness.head(task), failed(await harness.head(task)))
         told = await asyncio.to_thread(ended.wait, 2)
         gate.release()
         assert told
@@ -484,17 +328,17 @@ async def test_a_second_attempt_does_not_double_what_the_first_wrote(gate: Gate)
             await gate.wait()
         yield f"c{turn.attempt}"
 
-    world = World(handler, retries=1)
-    task = (await world.send()).head.id
-    worker = world.worker()
-    run = worker.begin(await world.claim(worker, OVER))
+    harness = WorkerHarness(handler, retries=1)
+    task = (await harness.send()).head.id
+    worker = harness.worker()
+    run = worker.begin(await harness.claim(worker, OVER))
     await gate.came.wait()
-    assert len((await world.task(task)).artifacts) == 4
-    await world.reap()
-    await world.run()
+    assert len((await harness.task(task)).artifacts) == 4
+    await harness.reap()
+    await harness.run()
     run.task.cancel()
     await asyncio.wait([run.task])
-    found = await world.task(task)
+    found = await harness.task(task)
     assert found.status.state is TaskState.COMPLETED
     contents = [[part.text or part.data for part in a.parts] for a in found.artifacts]
     assert contents == [[{"whole": 2}], ["a2 b2 c2"], ["named2"], ["own2"]]
@@ -504,36 +348,36 @@ async def test_a_second_attempt_does_not_double_what_the_first_wrote(gate: Gate)
 
 
 async def test_a_cancel_beats_another_attempt() -> None:
-    world = World(echo, retries=5)
-    claim = await world.orphan()
-    await world.ask_to_cancel(claim.head.id)
-    await world.reap()
-    task = await world.task(claim.head.id)
+    harness = WorkerHarness(echo, retries=5)
+    claim = await harness.orphan()
+    await harness.ask_to_cancel(claim.head.id)
+    await harness.reap()
+    task = await harness.task(claim.head.id)
     assert task.status.state is TaskState.CANCELED
-    assert not await world.store.claim(world.agents, "another", 30.0, 1)
+    assert not await harness.store.claim(harness.agents, "another", 30.0, 1)
     with pytest.raises(Stale):
-        await world.store.append(claim, [], release=True)
+        await harness.store.append(claim, [], release=True)
 
 
 async def test_a_cancel_whose_time_is_up_needs_no_worker_and_no_caller() -> None:
-    world = World(echo)
-    await world.send()
-    claim = await world.claim(world.worker())  # and its lease is long
-    await world.ask_to_cancel(claim.head.id, grace=OVER)
-    await world.reap()
-    assert (await world.task(claim.head.id)).status.state is TaskState.CANCELED
+    harness = WorkerHarness(echo)
+    await harness.send()
+    claim = await harness.claim(harness.worker())  # and its lease is long
+    await harness.ask_to_cancel(claim.head.id, grace=OVER)
+    await harness.reap()
+    assert (await harness.task(claim.head.id)).status.state is TaskState.CANCELED
 
 
 async def test_a_worker_learns_of_a_cancel_without_a_bell(gate: Gate) -> None:
     async def handler(turn: Turn) -> None:
         await gate.wait()
 
-    world = World(handler, bell=SilentBell())
-    async with world.working():
-        task = (await world.send()).head.id
+    harness = WorkerHarness(handler, bell=SilentBell())
+    async with harness.working():
+        task = (await harness.send()).head.id
         await gate.came.wait()
-        await world.ask_to_cancel(task)
-        assert (await world.ended(task)).status.state is TaskState.CANCELED
+        await harness.ask_to_cancel(task)
+        assert (await harness.ended(task)).status.state is TaskState.CANCELED
 
 
 class Careful:
@@ -585,23 +429,23 @@ async def test_an_authors_cancel(
     how: str, state: TaskState, said: list[str], gate: Gate, log: pytest.LogCaptureFixture
 ) -> None:
     target = Careful(gate, how)
-    world = World(target, cancel_grace=0.05 if how == "hang" else 5.0)
-    async with world.working() as worker:
-        task = (await world.send()).head.id
+    harness = WorkerHarness(target, cancel_grace=0.05 if how == "hang" else 5.0)
+    async with harness.working() as worker:
+        task = (await harness.send()).head.id
         await gate.came.wait()
         with suppress(Exception):  # the end that was quicker makes it an error
-            await world.service.cancel(CancelTaskRequest(id=task), CALL)
-        found = await world.ended(task)
+            await harness.service.cancel(CancelTaskRequest(id=task), CALL)
+        found = await harness.ended(task)
         assert found.status.state is state
         told = [
             entry.event.status.message.text
-            for entry in await world.log(task)
+            for entry in await harness.log(task)
             if isinstance(entry.event, TaskStatusUpdateEvent) and entry.event.status.message
         ]
         assert told == said
         assert target.stopping.is_set()
         assert not found.artifacts
-        await world.until(lambda: not worker.runs and not worker.stuck)
+        await harness.until(lambda: not worker.runs and not worker.stuck)
     if how in ("raise", "quit", "hang"):
         assert "Careful" in log.text
     if how in ("raise", "quit"):
@@ -633,21 +477,21 @@ async def test_every_kind_of_cancel(kind: Any, gate: Gate) -> None:
     async def run(self: Any, turn: Turn) -> None:
         await gate.wait()
 
-    world = World(type("Thing", (), {"run": run, "cancel": kind}))
-    async with world.working():
-        task = (await world.send()).head.id
+    harness = WorkerHarness(type("Thing", (), {"run": run, "cancel": kind}))
+    async with harness.working():
+        task = (await harness.send()).head.id
         await gate.came.wait()
-        found = await world.service.cancel(CancelTaskRequest(id=task), CALL)
+        found = await harness.service.cancel(CancelTaskRequest(id=task), CALL)
     assert found.status.state is TaskState.CANCELED
     assert [m.text for m in found.history] == ["x", "stopping"]
 
 
 async def test_the_authors_cancel_is_not_for_deadlines(gate: Gate) -> None:
     target = Careful(gate, "end")
-    world = World(target, turn_timeout=0.02)
-    async with world.working():
-        task = (await world.send()).head.id
-        assert (await world.ended(task)).status.state is TaskState.FAILED
+    harness = WorkerHarness(target, turn_timeout=0.02)
+    async with harness.working():
+        task = (await harness.send()).head.id
+        assert (await harness.ended(task)).status.state is TaskState.FAILED
     assert not target.stopping.is_set()
 
 
@@ -667,13 +511,13 @@ async def test_a_follow_up_is_worked_on_after_an_early_end(gate: Gate) -> None:
         else:
             yield turn.artifact(turn.text)
 
-    world = World(early, lease=0.1)
-    async with world.working(keeping=True):
-        task = (await world.send("first")).head.id
+    harness = WorkerHarness(early, lease=0.1)
+    async with harness.working(keeping=True):
+        task = (await harness.send("first")).head.id
         await gate.came.wait()
-        await world.send("second", task)
+        await harness.send("second", task)
         gate.release()
-        found = await world.ended(task)
+        found = await harness.ended(task)
     assert seen == ["first", "second"]
     assert found.status.state is TaskState.COMPLETED
     assert [artifact.parts[0].text for artifact in found.artifacts] == ["second"]
@@ -695,10 +539,10 @@ async def test_a_turn_that_takes_longer_than_its_lease_keeps_it(gate: Gate) -> N
         await renewed.wait()
         return "in the end"
 
-    world = World(slow, store=Counting(), lease=0.1, poll=0.01)
-    async with world.working(keeping=True):
-        task = (await world.send()).head.id
-        found = await world.ended(task)
+    harness = WorkerHarness(slow, store=Counting(), lease=0.1, poll=0.01)
+    async with harness.working(keeping=True):
+        task = (await harness.send()).head.id
+        found = await harness.ended(task)
     assert found.status.state is TaskState.COMPLETED
 
 
@@ -706,10 +550,10 @@ async def test_a_turn_has_a_deadline(gate: Gate) -> None:
     async def endless(turn: Turn) -> None:
         await gate.wait()
 
-    world = World(endless, turn_timeout=0.02)
-    async with world.working() as worker:
-        found = await world.ended((await world.send()).head.id)
-        await world.until(lambda: not worker.runs)
+    harness = WorkerHarness(endless, turn_timeout=0.02)
+    async with harness.working() as worker:
+        found = await harness.ended((await harness.send()).head.id)
+        await harness.until(lambda: not worker.runs)
     assert found.status.state is TaskState.FAILED
     assert words(found) == "The agent did not finish within 0.02 seconds"
 
@@ -723,11 +567,11 @@ async def test_no_more_turns_at_once_than_may_run(gate: Gate) -> None:
         await asyncio.sleep(0)
         running[0] -= 1
 
-    world = World(counted, max_running=3)
-    async with world.working():
-        tasks = [(await world.send()).head.id for _ in range(20)]
+    harness = WorkerHarness(counted, max_running=3)
+    async with harness.working():
+        tasks = [(await harness.send()).head.id for _ in range(20)]
         for task in tasks:
-            assert (await world.ended(task)).status.state is TaskState.COMPLETED
+            assert (await harness.ended(task)).status.state is TaskState.COMPLETED
     assert running[1] <= 3
 
 
@@ -735,16 +579,16 @@ async def test_a_skill_that_is_no_more(log: pytest.LogCaptureFixture) -> None:
     async def later(turn: Turn) -> str:
         return "fine"
 
-    world = World(echo)
-    old = (await world.send("for a skill that is gone")).head.id
+    harness = WorkerHarness(echo)
+    old = (await harness.send("for a skill that is gone")).head.id
     agent = Agent("Test", description="The next version.")
     agent.skill(later)
-    world.agents[agent.key] = agent
-    world.service = Service(agent, world.store, world.bell, world.settings, world.closing)
-    async with world.working():
-        new = (await world.send()).head.id
-        assert (await world.ended(new)).status.state is TaskState.COMPLETED
-        found = await world.ended(old)
+    harness.agents[agent.key] = agent
+    harness.service = Service(agent, harness.store, harness.bell, harness.settings, harness.closing)
+    async with harness.working():
+        new = (await harness.send()).head.id
+        assert (await harness.ended(new)).status.state is TaskState.COMPLETED
+        found = await harness.ended(old)
     assert found.status.state is TaskState.FAILED
     assert words(found)
     assert "echo" in log.text
@@ -762,7 +606,7 @@ class Busy:
         self.begun: list[str] = []
         self.most = 0
         """The most that one owner had while others waited."""
-        self.world = World(self.handler, max_running=max_running)
+        self.harness = WorkerHarness(self.handler, max_running=max_running)
 
     async def handler(self, turn: Turn) -> str:
         """Goes on until it is let go."""
@@ -783,36 +627,36 @@ class Busy:
         """Accept messages, and wait for nothing."""
         for name in names:
             self.gates[name] = asyncio.Event()
-            scope = Scope(self.world.agent.key, "", name[0])
+            scope = Scope(self.harness.agent.key, "", name[0])
             asked = SendMessageRequest(message=message(name))
-            await self.world.service._accept(asked, scope, Call(Caller(identity=name[0])))
+            await self.harness.service._accept(asked, scope, Call(Caller(identity=name[0])))
 
     async def end(self, name: str) -> None:
         """Let a turn end, and wait for who comes next."""
         before = len(self.running)
         self.gates[name].set()
-        await self.world.until(lambda: name not in self.running and len(self.running) == before)
+        await self.harness.until(lambda: name not in self.running and len(self.running) == before)
 
 
 async def test_an_owner_has_at_most_half_while_others_wait() -> None:
     busy = Busy(4)
     await busy.send(*(f"a{n}" for n in range(20)))
     await busy.send(*(f"b{n}" for n in range(6)))
-    async with busy.world.working():
-        await busy.world.until(lambda: len(busy.running) == 4)
+    async with busy.harness.working():
+        await busy.harness.until(lambda: len(busy.running) == 4)
         for _ in range(10):
             await busy.end(busy.running[-1])
         assert busy.most == 2
         for gate in busy.gates.values():
             gate.set()
-        await busy.world.until(lambda: not busy.running)
+        await busy.harness.until(lambda: not busy.running)
 
 
 async def test_an_owner_alone_has_all_and_another_gets_the_next() -> None:
     busy = Busy(4)
-    async with busy.world.working():
+    async with busy.harness.working():
         await busy.send(*(f"a{n}" for n in range(40)))
-        await busy.world.until(lambda: len(busy.running) == 4)
+        await busy.harness.until(lambda: len(busy.running) == 4)
         await busy.send("b0", "b1", "b2")
         await busy.end("a0")
         assert busy.count("b") == 1, "nobody is kept waiting by those who are many"
@@ -822,38 +666,38 @@ async def test_an_owner_alone_has_all_and_another_gets_the_next() -> None:
         assert (busy.count("a"), busy.count("b")) == (2, 2)
         for gate in busy.gates.values():
             gate.set()
-        await busy.world.until(lambda: not busy.running)
+        await busy.harness.until(lambda: not busy.running)
 
 
 async def test_a_tenth_is_never_one_owner_s_alone() -> None:
     busy = Busy(20)
-    async with busy.world.working():
+    async with busy.harness.working():
         await busy.send(*(f"a{n}" for n in range(60)))
-        await busy.world.until(lambda: len(busy.running) == 18)
+        await busy.harness.until(lambda: len(busy.running) == 18)
         await busy.send("b0", "b1", "b2")  # nothing has to end for the first two
-        await busy.world.until(lambda: busy.count("b") == 2)
+        await busy.harness.until(lambda: busy.count("b") == 2)
         assert busy.count("a") == 18
         await busy.end("a0")
         assert (busy.count("a"), busy.count("b")) == (17, 3)
         for gate in busy.gates.values():
             gate.set()
-        await busy.world.until(lambda: not busy.running)
+        await busy.harness.until(lambda: not busy.running)
 
 
 async def test_of_a_single_slot_owners_take_turns() -> None:
     busy = Busy(1)
     seen = []
-    async with busy.world.working():
+    async with busy.harness.working():
         await busy.send(*(f"a{n}" for n in range(6)))
         await busy.send(*(f"b{n}" for n in range(3)))
         for _ in range(6):
-            await busy.world.until(lambda: busy.running)
+            await busy.harness.until(lambda: busy.running)
             (name,) = busy.running
             seen.append(name)
             await busy.end(name)
         for gate in busy.gates.values():
             gate.set()
-        await busy.world.until(lambda: not busy.running)
+        await busy.harness.until(lambda: not busy.running)
     assert seen == ["a0", "a1", "b0", "a2", "b1", "a3"]  # the first two were there before
 
 
@@ -892,13 +736,13 @@ async def test_what_was_claimed_without_an_answer_is_run() -> None:
         ran.append(f"{turn.task.id} {turn.attempt}")
         return "done"
 
-    world = World(handler, store=Forgetful())
-    worker = world.worker()
+    harness = WorkerHarness(handler, store=Forgetful())
+    worker = harness.worker()
     running = asyncio.create_task(worker.run())
-    task = (await world.send()).head.id
+    task = (await harness.send()).head.id
     worker.look()
     async with asyncio.timeout(5):
-        while (await world.task(task)).status.state is not TaskState.COMPLETED:
+        while (await harness.task(task)).status.state is not TaskState.COMPLETED:
             await asyncio.sleep(0.01)
     assert ran == [f"{task} 1"]
     await worker.drain(0)
@@ -906,14 +750,14 @@ async def test_what_was_claimed_without_an_answer_is_run() -> None:
 
 
 async def test_who_goes_lets_go_of_it_first() -> None:
-    world = World(lambda turn: "done", store=Forgetful(), poll=60.0)
-    worker = world.worker()
+    harness = WorkerHarness(lambda turn: "done", store=Forgetful(), poll=60.0)
+    worker = harness.worker()
     running = asyncio.create_task(worker.run())
-    task = (await world.send()).head.id
+    task = (await harness.send()).head.id
     worker.look()
     await worker.drain(0)
     await running
-    head = await world.head(task)
+    head = await harness.head(task)
     assert (head.holder, head.attempt, head.unread) == ("", 0, True)
 
 
@@ -927,20 +771,20 @@ async def test_what_was_begun_is_not_taken_for_that(gate: Gate) -> None:
 
     store = Forgetful()
     store.lost.set()
-    world = World(handler, store=store)
-    worker = world.worker()
+    harness = WorkerHarness(handler, store=store)
+    worker = harness.worker()
     running = asyncio.create_task(worker.run())
-    task = (await world.send()).head.id
+    task = (await harness.send()).head.id
     worker.look()
     await gate.came.wait()
     store.away = True
     worker.give_back(worker.runs[task])
-    await world.until(lambda: not worker._returned)
+    await harness.until(lambda: not worker._returned)
     store.away = False
     store.lost.clear()
-    other = (await world.send("other")).head.id
+    other = (await harness.send("other")).head.id
     worker.look()  # the answer to which is lost
-    await world.until(lambda: ran.count("other") == 1)
+    await harness.until(lambda: ran.count("other") == 1)
     assert len(ran) == 2
     assert [head.id for head in await store.held(worker.id)] == [task, other]
     gate.release()
@@ -961,31 +805,31 @@ async def test_draining_hands_running_turns_back(
             await (gate.wait_stubbornly() if stubborn else gate.wait())
         return f"attempt {turn.attempt}"
 
-    world = World(handler, retries=retries, cancel_grace=0.02)
-    worker = world.worker()
+    harness = WorkerHarness(handler, retries=retries, cancel_grace=0.02)
+    worker = harness.worker()
     running = asyncio.create_task(worker.run())
-    task = (await world.send()).head.id
+    task = (await harness.send()).head.id
     worker.look()
     await gate.came.wait()
     rung: list[None] = []
-    with world.bell.listeners.hook(lambda: rung.append(None), f"work:{world.agent.key}"):
+    with harness.bell.listeners.hook(lambda: rung.append(None), f"work:{harness.agent.key}"):
         await worker.drain(0.02)
         await running
-    head = await world.head(task)
+    head = await harness.head(task)
     assert bool(rung) is bool(retries), "others are to take it at once"
     if retries:
         assert (head.state, head.holder, head.unread) == (TaskState.SUBMITTED, "", True)
-        await world.run()
-        found = await world.task(task)
+        await harness.run()
+        found = await harness.task(task)
         assert found.status.state is TaskState.COMPLETED
         assert found.artifacts[0].parts[0].text == "attempt 2"
     else:
         assert head.state is TaskState.FAILED
-        assert "shut down" in words(await world.task(task))
+        assert "shut down" in words(await harness.task(task))
     assert worker.stuck == (["handler"] if stubborn else [])
     assert ("continues after its task was taken" in log.text) is stubborn
     gate.release()
-    await world.until(lambda: not worker.stuck)
+    await harness.until(lambda: not worker.stuck)
 
 
 async def test_draining_does_not_wait_for_a_store_that_hangs() -> None:
@@ -997,11 +841,11 @@ async def test_draining_does_not_wait_for_a_store_that_hangs() -> None:
     async def handler(turn: Turn) -> None:
         await asyncio.Event().wait()
 
-    world = World(handler, store=Hanging(), cancel_grace=0.05)
-    worker = world.worker()
+    harness = WorkerHarness(handler, store=Hanging(), cancel_grace=0.05)
+    worker = harness.worker()
     for _ in range(3):
-        await world.send()
-        worker.begin(await world.claim(worker))
+        await harness.send()
+        worker.begin(await harness.claim(worker))
     async with asyncio.timeout(2):
         await worker.drain(0.0)
     assert not worker.runs
@@ -1025,16 +869,16 @@ async def test_whose_store_was_away_may_renew_before_claims_are_taken(
     async def handler(turn: Turn) -> None: ...
 
     store = Away()
-    world = World(handler, store=store, poll=0.2)
-    claim = await world.orphan()
-    keeping = asyncio.create_task(world.maintenance.run())
+    harness = WorkerHarness(handler, store=store, poll=0.2)
+    claim = await harness.orphan()
+    keeping = asyncio.create_task(harness.maintenance.run())
     try:
         async with asyncio.timeout(5):
-            await world.until(lambda: "maintenance of the store failed" in log.text)
+            await harness.until(lambda: "maintenance of the store failed" in log.text)
             store.away = False
-            await world.until(lambda: store.kept)
+            await harness.until(lambda: store.kept)
             assert not (await store.renew([claim], 0.3)).lost
-            while (await world.head(claim.head.id)).epoch == claim.epoch:  # it dies after all
+            while (await harness.head(claim.head.id)).epoch == claim.epoch:  # it dies after all
                 await asyncio.sleep(0.01)
     finally:
         keeping.cancel()
@@ -1045,48 +889,48 @@ async def test_draining_waits_for_what_ends_in_time(gate: Gate) -> None:
         await gate.wait()
         return "in time"
 
-    world = World(handler)
-    worker = world.worker()
+    harness = WorkerHarness(handler)
+    worker = harness.worker()
     running = asyncio.create_task(worker.run())
-    task = (await world.send()).head.id
+    task = (await harness.send()).head.id
     worker.look()
     await gate.came.wait()
     draining = asyncio.create_task(worker.drain(5.0))
     await asyncio.sleep(0)
-    later = (await world.send()).head.id
+    later = (await harness.send()).head.id
     gate.release()
     await draining
     await running
-    assert (await world.task(task)).status.state is TaskState.COMPLETED
-    assert (await world.head(later)).unread  # and nothing new was begun
+    assert (await harness.task(task)).status.state is TaskState.COMPLETED
+    assert (await harness.head(later)).unread  # and nothing new was begun
 
 
 # ---- bells that nobody hears ---------------------------------------------------------------
 
 
 async def test_a_worker_finds_its_work_without_a_bell() -> None:
-    world = World(echo, bell=SilentBell())
-    async with world.working():
+    harness = WorkerHarness(echo, bell=SilentBell())
+    async with harness.working():
         await asyncio.sleep(0.02)
-        task = (await world.send("hello")).head.id
-        assert (await world.ended(task)).artifacts[0].parts[0].text == "hello"
+        task = (await harness.send("hello")).head.id
+        assert (await harness.ended(task)).artifacts[0].parts[0].text == "hello"
 
 
-async def waiting(world: World, wait: Any) -> asyncio.Task[Any]:
+async def waiting(harness: WorkerHarness, wait: Any) -> asyncio.Task[Any]:
     """A reader that has read, and waits."""
     found = asyncio.create_task(wait)
-    await world.until(lambda: world.bell.listeners.places())
+    await harness.until(lambda: harness.bell.listeners.places())
     return found
 
 
 async def test_the_keeper_wakes_a_sender() -> None:
-    world = World(echo, bell=SilentBell())
-    send = world.service.send(SendMessageRequest(message=message("hello")), CALL)
-    sending = await waiting(world, send)
-    await world.run()
+    harness = WorkerHarness(echo, bell=SilentBell())
+    send = harness.service.send(SendMessageRequest(message=message("hello")), CALL)
+    sending = await waiting(harness, send)
+    await harness.run()
     await asyncio.sleep(0.01)
     assert not sending.done()  # nobody has told it
-    await world.maintenance.wake()
+    await harness.maintenance.wake()
     async with asyncio.timeout(5):
         answer: SendMessageResponse = await sending
     assert answer.task is not None
@@ -1099,16 +943,16 @@ async def test_the_keeper_wakes_a_stream(gate: Gate) -> None:
         await gate.wait()
         yield "b"
 
-    world = World(handler, bell=SilentBell())
-    stream = await world.service.stream(SendMessageRequest(message=message("x")), CALL)
+    harness = WorkerHarness(handler, bell=SilentBell())
+    stream = await harness.service.stream(SendMessageRequest(message=message("x")), CALL)
     assert [entry.number for entry in await stream.next() or ()] == [1]
-    following = await waiting(world, stream.next())
-    worker = world.worker()
-    run = worker.begin(await world.claim(worker))
+    following = await waiting(harness, stream.next())
+    worker = harness.worker()
+    run = worker.begin(await harness.claim(worker))
     await gate.came.wait()
     await asyncio.sleep(0.01)
     assert not following.done()
-    await world.maintenance.wake()
+    await harness.maintenance.wake()
     async with asyncio.timeout(5):
         assert [entry.number for entry in await following] == [2, 3]
     following = asyncio.create_task(stream.next())
@@ -1117,29 +961,29 @@ async def test_the_keeper_wakes_a_stream(gate: Gate) -> None:
     await run.task
     async with asyncio.timeout(5):
         while not following.done():
-            await world.maintenance.wake()
+            await harness.maintenance.wake()
             await asyncio.sleep(0)
     assert [entry.number for entry in await following] == [4, 5]
     assert await stream.next() is None
     stream.close()
-    assert not world.bell.listeners.places()
+    assert not harness.bell.listeners.places()
 
 
 async def test_the_keeper_leaves_those_asleep_for_whom_nothing_happened() -> None:
-    world = World(echo, bell=SilentBell())
-    send = world.service.send(SendMessageRequest(message=message("x")), CALL)
-    sending = await waiting(world, send)
+    harness = WorkerHarness(echo, bell=SilentBell())
+    send = harness.service.send(SendMessageRequest(message=message("x")), CALL)
+    sending = await waiting(harness, send)
     reads = 0
-    head = world.store.head
+    head = harness.store.head
 
     async def counted(*args: Any) -> Any:
         nonlocal reads
         reads += 1
         return await head(*args)
 
-    world.store.head = counted  # type: ignore[method-assign]
+    harness.store.head = counted  # type: ignore[method-assign]
     for _ in range(10):
-        await world.maintenance.wake()
+        await harness.maintenance.wake()
         await asyncio.sleep(0)
     assert reads == 0
     sending.cancel()
@@ -1149,12 +993,12 @@ async def test_the_keeper_leaves_those_asleep_for_whom_nothing_happened() -> Non
 @pytest.mark.clause("send.blocking")
 async def test_the_blocking_limit_is_swept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bell_module, "SWEPT", 0.0)  # no wait has a timer of its own
-    world = World(echo, bell=SilentBell(), blocking_timeout=0.05)
-    send = world.service.send(SendMessageRequest(message=message("x")), CALL)
-    sending = await waiting(world, send)
+    harness = WorkerHarness(echo, bell=SilentBell(), blocking_timeout=0.05)
+    send = harness.service.send(SendMessageRequest(message=message("x")), CALL)
+    sending = await waiting(harness, send)
     await asyncio.sleep(0.1)
     assert not sending.done()  # until somebody sweeps
-    await world.maintenance.wake()
+    await harness.maintenance.wake()
     async with asyncio.timeout(5):
         answer: SendMessageResponse = await sending
     assert answer.task is not None
@@ -1162,11 +1006,11 @@ async def test_the_blocking_limit_is_swept(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_a_sweep_ends_no_wait_before_its_time() -> None:
-    world = World(echo, blocking_timeout=60.0)
-    send = world.service.send(SendMessageRequest(message=message("x")), CALL)
-    sending = await waiting(world, send)
-    await world.maintenance.wake()
-    world.bell.listeners.sweep(asyncio.get_running_loop().time() + 3600)  # it looks, and waits on
+    harness = WorkerHarness(echo, blocking_timeout=60.0)
+    send = harness.service.send(SendMessageRequest(message=message("x")), CALL)
+    sending = await waiting(harness, send)
+    await harness.maintenance.wake()
+    harness.bell.listeners.sweep(asyncio.get_running_loop().time() + 3600)  # it looks, and waits on
     await asyncio.sleep(0.01)
     assert not sending.done()
     sending.cancel()
@@ -1222,10 +1066,10 @@ def _failed() -> asyncio.Future[Any]:
 
 
 async def test_a_claim_that_fails_is_tried_again(log: pytest.LogCaptureFixture) -> None:
-    world = World(echo, store=Broken(claim=3))
-    async with world.working():
-        task = (await world.send()).head.id
-        assert (await world.ended(task)).status.state is TaskState.COMPLETED
+    harness = WorkerHarness(echo, store=Broken(claim=3))
+    async with harness.working():
+        task = (await harness.send()).head.id
+        assert (await harness.ended(task)).status.state is TaskState.COMPLETED
     assert "cannot claim tasks" in log.text
 
 
@@ -1236,20 +1080,20 @@ async def test_a_renewal_that_fails_is_tried_again(
         await gate.wait()
 
     store = Broken(renew=3)
-    world = World(handler, store=store)
-    async with world.working():
-        task = (await world.send()).head.id
-        await world.until(lambda: store.failures["renew"] < -1)
+    harness = WorkerHarness(handler, store=store)
+    async with harness.working():
+        task = (await harness.send()).head.id
+        await harness.until(lambda: store.failures["renew"] < -1)
         gate.release()
-        assert (await world.ended(task)).status.state is TaskState.COMPLETED
+        assert (await harness.ended(task)).status.state is TaskState.COMPLETED
     assert "cannot renew claims" in log.text
 
 
 async def test_a_keeper_goes_on_when_the_store_fails(log: pytest.LogCaptureFixture) -> None:
-    world = World(echo, store=Broken(expired=3))
-    claim = await world.orphan()
-    async with world.working(keeping=True):
-        assert (await world.ended(claim.head.id)).status.state is TaskState.FAILED
+    harness = WorkerHarness(echo, store=Broken(expired=3))
+    claim = await harness.orphan()
+    async with harness.working(keeping=True):
+        assert (await harness.ended(claim.head.id)).status.state is TaskState.FAILED
     assert "retrying" in log.text
 
 
@@ -1262,10 +1106,10 @@ async def test_an_append_that_fails_is_not_lost_in_silence(
         await asyncio.sleep(0)
         yield f"attempt {turn.attempt}"
 
-    world = World(handler, retries=retries, store=Broken(append=1), lease=0.05)
-    async with world.working(keeping=True):
-        task = (await world.send()).head.id
-        found = await world.ended(task)
+    harness = WorkerHarness(handler, retries=retries, store=Broken(append=1), lease=0.05)
+    async with harness.working(keeping=True):
+        task = (await harness.send()).head.id
+        found = await harness.ended(task)
     assert "append failed" in log.text
     if retries:
         assert found.status.state is TaskState.COMPLETED
@@ -1291,9 +1135,9 @@ async def test_what_cannot_be_read_back_is_not_written(say: Callable[[Turn], Any
         yield say(turn)
         yield turn.ask("and now?")
 
-    world = World(handler)
-    async with world.working():
-        found = await world.ended((await world.send()).head.id)
+    harness = WorkerHarness(handler)
+    async with harness.working():
+        found = await harness.ended((await harness.send()).head.id)
     assert found.status.state is TaskState.FAILED
     assert found.status.message is not None
     assert (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from dragoman.model.types import TaskStatusUpdateEvent
 from dragoman.stores.memory import MemoryStore
 from dragoman.stores.store import Claim
 from dragoman.testing import run_handler
-from tests.unit.server.test_worker import World
+from tests.harness.workers import WorkerHarness
 
 
 class Noting(MemoryStore):
@@ -66,15 +66,15 @@ async def emits(turn: Turn) -> None:
 @pytest.mark.parametrize("handler", [streams, streams_in_a_thread, emits])
 async def test_working_is_written_before_the_first_piece_and_with_it(handler: Any) -> None:
     store = Noting()
-    world = World(handler, store=store)
-    task = (await world.send()).head.id
-    await world.run()
+    harness = WorkerHarness(handler, store=store)
+    task = (await harness.send()).head.id
+    await harness.run()
     assert store.appends[0][:2] == ["working", "artifact"]
     found = [name for append in store.appends for name in append]
     assert found == ["working", "artifact", "artifact", "completed"]
     times = [
         entry.event.status.timestamp or ""
-        for entry in await world.log(task)
+        for entry in await harness.log(task)
         if isinstance(entry.event, TaskStatusUpdateEvent)
     ]
     assert times == sorted(times)
@@ -155,7 +155,8 @@ async def test_one_that_may_reply_is_born_working(reply: bool) -> None:
     assert named(told.events) == ["working", "artifact", "artifact", "completed"]
 
 
-async def test_it_counts_for_no_limit() -> None:
+async def test_it_counts_for_no_limit(constants: Callable[..., None]) -> None:
+    constants(max_events=2)
     agent = Agent("Test", description="For tests.")
     agent.handler(streams)
-    assert named((await run_handler(agent, max_events=2)).events)[-1] == "completed"
+    assert named((await run_handler(agent)).events)[-1] == "completed"

@@ -50,6 +50,7 @@ from dragoman.webhooks.receiver import (
     WrongToken,
 )
 from tests.harness import wire_values as wire
+from tests.harness.scale import examples
 from tests.harness.server import serving
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -702,7 +703,7 @@ BODIES = (
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(headers=NOISE, body=BODIES)
 def test_nothing_that_is_sent_is_a_fault_of_ours(
     headers: list[tuple[bytes, bytes]], body: bytes

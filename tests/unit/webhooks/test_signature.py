@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dragoman.webhooks import signature
 from dragoman.webhooks.signature import MOST, SigningKey, sign, verify
+from tests.harness.scale import examples
 
 ID, AT, BODY = "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}'
 # from the test suites of github.com/standard-webhooks/standard-webhooks
@@ -97,7 +98,7 @@ def test_everything_is_signed(text: str) -> None:
     assert not verify([key], ID, AT, "", BODY)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     keys=st.lists(st.sampled_from([signature.secret(), signature.private()]), min_size=1),
     id=st.from_regex(r"[!-\-/-~]{1,40}", fullmatch=True),

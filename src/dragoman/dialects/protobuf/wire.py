@@ -154,5 +154,5 @@ def _event(event: Any) -> StreamResponse | None:
 OLDER = V03Codec("0.3 protobuf")
 BARE = V03Codec("0.3 protobuf bare", v0_3.NAKED)
 """For those whose files are bare."""
-SPEECHES: tuple[PackageCodec, ...] = (V1Codec(), OLDER)
-BY_VERSION: dict[str, PackageCodec] = {speech.version: speech for speech in SPEECHES}
+PACKAGES: tuple[PackageCodec, ...] = (V1Codec(), OLDER)
+BY_VERSION: dict[str, PackageCodec] = {package.version: package for package in PACKAGES}

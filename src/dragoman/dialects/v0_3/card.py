@@ -37,6 +37,8 @@ from dragoman.model.types import AgentCardSignature, Metadata, Required, WireStr
 PROTOCOLS = {"0.3": "0.3.0", "0.2": "0.2.6", "0.1": "0.1.0"}
 """What `protocolVersion` says for a version, the latest first."""
 JSONRPC = "JSONRPC"
+UNSAID = ("0.2", "0.1")
+"""The versions that a card does not say; 0.1 had JSON-RPC only."""
 UNVERSIONED = "0.0.0"
 MODES = ("text/plain",)
 
@@ -273,8 +275,7 @@ def interfaces(
     match = _VERSION.search(protocol)
     pairs = [(main[0], main[1] or JSONRPC), *(pair for pair in additional if all(pair))]
     for url, transport in dict.fromkeys(pairs):
-        # those who said nothing of their version were of 0.2, or of 0.1, which had JSON-RPC only
-        for version in (match[0],) if match else ("0.2", "0.1")[: 1 + (transport == JSONRPC)]:
+        for version in (match[0],) if match else UNSAID[: 1 + (transport == JSONRPC)]:
             yield types.AgentInterface(
                 url=url, protocol_binding=transport, protocol_version=version
             )

@@ -28,6 +28,15 @@ from dragoman.model.types import Metadata, Required, WireStruct
 CARRIED = "urn:dragoman:carried:v1"
 """Where metadata holds what the older form has no field for."""
 WRAPPED = "data_part_compat"
+EVERYTHING = 2**31 - 1
+"""Asks for the whole history: some agents return none without a length."""
+
+
+def with_history(request: WireStruct) -> WireStruct:
+    """Ask for the whole history if the request sets no length."""
+    if isinstance(request, types.GetTaskRequest) and request.history_length is None:
+        return replace(request, history_length=EVERYTHING)
+    return request
 
 
 class Way(Struct, frozen=True):

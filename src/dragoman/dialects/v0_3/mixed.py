@@ -6,10 +6,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dragoman.dialects import protojson
+from dragoman.dialects import Dialect, Received, client_quirks, protojson
 from dragoman.dialects.v0_3 import common, rpc
 from dragoman.dialects.v0_3.rpc import CHUNK, MESSAGE, TASK, UPDATE, Part
 from dragoman.model import types
+from dragoman.model.caller import Call
 from dragoman.model.errors import A2AError
 from dragoman.model.events import Reply
 from dragoman.model.types import WireStruct
@@ -24,11 +25,6 @@ class Mixed:
     answers wrapped. It says no `kind`; what it is answered is both."""
 
     FORM = "0.3 mixed"
-
-    @staticmethod
-    def heard(params: bytes) -> bool:
-        """Whether these are its words."""
-        return b'"kind"' not in params
 
     def decode(self, kind: type[W], body: bytes) -> W:
         """What is asked."""
@@ -74,3 +70,10 @@ def _newer(part: Part) -> Part:
 
 
 MIXED = Mixed()
+
+
+def receive(_: str, kind: type[WireStruct], params: bytes, call: Call) -> Received:
+    """A request in 0.3 or 0.2, and how it is answered: to fasta2a's client, in the mixture."""
+    mixes = kind is types.SendMessageRequest and client_quirks.is_fasta2a(params)
+    dialect: Dialect = MIXED if mixes else rpc
+    return dialect, dialect.decode(kind, params), call

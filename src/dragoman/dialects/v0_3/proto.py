@@ -186,11 +186,6 @@ def _filed(value: Any, change: Callable[[bytes], bytes]) -> Any:
     return common.mapped(value, FilePart, changed)
 
 
-def node(agent: str) -> bool:
-    """Whether a user agent is the JavaScript SDK."""
-    return agent == "node" or agent.startswith("grpc-node-js/")
-
-
 # ---- names ---------------------------------------------------------------------------------
 
 _NAME = re.compile(r"(?s)tasks/([^/]+)(?:/pushNotificationConfigs(?:/(.*))?)?")

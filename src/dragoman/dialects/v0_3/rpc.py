@@ -434,6 +434,11 @@ def encode(value: Any) -> bytes:
     return _encode(old(value))
 
 
+def ask(request: WireStruct) -> bytes:
+    """The parameters of an operation, as a client sends them."""
+    return encode(common.with_history(request))
+
+
 def decode(kind: type[W], body: bytes) -> W:
     """The parameters of an operation, or its result; InvalidParams names the field."""
     if kind not in READ:

@@ -1,23 +1,24 @@
-"""One task in all tongues: begun in one, read, followed, answered and canceled in the others."""
+"""One task over all bindings and versions: begun over one, read and canceled over the others."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 import pytest
 
 from dragoman import App
-from tests.contract.bindings.conftest import KINDS, World, identify, user
+from tests.contract.bindings.conftest import KINDS, identify, user
 from tests.contract.bindings.test_send import until
 from tests.harness import agents
+from tests.harness.app import RunningApp, running
 from tests.harness.clients import Binding, Failed, Grpc, HttpJson, JsonRpc, Seen
 from tests.harness.older_clients import Grpc03, Http03, JsonRpc01, JsonRpc03
-from tests.harness.server import BINDINGS, serving
+from tests.harness.server import BINDINGS
 from tests.harness.webhooks import receiving
 
 pytestmark = pytest.mark.first
@@ -32,38 +33,34 @@ form = pytest.mark.parametrize("kind", FORMS, ids=lambda kind: kind.name)
 @asynccontextmanager
 async def assembly(
     *, required: bool = False, extended: bool = False, **settings: Any
-) -> AsyncIterator[World]:
+) -> AsyncIterator[RunningApp]:
     """A server that speaks everything."""
     agent = agents.make(required=required, extended=extended)
     known = {"cancel_grace": 0.3, "drain_timeout": 0.2, "poll": 0.02, "grpc_port": 0, "push": True}
     more = {"egress_allow": ["127.0.0.1"], "push_retries": (0.02,), "bindings": BINDINGS}
     app = App(agent, identify=identify, **{**known, **more, **settings})
-    async with AsyncExitStack() as stack:
-        http = await stack.enter_async_context(httpx.AsyncClient(timeout=20))
-        url = await stack.enter_async_context(serving(app))
-        world = World(agent, app, url, http)
-        stack.push_async_callback(world.close)
-        stack.callback(world.gate.set)
-        yield world
+    async with running(app) as server:
+        yield server
+        server.gate.set()
 
 
 @pytest.fixture
-async def hall() -> AsyncIterator[World]:
+async def hall() -> AsyncIterator[RunningApp]:
     """Such a server with the usual settings."""
-    async with assembly() as world:
-        yield world
+    async with assembly() as server:
+        yield server
 
 
-async def post(world: World, path: str, body: Any, **headers: str) -> httpx.Response:
+async def post(server: RunningApp, path: str, body: Any, **headers: str) -> httpx.Response:
     """A request by hand."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return await world.http.post(f"{world.url}{path}", json=body, headers=named)
+    return await server.http.post(f"{server.url}{path}", json=body, headers=named)
 
 
-async def rpc(world: World, method: str, params: Any, path: str = "/", **headers: str) -> Any:
+async def rpc(server: RunningApp, method: str, params: Any, path: str = "/", **headers: str) -> Any:
     """A JSON-RPC request by hand, and what it is answered."""
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-    return (await post(world, path, body, **headers)).json()
+    return (await post(server, path, body, **headers)).json()
 
 
 def said(text: str = "hello", **more: Any) -> dict[str, Any]:
@@ -77,9 +74,9 @@ def first(text: str = "hello", id: str = "t-1", **more: Any) -> dict[str, Any]:
     return {"id": id, "message": {"role": "user", "parts": [{"type": "text", "text": text}]}} | more
 
 
-async def only(world: World, **headers: str) -> dict[str, Any]:
+async def only(server: RunningApp, **headers: str) -> dict[str, Any]:
     """The one task that there is, as 1.0 tells it."""
-    client = world.client(JsonRpc, **headers)
+    client = server.client(JsonRpc, **headers)
     async with asyncio.timeout(5):
         while not (tasks := await client.tasks()):
             await asyncio.sleep(0.01)
@@ -102,7 +99,7 @@ PARTS = [
 
 
 @form
-async def test_a_task_is_the_same_in_all_of_them(hall: World, kind: type[Binding]) -> None:
+async def test_a_task_is_the_same_in_all_of_them(hall: RunningApp, kind: type[Binding]) -> None:
     message = user(
         parts=PARTS,
         metadata={"skill": "files", "more": {"x": 1}},
@@ -121,7 +118,7 @@ async def test_a_task_is_the_same_in_all_of_them(hall: World, kind: type[Binding
         assert await hall.client(other).call("GetTask", id=task["id"]) == task
 
 
-async def test_a_task_of_0_1_is_the_same_in_all_of_them(hall: World) -> None:
+async def test_a_task_of_0_1_is_the_same_in_all_of_them(hall: RunningApp) -> None:
     oldest = hall.client(JsonRpc01)
     parts = [PARTS[0], PARTS[1], {"raw": "AP/+IGJ5dGVz", "filename": "a.bin"}, PARTS[5], PARTS[6]]
     message = user(parts=parts, metadata={"skill": "files"}, contextId="mine", taskId="t-1")
@@ -138,7 +135,7 @@ async def test_a_task_of_0_1_is_the_same_in_all_of_them(hall: World) -> None:
         assert found["history"][0]["parts"] == parts
 
 
-async def test_what_0_3_has_no_field_for_is_carried(hall: World) -> None:
+async def test_what_0_3_has_no_field_for_is_carried(hall: RunningApp) -> None:
     newer = hall.client(JsonRpc)
     before = (await newer.call("SendMessage", message=user("x")))["task"]["id"]
     part = {"text": "x", "mediaType": "text/plain", "filename": "a.txt", "metadata": {"own": 1}}
@@ -160,7 +157,7 @@ async def test_what_0_3_has_no_field_for_is_carried(hall: World) -> None:
 
 
 @each
-async def test_a_question_is_answered_from_another(hall: World, kind: type[Binding]) -> None:
+async def test_a_question_is_answered_from_another(hall: RunningApp, kind: type[Binding]) -> None:
     client = hall.client(kind)
     asked = (await client.call("SendMessage", message=user("ask")))["task"]
     assert asked["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
@@ -176,7 +173,7 @@ async def test_a_question_is_answered_from_another(hall: World, kind: type[Bindi
 
 
 @each
-async def test_one_begins_and_another_cancels(hall: World, kind: type[Binding]) -> None:
+async def test_one_begins_and_another_cancels(hall: RunningApp, kind: type[Binding]) -> None:
     client = hall.client(kind)
     sending = asyncio.create_task(client.call("SendMessage", message=user("gate")))
     task = await only(hall)
@@ -192,14 +189,14 @@ async def test_one_begins_and_another_cancels(hall: World, kind: type[Binding]) 
 
 
 def plain(seen: Seen) -> Any:
-    """What all tongues tell of an event."""
+    """What all versions say about an event."""
     ((name, value),) = seen.event.items()
     if name == "artifactUpdate":
         return value["artifact"]["parts"], value.get("append", False)
     return value["status"]["state"], value["status"].get("message", {}).get("parts")
 
 
-async def test_streams_in_every_form_see_the_same(hall: World) -> None:
+async def test_streams_in_every_form_see_the_same(hall: RunningApp) -> None:
     oldest = hall.client(JsonRpc01)
     begun = asyncio.create_task(
         oldest.stream("SendStreamingMessage", message=user("relay", taskId="t"))
@@ -237,7 +234,7 @@ async def test_streams_in_every_form_see_the_same(hall: World) -> None:
 
 
 @pytest.mark.parametrize("kind", [*OLDER, JsonRpc01], ids=lambda kind: kind.name)
-async def test_the_last_event_says_so(hall: World, kind: type[Binding]) -> None:
+async def test_the_last_event_says_so(hall: RunningApp, kind: type[Binding]) -> None:
     for text in ("hello", "ask", "chunks 3", "reject", "fail"):
         seen = await hall.client(kind).stream("SendStreamingMessage", message=user(text))
         finals = [one.final for one in seen if "statusUpdate" in one.event]
@@ -247,7 +244,7 @@ async def test_the_last_event_says_so(hall: World, kind: type[Binding]) -> None:
 
 @pytest.mark.parametrize("kind", OLDER, ids=lambda kind: kind.name)
 async def test_a_question_is_not_the_end_of_a_subscription(
-    hall: World, kind: type[Binding]
+    hall: RunningApp, kind: type[Binding]
 ) -> None:
     client = hall.client(kind)
     task = (await client.call("SendMessage", message=user("ask")))["task"]["id"]
@@ -262,13 +259,15 @@ async def test_a_question_is_not_the_end_of_a_subscription(
     assert [one.final for one in seen] == [None, False, False, True]
 
 
-async def frames(world: World, verb: str, path: str, **options: Any) -> tuple[httpx.Response, str]:
+async def frames(
+    server: RunningApp, verb: str, path: str, **options: Any
+) -> tuple[httpx.Response, str]:
     """An answer and its whole body."""
-    response = await world.http.request(verb, f"{world.url}{path}", **options)
+    response = await server.http.request(verb, f"{server.url}{path}", **options)
     return response, response.text
 
 
-async def test_an_error_before_the_first_event(hall: World) -> None:
+async def test_an_error_before_the_first_event(hall: RunningApp) -> None:
     body = {"jsonrpc": "2.0", "id": "x", "method": "tasks/resubscribe", "params": {"id": "none"}}
     for method, params in (
         ("tasks/resubscribe", {"id": "none"}),
@@ -301,21 +300,27 @@ async def test_an_error_before_the_first_event(hall: World) -> None:
         assert (failed.value.reason, failed.value.status) == ("TASK_NOT_FOUND", 404)
 
 
-async def test_signs_of_life_are_no_events(hall: World) -> None:
-    async with assembly(keepalive=0.03) as world:
-        task = (await world.client(JsonRpc).call("SendMessage", message=user("ask")))["task"]["id"]
+async def test_signs_of_life_are_no_events(
+    hall: RunningApp, constants: Callable[..., None]
+) -> None:
+    constants(keepalive=0.03)
+    async with assembly() as server:
+        task = (await server.client(JsonRpc).call("SendMessage", message=user("ask")))["task"]["id"]
         resubscribe = {"jsonrpc": "2.0", "id": 1, "method": "tasks/resubscribe"}
         resubscribe["params"] = {"id": task}
         newer = {**resubscribe, "method": "SubscribeToTask"}
         for request, alive in (
-            (world.http.build_request("POST", world.url, json=resubscribe), b": alive\n: alive\n"),
             (
-                world.http.build_request("GET", f"{world.url}/v1/tasks/{task}:subscribe"),
+                server.http.build_request("POST", server.url, json=resubscribe),
                 b": alive\n: alive\n",
             ),
-            (world.http.build_request("POST", world.url, json=newer), b": alive\n\n"),
+            (
+                server.http.build_request("GET", f"{server.url}/v1/tasks/{task}:subscribe"),
+                b": alive\n: alive\n",
+            ),
+            (server.http.build_request("POST", server.url, json=newer), b": alive\n\n"),
         ):
-            response = await world.http.send(request, stream=True)
+            response = await server.http.send(request, stream=True)
             body = b""
             async with asyncio.timeout(5):
                 async for piece in response.aiter_raw():
@@ -329,7 +334,7 @@ async def test_signs_of_life_are_no_events(hall: World) -> None:
 
 
 @each
-async def test_a_webhook_speaks_as_who_registered_it(hall: World, kind: type[Binding]) -> None:
+async def test_a_webhook_speaks_as_who_registered_it(hall: RunningApp, kind: type[Binding]) -> None:
     client = hall.client(kind)
     async with receiving() as inbox:
         asked = (
@@ -373,7 +378,7 @@ async def test_a_webhook_speaks_as_who_registered_it(hall: World, kind: type[Bin
 
 
 @each
-async def test_a_webhook_that_comes_with_the_message(hall: World, kind: type[Binding]) -> None:
+async def test_a_webhook_that_comes_with_the_message(hall: RunningApp, kind: type[Binding]) -> None:
     async with receiving() as inbox:
         hook = {"url": inbox.url, "token": "t"}
         await hall.client(kind).call(
@@ -391,7 +396,7 @@ async def test_a_webhook_that_comes_with_the_message(hall: World, kind: type[Bin
 # ---- idempotency ---------------------------------------------------------------------------
 
 
-async def test_one_key_is_one_send_in_every_form(hall: World) -> None:
+async def test_one_key_is_one_send_in_every_form(hall: RunningApp) -> None:
     found = await asyncio.gather(
         *(
             hall.client(kind, Idempotency_Key="k").call("SendMessage", message=user("hi"))
@@ -416,7 +421,7 @@ async def test_one_key_is_one_send_in_every_form(hall: World) -> None:
 
 @pytest.mark.parametrize("kind", [*OLDER, Grpc], ids=lambda kind: kind.name)
 async def test_a_known_callers_message_is_known_in_every_form(
-    hall: World, kind: type[Binding]
+    hall: RunningApp, kind: type[Binding]
 ) -> None:
     for each_ in (JsonRpc, kind, kind):
         await hall.client(each_, X_User="ann").call("SendMessage", message=user("hi"))

@@ -1,0 +1,198 @@
+"""The `dragoman` command as a process, and agents for it to serve."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+AGENTS = '''
+"""Agents to serve."""
+
+import asyncio
+import time
+from contextlib import asynccontextmanager, suppress
+
+from dragoman import Agent, Turn
+
+agent = Agent("Echo", description="Says it again.", version="1.0.0")
+
+
+@agent.handler
+async def answer(turn: Turn):
+    yield turn.working()
+    if turn.text == "ask":
+        yield turn.ask("What?")
+    elif turn.text == "raise":
+        raise ValueError("secret inside")
+    elif turn.text == "wait":
+        await asyncio.sleep(3600)
+    elif turn.text == "swallow":
+        while True:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(3600)
+    else:
+        yield turn.artifact(turn.text)
+
+
+@agent.skill
+def block(turn: Turn) -> str:
+    """Block a thread."""
+    time.sleep(3600)
+    return "never"
+
+
+second = Agent("Second One", description="Another.")
+
+
+@second.handler
+async def reply(turn: Turn) -> str:
+    return "second"
+
+
+@asynccontextmanager
+async def no_database(agent):
+    raise RuntimeError("no database")
+    yield
+
+
+broken = Agent("Broken", description="Cannot start.", lifespan=no_database)
+
+
+@broken.handler
+async def never(turn: Turn) -> str:
+    return ""
+
+
+empty = Agent("Empty", description="Has no handler.")
+number = 5
+'''
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The variables of a process: none of ours but those given."""
+    known = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
+    return known | {"PYTHONDONTWRITEBYTECODE": "1"} | more
+
+
+def run(here: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """The command, run to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "dragoman", *arguments],
+        cwd=here,
+        env=environment(**env),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def refused(done: subprocess.CompletedProcess[str]) -> str:
+    """What the command said when it would not: one line, no traceback."""
+    assert done.returncode == 2, done
+    assert done.stdout == ""
+    assert done.stderr.startswith("dragoman: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+@dataclass
+class ServerProcess:
+    """A running `dragoman serve`."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    url: str = ""
+
+    def text(self) -> str:
+        """What it has logged."""
+        return self.log.read_text()
+
+    def send(self, text: str, **message: Any) -> dict[str, Any]:
+        """Start a task and do not wait for its end."""
+        known = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}], **message}
+        body = {"message": known, "configuration": {"returnImmediately": True}}
+        response = httpx.post(f"{self.url}/message:send", json=body, timeout=20)
+        found: dict[str, Any] = response.raise_for_status().json()["task"]
+        return found
+
+    def until(self, task: str, *states: str) -> dict[str, Any]:
+        """The task once it is in a state."""
+
+        def look() -> dict[str, Any] | None:
+            found: dict[str, Any] = httpx.get(f"{self.url}/tasks/{task}").json()
+            return found if found["status"]["state"].endswith(states) else None
+
+        return eventually(look)
+
+    def end(self, *signals: signal.Signals, within: float = 10) -> int:
+        """Interrupt it: its exit status."""
+        for number in signals or (signal.SIGINT,):
+            self.process.send_signal(number)
+        try:
+            return self.process.wait(within)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"still there after {within} s:\n{self.text()}")
+
+
+def eventually(look: Callable[[], Any], within: float = 20) -> Any:
+    """What a look finds, sooner or later."""
+    deadline = time.monotonic() + within
+    while not (found := look()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+    return found
+
+
+SERVE = ("-m", "dragoman", "serve", "--port", "0")
+
+
+@contextmanager
+def server_process(
+    here: Path, *arguments: str, url: str = "", command: tuple[str, ...] = SERVE, **env: str
+) -> Iterator[ServerProcess]:
+    """`dragoman serve` up and ready, on a free port that its log tells, or at a known URL."""
+    log = here / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, *command, *arguments],
+            cwd=here,
+            env=environment(**env),
+            stdout=subprocess.PIPE,
+            stderr=output,
+            start_new_session=True,
+        )
+    found = ServerProcess(process, log, url)
+
+    def ready() -> bool:
+        assert process.poll() is None, log.read_text()
+        if match := re.search(r"card (https?://127\.0\.0\.1:\d+)", log.read_text()):
+            found.url = match[1]
+        try:
+            return httpx.get(f"{found.url}/readyz").status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    try:
+        eventually(ready)
+        yield found
+    finally:
+        if process.poll() is None:
+            # with the children of a reload, which are of its own session
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        assert process.stdout is not None
+        assert process.stdout.read() == b"", "logs belong on stderr"
+        process.stdout.close()
