@@ -10,7 +10,8 @@ from msgspec import Meta, Struct
 
 from dragoman import Agent, Part, Turn
 from dragoman.model.skill_schema import SKILL_SCHEMA
-from tests.contract.bindings.conftest import Start, World, user
+from tests.contract.bindings.conftest import Start, user
+from tests.harness.app import RunningApp
 from tests.harness.clients import Binding, Failed, Grpc
 
 Nights = Annotated[int, Meta(ge=1, description="How many nights")]
@@ -56,9 +57,9 @@ def make() -> Agent:
 
 
 @pytest.fixture
-async def world(start: Start) -> World:
+async def server(start: Start) -> RunningApp:
     """Typed skills instead of the usual agent."""
-    found: World = await start(agent=make())
+    found: RunningApp = await start(agent=make())
     return found
 
 
@@ -121,6 +122,7 @@ async def test_what_is_missing_is_asked_for(client: Binding, answer: list[Any]) 
     assert done["artifacts"][0]["parts"] == [{"data": {"city": "Rome", "nights": 2}}]
 
 
+@pytest.mark.storeless
 async def test_files_name_their_parameters(client: Binding) -> None:
     files = [
         {"raw": "AAEC", "metadata": {"parameter": "mask"}},
@@ -134,15 +136,16 @@ async def test_files_name_their_parameters(client: Binding) -> None:
     assert failed.value.fields == ["message.parts[0].metadata.parameter"]
 
 
+@pytest.mark.storeless
 async def test_the_schemas_are_on_every_card(
-    world: World, kind: type[Binding], client: Binding
+    server: RunningApp, kind: type[Binding], client: Binding
 ) -> None:
     if issubclass(kind, Grpc):
-        card = await world.client(kind, X_User="ann").call("GetExtendedAgentCard")
+        card = await server.client(kind, X_User="ann").call("GetExtendedAgentCard")
     else:
         headers = {"A2A-Version": kind.version}
-        path = f"{world.url}/.well-known/agent-card.json"
-        card = (await world.http.get(path, headers=headers)).json()
+        path = f"{server.url}/.well-known/agent-card.json"
+        card = (await server.http.get(path, headers=headers)).json()
     own = {item["uri"]: item for item in card["capabilities"]["extensions"]}[SKILL_SCHEMA]
     assert set(own["params"]) == {"book", "ask", "count"}
     book = own["params"]["book"]["input"]
