@@ -20,7 +20,7 @@ from pydantic import Field
 from dragoman import Agent, Message, Part, TaskState, Turn
 from dragoman.model.errors import InvalidParams
 from dragoman.model.skill_schema import SKILL_SCHEMA
-from dragoman.testing import HandlerRun, message, run_handler
+from dragoman.testing import HandlerRun, local_client, message, run_handler
 
 DATA = "message.parts[0].data"
 
@@ -384,6 +384,26 @@ async def test_a_task_keeps_its_parameters() -> None:
     assert await refused(stays, {"city": "Rome"}, {"nights": "x"}) == [
         (f"{DATA}.nights", "expected int, got str")
     ]
+
+
+async def test_queued_messages_do_not_count_yet() -> None:
+    seen: list[tuple[str, int]] = []
+    first = asyncio.Event()
+
+    async def slow(turn: Turn, city: str, nights: int = 1) -> None:
+        seen.append((city, nights))
+        await first.wait()
+
+    async with local_client(agent_of(slow)) as client:
+        begun = await client.send({"city": "Rome"}, wait=False)
+        assert begun.task is not None
+        task = client.task(begun.task.id)
+        async with asyncio.timeout(10):
+            for data in ({"nights": 2}, {"nights": 3}, {"city": "Bonn"}):
+                await task.reply(data, wait=False)
+            first.set()
+            await task.wait()
+    assert seen == [("Rome", 1), ("Rome", 2), ("Rome", 3), ("Bonn", 3)]
 
 
 async def whole_stay(turn: Turn, stay: Stay) -> Any:
