@@ -153,7 +153,8 @@ class Handler:
 
             schema = described(parameters.schema, self.about) if parameters.data else {}
             files = file_parameters(parameters.files, self.about)
-            return questions.question(filled.missing, schema, files)
+            asked = questions.question(filled.missing, schema, files)
+            return asked.replace(extensions=turn._extended(asked.metadata))
         values = filled.values
         args = [values[each.name] for each in parameters.all if not each.keyword]
         return args, {each.name: values[each.name] for each in parameters.all if each.keyword}

@@ -60,11 +60,8 @@ class Given:
         self.files: dict[str, Part] = {}
         self.paths: dict[str, str] = {}
         self.problems: list[Problem] = []
-
-    @property
-    def data(self) -> bool:
+        self.data = False
         """Whether any message had data."""
-        return bool(self.fields) or self.value is not UNSET or bool(self.where)
 
 
 class Filled(Struct, frozen=True):
@@ -199,12 +196,14 @@ class Parameters:
             elif asked:
                 for name, value in questions.lines(part.text, asked, self.schema):
                     given.fields[name] = value
+                    given.data = True
                     given.lines[name] = f"message.parts[{index}].text"
         if any(part.text is not None for part in message.parts):
             given.text = message.text
 
     def _take_data(self, given: Given, data: Any, where: str) -> None:
         given.where = where
+        given.data = True
         if isinstance(data, dict):
             given.fields.update(data)
             given.value = UNSET

@@ -17,7 +17,7 @@ import pytest
 from msgspec import UNSET, Meta
 from pydantic import Field
 
-from dragoman import Agent, Message, Part, TaskState, Turn
+from dragoman import Agent, Caller, Message, Part, TaskState, Turn
 from dragoman.model.errors import InvalidParams
 from dragoman.model.skill_schema import SKILL_SCHEMA
 from dragoman.testing import HandlerRun, local_client, message, run_handler
@@ -418,6 +418,21 @@ async def test_later_fields_replace_those_of_an_object() -> None:
     ]
 
 
+class Wishes(msgspec.Struct):
+    """All of it has defaults."""
+
+    quiet: bool = True
+
+
+async def wishes(turn: Turn, given: Wishes) -> Any:
+    """Asks once."""
+    return turn.artifact(str(given.quiet)) if turn.text == "go" else turn.ask("Go?")
+
+
+async def test_an_object_without_fields_is_kept_too() -> None:
+    assert (await run(wishes, {}, "go")).text == "True"
+
+
 async def looks(turn: Turn, photo: bytes) -> Any:
     """The same with a file."""
     return turn.artifact(photo.decode()) if turn.text == "go" else turn.ask("Go?")
@@ -481,6 +496,12 @@ async def test_what_is_missing_is_asked_for() -> None:
     assert schema["required"] == ["city", "nights"]
     assert schema["properties"]["city"] == {"type": "string", "description": "Where to"}
     assert question.metadata == {SKILL_SCHEMA: {"asks": ["city", "nights"]}}
+    assert question.extensions == ()
+    active = Caller(extensions=(SKILL_SCHEMA,))
+    again = await run_handler(agent_of(rooms, ask=True), "A room please", caller=active)
+    assert again.task is not None
+    assert again.task.status.message is not None
+    assert again.task.status.message.extensions == (SKILL_SCHEMA,)
 
 
 @pytest.mark.parametrize(
