@@ -15,6 +15,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 CLIENT = {
     *("card", "extensions", "interface"),
     *("connect", "open", "close", "send", "stream", "task", "list", "extended_card"),
+    *("skills", "call_skill"),
 }
 TURN = {
     *("task", "message", "text", "data", "files", "history", "context_id", "caller", "skill"),

@@ -6,8 +6,11 @@ import asyncio
 import os
 import re
 from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import date
+from typing import Annotated
+
+from msgspec import Meta
 
 from dragoman import Agent, Turn
 from dragoman.model.events import Event
@@ -49,21 +52,26 @@ async def book_flight(turn: Turn) -> AsyncIterator[Event]:
 
 
 @dataclass
-class Stay:
-    """The data that the hotel agent needs."""
+class Room:
+    """What the hotel agent has booked."""
 
+    reference: str
     city: str
     nights: int
-    guests: int = 1
+    total: int
 
 
 @hotel.skill(tags=["travel"])
-async def book_hotel(turn: Turn, stay: Stay) -> dict[str, object]:
-    """Books a room. Takes structured data: city, nights, guests."""
-    await turn.emit(turn.working(f"Asking hotels in {stay.city}"))
+async def book_hotel(
+    turn: Turn,
+    city: str,
+    nights: Annotated[int, Meta(ge=1, description="How many nights")],
+    guests: int = 1,
+) -> Room:
+    """Books a room."""
+    await turn.emit(turn.working(f"Asking hotels in {city}"))
     await asyncio.sleep(0.4)
-    price = 90 * stay.nights * stay.guests
-    return {"reference": "HT-1138", "city": stay.city, "nights": stay.nights, "total": price}
+    return Room("HT-1138", city, nights, total=90 * nights * guests)
 
 
 @travel.skill(tags=["travel"], examples=["Plan a trip to Lisbon from 2026-08-10 to 2026-08-15"])
@@ -83,8 +91,8 @@ async def plan_trip(turn: Turn) -> Event | None:
         booking = group.create_task(turn.relay(stream, by="flight"))
         if len(dates) >= 2:
             out, back = (date.fromisoformat(text) for text in dates[:2])
-            stay = Stay(city[1] if city else "town", (back - out).days)
-            group.create_task(turn.relay(hotel_agent.stream(asdict(stay)), by="hotel"))
+            stay = {"city": city[1] if city else "town", "nights": (back - out).days}
+            group.create_task(turn.relay(hotel_agent.stream(stay), by="hotel"))
     booked = booking.result()
     if booked.task and booked.state and booked.state.interrupted:
         return turn.ask(booked.text, metadata={"flight": booked.task.id})

@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
+from dragoman.agent.handler import Handler
 from dragoman.bells.bell import Bell
 from dragoman.model import clock
 from dragoman.model.caller import Access, Call, Caller, Policy, Scope, fault, long, unqualified
@@ -403,7 +404,11 @@ class Service:
             raise Unavailable("The server is shutting down", headers={"retry-after": "1"})
         self.agent.permit(call.caller, skill)
         self.agent.admit(message, skill)
-        handler.check(message)
+        if handler.parameters.checks:
+            if new:
+                handler.parameters.check(message, ask=handler.ask)
+            else:
+                await self._check(handler, message, scope, task, before == skill)
         if request.metadata:
             here = origin(self.store.id, self.agent.key)
             admit(lineage(request.metadata), self.agent.name, here, self.settings.max_hops)
@@ -466,6 +471,19 @@ class Service:
         finally:
             if counted:
                 self._quota.landed(scope)
+
+    async def _check(
+        self, handler: Handler, message: Message, scope: Scope, task: str, same: bool
+    ) -> None:
+        """Raise InvalidParams if a message to a task does not fit the handler's parameters. The
+        task keeps its parameters; `same` is whether it keeps its skill, too."""
+        if same and not handler.parameters.follows(message, handler.ask):
+            return
+        known = await self._task(scope, task)
+        earlier = [*known.history]
+        if known.status.message is not None:
+            earlier.append(known.status.message)
+        handler.parameters.check(message, earlier, ask=handler.ask)
 
     def _receipt(self, message: Message, call: Call, chosen: str, scope: Scope) -> Receipt | None:
         """Identifies a repeated send; None if nothing does."""
