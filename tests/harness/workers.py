@@ -61,7 +61,7 @@ class WorkerHarness:
         self.workers.append(worker)
         return worker
 
-    async def send(self, text: str = "x", task: str = "") -> Accepted:
+    async def send(self, text: Any = "x", task: str = "") -> Accepted:
         """Accept a message, and wait for nothing."""
         asked = message(text)
         asked = type(asked)(

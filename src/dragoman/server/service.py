@@ -386,6 +386,7 @@ class Service:
             )
         before, context, task = "", message.context_id, message.task_id
         new = not task
+        awaited = False  # by a suspended handler, which takes any message
         if task:
             head = await self.store.head(scope, task)
             new = head is None and task == call.new_task
@@ -397,6 +398,7 @@ class Service:
                 if context and context != head.context:
                     raise InvalidParams.at("message.contextId", "is not the context of the task")
                 before, context = head.skill, head.context
+                awaited = head.began > 0
         if "\0" in context:  # not every database can search for it
             raise InvalidParams.at("message.contextId", "contains a NUL character")
         skill, handler = self.agent.route(message, before)
@@ -404,7 +406,7 @@ class Service:
             raise Unavailable("The server is shutting down", headers={"retry-after": "1"})
         self.agent.permit(call.caller, skill)
         self.agent.admit(message, skill)
-        if handler.parameters.checks:
+        if handler.parameters.checks and not awaited:
             if new:
                 handler.parameters.check(message, ask=handler.ask)
             else:

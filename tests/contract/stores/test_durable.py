@@ -614,3 +614,16 @@ async def test_a_cancel_survives_the_restart_of_a_file(tmp_path: Path) -> None:
     await lives.reap()
     assert (await lives.head(task)).state is TaskState.CANCELED
     await store.close()
+
+
+async def test_parameters_stay_while_a_handler_asks(store: Store) -> None:
+    async def handler(turn: Turn, item: str, count: int) -> str:
+        answer = await turn.ask_for("Which color?")
+        return f"{count} {item} in {answer.parts[0].data['color']}"
+
+    lives = Lives(handler, store)
+    task = (await lives.send({"item": "bikes", "count": 2})).head.id
+    await lives.life()
+    await lives.send({"color": "red", "count": "many"}, task)
+    await lives.life()
+    assert texts(await lives.task(task)) == ["2 bikes in red"]
