@@ -16,11 +16,7 @@ from dragoman import Agent, Turn
 from dragoman.model.events import Event
 
 flight = Agent(
-    "Flight Booking Agent",
-    description="Books round-trip flights.",
-    version="1.0.0",
-    key="flight",
-    retries=1,  # a turn that was interrupted may run again
+    "Flight Booking Agent", description="Books round-trip flights.", version="1.0.0", key="flight"
 )
 hotel = Agent("Hotel Booking Agent", description="Books hotel rooms.", version="1.0.0", key="hotel")
 travel = Agent(
@@ -35,17 +31,25 @@ DATE = re.compile(r"\d{4}-\d\d-\d\d")
 CITY = re.compile(r"\bto ([A-Z]\w+)")
 
 
-@flight.skill(tags=["travel"], examples=["Book me a flight from 2026-08-10 to 2026-08-15"])
+async def reserve(out: str, back: str) -> list[str]:
+    """Reserves seats: a step, so it is done once, whatever happens to the process."""
+    await asyncio.sleep(0.4)
+    return [f"Out:  {out} 09:40\n", f"Back: {back} 18:15\n", "Seats 12A, 12B\n"]
+
+
+@flight.skill(
+    durable=True,  # it goes on where it was after a crash or a question
+    tags=["travel"],
+    examples=["Book me a flight from 2026-08-10 to 2026-08-15"],
+)
 async def book_flight(turn: Turn) -> AsyncIterator[Event]:
     """Books a round trip; asks for the dates if there are none."""
-    said = " ".join(message.text for message in turn.history)
-    dates = DATE.findall(said)
+    dates = DATE.findall(turn.text)
     yield turn.working("Looking for seats")
-    await asyncio.sleep(0.4)
-    if len(dates) < 2:
-        yield turn.ask("Which dates? Tell me the day out and the day back.")
-        return
-    for line in (f"Out:  {dates[0]} 09:40\n", f"Back: {dates[1]} 18:15\n", "Seats 12A, 12B\n"):
+    while len(dates) < 2:
+        answer = await turn.ask_for("Which dates? Tell me the day out and the day back.")
+        dates = DATE.findall(answer.text)
+    for line in await turn.step("reserve", reserve, *dates[:2]):
         yield turn.write(line, name="itinerary")
         await asyncio.sleep(0.3)
     yield turn.artifact("Booking reference: FL-0427", name="confirmation")
