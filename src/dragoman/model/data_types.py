@@ -143,10 +143,14 @@ def _located(error: Any) -> list[Problem]:
 
 
 def bare(kind: Any) -> Any:
-    """The type without `Annotated` and `| None`."""
+    """The type without `Annotated`, `NewType`, `type X = …` and `| None`."""
     while True:
         if typing.get_origin(kind) is Annotated:
             kind = typing.get_args(kind)[0]
+        elif isinstance(kind, typing.NewType):
+            kind = kind.__supertype__
+        elif type(kind).__name__ == "TypeAliasType":  # of Python 3.12
+            kind = kind.__value__
         elif typing.get_origin(kind) in (Union, types.UnionType):
             inner = [item for item in typing.get_args(kind) if item is not type(None)]
             if len(inner) != 1:

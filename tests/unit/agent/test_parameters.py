@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from datetime import date
 from enum import Enum
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NewType, NotRequired, TypedDict
 
 import msgspec
 import pydantic
@@ -120,6 +120,20 @@ async def test_one_str_is_the_field_of_its_name_else_the_text() -> None:
         ("message.parts", "expected a text, or a data part with the field name")
     ]
     assert await refused(greet, {"name": 5}) == [(f"{DATA}.name", "expected str, got int")]
+
+
+City = NewType("City", str)
+
+
+async def visit(city: City | None = None) -> str:
+    """Takes a text of a type of its own."""
+    return f"{city}"
+
+
+async def test_one_str_under_another_name() -> None:
+    assert (await run(visit, "Rome")).text == "Rome"
+    assert (await run(visit, {"city": "Bonn"})).text == "Bonn"
+    assert (await run(visit, {})).text == "None"
 
 
 async def short(word: Annotated[str, Meta(max_length=3)] = "hi") -> str:
