@@ -230,6 +230,8 @@ class Journal:
         if begun is None:
             due = time.time() + seconds
             if seconds > SHORT:
+                await self._others()
+                seconds = due - time.time()
                 self._record("sleep", key, msgspec.json.encode(due))
         else:
             due = msgspec.json.decode(begun.value, type=float)
@@ -269,6 +271,7 @@ class Journal:
         begun = self._begun.get(key)
         if begun is None:
             due = None if timeout is None else time.time() + timeout
+            await self._others()
             self._record("listening", key, msgspec.json.encode(due))
         else:
             due = msgspec.json.decode(begun.value, type=float | None)
@@ -357,10 +360,15 @@ class Journal:
         await self.run.settled()
         return entry
 
-    async def _suspend(self, *, message: bool, seconds: float) -> None:
-        """End this run; what other tasks of the handler have begun is finished first."""
-        if self._running:
+    async def _others(self) -> None:
+        """Finish what other tasks of the handler have begun. After it nothing comes between the
+        entry that a wait begins and the suspension."""
+        while self._running:
             await asyncio.wait(list(self._running))
+
+    async def _suspend(self, *, message: bool, seconds: float) -> None:
+        """End this run."""
+        await self._others()
         self.suspended = Suspended(message, max(seconds, 0.001) if seconds else 0.0)
         raise self.suspended
 
@@ -391,10 +399,14 @@ class _Work:
             async with asyncio.timeout(self._timeout):
                 if inspect.iscoroutinefunction(self._call):
                     return await self._call(*self._args, **self._kwargs)
-                value = await self._run.in_thread(lambda: self._call(*self._args, **self._kwargs))
+                value = await self._run.in_thread(self._block)
                 return await value if inspect.isawaitable(value) else value
         finally:
             _STEP.reset(token)
+
+    def _block(self) -> Any:
+        self._run.begin()  # it may have waited for a thread
+        return self._call(*self._args, **self._kwargs)
 
 
 def current_step() -> str:
