@@ -241,6 +241,8 @@ class Journal:
         if begun is None:
             due = time.time() + seconds
             if seconds > SHORT:
+                await self._others()
+                seconds = due - time.time()
                 self._record("sleep", key, msgspec.json.encode(due))
         else:
             due = msgspec.json.decode(begun.value, type=float)
@@ -280,6 +282,7 @@ class Journal:
         begun = self._begun.get(key)
         if begun is None:
             due = None if timeout is None else time.time() + timeout
+            await self._others()
             self._record("listening", key, msgspec.json.encode(due))
         else:
             due = msgspec.json.decode(begun.value, type=float | None)
@@ -385,12 +388,17 @@ class Journal:
         await self.run.settled()
         return entry
 
+    async def _others(self) -> None:
+        """Finish what other tasks of the handler have begun. After it nothing comes between the
+        entry that a wait begins and the suspension."""
+        while self._running:
+            await asyncio.wait(list(self._running))
+
     async def _suspend(
         self, *, message: bool = False, seconds: float = 0.0, asks: bool = False
     ) -> None:
-        """End this run; what other tasks of the handler have begun is finished first."""
-        if self._running:
-            await asyncio.wait(list(self._running))
+        """End this run."""
+        await self._others()
         self.suspended = Suspended(message, max(seconds, 0.001) if seconds else 0.0, asks)
         raise self.suspended
 
@@ -421,10 +429,14 @@ class _Work:
             async with asyncio.timeout(self._timeout):
                 if inspect.iscoroutinefunction(self._call):
                     return await self._call(*self._args, **self._kwargs)
-                value = await self._run.in_thread(lambda: self._call(*self._args, **self._kwargs))
+                value = await self._run.in_thread(self._block)
                 return await value if inspect.isawaitable(value) else value
         finally:
             _STEP.reset(token)
+
+    def _block(self) -> Any:
+        self._run.begin()  # it may have waited for a thread
+        return self._call(*self._args, **self._kwargs)
 
 
 def current_step() -> str:

@@ -111,15 +111,19 @@ class Working(Protocol):
         """The run has ended."""
 
 
-def _suspends(error: BaseException) -> bool:
-    """Whether this is how a handler is suspended, also out of a task group of its own."""
+class NotHeld(BaseException):
+    """The claim expired before the handler, or a step of it, started. Handlers must let it
+    pass."""
+
+
+def _ungrouped(error: BaseException) -> BaseException:
+    """What ended a run out of a task group of the handler: its own error, or the group."""
     if isinstance(error, BaseExceptionGroup):
-        return error.subgroup(Suspended) is not None
-    return isinstance(error, Suspended)
-
-
-class NotHeld(Exception):
-    """The claim expired before the handler started."""
+        found: BaseException | None = error.subgroup((NotHeld, CodeChanged, Suspended))
+        while isinstance(found, BaseExceptionGroup):
+            found = found.exceptions[0]
+        return found or error
+    return error
 
 
 class Run:
@@ -327,7 +331,8 @@ class Run:
             turn._key,
             task=self.task,
             incoming=None if found.incoming is None else (claim.turn, found.incoming),
-            woken=claim.head.woken,
+            # a run after a crash is woken, too, but not by what the handler waits for
+            woken=claim.head.woken and claim.attempt <= 1,
             canceling=claim.head.canceling and handler.cancel is None,
             repeated=found.repeated,
         )
@@ -581,27 +586,21 @@ class Run:
                     self._failed(error)
             except InvalidAgentResponse as error:
                 self._invalid(error)
-            except NotHeld:
-                self.worker.let_go(self)
             except UserError as error:
                 self._user_error(error)
-            except (CodeChanged, UnknownEntry) as error:
-                self._pending.clear()
-                self.lost = True
-                self.worker.postpone(self, error)
             except BaseException as error:  # an agent must not end the server
                 if interrupted(error):
                     raise
-                if not _suspends(error):
-                    self._failed(error)
+                self._raised(_ungrouped(error))
             self.closing = True
-            if self.journal is not None and self.journal.suspended and not self.reason:
-                self._suspend(self.journal.suspended)
+            suspended = self.journal.suspended if self.journal is not None else None
+            if suspended is not None and self.reason in ("", "drain"):
+                self._suspend(suspended)
             if self._stopper is not None and not self.lost:
                 await asyncio.wait([self._stopper])
             if self.lost:
                 return
-            if self.reason == "drain" and not self.ended:
+            if self.reason == "drain" and not self.ended and self.pausing is None:
                 self._flush()
                 await self._landing()
                 await self.worker.hand_back(self)
@@ -611,6 +610,17 @@ class Run:
                 await self._release()
         finally:
             self.worker.left(self)
+
+    def _raised(self, error: BaseException) -> None:
+        """The handler has ended with what is not for the client, or is no error."""
+        if isinstance(error, NotHeld):
+            self.worker.let_go(self)
+        elif isinstance(error, CodeChanged | UnknownEntry):
+            self._pending.clear()
+            self.lost = True
+            self.worker.postpone(self, error)
+        elif not isinstance(error, Suspended):
+            self._failed(error)
 
     def _end(self) -> None:
         """Complete the task, unless the handler has set a final status."""

@@ -212,6 +212,51 @@ async def test_a_sleep_holds_no_worker(store: Store) -> None:
     assert (head.state, head.began, head.unread) == (TaskState.WORKING, head.turn, False)
 
 
+@pytest.mark.usefixtures("delays")
+@pytest.mark.parametrize("waiting", ["sleep", "receive"])
+async def test_a_crash_cuts_no_sleep_short(store: Store, waiting: str) -> None:
+    """One that comes after the entry that begins the sleep, and before the claim is released."""
+
+    async def handler(turn: Turn) -> str:
+        before = turn.now()
+        try:
+            await (turn.sleep(0.5) if waiting == "sleep" else turn.receive(timeout=0.5))
+        finally:
+            await lives.point()
+        return f"slept {(turn.now() - before).total_seconds() >= 0.5}"
+
+    lives = Lives(handler, store)
+    task = (await lives.send()).head.id
+    await lives.life(die_at=1)
+    assert (await lives.private(task))[-1] in ("sleep", "listening")
+    await lives.recover()
+    await lives.life()
+    assert (await lives.head(task)).state is not C
+    await lives.recover()
+    await lives.life()
+    assert texts(await lives.task(task)) == ["slept True"]
+
+
+async def test_a_drain_cuts_no_sleep_short(store: Store) -> None:
+    async def handler(turn: Turn) -> None:
+        await turn.sleep(0.02)
+        try:
+            await turn.sleep(60)
+        finally:
+            lives.now.stop("drain")  # type: ignore[union-attr]
+            await asyncio.sleep(0)
+
+    lives = Lives(handler, store)
+    task = (await lives.send()).head.id
+    await lives.life()
+    await lives.recover()
+    await lives.life()
+    assert await store.claim(lives.agents, "w", 30.0, 1) == []
+    assert not await store.wake(lives.agents, 1)
+    head = await lives.head(task)
+    assert (head.state, head.holder, head.woken) == (TaskState.WORKING, "", False)
+
+
 async def test_a_message_that_is_waited_for(store: Store) -> None:
     async def handler(turn: Turn) -> str:
         first = await turn.receive(timeout=60)

@@ -59,9 +59,10 @@ class Points:
     def effect(self, name: str) -> str:
         """Do something outside, durably."""
         self.pass_by("before", f"effect:{name}")
-        self._write("effects", f"{name} {time.time()}")
-        os.fsync(self._files["effects"])
-        self._made.add(name)
+        with self._lock:  # a kill from another thread comes before it or after it
+            self._write("effects", f"{name} {time.time()}")
+            os.fsync(self._files["effects"])
+            self._made.add(name)
         self.pass_by("after", f"effect:{name}")
         return f"{name} done"
 
