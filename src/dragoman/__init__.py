@@ -19,6 +19,7 @@ from dragoman.agent.agent import Agent, AgentError
 from dragoman.agent.turn import Turn
 from dragoman.agent.user_error import UserError
 from dragoman.model.caller import Caller, Request
+from dragoman.model.conversation import ConversationMessage
 from dragoman.model.errors import A2AError
 from dragoman.model.types import (
     AgentCard,
@@ -54,6 +55,7 @@ __all__ = [
     "Artifact",
     "AuthenticationInfo",
     "Caller",
+    "ConversationMessage",
     "Message",
     "Part",
     "Request",
