@@ -20,6 +20,7 @@ from dragoman.agent.durable import StepFailed, StepUncertain
 from dragoman.agent.turn import Turn
 from dragoman.agent.user_error import UserError
 from dragoman.model.caller import Caller, Request
+from dragoman.model.conversation import ConversationMessage
 from dragoman.model.errors import A2AError
 from dragoman.model.types import (
     AgentCard,
@@ -55,6 +56,7 @@ __all__ = [
     "Artifact",
     "AuthenticationInfo",
     "Caller",
+    "ConversationMessage",
     "Message",
     "Part",
     "Request",

@@ -54,6 +54,8 @@ def beside(table: str, name: str, value: str, words: str, only: str = "") -> Dam
     return Damage(f"{table}.{name}", f"UPDATE {table} SET {name} = {value} {ITS}", words, only)
 
 
+NUMBER = "UPDATE message SET number ="
+CONVERSATION = "task t: its message 1 is in another conversation"
 UNREADABLE = "task t: its head cannot be read: "
 PLACE = "task t: the cursor of webhook w does not agree with its log"
 FLAGS = "task t: born, replied and hooked in its head must be 0 or 1"
@@ -159,6 +161,16 @@ DAMAGES = [
         "snapshot", "number", "2", "task t: its snapshot does not agree with its log at entry 2"
     ),
     beside("snapshot", "body", "x'78'", "task t: its snapshot cannot be read"),
+    # -- conversations
+    beside("message", "scope", "77", CONVERSATION, FILE),
+    beside("message", "agent", "'x'", CONVERSATION, DATABASE),
+    beside("message", "tenant", "'x'", CONVERSATION, DATABASE),
+    beside("message", "owner", "'x'", CONVERSATION, DATABASE),
+    beside("message", "context", "'x'", CONVERSATION),
+    beside("message", "task", "9999", "of a conversation has no task"),
+    Damage("message.number", f"{NUMBER} 9 {ITS} AND number = 1", "conversation is not in its log"),
+    Damage("message.number", f"{NUMBER} 2 {ITS} AND number = 1", "is not a message of its log"),
+    beside("message", "at", "'x'", "message 1 of its conversation has another time in its log"),
     # -- receipts
     Damage("receipt.scope", "UPDATE receipt SET scope = 77", "belongs to another owner", FILE),
     Damage("receipt.agent", "UPDATE receipt SET agent = 'x'", "belongs to another owner", DATABASE),
@@ -266,7 +278,7 @@ def change(here: Path, sql: str) -> None:
     execute(here, sql)
 
 
-TABLES = ("about", "task", "entry", "snapshot", "receipt", "line", "tally")
+TABLES = ("about", "task", "entry", "snapshot", "receipt", "line", "tally", "message")
 _files: list[bytes] = []
 _databases: list[str] = []
 

@@ -21,6 +21,7 @@ from dragoman.agent.unyielded import MOST, Made, hand_over, note
 from dragoman.model import approvals, clock, content
 from dragoman.model.approvals import Approval
 from dragoman.model.caller import Caller
+from dragoman.model.conversation import ConversationMessage, Place, latest
 from dragoman.model.errors import InvalidAgentResponse
 from dragoman.model.events import Event, Received, Reply
 from dragoman.model.lineage import Ancestor, lineage
@@ -49,6 +50,8 @@ TOO_LARGE = b"true"
 """Stands for another agent's task that is too large to be kept: it is fetched again."""
 _EVENTS = (TaskArtifactUpdateEvent, TaskStatusUpdateEvent, Reply)
 
+CONVERSATION_TRIES = 5
+"""How often a durable handler reads its conversation again if the store does not respond."""
 EARLY = 0.01
 """Seconds that a timer may fire too early."""
 
@@ -73,8 +76,13 @@ class Running(Protocol):
     async def settle(self, event: Event) -> bool:
         """Log an event and wait until it is durable; False if the run is over."""
 
-    async def related(self, ids: Sequence[str]) -> list[Task]:
+    async def related(self, ids: Sequence[str], limit: int = 100) -> list[Task]:
         """Return the tasks with these ids, or the other tasks of the context."""
+
+    async def conversation(
+        self, before: Place, limit: int, characters: int
+    ) -> list[ConversationMessage]:
+        """Return what was said in the context before a message."""
 
     async def save(self, value: bytes) -> None:
         """Keep a private value of the task, and wait until it is durable."""
@@ -102,8 +110,14 @@ class Over:
             logger.warning("handler %s: dropped %s, because its turn has ended", self.handler, name)
         await asyncio.sleep(0)
 
-    async def related(self, ids: Sequence[str]) -> list[Task]:
+    async def related(self, ids: Sequence[str], limit: int = 100) -> list[Task]:
         """Return no tasks."""
+        return []
+
+    async def conversation(
+        self, before: Place, limit: int, characters: int
+    ) -> list[ConversationMessage]:
+        """Return nothing."""
         return []
 
     async def settle(self, event: Event) -> bool:
@@ -231,9 +245,33 @@ class Turn:
     def _key(self) -> str:
         return f"{self.task.id}:{self._number}"
 
-    async def context_tasks(self) -> list[Task]:
-        """Return the other tasks of this conversation, newest first."""
-        return await self._run.related(()) if self._run else []
+    async def conversation(
+        self, limit: int = 20, *, characters: int = 8_000
+    ) -> list[ConversationMessage]:
+        """Return what was said in this context before this message, oldest first: the last `limit`
+        turns of this caller, each with the user's message, the artifacts and the answer or
+        question. Of the artifacts of a turn, at most so many `characters` are returned. In a
+        durable handler it is a step, and turns that its size does not allow are left out."""
+        if limit < 1 or characters < 0:
+            raise ValueError("conversation: limit must be at least 1, characters at least 0")
+        if self._journal is None:
+            return await self._conversation(limit, characters)
+        returns = list[ConversationMessage]
+        name = "dragoman.conversation"
+        return await self.step(
+            name, self._conversation, limit, characters, returns=returns, retries=CONVERSATION_TRIES
+        )
+
+    async def _conversation(self, limit: int, characters: int) -> list[ConversationMessage]:
+        if self._run is None:
+            return []
+        before = Place(self.task.id, self._number, self._received.at)
+        found = await self._run.conversation(before, limit, characters)
+        return found if self._journal is None else latest(found, LARGEST)
+
+    async def context_tasks(self, limit: int = 100) -> list[Task]:
+        """Return the other tasks of this context, newest first: at most `limit`."""
+        return await self._run.related((), limit) if self._run else []
 
     async def referenced_tasks(self) -> list[Task]:
         """Return the tasks that the message refers to and the caller may see."""

@@ -28,6 +28,8 @@ from dragoman.agent.user_error import UserError
 from dragoman.bells.bell import Bell
 from dragoman.dialects import v1_0
 from dragoman.model import clock
+from dragoman.model.caller import Scope
+from dragoman.model.conversation import ConversationMessage, Place
 from dragoman.model.errors import A2AError, InvalidAgentResponse, Unavailable
 from dragoman.model.events import Entry, Event, Private, Received, Reply
 from dragoman.model.lifecycle import IllegalEvent, advance
@@ -40,6 +42,7 @@ from dragoman.model.types import (
     TaskState,
     TaskStatusUpdateEvent,
 )
+from dragoman.server.conversation import conversation
 from dragoman.server.loop_pacing import Pace
 from dragoman.server.resume import SAVED, received, resumed
 from dragoman.server.settings import Settings
@@ -58,7 +61,7 @@ from dragoman.telemetry.logs import CORRELATION, TASK, audit, logger
 
 BATCH = 128
 RELATED = 100
-"""The most other tasks that a turn may read."""
+"""The most tasks that a turn reads at once."""
 ENDINGS = ("", *(state.name.lower() for state in TaskState))
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 
@@ -730,13 +733,38 @@ class Run:
         if self.worker.raised is not None:
             self.worker.raised(error)
 
-    async def related(self, ids: Sequence[str]) -> list[Task]:
+    async def related(self, ids: Sequence[str], limit: int = RELATED) -> list[Task]:
         """Tasks that the caller may see: those with these ids, or the others of the context."""
         store = self.worker.store
         # A caller with whom the task is shared does not see other tasks of its owner.
         scope = replace(self.claim.head.scope, owner=self.turn.caller.qualified)
         if not ids:
-            page = await store.list(scope, Query(context=self.claim.head.context, size=RELATED))
-            return [task for task in page.tasks if task.id != self.claim.head.id]
+            return await self._others(scope, limit)
         records = [await store.load(scope, task) for task in list(dict.fromkeys(ids))[:RELATED]]
         return [record.task for record in records if record is not None]
+
+    async def _others(self, scope: Scope, limit: int) -> list[Task]:
+        """The other tasks of the context, newest first."""
+        found: list[Task] = []
+        cursor: tuple[str, str] | None = None
+        while len(found) < limit:
+            size = min(limit - len(found) + 1, RELATED)
+            query = Query(context=self.claim.head.context, size=size, cursor=cursor)
+            page = await self.worker.store.list(scope, query)
+            found += [task for task in page.tasks if task.id != self.claim.head.id]
+            cursor = page.cursor
+            if cursor is None:
+                break
+        return found[:limit]
+
+    async def conversation(
+        self, before: Place, limit: int, characters: int
+    ) -> list[ConversationMessage]:
+        """See `Running.conversation`."""
+        head = self.claim.head
+        # A caller with whom the task is shared sees this task, and no other of its owner.
+        shared = head.scope.owner != self.turn.caller.qualified
+        return await conversation(
+            *(self.worker.store, head.scope, head.context, before, limit, characters),
+            task=head.id if shared else "",
+        )

@@ -44,6 +44,21 @@ decode_task = msgspec.json.Decoder(Task).decode
 decode_webhook = msgspec.json.Decoder(Webhook).decode
 
 
+class _Accepted(Struct):
+    at: str
+
+
+_accepted = msgspec.json.Decoder(_Accepted).decode
+
+
+def accepted_at(body: bytes) -> str:
+    """When the message of these bytes was accepted; empty if they cannot be read."""
+    try:
+        return _accepted(body).at
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""
+
+
 HIDDEN = Private(kind="hidden")
 """Stands for a private entry where its content is not asked for."""
 

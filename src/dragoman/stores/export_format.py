@@ -8,7 +8,7 @@ counts by one machine's clock: a claim arrives as one whose lease has run out.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -23,7 +23,16 @@ from dragoman.model.types import (
     TaskState,
     TaskStatusUpdateEvent,
 )
-from dragoman.stores.codec import ARTIFACT, CANCEL, PRIVATE, RECEIVED, REPLY, STATUS, digested
+from dragoman.stores.codec import (
+    ARTIFACT,
+    CANCEL,
+    PRIVATE,
+    RECEIVED,
+    REPLY,
+    STATUS,
+    accepted_at,
+    digested,
+)
 from dragoman.stores.store import GIVEN_UP, MESSAGE, Webhook
 from dragoman.stores.stored_head import StoredHead
 
@@ -260,6 +269,13 @@ def columns(given: ExportedTask) -> dict[str, Any]:
         "deadline": given.deadline or None,
         "plan": plan,
     }
+
+
+def messages(given: ExportedTask) -> Iterator[tuple[int, str]]:
+    """The numbers of the messages, and when they were accepted."""
+    for number, item in enumerate(given.entries, start=1):
+        if item.kind == "received" and (at := accepted_at(bytes(item.body))):
+            yield number, at
 
 
 def decode(line: bytes) -> ExportedTask:

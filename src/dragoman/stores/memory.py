@@ -23,7 +23,7 @@ from dragoman.server.settings import Settings
 from dragoman.stores import changes
 from dragoman.stores.claim_order import Ranks
 from dragoman.stores.damage import KINDS
-from dragoman.stores.memory_log import Log, TaskIndex
+from dragoman.stores.memory_log import Conversations, Log, TaskIndex
 from dragoman.stores.memory_queue import Queue
 from dragoman.stores.store import (
     MANY,
@@ -38,6 +38,7 @@ from dragoman.stores.store import (
     Page,
     Party,
     Pause,
+    Place,
     Query,
     Receipt,
     Record,
@@ -67,6 +68,7 @@ class MemoryStore:
         self.max_tasks = max_tasks
         self.retention = retention
         self._logs: dict[str, Log] = {}
+        self._conversations = Conversations(self._logs)
         self._indexes: dict[Scope, TaskIndex] = {}
         self._queues: dict[str, Queue] = {}
         self._ranks = Ranks()
@@ -97,6 +99,8 @@ class MemoryStore:
         try:
             log, number, new = changes.accept(self, scope, draft, draft.webhook)
             received = draft.received if new else log.received(number)
+            if new:
+                self._conversations.add(log, number, received.at)
             future.set_result(Accepted(log.head(), number, received, new))
         except (A2AError, Conflict) as error:
             future.set_exception(error)
@@ -131,6 +135,13 @@ class MemoryStore:
             logs.append(log)
             size += log.size(query.artifacts)
         return Page([log.task() for log in logs], cursor, index.total(query))
+
+    async def messages(
+        self, scope: Scope, context: str, before: Place, limit: int, task: str = ""
+    ) -> Sequence[Place]:
+        """See `Store.messages`."""
+        found = self._conversations.before(scope, context, before)
+        return list(islice((place for place in found if task in ("", place.task)), limit))
 
     async def tally(self, scope: Scope) -> Mapping[TaskState, int]:
         """See `Store.tally`."""
@@ -578,6 +589,7 @@ class MemoryStore:
 
     def _forget(self, log: Log) -> None:
         del self._logs[log.id]
+        self._conversations.remove(log)
         for key in log.receipts:  # bounded like the tasks; a longer memory needs a disk
             del self._receipts[log.scope, key]
         self._ended.pop(log.id, None)

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from dragoman.model import clock
 from dragoman.model.caller import Scope
+from dragoman.model.conversation import Place as Place
 from dragoman.model.events import CancelRequested, Entry, Received
 from dragoman.model.types import (
     Message,
@@ -344,6 +345,12 @@ class Store(Protocol):
     async def list(self, scope: Scope, query: Query) -> Page:
         """A page of born tasks: fewer than were asked for, but at least one, where they are
         PAGE_BYTES together."""
+
+    async def messages(
+        self, scope: Scope, context: str, before: Place, limit: int, task: str = ""
+    ) -> Sequence[Place]:
+        """The latest messages of a context that were accepted before the given one, the latest
+        first; those of one task, if it is named. Also those that were answered directly."""
 
     async def tally(self, scope: Scope) -> Mapping[TaskState, int]:
         """How many born tasks there are in each state."""

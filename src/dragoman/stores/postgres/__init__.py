@@ -27,7 +27,7 @@ from dragoman.stores.damage import ASIDE, DECODING, PAUSE, Damage
 from dragoman.stores.owner_turns import DeliveryTurns
 from dragoman.stores.postgres import deliveries
 from dragoman.stores.postgres.pool import Pool, place
-from dragoman.stores.postgres.prune import MOST, SHARDS, START, merge, old
+from dragoman.stores.postgres.prune import MOST, OLD, SHARDS, START, merge
 from dragoman.stores.postgres.queries import Queries
 from dragoman.stores.postgres.queue import CLAIM, Others
 from dragoman.stores.postgres.schema import Unusable, usable
@@ -47,6 +47,7 @@ from dragoman.stores.store import (
     Page,
     Party,
     Pause,
+    Place,
     Query,
     Receipt,
     Record,
@@ -142,7 +143,7 @@ class PostgresStore:
         """When we last looked for what waits, and took it all."""
         self._others = Others()
         self._turn = 0
-        self._floors: dict[str, float] = {}
+        self._floor = 0.0
         self._turns = DeliveryTurns()
         self._swept = 0.0
         self._merged = START
@@ -276,6 +277,12 @@ class PostgresStore:
         """See `Store.list`."""
         return await self._view.page(scope, query)
 
+    async def messages(
+        self, scope: Scope, context: str, before: Place, limit: int, task: str = ""
+    ) -> Sequence[Place]:
+        """See `Store.messages`."""
+        return await self._view.messages(scope, context, before, limit, task)
+
     async def tally(self, scope: Scope) -> Mapping[TaskState, int]:
         """See `Store.tally`."""
         return await self._view.tally(scope)
@@ -338,7 +345,7 @@ class PostgresStore:
     async def delete_webhook(self, scope: Scope, task: str, webhook: str) -> None:
         """See `Store.delete_webhook`."""
         await self._born(scope, task)
-        self._floors.clear()
+        self._floor = 0.0
         await self._link.fetch(
             "DELETE FROM line USING task WHERE line.task = task.key AND task.id = $1 "
             "AND line.id = $2",
@@ -577,26 +584,22 @@ class PostgresStore:
         writer.wrote, writer.failed = time.monotonic(), False
 
     async def prune(self) -> int:
-        """See `Store.prune`. A direct reply is kept for as long as its send may come again."""
+        """See `Store.prune`."""
         if time.monotonic() - self._swept > SWEEP:
             self._swept = time.monotonic()
-            self._floors.clear()
+            self._floor = 0.0
             self._recent.clear()  # others may have forgotten what is remembered here
             self._merged = await merge(self._link, self._merged) or START
-        ages = {"replied": min(self.retention or RECEIPTS, RECEIPTS)}
-        if self.retention:
-            ages["NOT replied"] = self.retention
-        count = 0
-        for which, age in ages.items():
-            ((now,),) = await self._link.fetch(f"SELECT {NOW}")
-            times = (self._floors.get(which, 0.0), now - age, now - RECEIPTS)
-            ((gone,),) = await self._link.fetch(old(which), *times, self._shard)
-            if gone < MOST:  # those that were passed over are looked at much later
-                self._floors[which] = now - age
-            count += gone
+        if not self.retention:
+            return 0
+        ((now,),) = await self._link.fetch(f"SELECT {NOW}")
+        before = now - self.retention
+        ((count,),) = await self._link.fetch(OLD, self._floor, before, now - RECEIPTS, self._shard)
+        if count < MOST:  # those that were passed over are looked at much later
+            self._floor = before
         if count:
             self._recent.clear()
-        return count
+        return int(count)
 
     # -- for those who deliver
 
@@ -630,7 +633,7 @@ class PostgresStore:
     ) -> bool:
         """See `Store.dispatched`."""
         if parked or not (wait or failed):
-            self._floors.clear()  # its task may be forgotten now
+            self._floor = 0.0  # its task may be forgotten now
         return await deliveries.record(
             self._link, line, cursor, wait=wait, failed=failed, parked=parked
         )

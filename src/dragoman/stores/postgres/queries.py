@@ -18,7 +18,7 @@ from dragoman.stores.codec import ARTIFACT, PRIVATE, entry, private
 from dragoman.stores.damage import ASIDE, DECODING, Damage
 from dragoman.stores.postgres.pool import Pool
 from dragoman.stores.postgres.transaction import ASKED, COLUMNS, NAMES, NEXT, PostgresHead
-from dragoman.stores.store import LARGE, PAGE_BYTES, Census, Head, Page, Query, Unreadable
+from dragoman.stores.store import LARGE, PAGE_BYTES, Census, Head, Page, Place, Query, Unreadable
 from dragoman.stores.task_head import age
 from dragoman.stores.task_reads import FIRST, SMALL, Folded, counts, heads
 
@@ -233,6 +233,22 @@ class Queries:
             if isinstance(record, Folded):  # the others are listed
                 tasks.append(record.task)
         return Page(tasks, cursor, total)
+
+    async def messages(
+        self, scope: Scope, context: str, before: Place, limit: int, task: str
+    ) -> list[Place]:
+        """The messages of a context before one, the latest first."""
+        found = await self._link.fetch(
+            "SELECT task.id, message.number, message.at FROM message "
+            "JOIN task ON task.key = message.task WHERE message.agent = $1 "
+            "AND message.tenant = $2 AND message.owner = $3 AND message.context = $4 "
+            "AND (message.at, message.task, message.number) < "
+            "($5, (SELECT key FROM task WHERE id = $6), $7) AND ($8 = '' OR task.id = $8) "
+            "ORDER BY message.at DESC, message.task DESC, message.number DESC LIMIT $9",
+            *(*_scope(scope), codec.digested(context), before.at, before.task, before.number),
+            *(task, limit),
+        )
+        return [Place(*columns) for columns in found]
 
     async def tally(self, scope: Scope) -> Mapping[TaskState, int]:
         """How many born tasks there are in each state."""

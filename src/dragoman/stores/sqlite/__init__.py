@@ -52,6 +52,7 @@ from dragoman.stores.store import (
     Page,
     Party,
     Pause,
+    Place,
     Query,
     Receipt,
     Record,
@@ -109,7 +110,7 @@ class SqliteStore:
         self.unreadable: Mapping[str, int] = self._damage.counts
         self._open: list[Any] = []
         self._folding: set[asyncio.Future[None]] = set()
-        self._floors: dict[str, float] = {}
+        self._floor = 0.0
         self._turns = DeliveryTurns()
         self._swept = 0.0
         self._turn = 0
@@ -242,6 +243,12 @@ class SqliteStore:
         """See `Store.list`."""
         return await self._read(lambda view: view.page(scope, query))
 
+    async def messages(
+        self, scope: Scope, context: str, before: Place, limit: int, task: str = ""
+    ) -> Sequence[Place]:
+        """See `Store.messages`."""
+        return self._now(lambda view: view.messages(scope, context, before, limit, task))
+
     async def tally(self, scope: Scope) -> Mapping[TaskState, int]:
         """See `Store.tally`."""
         return self._now(lambda view: view.tally(scope))
@@ -299,7 +306,7 @@ class SqliteStore:
             transaction.flush()
             transaction.db.execute("DELETE FROM line WHERE task = ? AND id = ?", (row.key, webhook))
 
-        self._floors.clear()
+        self._floor = 0.0
         await self._writer.submit(work)
 
     # -- for workers
@@ -488,26 +495,22 @@ class SqliteStore:
             writer.wrote, writer.failed = time.monotonic(), False
 
     async def prune(self) -> int:
-        """See `Store.prune`. A direct reply is kept for as long as its send may come again."""
+        """See `Store.prune`."""
+        if not self.retention:
+            return 0
         now = time.time()
         if time.monotonic() - self._swept > SWEEP:
             self._swept = time.monotonic()
-            self._floors.clear()
-        ages = {"replied = 1": min(self.retention or RECEIPTS, RECEIPTS)}
-        if self.retention:
-            ages["replied = 0"] = self.retention
+            self._floor = 0.0
 
         def work(transaction: Transaction) -> int:
-            count = 0
-            for which, age in ages.items():
-                floor = self._floors.get(which, 0.0)
-                old = transaction.old(which, floor, now - age, now - RECEIPTS, PRUNED)
-                for row in old:
-                    transaction.drop(row)
-                if len(old) < PRUNED:  # those that were passed over are looked at much later
-                    self._floors[which] = now - age
-                count += len(old)
-            return count
+            before = now - self.retention
+            old = transaction.old(self._floor, before, now - RECEIPTS, PRUNED)
+            for row in old:
+                transaction.drop(row)
+            if len(old) < PRUNED:  # those that were passed over are looked at much later
+                self._floor = before
+            return len(old)
 
         count = await self._writer.submit(work)
         if count:
@@ -564,7 +567,7 @@ class SqliteStore:
             deliveries.record, line=line, cursor=cursor, wait=wait, failed=failed, parked=parked
         )
         if parked or not (wait or failed):
-            self._floors.clear()  # its task may be forgotten now
+            self._floor = 0.0  # its task may be forgotten now
         return await self._writer.submit(work)
 
     async def lines(self, limit: int, *, parked: bool | None = None) -> Sequence[WebhookCursor]:

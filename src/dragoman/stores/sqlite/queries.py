@@ -24,6 +24,7 @@ from dragoman.stores.store import (
     Head,
     Page,
     Party,
+    Place,
     Query,
     Unreadable,
     Webhook,
@@ -189,6 +190,25 @@ class Queries:
             sql = "SELECT coalesce(sum(number), 0) FROM tally WHERE scope = ?"
         (total,) = self.db.execute(sql, values).fetchone()
         return int(total)
+
+    def messages(
+        self, scope: Scope, context: str, before: Place, limit: int, task: str
+    ) -> list[Place]:
+        """The messages of a context before one, the latest first."""
+        found = fetch(
+            self.db,
+            "SELECT task.id, message.number, message.at FROM scope "
+            "JOIN message ON message.scope = scope.key JOIN task ON task.key = message.task "
+            "WHERE scope.agent = ? AND scope.tenant = ? AND scope.owner = ? "
+            "AND message.context = ? AND (message.at, message.task, message.number) < "
+            "(?, (SELECT key FROM task WHERE id = ?), ?) AND (? = '' OR task.id = ?) "
+            "ORDER BY message.at DESC, message.task DESC, message.number DESC LIMIT ?",
+            (
+                *(scope.agent, scope.tenant, scope.owner, context),
+                *(before.at, before.task, before.number, task, task, limit),
+            ),
+        )
+        return [Place(*columns) for columns in found if isinstance(columns[0], str)]
 
     def tally(self, scope: Scope) -> dict[TaskState, int]:
         """How many born tasks there are in each state."""
