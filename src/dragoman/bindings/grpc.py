@@ -25,7 +25,7 @@ from dragoman.bindings.repeated_headers import check_single
 from dragoman.bindings.request_body import Arriving, BodyReader, bulk
 from dragoman.bindings.sse import asking, current, formed, fresh_start, wrote
 from dragoman.dialects import client_quirks, protobuf, v1_0
-from dragoman.dialects.protobuf.package_codec import BARE, OLDER, PACKAGES, PackageCodec
+from dragoman.dialects.protobuf.package_codec import OLDER, PACKAGES, RAW_FILES, PackageCodec
 from dragoman.model.caller import Call, Request
 from dragoman.model.errors import (
     A2AError,
@@ -345,7 +345,7 @@ class GrpcCodec:
         self._endpoint = endpoint
         self._info = info
         older = package is OLDER and client_quirks.is_javascript_sdk(info.header(b"user-agent"))
-        self._package = BARE if older else package
+        self._package = RAW_FILES if older else package
         self.operation = operation
         self.versions: tuple[str, ...] = (package.version,)
 

@@ -88,7 +88,7 @@ class HTTPCodec:
         self._dialect: Paths = v1_0
         if path.startswith("/v1/") and older(incoming.version()):
             javascript = client_quirks.is_javascript_sdk(incoming.header(b"user-agent"))
-            self._dialect = v0_3.BARE if javascript else v0_3.JSON
+            self._dialect = v0_3.RAW_FILES if javascript else v0_3.JSON
 
     def route(self) -> bool:
         """Find the operation by the path."""

@@ -401,7 +401,7 @@ class Grpc:
             raise UnsupportedOperation(
                 f"the agent uses A2A {self.codec.version}, which has no {order.operation.name}"
             )
-        body = self.codec.ask(upload.filled(request, order.files))
+        body = self.codec.encode_request(upload.filled(request, order.files))
         url = f"{self.url}/{self.codec.service}/{name}"
         longest = self.limits.answer
         return TransportRequest("POST", url, order.headers, body, order.patience, longest)
@@ -411,7 +411,7 @@ class Grpc:
         try:
             if operation.call == "extended_card":
                 return self._card(body)
-            return self.codec.told(operation.response, body)
+            return self.codec.decode_response(operation.response, body)
         except (InvalidParams, ParseError) as error:
             raise _bad(operation, error) from None
 
@@ -419,7 +419,7 @@ class Grpc:
         from dragoman.dialects.protobuf import V1
 
         try:
-            card = self.codec.told(AgentCard, body)
+            card = self.codec.decode_response(AgentCard, body)
             return discovery.Reading(card, card)
         except InvalidParams:
             if self.codec.version != "1.0":

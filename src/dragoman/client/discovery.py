@@ -298,7 +298,7 @@ def read(document: Any, where: str) -> Reading:
     field that is wrong, or missing and needed to call the agent."""
     try:
         if v0_3.older(document):
-            if card_proto.meant(document):
+            if card_proto.is_proto_form(document):
                 return Reading(
                     card_proto.new(v1_0.convert(card_proto.AgentCard, document)), document
                 )

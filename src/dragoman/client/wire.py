@@ -41,8 +41,8 @@ RPC = {
     version.name: WireFormat(
         version=version.name,
         names={call: name for name, call in reversed(list(version.methods.items()))},
-        encode_request=version.ask,
-        decode_response=version.told,
+        encode_request=version.encode_request,
+        decode_response=version.decode_response,
     )
     for version in VERSIONS
 }
@@ -57,7 +57,7 @@ HTTP: dict[str, WireFormat] = {
     "0.3": WireFormat(
         version="0.3",
         names={operation.call: operation.former.path for operation in OPERATIONS},
-        encode_request=lambda request: proto.ask(with_history(request)),
-        decode_response=proto.told,
+        encode_request=lambda request: proto.encode_request(with_history(request)),
+        decode_response=proto.decode_response,
     ),
 }

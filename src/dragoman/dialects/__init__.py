@@ -1,19 +1,20 @@
-"""The dialects of the protocol: wire objects to values and back, nothing else.
+"""The dialects of the protocol: each converts wire objects of one version to the types of `model`
+and back.
 
-| module | has |
+| module | content |
 |---|---|
-| `versions` | the table of versions: what each of them has over JSON-RPC |
-| `v1_0` | 1.0 as JSON; our values are its objects |
+| `versions` | the table of versions, with the functions of each for JSON-RPC |
+| `v1_0` | 1.0 as JSON; the types of `model` are its objects |
 | `v0_3.rpc` | 0.3 and 0.2 over JSON-RPC |
-| `v0_3.proto` | 0.3 over HTTP+JSON and gRPC; `v0_3.messages` has its structs |
-| `v0_3.mixed` | for a client that mixes 0.3 and 1.0 |
-| `v0_3.card` | the card of 0.3, and the one for everybody |
-| `v0_1` | 0.1: `tasks/send`, with ids that the client chooses |
-| `client_quirks` | no version: recognises clients that do otherwise than theirs |
-| `protobuf` | the bytes of gRPC, for 1.0 and 0.3 |
+| `v0_3.proto` | 0.3 over HTTP+JSON and gRPC; `v0_3.proto_structs` has its structs |
+| `v0_3.fasta2a` | for fasta2a's client, which mixes 0.3 and 1.0 |
+| `v0_3.card` | the card of 0.3, and the card that all versions can read |
+| `v0_1` | 0.1: `tasks/send`, with task ids that the client chooses |
+| `client_quirks` | recognises clients that deviate from their version |
+| `protobuf` | the protobuf encoding of gRPC, for 1.0 and 0.3 |
 
-A request's method name, path or gRPC package says which versions it can be in; the version that it
-names, if it does, must be one of them.
+The method name, path or gRPC package of a request determines the versions that it may use. If the
+request names a version, it must be one of these.
 """
 
 from __future__ import annotations
@@ -28,36 +29,38 @@ W = TypeVar("W", bound=WireStruct)
 
 
 class Form(Protocol):
-    """How answers are written."""
+    """Encodes responses in one version."""
 
     @property
     def FORM(self) -> str:
-        """Names the form of its events, which are encoded once for all readers; may be empty."""
+        """The key under which encoded events are cached for all readers; empty if they are not."""
 
     def encode(self, answer: Any) -> bytes:
-        """What is answered."""
+        """Encode the result of an operation."""
 
     def response(self, event: Any, last: bool = False) -> bytes:
-        """An event of a stream, and whether it is the last one; empty if it is not for clients."""
+        """Encode an event of a stream; empty if it is not for clients. `last` marks the last event,
+        which versions before 1.0 need."""
 
 
 class Dialect(Form, Protocol):
-    """How JSON-RPC is spoken."""
+    """Encodes and decodes one version over JSON-RPC."""
 
     def problem(self, error: A2AError) -> dict[str, Any]:
-        """An error."""
+        """Return the error object of a response."""
 
     def decode(self, kind: type[W], body: bytes) -> W:
-        """What is asked; InvalidParams names the field that is wrong."""
+        """Decode a request. Raises InvalidParams, which names the wrong field."""
 
 
 Received: TypeAlias = tuple[Dialect, WireStruct, Call]
-"""A request over JSON-RPC: the dialect of its answer, the request, and the call with what the
+"""A request over JSON-RPC: the dialect of its response, the request, and the call with what the
 request adds to it."""
 
 
 class Paths(Form, Protocol):
-    """How HTTP+JSON is spoken."""
+    """Encodes and decodes one version over HTTP+JSON."""
 
     def convert(self, kind: type[W], document: Any, *, text: bool = False) -> W:
-        """What is asked, from body, query and path."""
+        """Decode a request from the merged fields of body, query and path. With `text`, booleans
+        may be text, as in a query."""

@@ -1,4 +1,4 @@
-"""Documents in which required fields are missing: ProtoJSON leaves out what is empty."""
+"""Decodes documents that lack required fields. ProtoJSON omits empty fields, even required ones."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ W = TypeVar("W", bound=WireStruct)
 
 
 def partial(kind: type[W], document: Any) -> tuple[W, list[str]]:
-    """The value in a parsed document, with an empty value for each required field that it lacks,
-    and the paths of these fields; InvalidParams names a field that is of a wrong type."""
+    """Decode a parsed document, with an empty value for each missing required field, and return
+    the paths of these fields, too. Raises InvalidParams for a field of a wrong type."""
     missing: list[str] = []
     try:
         found: W = _made(kind, tidier(kind)(document), "", missing)
@@ -66,7 +66,7 @@ def _struct(kind: type[WireStruct], value: Any, path: str, missing: list[str]) -
 
 
 def _empty(kind: Any) -> Any:
-    """What a field of this type holds if it holds nothing."""
+    """Return the empty value of a type."""
     bare = kind.__origin__ if get_origin(kind) is Annotated else kind
     if isinstance(bare, type) and issubclass(bare, WireStruct):
         return _made(bare, {}, "", [])
@@ -82,6 +82,6 @@ def _checked(kind: Any, value: Any, path: str) -> Any:
 
 
 def at(path: str, name: str) -> str:
-    """The path of an entry of the map at this path."""
+    """Return the path of an entry of the map at this path."""
     word = re.fullmatch(r"[\w-]+", name, re.ASCII)
     return f"{path}.{name}" if word else f"{path}[{json.dumps(name)}]"

@@ -1,8 +1,8 @@
-"""ProtoJSON, with all of its liberties.
+"""Decodes ProtoJSON, which allows several spellings of the same value.
 
 A reader must accept snake_case names, enum values by number, base64 of either alphabet with or
-without padding, integers as strings, times in any zone, and `null` as absent. msgspec is strict,
-so `decode` tries it as it is first, and tidies the document up only when that fails.
+without padding, integers as strings, times in any zone, and `null` as absent. msgspec is strict, so
+`decode` tries msgspec first, and normalises the document only if that fails.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Tidy = Callable[[Any], Any]
 
 ABSENT = object()
 MOST = 10_000
-"""The most objects in one list that are tidied up: each of them takes its time."""
+"""The maximum number of objects in one list that are normalised, because each of them is slow."""
 _WHERE = re.compile(r"(?s)(.*?)(?: - at `\$(.*)`)?")
 _MISSING = re.compile(r"Object missing required field `(.*)`")
 _ZONELESS = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?", re.ASCII)
@@ -36,7 +36,7 @@ _SNAKE = re.compile(r"(?<=[a-z0-9])([A-Z])")
 
 
 def decode(kind: type[W], body: bytes) -> W:
-    """The value in this document; InvalidParams names the field that is wrong."""
+    """Decode a JSON document. Raises InvalidParams, which names the wrong field."""
     try:
         value: W = decoder(kind).decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -45,7 +45,7 @@ def decode(kind: type[W], body: bytes) -> W:
 
 
 def parse(body: bytes) -> Any:
-    """Any JSON document."""
+    """Parse any JSON document. Raises ParseError."""
     try:
         return _any.decode(body)
     except UnicodeDecodeError as error:
@@ -57,7 +57,7 @@ def parse(body: bytes) -> Any:
 
 
 def convert(kind: type[W], document: Any, *, text: bool = False) -> W:
-    """The value in a parsed document; with `text`, booleans may be words, as in a query."""
+    """Decode a parsed document. With `text`, booleans may be text, as in a query."""
     try:
         return msgspec.convert(tidier(kind, text)(document), kind)
     except msgspec.ValidationError as error:
@@ -67,13 +67,13 @@ def convert(kind: type[W], document: Any, *, text: bool = False) -> W:
 
 
 def invalid(error: msgspec.ValidationError) -> InvalidParams:
-    """What msgspec says, as the error of a field."""
+    """Convert an error of msgspec to InvalidParams."""
     field, what = explain(error)
     return InvalidParams.at(field.removeprefix(".") or "params", what)
 
 
 def explain(error: msgspec.ValidationError) -> tuple[str, str]:
-    """The path of the field to blame, such as `.parts[0].text`, and what is wrong with it."""
+    """Return the path of the wrong field, such as `.parts[0].text`, and what is wrong with it."""
     match = _WHERE.fullmatch(str(error))
     what, where = (match[1], match[2] or "") if match else (str(error), "")
     if missing := _MISSING.fullmatch(what):
@@ -93,12 +93,12 @@ _any = msgspec.json.Decoder()
 
 @cache
 def decoder(kind: type[W]) -> msgspec.json.Decoder[W]:
-    """The strict decoder of a type."""
+    """Return the strict decoder of a type."""
     return msgspec.json.Decoder(kind)
 
 
-def unbroken(wire: bytes) -> bytes:
-    """JSON without the characters that many readers of event streams take for the end of a line."""
+def escape_line_ends(wire: bytes) -> bytes:
+    """Escape the characters that many readers of event streams take for the end of a line."""
     if b"\xe2\x80" in wire or b"\xc2\x85" in wire:
         for mark, escape in _LINE_ENDS:
             wire = wire.replace(mark, escape)
@@ -112,17 +112,17 @@ _LINE_ENDS = (
 )
 
 
-# ---- tidying up ----------------------------------------------------------------------------
+# ---- normalisation -------------------------------------------------------------------------
 
 
 @cache
 def tidier(kind: Any, text: bool = False) -> Tidy:
-    """What turns a liberal document of this type into a strict one. What it does not understand
-    it leaves for msgspec to name; it fails only where a list is too long."""
+    """Return the function that normalises a document of this type. It leaves values that it does
+    not recognise, so that msgspec reports them. It raises InvalidRequest only for long lists."""
     if get_origin(kind) is Annotated:
         for note in kind.__metadata__:
             if extra := getattr(note, "extra", None):
-                return _told if extra["timestamp"] == "told" else _time
+                return _lenient_time if extra["timestamp"] == "lenient" else _time
         return tidier(kind.__origin__, text)
     if get_origin(kind) in (Union, types.UnionType):
         inner = [a for a in get_args(kind) if a not in (type(None), UnsetType)]
@@ -232,7 +232,7 @@ def _time(value: Any) -> Any:
         return value
 
 
-def _told(value: Any) -> Any:
+def _lenient_time(value: Any) -> Any:
     return ABSENT if isinstance(value, str) and _ZONELESS.fullmatch(value) else _time(value)
 
 

@@ -1,16 +1,16 @@
-"""0.1: what `tasks/send` and `tasks/sendSubscribe` mean.
+"""A2A 0.1, with the methods `tasks/send` and `tasks/sendSubscribe`.
 
-The client chooses the id of a task, and knows no other. Ours is made of it, and of whose it is, so
-that two owners can choose the same, and so that it can be read back wherever it is needed.
+The client chooses the id of a task. The server's id is made from it and from the owner, so that two
+owners can choose the same id, and so that the server can always recover the chosen one.
 
 | in 1.0 | in 0.1 |
 |---|---|
 | `contextId` | `sessionId` |
 | a direct reply | a completed task with the reply in its status |
-| `messageId` | none; a message that comes gets one |
+| `messageId` | none; the server creates one for each message |
 | `artifactId` | `index`, by the order in which artifacts appear |
 | rejected, auth-required | failed, input-required |
-| `extensions`, `referenceTaskIds`, webhooks beyond the first | not said |
+| `extensions`, `referenceTaskIds`, webhooks beyond the first | omitted |
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from msgspec.structs import replace
 
 from dragoman.dialects import Received, client_quirks, protojson
 from dragoman.dialects.v0_3 import fasta2a, rpc
-from dragoman.dialects.v0_3.common import CONFIG, Pair, PushNotificationConfig, Way
+from dragoman.dialects.v0_3.common import CONFIG, Conversion, Pair, PushNotificationConfig
 from dragoman.model import clock, types
 from dragoman.model.caller import Call, Scope
 from dragoman.model.errors import A2AError, InvalidParams
 from dragoman.model.events import Reply
-from dragoman.model.types import Metadata, Required, Told, WireStruct
+from dragoman.model.types import LenientTimestamp, Metadata, Required, WireStruct
 
 W = TypeVar("W", bound=WireStruct)
 
@@ -44,13 +44,14 @@ METHODS = {
     "tasks/pushNotification/get": "get_webhook",
     "tasks/stream": "stream",
 }
-"""The operations by the names of their methods; some clients call `tasks/sendSubscribe` so."""
+"""The operations by method name. `tasks/stream` is another name of `tasks/sendSubscribe` that some
+clients use."""
 PREFIX = "v0.1-"
 LONGEST = 256
 
 
 class Message(WireStruct, frozen=True, kw_only=True):
-    """See `types.Message`. Some clients of 0.2 send one with an id under the older method."""
+    """See `types.Message`. Some 0.2 clients send a message with an id to the 0.1 method."""
 
     role: rpc.Role
     parts: rpc.Parts
@@ -64,7 +65,7 @@ class Message(WireStruct, frozen=True, kw_only=True):
 
 
 class Artifact(WireStruct, frozen=True, kw_only=True, omit_defaults=True):
-    """See `types.Artifact`; in an event it also says which chunk it is."""
+    """See `types.Artifact`. In an event it also has the fields of a chunk."""
 
     name: str = ""
     description: str = ""
@@ -80,7 +81,7 @@ class TaskStatus(WireStruct, frozen=True, kw_only=True):
 
     state: rpc.State
     message: Message | None = None
-    timestamp: Told | None = None
+    timestamp: LenientTimestamp | None = None
 
 
 class Task(WireStruct, frozen=True, kw_only=True):
@@ -113,7 +114,7 @@ class TaskArtifactUpdateEvent(WireStruct, frozen=True, kw_only=True):
 
 
 class TaskSendParams(WireStruct, frozen=True, kw_only=True):
-    """A message to a task, which it begins if there is none of this id."""
+    """A message to a task; it starts the task if the id is new."""
 
     id: Annotated[str, Meta(min_length=1, max_length=LONGEST)]
     session_id: str = ""
@@ -125,7 +126,7 @@ class TaskSendParams(WireStruct, frozen=True, kw_only=True):
 
 
 class TaskPushNotificationConfig(WireStruct, frozen=True, kw_only=True):
-    """A webhook of a task; there is one."""
+    """The webhook of a task; a task has at most one."""
 
     id: Required
     push_notification_config: PushNotificationConfig
@@ -133,7 +134,7 @@ class TaskPushNotificationConfig(WireStruct, frozen=True, kw_only=True):
 
 # ---- single objects ------------------------------------------------------------------------
 
-_LATER = {
+_NEWER_STATES = {
     types.TaskState.REJECTED: rpc.State.FAILED,
     types.TaskState.AUTH_REQUIRED: rpc.State.INPUT_REQUIRED,
 }
@@ -145,7 +146,7 @@ def _old_part(part: types.Part) -> rpc.Part:
 
 
 def _old_state(state: types.TaskState) -> rpc.State:
-    return _LATER.get(state) or rpc.State[state.name]
+    return _NEWER_STATES.get(state) or rpc.State[state.name]
 
 
 def _old_message(message: types.Message) -> Message:
@@ -154,7 +155,8 @@ def _old_message(message: types.Message) -> Message:
 
 
 def _new_message(message: Message, **more: Any) -> types.Message:
-    """With an id made of what it says, where it has none: the same one each time it is told."""
+    """Convert a message to 1.0. Without an id it gets a hash of its content, so that the same
+    message always has the same id."""
     id = message.message_id
     if not id:
         id = hashlib.sha256(msgspec.json.encode(message)).hexdigest()[:32]
@@ -174,8 +176,8 @@ def _new_message(message: Message, **more: Any) -> types.Message:
 _STATUS = Pair(
     types.TaskStatus,
     TaskStatus,
-    state=Way(_old_state, rpc.STATE.new),
-    message=Way(_old_message, _new_message),
+    state=Conversion(_old_state, rpc.STATE.new),
+    message=Conversion(_old_message, _new_message),
 )
 
 
@@ -203,16 +205,16 @@ def _new_artifact(artifact: Artifact, index: int = 0) -> types.Artifact:
 # ---- ids -----------------------------------------------------------------------------------
 
 
-def inside(id: str, scope: Scope) -> str:
-    """Our id of the task that its owner calls so."""
-    whose = msgspec.json.encode((scope.agent, scope.tenant, scope.owner))
-    # nothing that clients would have to quote in a path, which not all of them do
+def internal_id(id: str, scope: Scope) -> str:
+    """Return the server's id for the task id that its owner chose."""
+    owner = msgspec.json.encode((scope.agent, scope.tenant, scope.owner))
+    # only characters that need no quoting in a path, because some clients do not quote
     name = quote(id, safe="").replace("~", "%7E").replace("%", "~")
-    return f"{PREFIX}{hashlib.sha256(whose).hexdigest()[:32]}-{name}"
+    return f"{PREFIX}{hashlib.sha256(owner).hexdigest()[:32]}-{name}"
 
 
-def outside(id: str) -> str:
-    """What its owner calls a task of ours."""
+def chosen_id(id: str) -> str:
+    """Return the id that the owner chose, from the server's id."""
     if not id.startswith(PREFIX):
         return id
     return unquote(id.removeprefix(PREFIX).partition("-")[2].replace("~", "%"))
@@ -222,8 +224,9 @@ def outside(id: str) -> str:
 
 
 def receive(agent: str, kind: type[WireStruct], params: bytes, call: Call) -> Received:
-    """A request to this agent, and how it is answered. A message may begin the task of the id that
-    it names. Where only the method's name is of 0.1, it is a request in 0.2."""
+    """Decode a request to an agent, and return the dialect of the response, too. A message may
+    start the task whose id it names. If only the method name is of 0.1, decode the request as 0.2.
+    """
     if client_quirks.is_0_2_by_its_params(params):
         call = replace(call, caller=replace(call.caller, version="0.2"))
         return fasta2a.receive(agent, kind, params, call)
@@ -235,7 +238,7 @@ def receive(agent: str, kind: type[WireStruct], params: bytes, call: Call) -> Re
 
 
 class V01Codec:
-    """The dialect for one request: it knows whose ids are meant, and which artifacts came."""
+    """The dialect for one request. It knows the owner of the ids and counts the artifacts."""
 
     FORM = ""
 
@@ -245,16 +248,16 @@ class V01Codec:
         self._indices: dict[str, int] = {}
 
     def decode(self, kind: type[W], body: bytes) -> W:
-        """What is asked; InvalidParams names the field that is wrong."""
+        """See `Dialect.decode`."""
         if kind is types.SendMessageRequest:
             found: Any = self._send(_params(body))
         elif kind is types.TaskPushNotificationConfig:
-            hook = protojson.decode(TaskPushNotificationConfig, body)
-            task = inside(hook.id, self.scope)
-            found = CONFIG.new(hook.push_notification_config, id=task, task_id=task)
+            webhook = protojson.decode(TaskPushNotificationConfig, body)
+            task = internal_id(webhook.id, self.scope)
+            found = CONFIG.new(webhook.push_notification_config, id=task, task_id=task)
         else:
             found = rpc.decode(kind, body)
-            task = inside(getattr(found, "task_id", "") or found.id, self.scope)
+            task = internal_id(getattr(found, "task_id", "") or found.id, self.scope)
             if kind is types.GetTaskPushNotificationConfigRequest:
                 found = types.GetTaskPushNotificationConfigRequest(task_id=task, id=task)
             else:
@@ -262,9 +265,9 @@ class V01Codec:
         return found  # type: ignore[no-any-return]
 
     def _send(self, params: TaskSendParams) -> types.SendMessageRequest:
-        self._id, hook = params.id, params.push_notification
+        self._id, webhook = params.id, params.push_notification
         message = _new_message(
-            params.message, context_id=params.session_id, task_id=inside(params.id, self.scope)
+            params.message, context_id=params.session_id, task_id=internal_id(params.id, self.scope)
         )
         if not params.message.message_id:
             message = replace(message, message_id=clock.uuid7())
@@ -272,34 +275,34 @@ class V01Codec:
             message=message,
             configuration=types.SendMessageConfiguration(
                 accepted_output_modes=params.accepted_output_modes,
-                task_push_notification_config=CONFIG.new(hook, id="") if hook else None,
+                task_push_notification_config=CONFIG.new(webhook, id="") if webhook else None,
                 history_length=params.history_length,
             ),
             metadata=params.metadata,
         )
 
     def encode(self, answer: Any) -> bytes:
-        """What is answered."""
+        """See `Dialect.encode`."""
         if isinstance(answer, types.SendMessageResponse):
-            answer = answer.task if answer.message is None else self._told(answer.message)
+            answer = answer.task if answer.message is None else self._reply_as_task(answer.message)
         if isinstance(answer, types.Task):
             return _encode(old_task(answer))
         if isinstance(answer, types.TaskPushNotificationConfig):
             config = CONFIG.old(answer, id="")
-            id = outside(answer.task_id)
+            id = chosen_id(answer.task_id)
             return _encode(TaskPushNotificationConfig(id=id, push_notification_config=config))
         return rpc.encode(answer)
 
     def response(self, event: Any, last: bool = False) -> bytes:
-        """An event of a stream; empty if it is not for clients."""
+        """See `Dialect.response`."""
         if isinstance(event, types.TaskArtifactUpdateEvent):
-            return protojson.unbroken(_encode(self._chunk(event)))
+            return protojson.escape_line_ends(_encode(self._chunk(event)))
         if isinstance(event, Reply):
-            event, last = self._told(event.message), True
+            event, last = self._reply_as_task(event.message), True
         if isinstance(event, types.Task):
             for artifact in event.artifacts:
                 self._index(artifact)
-            # such a stream has none, and a question that was answered is none any more
+            # A stream of 0.1 starts without a task, and its question may have been answered.
             if event.status.state.interrupted:
                 return b""
             id = event.id
@@ -308,9 +311,9 @@ class V01Codec:
         else:
             return b""
         found = TaskStatusUpdateEvent(
-            id=outside(id), status=_STATUS.old(event.status), final=last, metadata=event.metadata
+            id=chosen_id(id), status=_STATUS.old(event.status), final=last, metadata=event.metadata
         )
-        return protojson.unbroken(_encode(found))
+        return protojson.escape_line_ends(_encode(found))
 
     def _chunk(self, event: types.TaskArtifactUpdateEvent) -> TaskArtifactUpdateEvent:
         artifact = _old_artifact(
@@ -320,26 +323,26 @@ class V01Codec:
             last_chunk=event.last_chunk,
         )
         return TaskArtifactUpdateEvent(
-            id=outside(event.task_id), artifact=artifact, metadata=event.metadata
+            id=chosen_id(event.task_id), artifact=artifact, metadata=event.metadata
         )
 
     def _index(self, artifact: types.Artifact) -> int:
         return self._indices.setdefault(artifact.artifact_id, len(self._indices))
 
-    def _told(self, message: types.Message) -> types.Task:
-        """A direct reply as the only thing that 0.1 knows."""
+    def _reply_as_task(self, message: types.Message) -> types.Task:
+        """Return a direct reply as a completed task, because 0.1 has no direct replies."""
         status = types.TaskStatus(
             state=types.TaskState.COMPLETED, message=message, timestamp=clock.now()
         )
         return types.Task(id=self._id, context_id=message.context_id, status=status)
 
     def problem(self, error: A2AError) -> dict[str, Any]:
-        """An error."""
+        """See `Dialect.problem`."""
         return rpc.problem(error)
 
 
 def _params(body: bytes) -> TaskSendParams:
-    """What a send asks; InvalidParams names the field that is wrong."""
+    """Decode the parameters of a send. Raises InvalidParams, which names the wrong field."""
     try:
         found: TaskSendParams = protojson.decoder(TaskSendParams).decode(body)
         return found
@@ -348,9 +351,9 @@ def _params(body: bytes) -> TaskSendParams:
 
 
 def old_task(task: types.Task) -> Task:
-    """A task as its owner calls it."""
+    """Convert a task to 0.1, with the id that its owner chose."""
     return Task(
-        id=outside(task.id),
+        id=chosen_id(task.id),
         session_id=task.context_id,
         status=_STATUS.old(task.status),
         artifacts=tuple([_old_artifact(found, n) for n, found in enumerate(task.artifacts)]),
@@ -360,27 +363,27 @@ def old_task(task: types.Task) -> Task:
 
 
 def encode(task: types.Task) -> bytes:
-    """A task as it is pushed."""
+    """Encode a task as the body of a webhook notification."""
     return _encode(old_task(task))
 
 
 # ---- calling -------------------------------------------------------------------------------
 
 
-def ask(request: Any) -> bytes:
-    """What is asked. A new task is called as the message that begins it, so that the same send
-    again is the same."""
+def encode_request(request: Any) -> bytes:
+    """Encode a request. The id of a new task is that of its first message, so that a repeated send
+    names the same task."""
     if isinstance(request, types.SendMessageRequest):
-        message, said = request.message, request.configuration
-        hook = said and said.task_push_notification_config
+        message, options = request.message, request.configuration
+        webhook = options and options.task_push_notification_config
         return _encode(
             TaskSendParams(
                 id=message.task_id or message.message_id,
                 session_id=message.context_id,
                 message=_old_message(message),
-                accepted_output_modes=said.accepted_output_modes if said else (),
-                push_notification=CONFIG.old(hook) if hook else None,
-                history_length=said.history_length if said else None,
+                accepted_output_modes=options.accepted_output_modes if options else (),
+                push_notification=CONFIG.old(webhook) if webhook else None,
+                history_length=options.history_length if options else None,
                 metadata=request.metadata,
             )
         )
@@ -392,11 +395,11 @@ def ask(request: Any) -> bytes:
     return rpc.encode(request)
 
 
-def told(kind: type[W], document: Any) -> W:
-    """What was answered."""
+def decode_response(kind: type[W], document: Any) -> W:
+    """Decode a response from a parsed document."""
     if kind is types.TaskPushNotificationConfig:
-        hook = protojson.convert(TaskPushNotificationConfig, document)
-        found: Any = CONFIG.new(hook.push_notification_config, task_id=hook.id)
+        webhook = protojson.convert(TaskPushNotificationConfig, document)
+        found: Any = CONFIG.new(webhook.push_notification_config, task_id=webhook.id)
     elif kind in (types.SendMessageResponse, types.Task):
         task = _new_task(protojson.convert(Task, document))
         found = types.SendMessageResponse(task=task) if kind is not types.Task else task

@@ -1,4 +1,4 @@
-"""A2A 1.0: our values are its objects, so this is little more than JSON."""
+"""A2A 1.0. The types of `model` are its objects, so this module only encodes and decodes JSON."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import msgspec
 from dragoman.dialects.protojson import convert as convert
 from dragoman.dialects.protojson import decode as decode
 from dragoman.dialects.protojson import decoder as decoder
+from dragoman.dialects.protojson import escape_line_ends
 from dragoman.dialects.protojson import parse as parse
-from dragoman.dialects.protojson import unbroken
 from dragoman.model.errors import A2AError
 from dragoman.model.events import RESUME, Entry, Reply
 from dragoman.model.types import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
@@ -29,14 +29,14 @@ _NAMES: dict[type, bytes] = {
 
 
 def streamed(entry: Entry) -> bytes:
-    """The entry as a `StreamResponse`, encoded once; empty if it is not for clients."""
+    """Return the entry as a `StreamResponse`, encoded once; empty if it is not for clients."""
     if entry.wire is None:
         entry.wire = response(entry.event)
     return entry.wire
 
 
 def response(event: object, last: bool = False) -> bytes:
-    """An event as a `StreamResponse`; empty if it is not for clients."""
+    """Return an event as a `StreamResponse`; empty if it is not for clients."""
     name = _NAMES.get(type(event))
     if name is not None:
         wire = b'{"%b":%b}' % (name, encode(event))
@@ -44,12 +44,12 @@ def response(event: object, last: bool = False) -> bytes:
         wire = b'{"message":%b}' % encode(event.message)
     else:
         return b""
-    return unbroken(wire)
+    return escape_line_ends(wire)
 
 
 def with_place(entry: Entry) -> bytes | None:
-    """The entry as a `StreamResponse` that tells its place, made of the bytes that all readers
-    share; None if it has metadata, which must be encoded with the place."""
+    """Return the entry as a `StreamResponse` with its place in the log, made from the cached bytes.
+    Returns None if the event has metadata, because the place must be merged into them."""
     event, wire = entry.event, streamed(entry)
     if not isinstance(event, Task | TaskStatusUpdateEvent | TaskArtifactUpdateEvent):
         return wire
@@ -59,5 +59,5 @@ def with_place(entry: Entry) -> bytes | None:
 
 
 def problem(error: A2AError) -> dict[str, Any]:
-    """The error of a JSON-RPC answer."""
+    """Return the error object of a JSON-RPC response."""
     return error.to_rpc()

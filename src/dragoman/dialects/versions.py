@@ -1,6 +1,6 @@
-"""The versions of the protocol, and what is particular to each of them over JSON-RPC.
+"""The versions of the protocol, and the functions of each for JSON-RPC.
 
-Server, client and webhooks ask this table. To remove a version, delete its row and its module.
+Server, client and webhooks use this table. To remove a version, delete its row and its module.
 """
 
 from __future__ import annotations
@@ -21,81 +21,83 @@ from dragoman.model.types import StreamResponse, Task, WireStruct
 
 
 class Version(Struct, frozen=True, kw_only=True):
-    """One version of the protocol, over JSON-RPC."""
+    """One version of the protocol over JSON-RPC."""
 
     name: str
     methods: Mapping[str, str]
-    """The operation of each method, as `Operation.call`; the first name is the one to ask for."""
+    """The operation of each method, as `Operation.call`. Clients use the first method of an
+    operation."""
     receive: Callable[[str, type[WireStruct], bytes, Call], Received] | None = None
-    """A server decodes the parameters of a call to this agent; None: by `v1_0.decode`."""
-    ask: Callable[[Any], bytes]
-    """A client encodes a request."""
-    told: Callable[[type[Any], Any], Any]
-    """A client reads a parsed answer."""
+    """Decodes the parameters of a call to an agent, for the server; None means `v1_0.decode`."""
+    encode_request: Callable[[Any], bytes]
+    """Encodes a request, for the client."""
+    decode_response: Callable[[type[Any], Any], Any]
+    """Decodes a parsed response, for the client."""
     push: Callable[[Task], bytes]
-    """What a webhook is sent: before 1.0, the whole task."""
+    """Encodes the body of a webhook notification; before 1.0, it is the whole task."""
     chosen_ids: bool = False
     """Whether clients choose the ids of tasks."""
     shared_with: tuple[str, ...] = ()
-    """The other versions whose clients use these names of methods, too."""
+    """Other versions whose clients also use these method names."""
 
 
 _V1_0 = Version(
     name="1.0",
     methods={each.name: each.call for each in OPERATIONS},
-    ask=v1_0.encode,
-    told=v1_0.convert,
+    encode_request=v1_0.encode,
+    decode_response=v1_0.convert,
     push=v1_0.encode,
 )
 _V0_3 = Version(
     name="0.3",
     methods={each.former.method: each.call for each in OPERATIONS if each.former.method},
     receive=fasta2a.receive,
-    ask=rpc.ask,
-    told=rpc.convert,
+    encode_request=rpc.encode_request,
+    decode_response=rpc.convert,
     push=rpc.encode,
 )
 _V0_1 = Version(
     name="0.1",
     methods=v0_1.METHODS,
     receive=v0_1.receive,
-    ask=v0_1.ask,
-    told=v0_1.told,
+    encode_request=v0_1.encode_request,
+    decode_response=v0_1.decode_response,
     push=v0_1.encode,
     chosen_ids=True,
     shared_with=("0.2", "0.3"),
 )
 VERSIONS = (_V1_0, _V0_3, replace(_V0_3, name="0.2"), _V0_1)
-"""The latest first."""
+"""All versions, the latest first."""
 BY_NAME = {version.name: version for version in VERSIONS}
 SUPPORTED = tuple(BY_NAME)
 _NUMBER = re.compile(r"(\d+\.\d+)(\.\d+)?")
 
 
-def agreed(asked: str, possible: Sequence[str]) -> str:
-    """The version of a request that can be in these, and names one, or none."""
-    if not asked or asked == possible[0]:
+def agreed(named: str, possible: Sequence[str]) -> str:
+    """Return the version of a request: the version that it names, or the first possible one if it
+    names none. Raises VersionNotSupported."""
+    if not named or named == possible[0]:
         return possible[0]
-    match = _NUMBER.fullmatch(asked)
+    match = _NUMBER.fullmatch(named)
     if match is None or match[1] not in SUPPORTED:
-        raise unsupported(asked[:32])
+        raise unsupported(named[:32])
     if match[1] not in possible:
         raise VersionNotSupported(
             "The method, path or package of the request belongs to A2A "
-            f"{' or '.join(possible)}, but it names version {asked}",
+            f"{' or '.join(possible)}, but it names version {named}",
             metadata={"supported": ", ".join(SUPPORTED)},
         )
     return match[1]
 
 
-def older(asked: str) -> bool:
-    """Whether a request with an older name or path is also answered so: one that names a version
-    which is not among the older ones knows what came with 1.0."""
-    return not asked or asked.startswith("0.")
+def older(named: str) -> bool:
+    """Whether a request for an older method or path is answered in the older form. A client that
+    names a version from 1.0 on can read the form of 1.0."""
+    return not named or named.startswith("0.")
 
 
 def unsupported(what: str) -> VersionNotSupported:
-    """The error for a version that is not supported."""
+    """Return the error for a version that is not supported."""
     supported = ", ".join(SUPPORTED)
     return VersionNotSupported(
         f"A2A version {what!r} is not supported; supported: {supported}",
@@ -104,10 +106,12 @@ def unsupported(what: str) -> VersionNotSupported:
 
 
 def pushed(body: bytes) -> StreamResponse:
-    """What a webhook was sent, in whatever version: 1.0 sends events, the others whole tasks. Those
-    of the oldest have neither a kind nor a context."""
+    """Decode the body of a webhook notification in any version. 1.0 sends events, older versions
+    send tasks; tasks of 0.1 have neither a kind nor a context."""
     document = v1_0.parse(body)
     if isinstance(document, dict) and "status" in document and "id" in document:
         version = _V0_3 if "kind" in document or "contextId" in document else VERSIONS[-1]
-        return cast(StreamResponse, version.told(StreamResponse, {**document, "kind": "task"}))
+        return cast(
+            StreamResponse, version.decode_response(StreamResponse, {**document, "kind": "task"})
+        )
     return v1_0.convert(StreamResponse, document)

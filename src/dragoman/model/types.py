@@ -18,8 +18,8 @@ from dragoman.model.reprs import short
 Metadata: TypeAlias = dict[str, Any]
 Required = Annotated[str, Meta(min_length=1)]
 _TIME = r"(?a)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z\Z"
-Timestamp = Annotated[str, Meta(pattern=_TIME, extra={"timestamp": "asked"})]
-Told = Annotated[str, Meta(pattern=_TIME, extra={"timestamp": "told"})]
+Timestamp = Annotated[str, Meta(pattern=_TIME, extra={"timestamp": "strict"})]
+LenientTimestamp = Annotated[str, Meta(pattern=_TIME, extra={"timestamp": "lenient"})]
 """A time from an agent. Some agents omit the zone; then the time counts as absent."""
 
 
@@ -156,7 +156,7 @@ class TaskStatus(WireStruct, frozen=True, kw_only=True):
 
     state: TaskState
     message: Message | None = None
-    timestamp: Told | None = None
+    timestamp: LenientTimestamp | None = None
 
     @property
     def text(self) -> str:

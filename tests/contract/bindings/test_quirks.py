@@ -16,7 +16,7 @@ from a2a.compat.v0_3 import a2a_v0_3_pb2 as old_pb
 
 from dragoman import Agent, App, Turn
 from dragoman.client.discovery import decode
-from dragoman.dialects.v0_3.proto import named
+from dragoman.dialects.v0_3.proto import resource_name
 from tests.contract.bindings.conftest import identify, user
 from tests.harness.app import RunningApp, running
 from tests.harness.server import serving
@@ -221,11 +221,15 @@ async def got(server: RunningApp, task: str) -> list[str]:
     found = await rpc(server, "tasks/pushNotificationConfig/get", id=task)
     ids = [found["pushNotificationConfig"]["id"]]
     # an SDK writes None for what is not given
-    path = f"/v1/{named(task, 'None')}"
+    path = f"/v1/{resource_name(task, 'None')}"
     answer = (await server.http.get(server.url + path)).json()
     ids.append(answer["pushNotificationConfig"]["id"])
     call = server.channel.unary_unary("/a2a.v1.A2AService/GetTaskPushNotificationConfig")
-    for name in (named(task, "None"), f"{named(task)}/pushNotificationConfigs", named(task)):
+    for name in (
+        resource_name(task, "None"),
+        f"{resource_name(task)}/pushNotificationConfigs",
+        resource_name(task),
+    ):
         request = old_pb.GetTaskPushNotificationConfigRequest(name=name)
         wire = await call(request.SerializeToString(), timeout=10)
         config = old_pb.TaskPushNotificationConfig.FromString(wire).push_notification_config

@@ -43,7 +43,7 @@ def message(**fields: Any) -> types.Message:
 
 def task(id: str = "t", state: TaskState = TaskState.WORKING, **fields: Any) -> types.Task:
     """A task of ours."""
-    return types.Task(id=v0_1.inside(id, MINE), status=TaskStatus(state=state), **fields)
+    return types.Task(id=v0_1.internal_id(id, MINE), status=TaskStatus(state=state), **fields)
 
 
 def artifact(id: str, **fields: Any) -> Artifact:
@@ -55,14 +55,14 @@ def update(state: TaskState) -> types.TaskStatusUpdateEvent:
     """A new status of the task `t`."""
     status = TaskStatus(state=state)
     return types.TaskStatusUpdateEvent(
-        task_id=v0_1.inside("t", MINE), context_id="c", status=status
+        task_id=v0_1.internal_id("t", MINE), context_id="c", status=status
     )
 
 
 def chunk(id: str, **fields: Any) -> types.TaskArtifactUpdateEvent:
     """More of an artifact of the task `t`."""
     return types.TaskArtifactUpdateEvent(
-        task_id=v0_1.inside("t", MINE), context_id="c", artifact=artifact(id), **fields
+        task_id=v0_1.internal_id("t", MINE), context_id="c", artifact=artifact(id), **fields
     )
 
 
@@ -76,8 +76,8 @@ def read(wire: bytes) -> Any:
 
 @given(IDS)
 def test_every_id_is_found_again(id: str) -> None:
-    ours = v0_1.inside(id, MINE)
-    assert v0_1.outside(ours) == id
+    ours = v0_1.internal_id(id, MINE)
+    assert v0_1.chosen_id(ours) == id
     assert ours.isascii() and ours.isprintable() and not {"/", " ", ":", "?"} & set(ours)
 
 
@@ -86,19 +86,19 @@ def test_other_ids_and_other_owners_are_other_tasks(
     one: str, other: str, whose: Scope, others: Scope
 ) -> None:
     same = (one, whose) == (other, others)
-    assert (v0_1.inside(one, whose) == v0_1.inside(other, others)) is same
+    assert (v0_1.internal_id(one, whose) == v0_1.internal_id(other, others)) is same
 
 
 def test_whose_it_is_cannot_be_tried_out() -> None:
-    owner = v0_1.inside("", MINE).removeprefix(v0_1.PREFIX).rstrip("-")
+    owner = v0_1.internal_id("", MINE).removeprefix(v0_1.PREFIX).rstrip("-")
     assert len(owner) * 4 >= 128
-    assert "me" not in v0_1.inside("x", MINE)
+    assert "me" not in v0_1.internal_id("x", MINE)
 
 
 @given(IDS)
 def test_ids_of_ours_are_left_as_they_are(id: str) -> None:
     if not id.startswith(v0_1.PREFIX):
-        assert v0_1.outside(id) == id
+        assert v0_1.chosen_id(id) == id
 
 
 def test_ids_have_a_limit() -> None:
@@ -109,9 +109,9 @@ def test_ids_have_a_limit() -> None:
 
 
 def test_an_id_that_looks_like_ours_is_one_like_any_other() -> None:
-    theirs = v0_1.inside("t", Scope("agent", "tenant", "you"))
+    theirs = v0_1.internal_id("t", Scope("agent", "tenant", "you"))
     found = asked(id=theirs).message.task_id
-    assert found != theirs and v0_1.outside(found) == theirs
+    assert found != theirs and v0_1.chosen_id(found) == theirs
 
 
 # ---- what is asked -------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def test_a_send() -> None:
         metadata={"a": 1},
         status={"state": "submitted", "timestamp": "2026-11-16T02:43:17.131182"},
     )
-    assert found.message.task_id == v0_1.inside("t", MINE)
+    assert found.message.task_id == v0_1.internal_id("t", MINE)
     assert found.message.context_id == "s"
     assert found.message.message_id
     assert found.message.message_id != asked().message.message_id
@@ -140,7 +140,7 @@ def test_a_message_of_0_2_under_the_older_method() -> None:
     said = {"kind": "message", "messageId": "m", "contextId": "x", "taskId": "y"}
     found = asked(sessionId="s", message={**HELLO, **said}).message
     assert (found.message_id, found.context_id) == ("m", "s")
-    assert found.task_id == v0_1.inside("t", MINE)
+    assert found.task_id == v0_1.internal_id("t", MINE)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_where_only_the_name_of_the_method_is_older(document: Any, is_alias: boo
 
 
 def test_a_webhook_has_the_id_of_its_task() -> None:
-    ours = v0_1.inside("t", MINE)
+    ours = v0_1.internal_id("t", MINE)
     hook = {"url": "http://h", "token": "k", "authentication": {"schemes": ["Bearer"]}}
     body = json.dumps({"id": "t", "pushNotificationConfig": {"id": "x", **hook}}).encode()
     found = speech().decode(types.TaskPushNotificationConfig, body)
@@ -181,7 +181,7 @@ def test_a_webhook_has_the_id_of_its_task() -> None:
     "kind", [types.GetTaskRequest, types.CancelTaskRequest, types.SubscribeToTaskRequest]
 )
 def test_tasks_are_asked_for_by_the_ids_of_their_owners(kind: Any) -> None:
-    assert speech().decode(kind, b'{"id":"t"}').id == v0_1.inside("t", MINE)
+    assert speech().decode(kind, b'{"id":"t"}').id == v0_1.internal_id("t", MINE)
 
 
 @pytest.mark.parametrize(
@@ -297,10 +297,10 @@ def test_artifacts_have_the_numbers_that_the_task_gives_them(state: TaskState) -
 
 def test_a_client_calls_a_new_task_as_its_message() -> None:
     request = types.SendMessageRequest(message=message(message_id="m", role=Role.USER))
-    assert read(v0_1.ask(request))["id"] == "m"
+    assert read(v0_1.encode_request(request))["id"] == "m"
     again = replace(request, message=message(task_id="t", context_id="s"))
-    assert read(v0_1.ask(again))["id"] == "t"
-    assert read(v0_1.ask(again))["sessionId"] == "s"
+    assert read(v0_1.encode_request(again))["id"] == "t"
+    assert read(v0_1.encode_request(again))["sessionId"] == "s"
 
 
 def test_what_a_client_asks_is_what_a_server_reads() -> None:
@@ -312,19 +312,19 @@ def test_what_a_client_asks_is_what_a_server_reads() -> None:
         ),
         metadata={"b": 2},
     )
-    found = speech().decode(types.SendMessageRequest, v0_1.ask(request))
+    found = speech().decode(types.SendMessageRequest, v0_1.encode_request(request))
     kept = replace(found.message, message_id="m", task_id="t")
     assert replace(found, message=kept) == request
-    told = v0_1.told(types.TaskPushNotificationConfig, read(v0_1.ask(hook)))
+    told = v0_1.decode_response(types.TaskPushNotificationConfig, read(v0_1.encode_request(hook)))
     assert told == hook
 
 
 def test_what_a_server_answers_is_what_a_client_reads() -> None:
     found = task(context_id="s", artifacts=(artifact("0"), artifact("1")))
-    told = v0_1.told(types.Task, read(v0_1.encode(found)))
+    told = v0_1.decode_response(types.Task, read(v0_1.encode(found)))
     assert told == replace(found, id="t")
     events = [
-        v0_1.told(types.StreamResponse, read(speech().response(event)))
+        v0_1.decode_response(types.StreamResponse, read(speech().response(event)))
         for event in (update(TaskState.FAILED), chunk("0", append=True))
     ]
     assert events[0].status_update == replace(update(TaskState.FAILED), task_id="t", context_id="")
@@ -333,7 +333,7 @@ def test_what_a_server_answers_is_what_a_client_reads() -> None:
 
 def test_messages_without_ids_have_the_same_each_time_they_are_told() -> None:
     document = {"id": "t", "status": {"state": "completed"}, "history": [HELLO]}
-    first, again = (v0_1.told(types.Task, document).history[0] for _ in range(2))
+    first, again = (v0_1.decode_response(types.Task, document).history[0] for _ in range(2))
     assert first.message_id == again.message_id != ""
 
 
@@ -345,14 +345,14 @@ def test_answers_of_python_a2a() -> None:
         "sessionId": "s1",
         "status": {"state": "completed", "timestamp": "2026-11-16T02:43:17.131182"},
     }
-    found = v0_1.told(types.SendMessageResponse, document).task
+    found = v0_1.decode_response(types.SendMessageResponse, document).task
     assert found is not None
     assert (found.context_id, found.status.timestamp) == ("s1", None)
     assert found.artifacts == (Artifact(artifact_id="0", parts=(Part(text="hello"),)),)
-    assert v0_1.told(types.StreamResponse, document).task == found
+    assert v0_1.decode_response(types.StreamResponse, document).task == found
 
 
 def test_there_is_no_list_in_0_1() -> None:
     assert "list" not in RPC["0.1"].names
     with pytest.raises(InvalidParams):
-        v0_1.told(types.ListTasksResponse, {})
+        v0_1.decode_response(types.ListTasksResponse, {})

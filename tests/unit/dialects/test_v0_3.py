@@ -18,7 +18,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from dragoman.dialects.protobuf import V1
-from dragoman.dialects.protobuf.package_codec import BARE, OLDER, V03Codec
+from dragoman.dialects.protobuf.package_codec import OLDER, RAW_FILES, V03Codec
 from dragoman.dialects.v0_3 import proto, rpc
 from dragoman.model import types
 from dragoman.model.events import Reply
@@ -57,7 +57,7 @@ def test_rpc_and_back(kind: type[WireStruct], data: st.DataObject) -> None:
 def test_asked_in_proto_json_and_back(kind: type[WireStruct], data: st.DataObject) -> None:
     value = data.draw(values(kind))
     assume(getattr(value, "id", "") != "None")  # what the Python SDK writes where there is none
-    found = proto.JSON.convert(kind, json.loads(proto.ask(value)))
+    found = proto.JSON.convert(kind, json.loads(proto.encode_request(value)))
     assert document(found) == document(carried(value, proto=True))
 
 
@@ -66,7 +66,7 @@ def test_asked_in_proto_json_and_back(kind: type[WireStruct], data: st.DataObjec
 @given(data=st.data())
 def test_told_in_proto_json_and_back(kind: type[WireStruct], data: st.DataObject) -> None:
     value = data.draw(values(kind))
-    found = proto.told(kind, json.loads(proto.JSON.encode(value)))
+    found = proto.decode_response(kind, json.loads(proto.JSON.encode(value)))
     assert document(found) == document(carried(value, proto=True))
 
 
@@ -75,7 +75,7 @@ def test_told_in_proto_json_and_back(kind: type[WireStruct], data: st.DataObject
 @given(data=st.data())
 def test_asked_in_protobuf_and_back(kind: type[WireStruct], data: st.DataObject) -> None:
     value = data.draw(values(kind))
-    found = OLDER.decode(kind, OLDER.ask(value))
+    found = OLDER.decode(kind, OLDER.encode_request(value))
     assert document(found) == document(carried(value, proto=True))
 
 
@@ -84,7 +84,7 @@ def test_asked_in_protobuf_and_back(kind: type[WireStruct], data: st.DataObject)
 @given(data=st.data())
 def test_told_in_protobuf_and_back(kind: type[WireStruct], data: st.DataObject) -> None:
     value = data.draw(values(kind))
-    found = OLDER.told(kind, OLDER.encode(value))
+    found = OLDER.decode_response(kind, OLDER.encode(value))
     assert document(found) == document(carried(value, proto=True))
 
 
@@ -99,8 +99,8 @@ def test_events_of_a_stream_are_told_in_every_form(
     wires = rpc.response(event, last), proto.JSON.response(event, last)
     seen = [
         rpc.convert(types.StreamResponse, json.loads(wires[0])),
-        proto.told(types.StreamResponse, json.loads(wires[1])),
-        OLDER.told(types.StreamResponse, OLDER.response(event, last)),
+        proto.decode_response(types.StreamResponse, json.loads(wires[1])),
+        OLDER.decode_response(types.StreamResponse, OLDER.response(event, last)),
     ]
     for form, found in zip((False, True, True), seen, strict=True):
         (told,) = (item for item in msgspec.structs.astuple(found) if item is not None)
@@ -151,20 +151,22 @@ def test_the_reference_reads_what_is_asked_in_proto(
     kind: type[WireStruct], data: st.DataObject
 ) -> None:
     value = data.draw(values(kind))
-    message = getattr(old_pb, proto.ASKED[kind][0].__name__)
-    wire = json_format.ParseDict(json.loads(proto.ask(value)), message())
-    assert shown(message.FromString(OLDER.ask(value))) == shown(wire)
+    message = getattr(old_pb, proto.REQUESTS[kind][0].__name__)
+    wire = json_format.ParseDict(json.loads(proto.encode_request(value)), message())
+    assert shown(message.FromString(OLDER.encode_request(value))) == shown(wire)
 
 
 @each(*TOLD)
-@pytest.mark.parametrize("forms", [(proto.JSON, OLDER), (proto.BARE, BARE)], ids=["text", "bare"])
+@pytest.mark.parametrize(
+    "forms", [(proto.JSON, OLDER), (proto.RAW_FILES, RAW_FILES)], ids=["text", "bare"]
+)
 @EACH
 @given(data=st.data())
 def test_the_reference_reads_what_is_told_in_proto(
     forms: tuple[proto.Json, V03Codec], kind: type[WireStruct], data: st.DataObject
 ) -> None:
     value = data.draw(values(kind))
-    message = getattr(old_pb, proto.TOLD[kind][0].__name__)
+    message = getattr(old_pb, proto.RESPONSES[kind][0].__name__)
     wire = json_format.ParseDict(json.loads(forms[0].encode(value)), message())
     assert shown(message.FromString(forms[1].encode(value))) == shown(wire)
 

@@ -163,7 +163,7 @@ def test_mistakes_over_http_are_named_in_its_own_words(
 def test_mistakes_of_agents_are_named_in_their_own_words() -> None:
     document = {"name": "x", "pushNotificationConfig": {"url": "u"}}
     with pytest.raises(InvalidParams, match=r"^name: "):
-        proto.told(types.TaskPushNotificationConfig, document)
+        proto.decode_response(types.TaskPushNotificationConfig, document)
 
 
 # ---- anything at all -----------------------------------------------------------------------
@@ -215,26 +215,26 @@ def test_whatever_comes_is_read_or_refused(document: Any) -> None:
         attempt(rpc.decode, kind, body)
         attempt(rpc.convert, kind, document)
     attempt(rpc.convert, types.ListTaskPushNotificationConfigsResponse, document)
-    for kind in proto.ASKED:
+    for kind in proto.REQUESTS:
         attempt(proto.JSON.convert, kind, document)
-    for kind in proto.TOLD:
-        attempt(proto.told, kind, document)
+    for kind in proto.RESPONSES:
+        attempt(proto.decode_response, kind, document)
     for kind in FIRST:
         attempt(v0_1.V01Codec(Scope("a")).decode, kind, body)
-    for kind in proto.TOLD:
-        attempt(v0_1.told, kind, document)
+    for kind in proto.RESPONSES:
+        attempt(v0_1.decode_response, kind, document)
     attempt(lambda _, body: client_quirks.is_0_2_by_its_params(body), None, body)
 
 
 @settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=40))
 def test_whatever_bytes_come_are_read_or_refused(body: bytes) -> None:
-    for kind in proto.ASKED:
+    for kind in proto.REQUESTS:
         if kind is not types.ListTasksRequest:
             attempt(OLDER.decode, kind, body)
-    for kind in proto.TOLD:
+    for kind in proto.RESPONSES:
         if kind is not types.ListTasksResponse:
-            attempt(OLDER.told, kind, body)
+            attempt(OLDER.decode_response, kind, body)
     attempt(rpc.decode, types.SendMessageRequest, body)
     attempt(v0_1.V01Codec(Scope("a")).decode, types.SendMessageRequest, body)
     attempt(lambda _, body: client_quirks.is_0_2_by_its_params(body), None, body)

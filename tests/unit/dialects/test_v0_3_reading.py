@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dragoman.client import discovery
 from dragoman.dialects import client_quirks
-from dragoman.dialects.protobuf.package_codec import BARE, OLDER
+from dragoman.dialects.protobuf.package_codec import OLDER, RAW_FILES
 from dragoman.dialects.v0_3 import card, card_proto, proto, rpc
 from dragoman.model import types
 from dragoman.model.types import Part, Role, TaskState
@@ -128,20 +128,20 @@ def test_times_of_a_status(told: str | None, meant: str | None) -> None:
     status = {"state": "working", "timestamp": told}
     assert rpc.convert(types.Task, task(status=status)).status.timestamp == meant
     status = {"state": "TASK_STATE_WORKING", "timestamp": told}
-    assert proto.told(types.Task, task(status=status)).status.timestamp == meant
+    assert proto.decode_response(types.Task, task(status=status)).status.timestamp == meant
 
 
 def test_a_state_that_is_not_known_is_submitted() -> None:
     found = rpc.convert(types.Task, task(status={"state": "unknown"}))
     assert found.status.state is TaskState.SUBMITTED
     for status in ({}, {"state": "TASK_STATE_UNSPECIFIED"}, {"state": 0}):
-        told = proto.told(types.Task, task(status=status))
+        told = proto.decode_response(types.Task, task(status=status))
         assert told.status.state is TaskState.SUBMITTED
 
 
 @pytest.mark.parametrize("state", ["TASK_STATE_CANCELLED", 5, "5"])
 def test_states_by_number_and_in_the_older_spelling(state: Any) -> None:
-    found = proto.told(types.Task, task(status={"state": state}))
+    found = proto.decode_response(types.Task, task(status={"state": state}))
     assert found.status.state is TaskState.CANCELED
     asked = proto.JSON.convert(types.ListTasksRequest, {"status": state}, text=True)
     assert asked.status is TaskState.CANCELED
@@ -273,7 +273,7 @@ def test_answers_over_http_of_the_python_server() -> None:
             ],
         }
     }
-    found = proto.told(types.SendMessageResponse, document).task
+    found = proto.decode_response(types.SendMessageResponse, document).task
     assert found is not None
     assert found.artifacts[0].parts == (Part(data={"none": None, "n": 1.0}), FILE)
     assert found.history[0].role is Role.USER
@@ -315,7 +315,7 @@ def test_webhooks_as_clients_create_them(document: Any) -> None:
 )
 def test_webhooks_whose_id_is_in_their_name(name: str, id: str) -> None:
     document = {"name": name, "pushNotificationConfig": {"url": "http://h"}}
-    assert proto.told(types.TaskPushNotificationConfig, document).id == id
+    assert proto.decode_response(types.TaskPushNotificationConfig, document).id == id
     asked = {"parent": "tasks/T", "config": document}
     assert proto.JSON.convert(types.TaskPushNotificationConfig, asked).id == id
 
@@ -342,10 +342,10 @@ def test_a_list_of_webhooks_is_bare() -> None:
 @settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(OLDER_CARDS)
 def test_the_forms_of_a_card_are_known_apart(found: types.AgentCard) -> None:
-    assert not card_proto.meant(json.loads(msgspec.json.encode(card.old(found))))
+    assert not card_proto.is_proto_form(json.loads(msgspec.json.encode(card.old(found))))
     document = json.loads(msgspec.json.encode(card_proto.old(found)))
     differs = [*document.get("securitySchemes", {}).values(), *document.get("security", ())]
-    assert card_proto.meant(document) is any(differs)
+    assert card_proto.is_proto_form(document) is any(differs)
 
 
 def test_the_card_that_the_javascript_server_answers_over_http() -> None:
@@ -369,11 +369,11 @@ def test_files_are_base64_text_unless_the_client_reads_them_bare(content: bytes)
     message = types.Message(message_id="m", role=Role.AGENT, parts=(Part(raw=content),))
     answer = types.SendMessageResponse(message=message)
     text = json.loads(proto.JSON.encode(answer))["message"]["content"][0]["file"]
-    bare = json.loads(proto.BARE.encode(answer))["message"]["content"][0]["file"]
+    bare = json.loads(proto.RAW_FILES.encode(answer))["message"]["content"][0]["file"]
     assert base64.b64decode(base64.b64decode(text["fileWithBytes"])) == content
     assert base64.b64decode(bare["fileWithBytes"]) == content
     assert base64.b64encode(content) in OLDER.encode(answer)
-    assert content in BARE.encode(answer)
+    assert content in RAW_FILES.encode(answer)
 
 
 @given(st.binary(max_size=40))
@@ -392,7 +392,7 @@ def test_bare_bytes_are_read_as_they_are_unless_they_could_be_text(content: byte
 def test_bare_bytes_of_those_who_are_known_are_not_guessed_at(content: bytes) -> None:
     part = {"file": {"fileWithBytes": base64.b64encode(content).decode()}}
     message = {"messageId": "m", "role": "ROLE_USER", "content": [part]}
-    read = proto.BARE.convert(types.SendMessageRequest, {"message": message})
+    read = proto.RAW_FILES.convert(types.SendMessageRequest, {"message": message})
     assert read.message.parts == (Part(raw=content),)
     wire = old_pb.SendMessageRequest(
         request=old_pb.Message(
@@ -401,7 +401,7 @@ def test_bare_bytes_of_those_who_are_known_are_not_guessed_at(content: bytes) ->
             content=[old_pb.Part(file=old_pb.FilePart(file_with_bytes=content))],
         )
     )
-    assert BARE.decode(types.SendMessageRequest, wire.SerializeToString()) == read
+    assert RAW_FILES.decode(types.SendMessageRequest, wire.SerializeToString()) == read
 
 
 @pytest.mark.parametrize(

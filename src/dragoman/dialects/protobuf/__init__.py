@@ -1,10 +1,10 @@
-"""Protobuf: bytes to our structs and back, by the descriptors of our own `.proto` files.
+"""Encodes structs as protobuf and decodes them, using the descriptors of dragoman's `.proto` files.
 
-A struct is the message of its name, and its fields are the message's by their JSON names, so one
-codec serves every dialect: `V1` is A2A 1.0, `V0_3` is 0.3. Reading is upb's work, and then
-msgspec's checks; writing goes straight to bytes.
+A struct and its message have the same name, and their fields have the same JSON names. So one codec
+serves both versions: `V1` is A2A 1.0, `V0_3` is 0.3. To decode, upb parses the bytes and msgspec
+checks the values; encoding writes the bytes directly.
 
-Numbers in metadata and data are doubles on this wire: integers beyond 2**53 lose precision.
+Protobuf stores numbers in metadata and data as doubles, so integers beyond 2**53 lose precision.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ DESCRIPTORS = "descriptors.binpb"
 
 @cache
 def pool() -> DescriptorPool:
-    """Our descriptors, in a pool of their own: others put files of the same names into the common
-    one, and that is an error."""
+    """Return dragoman's descriptors in a separate pool. In the default pool, other packages
+    register files of the same names, which is an error."""
     found = DescriptorPool()
     body = files("dragoman.dialects.protobuf").joinpath(DESCRIPTORS).read_bytes()
     for file in FileDescriptorSet.FromString(body).file:
@@ -56,10 +56,10 @@ class Schema:
         self.package = package
 
     def decode(self, kind: type[S], body: bytes, message: str = "", *, elements: int = 0) -> S:
-        """The value in these bytes; InvalidParams names the field that is wrong. `message` is the
-        name of the message where it is not the struct's. InvalidRequest if there are more than so
-        many `elements`; 0 is any number."""
-        if elements and len(body) > 2 * elements:  # an element takes two bytes at least
+        """Decode a message. `message` is its name if that differs from the struct's. Raises
+        InvalidParams, which names the wrong field, and InvalidRequest if the message has more than
+        `elements` elements; 0 means no limit."""
+        if elements and len(body) > 2 * elements:  # an element takes at least two bytes
             count(body, self.descriptor(message or kind.__name__), elements)
         try:
             return msgspec.convert(self._document(kind, body, message), kind)
@@ -69,8 +69,7 @@ class Schema:
             raise ParseError("Body is nested too deeply") from None
 
     def partial(self, kind: type[W], body: bytes) -> tuple[W, list[str]]:
-        """The value in these bytes, in which required fields may be empty, and the paths of those
-        that are."""
+        """Decode a message that may lack required fields, and return the paths of these, too."""
         return partial(kind, self._document(kind, body, ""))
 
     def _document(self, kind: type[Struct], body: bytes, message: str) -> dict[str, Any]:
@@ -86,7 +85,7 @@ class Schema:
             raise ParseError("Body is nested too deeply") from None
 
     def encode(self, value: Struct, message: str = "") -> bytes:
-        """A value as bytes; ValueError if it holds what this wire cannot carry."""
+        """Encode a struct. Raises ValueError if protobuf cannot represent a value."""
         kind = type(value)
         write = _encoder(self, kind, message)
         try:
@@ -98,7 +97,7 @@ class Schema:
             raise ValueError(f"{kind.__name__} cannot be written as protobuf: {what}") from error
 
     def descriptor(self, message: str) -> Descriptor:
-        """The descriptor of a message."""
+        """Return the descriptor of a message."""
         return pool().FindMessageTypeByName(f"{self.package}.{message}")
 
 

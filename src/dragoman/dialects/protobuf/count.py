@@ -1,4 +1,5 @@
-"""How many elements a message has, found without parsing it: a parser makes objects of them all."""
+"""Counts the elements of a protobuf message without parsing it, because a parser would first create
+an object for each of them."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ Fields: TypeAlias = "dict[int, Descriptor]"
 
 
 def count(body: bytes, descriptor: Descriptor, limit: int) -> None:
-    """InvalidRequest if there are more fields and list items than this. What is malformed is left
-    to the parser."""
+    """Raise InvalidRequest if a message has more fields and list items than `limit`. It does not
+    report malformed messages; the parser does."""
     place = found = 0
     open = [(_messages(descriptor), len(body))]
     try:
@@ -62,7 +63,7 @@ def _varint(body: bytes, place: int) -> tuple[int, int]:
 
 @cache
 def _messages(descriptor: Descriptor) -> Fields:
-    """The fields that hold messages, by their numbers."""
+    """Return the fields that hold messages, by number."""
     return {
         field.number: field.message_type
         for field in descriptor.fields

@@ -1,4 +1,4 @@
-"""gRPC messages to operations and back, in the packages of 1.0 and 0.3."""
+"""Encodes and decodes gRPC messages in the proto packages of 1.0 and 0.3."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ W = TypeVar("W", bound=WireStruct)
 
 
 class PackageCodec(Form, Protocol):
-    """What the gRPC bindings need of a package."""
+    """Encodes and decodes the messages of one proto package, for server and client."""
 
     @property
     def version(self) -> str:
-        """The version of the protocol."""
+        """The protocol version."""
 
     @property
     def service(self) -> str:
-        """The service's full name."""
+        """The full name of the gRPC service."""
 
     @property
     def methods(self) -> Mapping[str, Operation]:
-        """The operations by the names that the service has for them."""
+        """The operations by their method names."""
 
     def decode(self, kind: type[W], body: bytes, elements: int = 0) -> W:
-        """What is asked; InvalidParams names the field that is wrong. InvalidRequest if it has
-        more than so many elements, where that is given."""
+        """Decode a request, for the server. Raises InvalidParams, which names the wrong field, and
+        InvalidRequest if it has more than `elements` elements; 0 means no limit."""
 
     def words(self, error: A2AError) -> str:
-        """The message of an error."""
+        """Return the text of an error."""
 
-    def ask(self, request: WireStruct) -> bytes:
-        """What is asked, by a client."""
+    def encode_request(self, request: WireStruct) -> bytes:
+        """Encode a request, for the client."""
 
-    def told(self, kind: type[W], body: bytes) -> W:
-        """What was answered, to a client."""
+    def decode_response(self, kind: type[W], body: bytes) -> W:
+        """Decode a response, for the client."""
 
 
 class V1Codec:
-    """1.0: our values are its messages."""
+    """The package of 1.0. The types of `model` are its messages."""
 
     FORM = "1.0 protobuf"
     version = "1.0"
@@ -65,28 +65,28 @@ class V1Codec:
 
     def encode(self, answer: Any) -> bytes:
         """See `PackageCodec.encode`."""
-        return b"" if answer is None else _answered(V1, answer)
+        return b"" if answer is None else _encoded(V1, answer)
 
     def response(self, event: Any, last: bool = False) -> bytes:
         """See `PackageCodec.response`."""
         found = _event(event)
-        return b"" if found is None else _answered(V1, found)
+        return b"" if found is None else _encoded(V1, found)
 
     def words(self, error: A2AError) -> str:
         """See `PackageCodec.words`."""
         return words(error)
 
-    def ask(self, request: WireStruct) -> bytes:
-        """See `PackageCodec.ask`."""
+    def encode_request(self, request: WireStruct) -> bytes:
+        """See `PackageCodec.encode_request`."""
         return V1.encode(request)
 
-    def told(self, kind: type[W], body: bytes) -> W:
-        """See `PackageCodec.told`."""
+    def decode_response(self, kind: type[W], body: bytes) -> W:
+        """See `PackageCodec.decode_response`."""
         return V1.decode(kind, body)
 
 
 class V03Codec:
-    """0.3, by way of its proto's objects."""
+    """The package of 0.3, whose messages are the structs of `v0_3.proto_structs`."""
 
     version = "0.3"
     service = "a2a.v1.A2AService"
@@ -94,19 +94,19 @@ class V03Codec:
         operation.former.name: operation for operation in OPERATIONS if operation.former.name
     }
 
-    def __init__(self, form: str, accent: v0_3.Accent = v0_3.TEXT) -> None:
+    def __init__(self, form: str, files: v0_3.FileEncoding = v0_3.BASE64) -> None:
         self.FORM = form
-        self._accent = accent
+        self._files = files
 
     def decode(self, kind: type[W], body: bytes, elements: int = 0) -> W:
         """See `PackageCodec.decode`."""
-        shape, new, _ = v0_3.ASKED[kind]
-        found: W = new(self._accent.heard(V0_3.decode(shape, body, elements=elements)))
+        shape, new, _ = v0_3.REQUESTS[kind]
+        found: W = new(self._files.read(V0_3.decode(shape, body, elements=elements)))
         return found
 
     def encode(self, answer: Any) -> bytes:
         """See `PackageCodec.encode`."""
-        return b"" if answer is None else self._written(v0_3.TOLD[type(answer)][2](answer))
+        return b"" if answer is None else self._written(v0_3.RESPONSES[type(answer)][2](answer))
 
     def response(self, event: Any, last: bool = False) -> bytes:
         """See `PackageCodec.response`."""
@@ -114,32 +114,32 @@ class V03Codec:
         return b"" if found is None else self._written(found)
 
     def _written(self, value: Any) -> bytes:
-        return _answered(V0_3, self._accent.said(value))
+        return _encoded(V0_3, self._files.write(value))
 
     def words(self, error: A2AError) -> str:
         """See `PackageCodec.words`."""
         return f"{error.former}: {words(error)}"
 
-    def ask(self, request: WireStruct) -> bytes:
-        """See `PackageCodec.ask`."""
-        return V0_3.encode(v0_3.ASKED[type(request)][2](request))
+    def encode_request(self, request: WireStruct) -> bytes:
+        """See `PackageCodec.encode_request`."""
+        return V0_3.encode(v0_3.REQUESTS[type(request)][2](request))
 
-    def told(self, kind: type[W], body: bytes) -> W:
-        """See `PackageCodec.told`."""
-        shape, new, _ = v0_3.TOLD[kind]
+    def decode_response(self, kind: type[W], body: bytes) -> W:
+        """See `PackageCodec.decode_response`."""
+        shape, new, _ = v0_3.RESPONSES[kind]
         found: W = new(V0_3.decode(shape, body))
         return found
 
 
-def _answered(schema: Schema, value: WireStruct) -> bytes:
+def _encoded(schema: Schema, value: WireStruct) -> bytes:
     try:
         return schema.encode(value)
-    except ValueError as error:  # JSON carries more: deeper nesting, for one
+    except ValueError as error:  # protobuf allows less than JSON, such as less nesting
         raise InvalidAgentResponse(str(error)) from error
 
 
 def _event(event: Any) -> StreamResponse | None:
-    """An event as one of a stream; None if it is not for clients."""
+    """Return an event as a StreamResponse; None if it is not for clients."""
     if isinstance(event, TaskArtifactUpdateEvent):
         return StreamResponse(artifact_update=event)
     if isinstance(event, TaskStatusUpdateEvent):
@@ -152,7 +152,7 @@ def _event(event: Any) -> StreamResponse | None:
 
 
 OLDER = V03Codec("0.3 protobuf")
-BARE = V03Codec("0.3 protobuf bare", v0_3.NAKED)
-"""For those whose files are bare."""
+RAW_FILES = V03Codec("0.3 protobuf bare", v0_3.RAW)
+"""For clients that write the bytes of a file, not base64 text."""
 PACKAGES: tuple[PackageCodec, ...] = (V1Codec(), OLDER)
 BY_VERSION: dict[str, PackageCodec] = {package.version: package for package in PACKAGES}

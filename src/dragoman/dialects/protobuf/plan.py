@@ -1,5 +1,5 @@
-"""How the fields of a struct are read from a message and written as one: worked out once for
-each pair of the two, then only followed."""
+"""Builds the functions that read a struct from a protobuf message and write it as one. Each is
+built once for a pair of struct and message, and cached."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Write: TypeAlias = Callable[[Any], bytes]
 
 @cache
 def reader(kind: type[Struct], descriptor: Descriptor) -> Read:
-    """What turns a message into a document that msgspec converts to the struct."""
+    """Return the function that turns a message into a document for `msgspec.convert`."""
     table: dict[FieldDescriptor, tuple[str, Read | None]] = {}
-    # The wire leaves out what is empty: a struct that insists on it is given it.
+    # Protobuf omits empty fields, so required fields get their empty value first.
     given: dict[str, Any] = {}
     for item, field in _matched(kind, descriptor):
         table[field] = item.encode_name, _change(field, item.type)
@@ -54,7 +54,7 @@ def reader(kind: type[Struct], descriptor: Descriptor) -> Read:
 
 
 def _change(field: FieldDescriptor, kind: Any) -> Read | None:
-    """What a field's value goes through; None where it is right as it is."""
+    """Return the function that converts a field's value; None if it needs no conversion."""
     if entry := _entry(field):
         inner = _change(entry.fields_by_name["value"], kind)
         return _values(inner) if inner else dict
@@ -71,7 +71,7 @@ def _change(field: FieldDescriptor, kind: Any) -> Read | None:
 
 
 def _name(names: dict[int, str]) -> Read:
-    # A number without a name is left for msgspec to refuse.
+    # msgspec rejects a number without a name.
     return lambda number: names.get(number) or str(number)
 
 
@@ -97,7 +97,7 @@ def _values(change: Read) -> Read:
 
 @cache
 def writer(kind: type[Struct], descriptor: Descriptor) -> Write:
-    """What turns a struct into the bytes of a message."""
+    """Return the function that encodes a struct as a message."""
     plan = [
         (item.name, item.default, _put(field, item)) for item, field in _matched(kind, descriptor)
     ]
@@ -108,7 +108,7 @@ def writer(kind: type[Struct], descriptor: Descriptor) -> Write:
         found = b""
         for name, default, put in plan:
             item = getattr(value, name)
-            # By identity, for speed: a default that is written all the same means the same.
+            # Compared by identity, for speed: a default that is written anyway has no effect.
             if item is not default:
                 found += put(item)
         return found
@@ -117,7 +117,7 @@ def writer(kind: type[Struct], descriptor: Descriptor) -> Write:
 
 
 def _put(field: FieldDescriptor, item: FieldInfo) -> Write:
-    """What writes a field's value, its tag included."""
+    """Return the function that encodes a field with its tag."""
     if entry := _entry(field):
         tag = _tag(field)
         key = _single(entry.fields_by_name["key"], str)
@@ -128,7 +128,7 @@ def _put(field: FieldDescriptor, item: FieldInfo) -> Write:
     put = _single(field, item.type)
     if _repeated(field):
         return lambda items: b"".join(map(put, items))
-    if item.default_factory is not NODEFAULT:  # a `{}` that nobody shares: no identity tells it
+    if item.default_factory is not NODEFAULT:  # each value is new, so identity does not help
         return lambda value: put(value) if value else b""
     return put
 
@@ -142,7 +142,7 @@ def _single(field: FieldDescriptor, kind: Any) -> Write:
     if field.type == field.TYPE_STRING:
         return _framed(field, str.encode)
     if field.type == field.TYPE_BYTES:
-        return _framed(field, b"".__add__)  # which refuses what are no bytes
+        return _framed(field, b"".__add__)  # raises TypeError for other types
     tag = _tag(field)
     if field.enum_type is not None:
         codes = {value.name: tag + varint(value.number) for value in field.enum_type.values}
@@ -175,16 +175,16 @@ def _tag(field: FieldDescriptor) -> bytes:
 
 
 def _matched(kind: type[Struct], descriptor: Descriptor) -> list[tuple[FieldInfo, FieldDescriptor]]:
-    """The fields of a struct, each with the one of the message."""
-    named = {field.json_name: field for field in descriptor.fields}
+    """Pair each field of a struct with the field of the message."""
+    by_name = {field.json_name: field for field in descriptor.fields}
     try:
-        return [(item, named[item.encode_name]) for item in msgspec.structs.fields(kind)]
+        return [(item, by_name[item.encode_name]) for item in msgspec.structs.fields(kind)]
     except KeyError as error:
         raise TypeError(f"{descriptor.full_name} has no field {error}") from None
 
 
 def _struct(kind: Any, field: FieldDescriptor) -> type[Struct]:
-    """The struct inside of an annotation such as `tuple[Part, ...]`."""
+    """Return the struct in an annotation such as `tuple[Part, ...]`."""
     if found := _structs(kind):
         return found[0]
     raise TypeError(f"{field.full_name} is a message, and {kind} is no struct")
@@ -205,12 +205,12 @@ def _accepted(value: Any, kind: Any) -> bool:
 
 
 def _repeated(field: FieldDescriptor) -> bool:
-    if hasattr(field, "is_repeated"):  # younger than the oldest protobuf we run on
+    if hasattr(field, "is_repeated"):  # older versions of protobuf do not have it
         return bool(field.is_repeated)
     return bool(field.label == field.LABEL_REPEATED)
 
 
 def _entry(field: FieldDescriptor) -> Descriptor | None:
-    """The message of a map's entries, if the field is a map."""
+    """Return the message type of the entries if the field is a map, else None."""
     entry = field.message_type
     return entry if entry is not None and entry.GetOptions().map_entry else None

@@ -10,27 +10,27 @@ from dragoman.model.errors import BAD_REQUEST, ERROR_INFO, A2AError
 
 LONGEST = 256
 MOST = 4
-"""Names, values and fields at fault are cut, as is the message: trailers of more than 8 KB are
-refused on the way, and the answer with them."""
+"""The maximum length of a text and the maximum number of entries in an error. Proxies reject
+responses with trailers of more than 8 KB."""
 
 
 def words(error: A2AError) -> str:
-    """The message of an error as gRPC carries it, in its status and in the Status beside it."""
+    """Return the message of an error, cut to a length that fits into the trailers."""
     return _cut(error.message, 2 * LONGEST)
 
 
 def status(error: A2AError) -> bytes:
-    """An error as the bytes of its Status."""
+    """Encode an error as a `google.rpc.Status`."""
     from google.rpc import code_pb2, error_details_pb2, status_pb2
 
     found = status_pb2.Status(code=code_pb2.Code.Value(error.grpc), message=words(error))
     for detail in error.details():
         if detail["@type"] == ERROR_INFO:
-            told = list(detail.get("metadata", {}).items())[:MOST]
+            metadata = list(detail.get("metadata", {}).items())[:MOST]
             info = error_details_pb2.ErrorInfo(
                 reason=detail["reason"],
                 domain=detail["domain"],
-                metadata={_cut(key): _cut(value) for key, value in told},
+                metadata={_cut(key): _cut(value) for key, value in metadata},
             )
             found.details.add().Pack(info)
         else:
@@ -44,8 +44,8 @@ def status(error: A2AError) -> bytes:
 
 
 def restored_status(body: bytes) -> tuple[int, str, list[dict[str, Any]]]:
-    """Code, message and details of a Status, the details in the form of `A2AError.details`; what
-    cannot be read is left out."""
+    """Decode a Status to its code, message and details, the details as in `A2AError.details`.
+    Details that cannot be decoded are omitted."""
     from google.rpc import error_details_pb2, status_pb2
 
     try:

@@ -1,4 +1,4 @@
-"""The well-known types among the messages: Struct and Value are JSON, Timestamp is text."""
+"""Converts the well-known protobuf types: Struct and Value to JSON values, Timestamp to text."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import msgspec
 from dragoman.model import clock
 
 LEVELS = 90
-"""Readers give up at 100 levels of messages; what is around a Struct takes a few of them. An
-object in an object takes three, a list two."""
+"""The maximum depth of a Struct in messages. Parsers stop at 100 levels, and the messages around a
+Struct take a few. A nested object takes three levels, a nested list two."""
 
 _EPOCH = datetime(1970, 1, 1)
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z", re.ASCII)
@@ -25,16 +25,16 @@ _double = struct.Struct("<cd").pack
 
 
 class Refused(Exception):
-    """A value that protobuf can hold and JSON cannot."""
+    """A value that protobuf can represent and JSON cannot."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
         self.what = what
         self.path = ""
-        """Of the field to blame, such as `.message.parts[0].data`."""
+        """The path of the wrong field, such as `.message.parts[0].data`."""
 
     def within(self, place: str) -> Refused:
-        """The same, seen from one level further up."""
+        """Prefix the path with that of the enclosing field."""
         self.path = place + self.path
         return self
 
@@ -43,7 +43,7 @@ class Refused(Exception):
 
 
 def varint(number: int) -> bytes:
-    """An integer of up to 64 bits; a negative one is its two's complement."""
+    """Encode an integer of up to 64 bits as a varint, a negative one as two's complement."""
     if 0 <= number < 128:
         return _SIZES[number]
     number &= 0xFFFF_FFFF_FFFF_FFFF
@@ -56,13 +56,13 @@ def varint(number: int) -> bytes:
 
 
 def framed(tag: bytes, body: bytes) -> bytes:
-    """A field whose value has a length."""
+    """Encode a length-delimited field."""
     size = len(body)
     return tag + (_SIZES[size] if size < 128 else varint(size)) + body
 
 
 def int32(number: int) -> int:
-    """The number itself, if it is one of 32 bits."""
+    """Return the number if it fits in 32 bits, else raise ValueError."""
     if not -(2**31) <= number < 2**31:
         raise ValueError(f"{number} does not fit in 32 bits")
     return number
@@ -72,13 +72,13 @@ def int32(number: int) -> int:
 
 
 def read_struct(message: Any) -> dict[str, Any]:
-    """A Struct as an object."""
+    """Convert a Struct to a JSON object."""
     fields = message.fields
     return {key: read_value(fields[key]) for key in fields}
 
 
 def read_value(message: Any) -> Any:
-    """A Value as JSON. Whole numbers are integers, as a JSON document would have them."""
+    """Convert a Value to a JSON value. Whole numbers become integers, as in a JSON document."""
     kind = message.WhichOneof("kind")
     if kind == "string_value":
         return message.string_value
@@ -99,7 +99,7 @@ def read_value(message: Any) -> Any:
 
 
 def write_struct(value: Any, levels: int = LEVELS) -> bytes:
-    """An object as a Struct."""
+    """Encode a JSON object as a Struct."""
     if type(value) is not dict:
         value = msgspec.to_builtins(value, str_keys=True)
     if levels < 0:
@@ -114,7 +114,8 @@ def write_struct(value: Any, levels: int = LEVELS) -> bytes:
 
 
 def write_value(value: Any, levels: int = LEVELS) -> bytes:
-    """JSON as a Value. Other things become what they are in our JSON: a NaN null, a UUID text."""
+    """Encode a JSON value as a Value. Other types become what msgspec writes for them in JSON: NaN
+    becomes null, a UUID text."""
     kind = type(value)
     if kind is str:
         return framed(b"\x1a", value.encode())
@@ -141,7 +142,8 @@ def write_value(value: Any, levels: int = LEVELS) -> bytes:
 
 
 def read_time(message: Any) -> str:
-    """A Timestamp in the form of `clock.now`, with more digits only where they say something."""
+    """Convert a Timestamp to text in the form of `clock.now`, with nine digits instead of three
+    only if the time needs them."""
     nanos = message.nanos
     if not 0 <= nanos < 1_000_000_000:
         raise Refused("time is out of range")
@@ -150,13 +152,13 @@ def read_time(message: Any) -> str:
 
 
 def write_time(text: str) -> bytes:
-    """An RFC 3339 time as a Timestamp."""
+    """Encode an RFC 3339 time as a Timestamp."""
     match = _TIME.fullmatch(text) or _TIME.fullmatch(clock.utc(text))
     assert match is not None
     return _seconds(match[1]) + _nanos(match[2])
 
 
-# Events come many to a second, and all of ours at a thousandth of one.
+# Many events share a second, and times have milliseconds, so these caches hit often.
 @lru_cache(maxsize=256)
 def _moment(seconds: int) -> str:
     try:

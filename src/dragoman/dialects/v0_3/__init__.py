@@ -1,1 +1,1 @@
-"""A2A 0.3, in its two forms: that of JSON-RPC, and that of its proto (HTTP+JSON and gRPC)."""
+"""A2A 0.3 in its two forms: the JSON-RPC form, and the proto form (HTTP+JSON and gRPC)."""

@@ -1,13 +1,14 @@
-"""The card of 0.3 as JSON-RPC and the well-known addresses have it, and of what was before.
+"""Converts cards between 1.0 and the JSON form of 0.3 and older versions, which JSON-RPC and the
+well-known paths use.
 
-`old` and `new` are each other's inverse on what 0.3 can say. What it cannot:
+`old` and `new` are inverse for everything that 0.3 can represent. It cannot represent:
 
-- The interfaces of several versions, and tenants: `old` tells those of one version.
-- The device code flow, and that PKCE is required: `old` leaves both out, and the scheme stays.
-- A security scheme of no kind that it knows: `old` leaves it out.
+- interfaces of several versions, and tenants: `old` lists the interfaces of one version.
+- the device code flow, and that PKCE is required: `old` omits both and keeps the scheme.
+- a security scheme of an unknown type: `old` omits it.
 
-And what 1.0 cannot: a scheme with several OAuth flows. `new` makes an entry of each, the first of
-them under the scheme's own name, and an alternative for each wherever the scheme is required.
+1.0 cannot represent a scheme with several OAuth flows. `new` makes a scheme for each flow, the
+first under the original name, and adds an alternative for each wherever the scheme is required.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from dragoman.model import types
 from dragoman.model.types import AgentCardSignature, Metadata, Required, WireStruct
 
 PROTOCOLS = {"0.3": "0.3.0", "0.2": "0.2.6", "0.1": "0.1.0"}
-"""What `protocolVersion` says for a version, the latest first."""
+"""The value of `protocolVersion` for each version, the latest first."""
 JSONRPC = "JSONRPC"
 UNSAID = ("0.2", "0.1")
-"""The versions that a card does not say; 0.1 had JSON-RPC only."""
+"""The versions that a card without `protocolVersion` may have; 0.1 has only JSON-RPC."""
 UNVERSIONED = "0.0.0"
 MODES = ("text/plain",)
 
@@ -46,21 +47,21 @@ _VERSION = re.compile(r"\d+\.\d+")
 
 
 class AgentProvider(WireStruct, frozen=True, kw_only=True):
-    """Who runs the agent."""
+    """The organization that runs the agent."""
 
     organization: str = always("")
     url: str = always("")
 
 
 class AgentInterface(WireStruct, frozen=True, kw_only=True):
-    """One address of an agent, and what is spoken there."""
+    """A URL of an agent, and its transport."""
 
     url: str = always("")
     transport: str = always("")
 
 
 class AgentExtension(WireStruct, frozen=True, kw_only=True):
-    """An extension that the agent speaks."""
+    """An extension that the agent supports."""
 
     uri: str = always("")
     description: str = ""
@@ -69,7 +70,7 @@ class AgentExtension(WireStruct, frozen=True, kw_only=True):
 
 
 class AgentCapabilities(WireStruct, frozen=True, kw_only=True):
-    """What of the protocol the agent offers."""
+    """The optional protocol features that the agent supports."""
 
     streaming: bool | None = None
     push_notifications: bool | None = None
@@ -78,7 +79,7 @@ class AgentCapabilities(WireStruct, frozen=True, kw_only=True):
 
 
 class AgentSkill(WireStruct, frozen=True, kw_only=True):
-    """Something the agent can do."""
+    """A skill of the agent."""
 
     id: Required
     name: str = always("")
@@ -91,7 +92,7 @@ class AgentSkill(WireStruct, frozen=True, kw_only=True):
 
 
 class AgentCard(WireStruct, frozen=True, kw_only=True):
-    """What an agent says of itself."""
+    """The card of 0.3 and older versions."""
 
     protocol_version: str = ""
     name: Required
@@ -118,11 +119,11 @@ MARKS = {
     *("url", "protocolVersion", "protocol_version", "preferredTransport", "preferred_transport"),
     *("additionalInterfaces", "additional_interfaces"),
 }
-"""What tells an older card from one of 1.0 that lacks its interfaces."""
+"""Fields that distinguish an older card from a card of 1.0 without interfaces."""
 
 
 def older(document: Any) -> bool:
-    """Whether this document is a card of before 1.0 only."""
+    """Whether a document is a card that only versions before 1.0 can read."""
     return (
         isinstance(document, dict)
         and not (document.get("supportedInterfaces") or document.get("supported_interfaces"))
@@ -134,14 +135,14 @@ def older(document: Any) -> bool:
 
 
 def old(card: types.AgentCard, version: str = "0.3") -> AgentCard:
-    """The card for a client of this version."""
+    """Convert a card to the form for clients of this version."""
     return _old(card, version, beyond=False)
 
 
 def merged(card: types.AgentCard) -> dict[str, Any]:
-    """The card for everybody: the fields of 1.0, and beside them those of 0.3."""
-    # The flows with all that 1.0 says of them: there are readers of 1.0 that prefer these.
-    found: dict[str, Any] = _beside(_plain(card), _plain(_old(card, "0.3", beyond=True)))
+    """Return the card with the fields of both 1.0 and 0.3."""
+    # The 0.3 flows keep what only 1.0 has, because some clients of 1.0 read these flows.
+    found: dict[str, Any] = _merge(_plain(card), _plain(_old(card, "0.3", beyond=True)))
     return found
 
 
@@ -149,12 +150,12 @@ def _plain(card: WireStruct) -> Any:
     return msgspec.json.decode(msgspec.json.encode(card))
 
 
-def _beside(new: Any, old: Any) -> Any:
+def _merge(new: Any, old: Any) -> Any:
     if isinstance(new, dict) and isinstance(old, dict):
-        both = {name: _beside(new[name], old[name]) if name in old else new[name] for name in new}
+        both = {name: _merge(new[name], old[name]) if name in old else new[name] for name in new}
         return both | {name: old[name] for name in old if name not in new}
     if isinstance(new, list) and isinstance(old, list) and len(new) == len(old):
-        return [_beside(*pair) for pair in zip(new, old, strict=True)]
+        return [_merge(*pair) for pair in zip(new, old, strict=True)]
     return new
 
 
@@ -171,7 +172,7 @@ def _old(card: types.AgentCard, version: str, *, beyond: bool) -> AgentCard:
         description=card.description,
         url=interfaces[0].url,
         preferred_transport=interfaces[0].protocol_binding,
-        # with the main one, as the specification asks for
+        # the specification requires the main interface here, too
         additional_interfaces=tuple(
             AgentInterface(url=item.url, transport=item.protocol_binding) for item in interfaces
         ),
@@ -200,22 +201,23 @@ def _old(card: types.AgentCard, version: str, *, beyond: bool) -> AgentCard:
 def announced(
     card: types.AgentCard, version: str = "0.3"
 ) -> tuple[str, tuple[types.AgentInterface, ...]]:
-    """The `protocolVersion` and the interfaces to tell a client of this version: its own, else
-    those of another version before 1.0, else all, since a card must have an address."""
+    """Return the `protocolVersion` and the interfaces on a card for clients of this version: the
+    interfaces of that version, else of another version before 1.0, else all, because a card must
+    have a URL."""
     for other in (version, *PROTOCOLS):
         found = [item for item in card.supported_interfaces if minor(item) == other]
         if not found:
             continue
-        if version < other:  # who speaks the later one here speaks the earlier one on JSON-RPC
+        if version < other:  # a JSON-RPC interface also serves older versions
             found = [item for item in found if item.protocol_binding == JSONRPC] or found
-        # without its tenant, an address may be somebody else's
+        # 0.3 omits the tenant, and without it the URL may lead to another tenant's agent
         found = [item for item in found if not item.tenant] or found
         return PROTOCOLS.get(min(version, other), version), tuple(found)
     return card.supported_interfaces[0].protocol_version, card.supported_interfaces
 
 
 def minor(interface: types.AgentInterface) -> str:
-    """The version of an interface as Major.Minor."""
+    """Return the version of an interface as Major.Minor."""
     return ".".join(interface.protocol_version.split(".")[:2])
 
 
@@ -223,11 +225,11 @@ def minor(interface: types.AgentInterface) -> str:
 
 
 def new(card: AgentCard) -> types.AgentCard:
-    """The card in 1.0. What 1.0 requires and an older card may lack is filled in."""
+    """Convert a card to 1.0, and fill in fields that 1.0 requires and older cards may lack."""
     schemes, others = new_schemes(card.security_schemes, card.authentication)
     security = card.security
     if not security and not card.security_schemes:
-        security = tuple({name: ()} for name in schemes)  # 0.1: any of them
+        security = tuple({name: ()} for name in schemes)  # in 0.1, any scheme is enough
     return complete(
         types.AgentCard(
             name=card.name,
@@ -271,7 +273,7 @@ def new(card: AgentCard) -> types.AgentCard:
 def interfaces(
     protocol: str, main: tuple[str, str], *additional: tuple[str, str]
 ) -> Iterator[types.AgentInterface]:
-    """The interfaces of a card that says this `protocolVersion`, from addresses and transports."""
+    """Yield the interfaces of a card with this `protocolVersion`, from URLs and transports."""
     match = _VERSION.search(protocol)
     pairs = [(main[0], main[1] or JSONRPC), *(pair for pair in additional if all(pair))]
     for url, transport in dict.fromkeys(pairs):
@@ -282,7 +284,7 @@ def interfaces(
 
 
 def complete(card: types.AgentCard) -> types.AgentCard:
-    """The card with what 1.0 requires and older ones may leave out."""
+    """Fill in fields that 1.0 requires and older cards may lack."""
     provider = card.provider
     if provider is not None and not (provider.url and provider.organization):
         provider = types.AgentProvider(

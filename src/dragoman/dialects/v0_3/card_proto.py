@@ -1,7 +1,7 @@
-"""The card of 0.3 as HTTP+JSON and gRPC have it: the messages of its proto.
+"""Converts cards between 1.0 and the proto form of 0.3, which HTTP+JSON and gRPC use.
 
-Booleans and addresses have no presence there: unset is `False` and empty. Otherwise `old` and
-`new` lose what those of the JSON form lose, and a scheme has but one OAuth flow here, too.
+Booleans and URLs have no presence there: an unset one is `False` or empty. Otherwise `old` and
+`new` lose the same as those of the JSON form; a scheme has only one OAuth flow here, too.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from dragoman.model.types import (
 
 
 class AgentInterface(WireStruct, frozen=True, kw_only=True):
-    """One address of an agent, and what is spoken there."""
+    """A URL of an agent, and its transport."""
 
     url: str = ""
     transport: str = ""
 
 
 class AgentCapabilities(WireStruct, frozen=True, kw_only=True):
-    """What of the protocol the agent offers."""
+    """The optional protocol features that the agent supports."""
 
     streaming: bool = False
     push_notifications: bool = False
@@ -45,13 +45,13 @@ class AgentCapabilities(WireStruct, frozen=True, kw_only=True):
 
 
 class Security(WireStruct, frozen=True, kw_only=True):
-    """Schemes that are needed together, each with its scopes."""
+    """A requirement: all schemes that it needs, with their scopes."""
 
     schemes: dict[str, StringList] = field(default_factory=dict)
 
 
 class AuthorizationCodeOAuthFlow(WireStruct, frozen=True, kw_only=True):
-    """OAuth 2 by way of a person's browser."""
+    """The OAuth 2 authorization code flow."""
 
     authorization_url: str = ""
     token_url: str = ""
@@ -60,7 +60,7 @@ class AuthorizationCodeOAuthFlow(WireStruct, frozen=True, kw_only=True):
 
 
 class ClientCredentialsOAuthFlow(WireStruct, frozen=True, kw_only=True):
-    """OAuth 2 between machines."""
+    """The OAuth 2 client credentials flow."""
 
     token_url: str = ""
     refresh_url: str = ""
@@ -68,7 +68,7 @@ class ClientCredentialsOAuthFlow(WireStruct, frozen=True, kw_only=True):
 
 
 class OAuthFlows(WireStruct, frozen=True, kw_only=True):
-    """One of the flows."""
+    """An OAuth flow; exactly one field is set."""
 
     authorization_code: AuthorizationCodeOAuthFlow | None = None
     client_credentials: ClientCredentialsOAuthFlow | None = None
@@ -77,7 +77,7 @@ class OAuthFlows(WireStruct, frozen=True, kw_only=True):
 
 
 class OAuth2SecurityScheme(WireStruct, frozen=True, kw_only=True):
-    """OAuth 2."""
+    """An OAuth 2 scheme."""
 
     description: str = ""
     flows: OAuthFlows | None = None
@@ -85,7 +85,7 @@ class OAuth2SecurityScheme(WireStruct, frozen=True, kw_only=True):
 
 
 class SecurityScheme(WireStruct, frozen=True, kw_only=True):
-    """One of the schemes."""
+    """A security scheme; exactly one field is set."""
 
     api_key_security_scheme: APIKeySecurityScheme | None = None
     http_auth_security_scheme: HTTPAuthSecurityScheme | None = None
@@ -97,7 +97,7 @@ class SecurityScheme(WireStruct, frozen=True, kw_only=True):
 
 
 class AgentSkill(WireStruct, frozen=True, kw_only=True):
-    """Something the agent can do."""
+    """A skill of the agent."""
 
     id: Required
     name: str = ""
@@ -110,7 +110,7 @@ class AgentSkill(WireStruct, frozen=True, kw_only=True):
 
 
 class AgentCard(WireStruct, frozen=True, kw_only=True):
-    """What an agent says of itself."""
+    """The card of 0.3 in the proto form."""
 
     protocol_version: str = ""
     name: Required
@@ -132,8 +132,8 @@ class AgentCard(WireStruct, frozen=True, kw_only=True):
     icon_url: str = ""
 
 
-def meant(document: dict[str, Any]) -> bool:
-    """Whether an older card as JSON is in this form: one SDK answers so over HTTP+JSON."""
+def is_proto_form(document: dict[str, Any]) -> bool:
+    """Whether an older card in JSON has the proto form. One SDK sends it over HTTP+JSON."""
     schemes, security = document.get("securitySchemes"), document.get("security")
     names = SecurityScheme.__struct_encode_fields__
     return (
@@ -151,9 +151,9 @@ def meant(document: dict[str, Any]) -> bool:
 
 
 def old(card: types.AgentCard, version: str = "0.3") -> AgentCard:
-    """The card for a client of this version."""
+    """Convert a card to the form for clients of this version."""
     protocol, found = announced(card, version)
-    able = card.capabilities
+    capabilities = card.capabilities
     return like(
         AgentCard,
         card,
@@ -166,9 +166,9 @@ def old(card: types.AgentCard, version: str = "0.3") -> AgentCard:
         documentation_url=card.documentation_url or "",
         icon_url=card.icon_url or "",
         capabilities=AgentCapabilities(
-            streaming=bool(able.streaming),
-            push_notifications=bool(able.push_notifications),
-            extensions=able.extensions,
+            streaming=bool(capabilities.streaming),
+            push_notifications=bool(capabilities.push_notifications),
+            extensions=capabilities.extensions,
         ),
         security_schemes={
             name: _old_scheme(scheme) for name, scheme in card.security_schemes.items()
@@ -178,13 +178,13 @@ def old(card: types.AgentCard, version: str = "0.3") -> AgentCard:
             like(AgentSkill, skill, security=_old_security(skill.security_requirements))
             for skill in card.skills
         ),
-        supports_authenticated_extended_card=bool(able.extended_agent_card),
+        supports_authenticated_extended_card=bool(capabilities.extended_agent_card),
     )
 
 
 def new(card: AgentCard) -> types.AgentCard:
-    """The card in 1.0. What 1.0 requires and an older card may lack is filled in."""
-    able = card.capabilities or AgentCapabilities()
+    """Convert a card to 1.0, and fill in fields that 1.0 requires and older cards may lack."""
+    capabilities = card.capabilities or AgentCapabilities()
     return complete(
         like(
             types.AgentCard,
@@ -199,9 +199,9 @@ def new(card: AgentCard) -> types.AgentCard:
             documentation_url=card.documentation_url or None,
             icon_url=card.icon_url or None,
             capabilities=types.AgentCapabilities(
-                streaming=able.streaming,
-                push_notifications=able.push_notifications,
-                extensions=able.extensions,
+                streaming=capabilities.streaming,
+                push_notifications=capabilities.push_notifications,
+                extensions=capabilities.extensions,
                 extended_agent_card=card.supports_authenticated_extended_card,
             ),
             security_schemes={

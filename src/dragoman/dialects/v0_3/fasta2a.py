@@ -1,4 +1,4 @@
-"""A mixture of 0.3 and 1.0, which fasta2a's client speaks."""
+"""The dialect of fasta2a's client, which mixes 0.3 and 1.0."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Mixed:
-    """For fasta2a's client, which uses the methods of 0.3 with the objects of 1.0, and wants
-    answers wrapped. It says no `kind`; what it is answered is both."""
+    """For fasta2a's client. It uses the methods of 0.3 with the objects of 1.0, sends no `kind`,
+    and expects wrapped responses. The responses contain the fields of both versions."""
 
     FORM = "0.3 mixed"
 
     def decode(self, kind: type[W], body: bytes) -> W:
-        """What is asked."""
+        """See `Dialect.decode`."""
         return rpc.decode(kind, body)
 
     def encode(self, answer: Any) -> bytes:
-        """What is answered."""
+        """See `Dialect.encode`."""
         if not isinstance(answer, types.SendMessageResponse):
             return rpc.encode(answer)
         return _both("task" if answer.message is None else "message", rpc.old(answer))
 
     def response(self, event: Any, last: bool = False) -> bytes:
-        """An event of a stream; empty if it is not for clients."""
+        """See `Dialect.response`."""
         if isinstance(event, types.TaskArtifactUpdateEvent):
             wire = _both("artifactUpdate", CHUNK.old(event))
         elif isinstance(event, types.TaskStatusUpdateEvent):
@@ -48,15 +48,16 @@ class Mixed:
             wire = _both("message", MESSAGE.old(event.message))
         else:
             return b""
-        return protojson.unbroken(wire)
+        return protojson.escape_line_ends(wire)
 
     def problem(self, error: A2AError) -> dict[str, Any]:
-        """An error."""
+        """See `Dialect.problem`."""
         return rpc.problem(error)
 
 
 def _both(name: str, value: Any) -> bytes:
-    """The object, with itself inside, where files are also what they are in 1.0."""
+    """Encode an object of 0.3, and nest a copy of it under `name`, in which files also have the
+    fields of 1.0."""
     inner = _encode(common.mapped(value, Part, _newer))
     return b'%b,"%b":%b}' % (_encode(value)[:-1], name.encode(), inner)
 
@@ -73,7 +74,8 @@ MIXED = Mixed()
 
 
 def receive(_: str, kind: type[WireStruct], params: bytes, call: Call) -> Received:
-    """A request in 0.3 or 0.2, and how it is answered: to fasta2a's client, in the mixture."""
-    mixes = kind is types.SendMessageRequest and client_quirks.is_fasta2a(params)
-    dialect: Dialect = MIXED if mixes else rpc
+    """Decode a request in 0.3 or 0.2, and return the dialect of the response, too: `MIXED` for
+    fasta2a's client."""
+    mixed = kind is types.SendMessageRequest and client_quirks.is_fasta2a(params)
+    dialect: Dialect = MIXED if mixed else rpc
     return dialect, dialect.decode(kind, params), call

@@ -1,10 +1,10 @@
-"""0.3 as its proto has it: over HTTP+JSON and gRPC.
+"""A2A 0.3 in its proto form: over HTTP+JSON and gRPC.
 
-Older readers are strict, so nothing is written that the proto does not know. The Python SDK of
-0.3 puts base64 text where the proto has bytes, and reads nothing else; the JavaScript one puts the
-bytes themselves there. Both are understood: what can be decoded as base64 text is taken for that.
-What is written is base64 text. Of a client that is known to run on Node (`node`) and to one, files
-are bare (`NAKED`), and there is nothing to guess.
+Older clients are strict, so the responses contain only fields of the proto. The Python SDK of 0.3
+writes base64 text into the bytes field of a file, and reads nothing else; the JavaScript SDK writes
+the bytes themselves. Requests may have either: bytes that are valid base64 are decoded as such.
+Responses have base64 text. Only for clients that are known to run on Node, requests and responses
+have the bytes themselves (`RAW`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from dragoman.dialects import protojson
 from dragoman.dialects.v0_3 import card, card_proto, common
-from dragoman.dialects.v0_3.common import CONFIG, Pair, Way
+from dragoman.dialects.v0_3.common import CONFIG, Conversion, Pair
 from dragoman.dialects.v0_3.proto_structs import (
     Artifact,
     CancelTaskRequest,
@@ -62,11 +62,11 @@ W = TypeVar("W", bound=WireStruct)
 
 
 def old_part(part: types.Part) -> Part:
-    """A part as 0.3 has it."""
+    """Convert a part to 0.3."""
     if part.text is not None:
-        return Part(text=part.text, metadata=common.beside(part))
+        return Part(text=part.text, metadata=common.part_metadata(part))
     if part.data is not UNSET:
-        data, metadata = common.wrapped(part)
+        data, metadata = common.wrap_data(part)
         return Part(data=DataPart(data=data), metadata=metadata)
     file = FilePart(
         file_with_uri=part.url,
@@ -78,11 +78,11 @@ def old_part(part: types.Part) -> Part:
 
 
 def new_part(part: Part) -> types.Part:
-    """A part of 0.3 as ours."""
+    """Convert a part of 0.3 to 1.0."""
     if part.text is not None:
-        return common.plain(part.text, part.metadata)
+        return common.text_part(part.text, part.metadata)
     if part.data is not None:
-        return common.unwrapped(part.data.data, part.metadata)
+        return common.unwrap_data(part.data.data, part.metadata)
     file = part.file
     assert file is not None
     return types.Part(
@@ -94,16 +94,16 @@ def new_part(part: Part) -> types.Part:
     )
 
 
-def _bytes(told: bytes) -> bytes:
-    """The bytes that are meant."""
+def _bytes(value: bytes) -> bytes:
+    """Decode the bytes of a file if they are base64 text."""
     try:
-        return base64.b64decode(told, validate=True)
+        return base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError):
-        return told
+        return value
 
 
 def old_message(message: types.Message) -> Message:
-    """A message as 0.3 has it."""
+    """Convert a message to 0.3."""
     found: Message = _MESSAGE.old(message)
     if message.reference_task_ids:
         references = list(message.reference_task_ids)
@@ -113,7 +113,7 @@ def old_message(message: types.Message) -> Message:
 
 
 def new_message(message: Message) -> types.Message:
-    """A message of 0.3 as ours."""
+    """Convert a message of 0.3 to 1.0."""
     metadata, extras = common.carried(message.metadata)
     references = extras.get("referenceTaskIds")
     if not isinstance(references, list) or not all(isinstance(r, str) for r in references):
@@ -124,15 +124,18 @@ def new_message(message: Message) -> types.Message:
     return found
 
 
-PARTS = common.several(old_part, new_part)
-_MESSAGE = Pair(types.Message, Message, parts=common.several(old_part, new_part, "content"))
-STATE = Way(
+PARTS = common.for_each(old_part, new_part)
+_MESSAGE = Pair(types.Message, Message, parts=common.for_each(old_part, new_part, "content"))
+STATE = Conversion(
     lambda state: TaskState[state.name],
     lambda state: types.TaskState[state.name],
 )
 ARTIFACT = Pair(types.Artifact, Artifact, parts=PARTS)
 _STATUS = Pair(
-    types.TaskStatus, TaskStatus, state=STATE, message=Way(old_message, new_message, "update")
+    types.TaskStatus,
+    TaskStatus,
+    state=STATE,
+    message=Conversion(old_message, new_message, "update"),
 )
 
 
@@ -142,17 +145,17 @@ def _new_status(status: TaskStatus) -> types.TaskStatus:
     return found
 
 
-STATUS = Way(_STATUS.old, _new_status)
+STATUS = Conversion(_STATUS.old, _new_status)
 TASK = Pair(
     types.Task,
     Task,
     status=STATUS,
     artifacts=ARTIFACT.each(),
-    history=common.several(old_message, new_message),
+    history=common.for_each(old_message, new_message),
 )
 UPDATE = Pair(types.TaskStatusUpdateEvent, TaskStatusUpdateEvent, status=STATUS)
 CHUNK = Pair(types.TaskArtifactUpdateEvent, TaskArtifactUpdateEvent, artifact=ARTIFACT.one())
-REPLY = Way(old_message, new_message, "msg")
+REPLY = Conversion(old_message, new_message, "msg")
 SENT = Pair(types.SendMessageResponse, SendMessageResponse, task=TASK.one(), message=REPLY)
 EVENT = Pair(
     types.StreamResponse,
@@ -164,21 +167,22 @@ EVENT = Pair(
 )
 
 
-class Accent(Struct, frozen=True):
-    """How somebody has the bytes of files: what is heard is made base64 text, what is said is made
-    of it."""
+class FileEncoding(Struct, frozen=True):
+    """How a client writes the bytes of files. `read` converts its files to base64 text, `write`
+    converts them from base64 text."""
 
-    heard: Callable[[Any], Any]
-    said: Callable[[Any], Any]
+    read: Callable[[Any], Any]
+    write: Callable[[Any], Any]
 
 
-TEXT = Accent(lambda value: value, lambda value: value)
-NAKED = Accent(
-    lambda value: _filed(value, base64.b64encode), lambda value: _filed(value, base64.b64decode)
+BASE64 = FileEncoding(lambda value: value, lambda value: value)
+RAW = FileEncoding(
+    lambda value: _convert_files(value, base64.b64encode),
+    lambda value: _convert_files(value, base64.b64decode),
 )
 
 
-def _filed(value: Any, change: Callable[[bytes], bytes]) -> Any:
+def _convert_files(value: Any, change: Callable[[bytes], bytes]) -> Any:
     def changed(file: FilePart) -> FilePart:
         raw = file.file_with_bytes
         return file if raw is None else replace(file, file_with_bytes=change(raw))
@@ -191,28 +195,28 @@ def _filed(value: Any, change: Callable[[bytes], bytes]) -> Any:
 _NAME = re.compile(r"(?s)tasks/([^/]+)(?:/pushNotificationConfigs(?:/(.*))?)?")
 
 
-def named(task: str, config: str = "") -> str:
-    """What 0.3 calls a task, or one of its webhooks."""
+def resource_name(task: str, config: str = "") -> str:
+    """Return the resource name of a task or of one of its webhooks."""
     return f"tasks/{task}/pushNotificationConfigs/{config}" if config else f"tasks/{task}"
 
 
 def ids(name: str, field: str = "name") -> tuple[str, str]:
-    """The task and the webhook, if any, of such a name."""
+    """Return the ids of the task and the webhook in a resource name; the latter may be empty."""
     match = _NAME.fullmatch(name)
     if match is None:
         raise InvalidParams.at(field, "expected tasks/{id}")
     return match[1], match[2] or ""
 
 
-def alone(name: str, field: str = "name") -> str:
-    """The task of a name that says nothing else."""
+def task_of(name: str, field: str = "name") -> str:
+    """Return the task id of a resource name that names only a task."""
     task, _ = ids(name, field)
-    if name != named(task):
+    if name != resource_name(task):
         raise InvalidParams.at(field, "expected tasks/{id}")
     return task
 
 
-# ---- what is asked -------------------------------------------------------------------------
+# ---- requests ------------------------------------------------------------------------------
 
 _CONFIGURATION = Pair(
     types.SendMessageConfiguration,
@@ -222,40 +226,42 @@ _CONFIGURATION = Pair(
 _SEND = Pair(
     types.SendMessageRequest,
     SendMessageRequest,
-    message=Way(old_message, new_message, "request"),
+    message=Conversion(old_message, new_message, "request"),
 )
 
 
 def _old_send(request: types.SendMessageRequest) -> SendMessageRequest:
-    said = request.configuration
-    if said is None:
+    options = request.configuration
+    if options is None:
         return _SEND.old(request)  # type: ignore[no-any-return]
-    wishes = _CONFIGURATION.old(
-        said, history_length=said.history_length or 0, blocking=not said.return_immediately
+    configuration = _CONFIGURATION.old(
+        options, history_length=options.history_length or 0, blocking=not options.return_immediately
     )
-    return _SEND.old(request, configuration=wishes)  # type: ignore[no-any-return]
+    return _SEND.old(request, configuration=configuration)  # type: ignore[no-any-return]
 
 
 def _new_send(request: SendMessageRequest) -> types.SendMessageRequest:
-    said = request.configuration
-    if said is None:
+    options = request.configuration
+    if options is None:
         return _SEND.new(request)  # type: ignore[no-any-return]
-    wishes = _CONFIGURATION.new(
-        said, history_length=said.history_length or None, return_immediately=not said.blocking
+    configuration = _CONFIGURATION.new(
+        options,
+        history_length=options.history_length or None,
+        return_immediately=not options.blocking,
     )
-    return _SEND.new(request, configuration=wishes)  # type: ignore[no-any-return]
+    return _SEND.new(request, configuration=configuration)  # type: ignore[no-any-return]
 
 
 def _new_get(request: GetTaskRequest) -> types.GetTaskRequest:
     length = request.history_length or None
-    return types.GetTaskRequest(id=alone(request.name), history_length=length)
+    return types.GetTaskRequest(id=task_of(request.name), history_length=length)
 
 
 def _old_create(
     config: types.TaskPushNotificationConfig,
 ) -> CreateTaskPushNotificationConfigRequest:
     return CreateTaskPushNotificationConfigRequest(
-        parent=named(config.task_id), config_id=config.id, config=_old_hook(config)
+        parent=resource_name(config.task_id), config_id=config.id, config=_old_webhook(config)
     )
 
 
@@ -263,33 +269,34 @@ def _new_create(
     request: CreateTaskPushNotificationConfigRequest,
 ) -> types.TaskPushNotificationConfig:
     known = request.parent or not request.config.name
-    task = alone(request.parent, "parent") if known else ""
-    return _new_hook(request.config, task, request.config_id, "config.name")
+    task = task_of(request.parent, "parent") if known else ""
+    return _new_webhook(request.config, task, request.config_id, "config.name")
 
 
-def _old_hook(config: types.TaskPushNotificationConfig) -> TaskPushNotificationConfig:
+def _old_webhook(config: types.TaskPushNotificationConfig) -> TaskPushNotificationConfig:
     return TaskPushNotificationConfig(
-        name=named(config.task_id, config.id), push_notification_config=CONFIG.old(config)
+        name=resource_name(config.task_id, config.id), push_notification_config=CONFIG.old(config)
     )
 
 
-def _new_hook(
-    hook: TaskPushNotificationConfig, task: str = "", id: str = "", field: str = "name"
+def _new_webhook(
+    webhook: TaskPushNotificationConfig, task: str = "", id: str = "", field: str = "name"
 ) -> types.TaskPushNotificationConfig:
-    """A webhook. Its task and its id may be told beside it; one without an id has its task's."""
-    owner, given = ids(hook.name or named(task), field)
-    config = hook.push_notification_config
+    """Convert a webhook to 1.0. The request may name its task and id, too; a webhook without an id
+    gets the id of its task."""
+    owner, given = ids(webhook.name or resource_name(task), field)
+    config = webhook.push_notification_config
     task = task or owner
-    id = config.id or id or (given if given != "None" else "") or task  # as one SDK says it
+    id = config.id or id or (given if given != "None" else "") or task  # a2a-sdk 0.3 sends "None"
     found: types.TaskPushNotificationConfig = CONFIG.new(config, id=id, task_id=task)
     return found
 
 
-def _new_get_hook(
+def _new_get_webhook(
     request: GetTaskPushNotificationConfigRequest,
 ) -> types.GetTaskPushNotificationConfigRequest:
     task, config = ids(request.name)
-    config = config if config != "None" else ""  # as one SDK says it
+    config = config if config != "None" else ""  # a2a-sdk 0.3 sends "None"
     return types.GetTaskPushNotificationConfigRequest(task_id=task, id=config)
 
 
@@ -303,7 +310,7 @@ def _new_delete(
 def _new_list(
     request: ListTaskPushNotificationConfigRequest,
 ) -> types.ListTaskPushNotificationConfigsRequest:
-    task = alone(request.parent, "parent")
+    task = task_of(request.parent, "parent")
     return types.ListTaskPushNotificationConfigsRequest(
         task_id=task, page_size=request.page_size, page_token=request.page_token
     )
@@ -313,37 +320,39 @@ def _old_list(
     request: types.ListTaskPushNotificationConfigsRequest,
 ) -> ListTaskPushNotificationConfigRequest:
     return ListTaskPushNotificationConfigRequest(
-        parent=named(request.task_id), page_size=request.page_size, page_token=request.page_token
+        parent=resource_name(request.task_id),
+        page_size=request.page_size,
+        page_token=request.page_token,
     )
 
 
-_HOOKS = Pair(
+_WEBHOOKS = Pair(
     types.ListTaskPushNotificationConfigsResponse,
     ListTaskPushNotificationConfigResponse,
-    configs=common.several(_old_hook, _new_hook),
+    configs=common.for_each(_old_webhook, _new_webhook),
 )
 _LIST = Pair(types.ListTasksRequest, ListTasksRequest, status=STATE)
 _TASKS = Pair(types.ListTasksResponse, ListTasksResponse, tasks=TASK.each())
 
-ASKED: dict[
+REQUESTS: dict[
     type[WireStruct], tuple[type[WireStruct], Callable[[Any], Any], Callable[[Any], Any]]
 ] = {
     types.SendMessageRequest: (SendMessageRequest, _new_send, _old_send),
     types.GetTaskRequest: (
         GetTaskRequest,
         _new_get,
-        lambda r: GetTaskRequest(name=named(r.id), history_length=r.history_length or 0),
+        lambda r: GetTaskRequest(name=resource_name(r.id), history_length=r.history_length or 0),
     ),
     types.ListTasksRequest: (ListTasksRequest, _LIST.new, _LIST.old),
     types.CancelTaskRequest: (
         CancelTaskRequest,
-        lambda r: types.CancelTaskRequest(id=alone(r.name)),
-        lambda r: CancelTaskRequest(name=named(r.id)),
+        lambda r: types.CancelTaskRequest(id=task_of(r.name)),
+        lambda r: CancelTaskRequest(name=resource_name(r.id)),
     ),
     types.SubscribeToTaskRequest: (
         TaskSubscriptionRequest,
-        lambda r: types.SubscribeToTaskRequest(id=alone(r.name)),
-        lambda r: TaskSubscriptionRequest(name=named(r.id)),
+        lambda r: types.SubscribeToTaskRequest(id=task_of(r.name)),
+        lambda r: TaskSubscriptionRequest(name=resource_name(r.id)),
     ),
     types.TaskPushNotificationConfig: (
         CreateTaskPushNotificationConfigRequest,
@@ -352,8 +361,8 @@ ASKED: dict[
     ),
     types.GetTaskPushNotificationConfigRequest: (
         GetTaskPushNotificationConfigRequest,
-        _new_get_hook,
-        lambda r: GetTaskPushNotificationConfigRequest(name=named(r.task_id, r.id)),
+        _new_get_webhook,
+        lambda r: GetTaskPushNotificationConfigRequest(name=resource_name(r.task_id, r.id)),
     ),
     types.ListTaskPushNotificationConfigsRequest: (
         ListTaskPushNotificationConfigRequest,
@@ -363,7 +372,7 @@ ASKED: dict[
     types.DeleteTaskPushNotificationConfigRequest: (
         DeleteTaskPushNotificationConfigRequest,
         _new_delete,
-        lambda r: DeleteTaskPushNotificationConfigRequest(name=named(r.task_id, r.id)),
+        lambda r: DeleteTaskPushNotificationConfigRequest(name=resource_name(r.task_id, r.id)),
     ),
     types.GetExtendedAgentCardRequest: (
         GetAgentCardRequest,
@@ -371,28 +380,28 @@ ASKED: dict[
         lambda _: GetAgentCardRequest(),
     ),
 }
-"""Our requests: what 0.3 has in their place, the way from there, and the way to there."""
+"""For each request of 1.0: the struct of 0.3, and the functions that convert from and to 0.3."""
 
-TOLD: dict[
+RESPONSES: dict[
     type[WireStruct], tuple[type[WireStruct], Callable[[Any], Any], Callable[[Any], Any]]
 ] = {
     types.SendMessageResponse: (SendMessageResponse, SENT.new, SENT.old),
     types.StreamResponse: (StreamResponse, EVENT.new, EVENT.old),
     types.Task: (Task, TASK.new, TASK.old),
     types.ListTasksResponse: (ListTasksResponse, _TASKS.new, _TASKS.old),
-    types.TaskPushNotificationConfig: (TaskPushNotificationConfig, _new_hook, _old_hook),
+    types.TaskPushNotificationConfig: (TaskPushNotificationConfig, _new_webhook, _old_webhook),
     types.ListTaskPushNotificationConfigsResponse: (
         ListTaskPushNotificationConfigResponse,
-        _HOOKS.new,
-        _HOOKS.old,
+        _WEBHOOKS.new,
+        _WEBHOOKS.old,
     ),
     types.AgentCard: (card_proto.AgentCard, card_proto.new, card_proto.old),
 }
-"""Our answers, likewise."""
+"""The same for each response."""
 
 
 def event(event: Any, last: bool = False) -> StreamResponse | None:
-    """An event of a stream; None if it is not for clients."""
+    """Convert an event of a stream; None if it is not for clients."""
     if type(event) is types.TaskArtifactUpdateEvent:
         return StreamResponse(artifact_update=CHUNK.old(event))
     if type(event) is types.TaskStatusUpdateEvent:
@@ -410,46 +419,46 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Json:
-    """What is asked and answered over HTTP+JSON, by all, or by those whose files are bare."""
+    """Encodes and decodes 0.3 over HTTP+JSON; see `Paths`."""
 
-    def __init__(self, form: str, accent: Accent = TEXT) -> None:
+    def __init__(self, form: str, files: FileEncoding = BASE64) -> None:
         self.FORM = form
-        self._accent = accent
+        self._files = files
 
     def convert(self, kind: type[W], document: Any, *, text: bool = False) -> W:
-        """What is asked, from body, query and path; InvalidParams names the field."""
+        """See `Paths.convert`."""
         if kind is types.TaskPushNotificationConfig and isinstance(document, dict):
             document = _enclosed(document)
-        shape, new, _ = ASKED[kind]
-        found: W = new(self._accent.heard(protojson.convert(shape, document, text=text)))
+        shape, new, _ = REQUESTS[kind]
+        found: W = new(self._files.read(protojson.convert(shape, document, text=text)))
         return found
 
     def encode(self, answer: WireStruct) -> bytes:
-        """What is answered. The card is in the form of JSON-RPC here, too."""
+        """See `Paths.encode`. The card has the JSON-RPC form here, too."""
         if isinstance(answer, types.AgentCard):
             return _encode(card.old(answer))
-        found = TOLD[type(answer)][2](answer)
-        return _encode(self._accent.said(found))
+        found = RESPONSES[type(answer)][2](answer)
+        return _encode(self._files.write(found))
 
     def response(self, event_: Any, last: bool = False) -> bytes:
-        """An event of a stream; empty if it is not for clients."""
+        """See `Paths.response`."""
         found = event(event_, last)
         if found is None:
             return b""
-        return protojson.unbroken(_encode(self._accent.said(found)))
+        return protojson.escape_line_ends(_encode(self._files.write(found)))
 
 
 JSON = Json("0.3 proto")
-BARE = Json("0.3 bare", NAKED)
+RAW_FILES = Json("0.3 bare", RAW)
 
 
-def ask(request: WireStruct) -> bytes:
-    """What is asked."""
-    return _encode(ASKED[type(request)][2](request))
+def encode_request(request: WireStruct) -> bytes:
+    """Encode a request, for the client."""
+    return _encode(REQUESTS[type(request)][2](request))
 
 
 def _enclosed(document: dict[str, Any]) -> dict[str, Any]:
-    """Clients also send the webhook as it is answered, without what encloses it."""
+    """Put a webhook into `config`. Some clients send it as in a response, at the top level."""
     inner = ("pushNotificationConfig", "push_notification_config")
     if "config" in document or not any(name in document for name in inner):
         return document
@@ -457,16 +466,16 @@ def _enclosed(document: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "config": {k: v for k, v in document.items() if k in ("name", *inner)}}
 
 
-def told(kind: type[W], document: Any) -> W:
-    """What was answered, from the parsed body."""
-    shape, new, _ = TOLD[kind]
+def decode_response(kind: type[W], document: Any) -> W:
+    """Decode a response from a parsed document, for the client."""
+    shape, new, _ = RESPONSES[kind]
     found: W = new(protojson.convert(shape, document))
     return found
 
 
 def problem(error: A2AError) -> dict[str, Any]:
-    """The body of an error over HTTP+JSON."""
+    """Return the body of an error over HTTP+JSON."""
     code = error.rpc if error.rpc not in (-32008, -32009) else -32603
     if error.transport and code == -32603:
-        code = error.http  # it is no internal error, and JSON-RPC has no code for it
+        code = error.http  # JSON-RPC has no code for it, and it is not an internal error
     return {"code": code, "type": error.former, "message": error.message}

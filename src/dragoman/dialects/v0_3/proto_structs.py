@@ -1,4 +1,4 @@
-"""The messages of 0.3's proto, in JSON names: what HTTP+JSON and gRPC of that version carry."""
+"""The messages of the 0.3 proto, which HTTP+JSON and gRPC of that version use."""
 
 from __future__ import annotations
 
@@ -9,11 +9,19 @@ from msgspec import Meta, field
 
 from dragoman.dialects.v0_3.common import PushNotificationConfig
 from dragoman.dialects.v0_3.schemes import always
-from dragoman.model.types import ENUM_NUMBERS, Metadata, Required, Role, Timestamp, Told, WireStruct
+from dragoman.model.types import (
+    ENUM_NUMBERS,
+    LenientTimestamp,
+    Metadata,
+    Required,
+    Role,
+    Timestamp,
+    WireStruct,
+)
 
 
 class TaskState(Enum):
-    """The states, one of them in another spelling."""
+    """The task states; 0.3 spells CANCELLED with two Ls."""
 
     SUBMITTED = "TASK_STATE_SUBMITTED"
     WORKING = "TASK_STATE_WORKING"
@@ -29,7 +37,7 @@ ENUM_NUMBERS[TaskState] = dict(enumerate(TaskState, start=1))
 
 
 class FilePart(WireStruct, frozen=True, kw_only=True):
-    """The content of a file, or where it is."""
+    """A file: its content or its URI."""
 
     file_with_uri: str | None = None
     file_with_bytes: bytes | None = None
@@ -42,13 +50,13 @@ class FilePart(WireStruct, frozen=True, kw_only=True):
 
 
 class DataPart(WireStruct, frozen=True, kw_only=True):
-    """Data, which is an object."""
+    """A JSON object."""
 
     data: Metadata = field(default_factory=dict)
 
 
 class Part(WireStruct, frozen=True, kw_only=True):
-    """A piece of content."""
+    """A part: text, a file or data."""
 
     text: str | None = None
     file: FilePart | None = None
@@ -64,7 +72,7 @@ Parts = Annotated[tuple[Part, ...], Meta(min_length=1)]
 
 
 class Message(WireStruct, frozen=True, kw_only=True):
-    """See `types.Message`. Some clients send no id: the service gives it one."""
+    """See `types.Message`. Some clients send no id; then the service creates one."""
 
     message_id: str = always("")
     context_id: str = ""
@@ -91,7 +99,7 @@ class TaskStatus(WireStruct, frozen=True, kw_only=True):
 
     state: TaskState | None = None
     update: Message | None = field(default=None, name="message")
-    timestamp: Told | None = None
+    timestamp: LenientTimestamp | None = None
 
 
 class Task(WireStruct, frozen=True, kw_only=True):
@@ -127,14 +135,14 @@ class TaskArtifactUpdateEvent(WireStruct, frozen=True, kw_only=True):
 
 
 class TaskPushNotificationConfig(WireStruct, frozen=True, kw_only=True):
-    """A webhook by its name: `tasks/{id}/pushNotificationConfigs/{id}`."""
+    """A webhook with its resource name `tasks/{id}/pushNotificationConfigs/{id}`."""
 
     name: str = ""
     push_notification_config: PushNotificationConfig
 
 
 class CreateTaskPushNotificationConfigRequest(WireStruct, frozen=True, kw_only=True):
-    """A webhook for a task: `tasks/{id}`."""
+    """A webhook to create for the task with the resource name `tasks/{id}`."""
 
     parent: str = ""
     config_id: str = ""
@@ -142,7 +150,7 @@ class CreateTaskPushNotificationConfigRequest(WireStruct, frozen=True, kw_only=T
 
 
 class SendMessageConfiguration(WireStruct, frozen=True, kw_only=True):
-    """How the sender wants to be answered."""
+    """Options of a send."""
 
     accepted_output_modes: tuple[str, ...] = ()
     push_notification: PushNotificationConfig | None = None
@@ -159,38 +167,38 @@ class SendMessageRequest(WireStruct, frozen=True, kw_only=True):
 
 
 class GetTaskRequest(WireStruct, frozen=True, kw_only=True):
-    """Which task, and how much of its history."""
+    """Names a task and the length of its history."""
 
     name: Required
     history_length: int = 0
 
 
 class CancelTaskRequest(WireStruct, frozen=True, kw_only=True):
-    """Which task."""
+    """Names a task."""
 
     name: Required
 
 
 class TaskSubscriptionRequest(WireStruct, frozen=True, kw_only=True):
-    """Which task."""
+    """Names a task."""
 
     name: Required
 
 
 class GetTaskPushNotificationConfigRequest(WireStruct, frozen=True, kw_only=True):
-    """Which webhook."""
+    """Names a webhook."""
 
     name: Required
 
 
 class DeleteTaskPushNotificationConfigRequest(WireStruct, frozen=True, kw_only=True):
-    """Which webhook."""
+    """Names a webhook."""
 
     name: Required
 
 
 class ListTaskPushNotificationConfigRequest(WireStruct, frozen=True, kw_only=True):
-    """Whose webhooks."""
+    """Names a task, and a page of its webhooks."""
 
     parent: Required
     page_size: int = 0
@@ -205,7 +213,7 @@ class ListTaskPushNotificationConfigResponse(WireStruct, frozen=True, kw_only=Tr
 
 
 class ListTasksRequest(WireStruct, frozen=True, kw_only=True):
-    """Which tasks, and which page of them. Only HTTP+JSON has it."""
+    """Filters tasks, and names a page of them. Only HTTP+JSON has it."""
 
     context_id: str = ""
     status: TaskState | None = None
@@ -226,11 +234,11 @@ class ListTasksResponse(WireStruct, frozen=True, kw_only=True):
 
 
 class GetAgentCardRequest(WireStruct, frozen=True, kw_only=True):
-    """Nothing."""
+    """An empty request."""
 
 
 class SendMessageResponse(WireStruct, frozen=True, kw_only=True):
-    """The task that a message led to, or the direct reply."""
+    """The task that a message belongs to, or the direct reply."""
 
     task: Task | None = None
     msg: Message | None = field(default=None, name="message")

@@ -1,6 +1,6 @@
-"""0.3 over JSON-RPC: objects name their `kind`, and answers are not wrapped.
+"""A2A 0.3 over JSON-RPC: objects have a `kind`, and responses are not wrapped.
 
-`old` and `new` translate single objects, `encode` and `decode` whole answers and parameters.
+`old` and `new` convert single objects, `encode` and `decode` whole responses and parameters.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from msgspec.structs import replace
 
 from dragoman.dialects import protojson
 from dragoman.dialects.v0_3 import card, common
-from dragoman.dialects.v0_3.common import CONFIG, Pair, PushNotificationConfig, Way
+from dragoman.dialects.v0_3.common import CONFIG, Conversion, Pair, PushNotificationConfig
 from dragoman.dialects.v0_3.schemes import always
 from dragoman.model import types
 from dragoman.model.errors import A2AError, InvalidParams
 from dragoman.model.events import Reply
-from dragoman.model.types import Metadata, Required, Told, WireStruct
+from dragoman.model.types import LenientTimestamp, Metadata, Required, WireStruct
 
 W = TypeVar("W", bound=WireStruct)
 
@@ -28,7 +28,7 @@ FORM = "0.3"
 
 
 class State(Enum):
-    """The states by their older names."""
+    """The task states by their 0.3 names."""
 
     SUBMITTED = "submitted"
     WORKING = "working"
@@ -42,14 +42,14 @@ class State(Enum):
 
 
 class Role(Enum):
-    """Who speaks."""
+    """The sender of a message."""
 
     USER = "user"
     AGENT = "agent"
 
 
 class File(WireStruct, frozen=True, kw_only=True):
-    """The content of a file, or where it is."""
+    """A file: its content or its URI."""
 
     raw: bytes | None = field(default=None, name="bytes")
     uri: str | None = None
@@ -62,8 +62,8 @@ class File(WireStruct, frozen=True, kw_only=True):
 
 
 class Part(WireStruct, frozen=True, kw_only=True):
-    """A piece of content of one kind. In 0.1 the kind is called type. Where it says none, it may
-    be one of 1.0: there is a client that mixes the two."""
+    """A part of one kind. 0.1 calls the kind `type`. A part without a kind may have the fields of
+    1.0, because fasta2a's client mixes the versions."""
 
     kind: str = ""
     type: str = ""
@@ -84,7 +84,7 @@ class Part(WireStruct, frozen=True, kw_only=True):
             for name, there in (
                 ("text", self.text is not None),
                 ("file", self.file is not None),
-                # beside another content, a null is none
+                # next to other content, a null is not data
                 ("data", self.data is not UNSET and not (other and self.data is None)),
                 ("raw", self.raw is not None and not kind),
                 ("url", self.url is not None and not kind),
@@ -101,7 +101,7 @@ Parts = Annotated[tuple[Part, ...], Meta(min_length=1)]
 
 
 class Message(WireStruct, frozen=True, kw_only=True):
-    """See `types.Message`. Some clients send no id: the service gives it one."""
+    """See `types.Message`. Some clients send no id; then the service creates one."""
 
     kind: str = ""
     message_id: str = always("")
@@ -130,7 +130,7 @@ class TaskStatus(WireStruct, frozen=True, kw_only=True):
 
     state: State
     message: Message | None = None
-    timestamp: Told | None = None
+    timestamp: LenientTimestamp | None = None
 
 
 class Task(WireStruct, frozen=True, kw_only=True):
@@ -178,7 +178,7 @@ class TaskPushNotificationConfig(WireStruct, frozen=True, kw_only=True):
 
 
 class MessageSendConfiguration(WireStruct, frozen=True, kw_only=True):
-    """How the sender wants to be answered."""
+    """Options of a send."""
 
     accepted_output_modes: tuple[str, ...] = ()
     push_notification_config: PushNotificationConfig | None = None
@@ -187,7 +187,7 @@ class MessageSendConfiguration(WireStruct, frozen=True, kw_only=True):
 
 
 class MessageSendParams(WireStruct, frozen=True, kw_only=True):
-    """A message to an agent. Some clients put the ids of task and context beside it."""
+    """A message to an agent. Some clients put the ids of task and context next to the message."""
 
     message: Message
     task_id: str = ""
@@ -197,7 +197,7 @@ class MessageSendParams(WireStruct, frozen=True, kw_only=True):
 
 
 class TaskQueryParams(WireStruct, frozen=True, kw_only=True):
-    """Which task, and how much of its history."""
+    """Names a task and the length of its history."""
 
     id: Required
     history_length: int | None = None
@@ -205,14 +205,14 @@ class TaskQueryParams(WireStruct, frozen=True, kw_only=True):
 
 
 class TaskIdParams(WireStruct, frozen=True, kw_only=True):
-    """Which task."""
+    """Names a task."""
 
     id: Required
     metadata: Metadata | None = None
 
 
 class PushParams(WireStruct, frozen=True, kw_only=True):
-    """Which webhook of which task."""
+    """Names a webhook of a task."""
 
     id: Required
     push_notification_config_id: str = ""
@@ -220,7 +220,7 @@ class PushParams(WireStruct, frozen=True, kw_only=True):
 
 
 class NoParams(WireStruct, frozen=True, kw_only=True):
-    """Nothing."""
+    """Empty parameters."""
 
 
 # ---- single objects ------------------------------------------------------------------------
@@ -234,23 +234,23 @@ _NEW_ROLES = {old: new for new, old in _ROLES.items()}
 
 
 def old_part(part: types.Part) -> Part:
-    """A part as 0.3 has it."""
+    """Convert a part to 0.3."""
     if part.text is not None:
-        return Part(kind="text", text=part.text, metadata=common.beside(part))
+        return Part(kind="text", text=part.text, metadata=common.part_metadata(part))
     if part.data is not UNSET:
-        data, metadata = common.wrapped(part)
+        data, metadata = common.wrap_data(part)
         return Part(kind="data", data=data, metadata=metadata)
     file = File(raw=part.raw, uri=part.url, name=part.filename, mime_type=part.media_type)
     return Part(kind="file", file=file, metadata=part.metadata)
 
 
 def new_part(part: Part) -> types.Part:
-    """A part of 0.3 as ours."""
+    """Convert a part of 0.3 to 1.0."""
     if part.text is not None:
-        return common.plain(part.text, part.metadata)
+        return common.text_part(part.text, part.metadata)
     file = part.file
     if file is None and part.data is not UNSET:
-        return common.unwrapped(part.data, part.metadata)
+        return common.unwrap_data(part.data, part.metadata)
     if file is None:
         return types.Part(
             raw=part.raw,
@@ -268,13 +268,13 @@ def new_part(part: Part) -> types.Part:
     )
 
 
-PARTS = common.several(old_part, new_part)
-STATE = Way(_STATES.__getitem__, _NEW_STATES.__getitem__)
+PARTS = common.for_each(old_part, new_part)
+STATE = Conversion(_STATES.__getitem__, _NEW_STATES.__getitem__)
 MESSAGE = Pair(
     types.Message,
     Message,
     kind="message",
-    role=Way(_ROLES.__getitem__, _NEW_ROLES.__getitem__),
+    role=Conversion(_ROLES.__getitem__, _NEW_ROLES.__getitem__),
     parts=PARTS,
 )
 ARTIFACT = Pair(types.Artifact, Artifact, parts=PARTS)
@@ -307,19 +307,19 @@ GET = Pair(types.GetTaskRequest, TaskQueryParams)
 SUBSCRIBE = Pair(types.SubscribeToTaskRequest, TaskIdParams)
 
 
-# ---- what is asked -------------------------------------------------------------------------
+# ---- requests ------------------------------------------------------------------------------
 
 
 def _old_send(request: types.SendMessageRequest) -> MessageSendParams:
-    said = request.configuration
-    if said is None:
+    options = request.configuration
+    if options is None:
         return SEND.old(request)  # type: ignore[no-any-return]
-    wishes = CONFIGURATION.old(said, blocking=not said.return_immediately)
-    return SEND.old(request, configuration=wishes)  # type: ignore[no-any-return]
+    configuration = CONFIGURATION.old(options, blocking=not options.return_immediately)
+    return SEND.old(request, configuration=configuration)  # type: ignore[no-any-return]
 
 
 def _new_send(params: MessageSendParams) -> types.SendMessageRequest:
-    said, message = params.configuration, params.message
+    options, message = params.configuration, params.message
     if params.task_id or params.context_id:
         message = replace(
             message,
@@ -327,14 +327,14 @@ def _new_send(params: MessageSendParams) -> types.SendMessageRequest:
             context_id=message.context_id or params.context_id,
         )
         params = replace(params, message=message)
-    if said is None:
+    if options is None:
         return SEND.new(params)  # type: ignore[no-any-return]
-    wishes = CONFIGURATION.new(said, return_immediately=said.blocking is False)
-    return SEND.new(params, configuration=wishes)  # type: ignore[no-any-return]
+    configuration = CONFIGURATION.new(options, return_immediately=options.blocking is False)
+    return SEND.new(params, configuration=configuration)  # type: ignore[no-any-return]
 
 
-def _new_hook(params: TaskPushNotificationConfig) -> types.TaskPushNotificationConfig:
-    # one without an id has its task's
+def _new_webhook(params: TaskPushNotificationConfig) -> types.TaskPushNotificationConfig:
+    # a webhook without an id gets the id of its task
     config = params.push_notification_config
     found: types.TaskPushNotificationConfig = CONFIG.new(
         config, id=config.id or params.task_id, task_id=params.task_id
@@ -342,16 +342,16 @@ def _new_hook(params: TaskPushNotificationConfig) -> types.TaskPushNotificationC
     return found
 
 
-def _old_hook(config: types.TaskPushNotificationConfig) -> TaskPushNotificationConfig:
+def _old_webhook(config: types.TaskPushNotificationConfig) -> TaskPushNotificationConfig:
     return TaskPushNotificationConfig(
         task_id=config.task_id, push_notification_config=CONFIG.old(config)
     )
 
 
-def _old_hooks(
+def _old_webhooks(
     answer: types.ListTaskPushNotificationConfigsResponse,
 ) -> list[TaskPushNotificationConfig]:
-    return [_old_hook(config) for config in answer.configs]
+    return [_old_webhook(config) for config in answer.configs]
 
 
 def _new_delete(params: PushParams) -> types.DeleteTaskPushNotificationConfigRequest:
@@ -367,7 +367,7 @@ READ: dict[type[WireStruct], tuple[type[WireStruct], Callable[[Any], Any]]] = {
     types.GetTaskRequest: (TaskQueryParams, GET.new),
     types.CancelTaskRequest: (TaskIdParams, CANCEL.new),
     types.SubscribeToTaskRequest: (TaskIdParams, SUBSCRIBE.new),
-    types.TaskPushNotificationConfig: (TaskPushNotificationConfig, _new_hook),
+    types.TaskPushNotificationConfig: (TaskPushNotificationConfig, _new_webhook),
     types.GetTaskPushNotificationConfigRequest: (
         PushParams,
         lambda p: types.GetTaskPushNotificationConfigRequest(
@@ -389,14 +389,14 @@ READ: dict[type[WireStruct], tuple[type[WireStruct], Callable[[Any], Any]]] = {
     types.TaskArtifactUpdateEvent: (TaskArtifactUpdateEvent, CHUNK.new),
     types.AgentCard: (card.AgentCard, card.new),
 }
-"""Our types, what 0.3 has in their place, and the way from there."""
+"""For each type of 1.0: the struct of 0.3, and the function that converts it to 1.0."""
 
 WRITE: dict[type, Callable[[Any], Any]] = {
     types.SendMessageRequest: _old_send,
     types.GetTaskRequest: GET.old,
     types.CancelTaskRequest: CANCEL.old,
     types.SubscribeToTaskRequest: SUBSCRIBE.old,
-    types.TaskPushNotificationConfig: _old_hook,
+    types.TaskPushNotificationConfig: _old_webhook,
     types.GetTaskPushNotificationConfigRequest: lambda r: PushParams(
         id=r.task_id, push_notification_config_id=r.id
     ),
@@ -413,14 +413,14 @@ WRITE: dict[type, Callable[[Any], Any]] = {
     types.StreamResponse: lambda a: old(
         a.task or a.message or a.status_update or a.artifact_update
     ),
-    types.ListTaskPushNotificationConfigsResponse: _old_hooks,
+    types.ListTaskPushNotificationConfigsResponse: _old_webhooks,
     types.AgentCard: card.old,
 }
-"""The way to what 0.3 has in place of our types."""
+"""For each type of 1.0: the function that converts it to 0.3."""
 
 
 def old(value: Any) -> Any:
-    """One of our values as what 0.3 has in its place."""
+    """Convert a value of 1.0 to 0.3."""
     return WRITE[type(value)](value)
 
 
@@ -430,17 +430,18 @@ _encode = msgspec.json.Encoder().encode
 
 
 def encode(value: Any) -> bytes:
-    """The result of an operation, or its parameters."""
+    """Encode the result of an operation, or its parameters."""
     return _encode(old(value))
 
 
-def ask(request: WireStruct) -> bytes:
-    """The parameters of an operation, as a client sends them."""
+def encode_request(request: WireStruct) -> bytes:
+    """Encode the parameters of an operation, for the client."""
     return encode(common.with_history(request))
 
 
 def decode(kind: type[W], body: bytes) -> W:
-    """The parameters of an operation, or its result; InvalidParams names the field."""
+    """Decode the parameters of an operation, or its result. Raises InvalidParams, which names the
+    wrong field."""
     if kind not in READ:
         return convert(kind, protojson.parse(body))
     shape, new = READ[kind]
@@ -449,14 +450,14 @@ def decode(kind: type[W], body: bytes) -> W:
 
 
 def convert(kind: type[W], document: Any) -> W:
-    """The same of a document that is parsed already."""
+    """Like `decode`, for a parsed document."""
     if kind in READ:
         shape, new = READ[kind]
         found: Any = new(protojson.convert(shape, document))
     elif kind is types.ListTaskPushNotificationConfigsResponse:
         items = document if isinstance(document, list) else [document]
-        hooks = tuple(convert(types.TaskPushNotificationConfig, item) for item in items)
-        found = types.ListTaskPushNotificationConfigsResponse(configs=hooks)
+        webhooks = tuple(convert(types.TaskPushNotificationConfig, item) for item in items)
+        found = types.ListTaskPushNotificationConfigsResponse(configs=webhooks)
     else:  # a task, a message, or one of the updates
         name, member = _member(kind, document)
         found = kind(**{name: convert(member, document)})
@@ -472,7 +473,7 @@ _MEMBERS: dict[str, tuple[str, type[WireStruct]]] = {
 
 
 def _member(answer: type[WireStruct], document: Any) -> tuple[str, type[WireStruct]]:
-    """What an answer is, by its kind, or, where that was left out, by its fields."""
+    """Return the type of a response by its kind or, if that is missing, by its fields."""
     fields = document if isinstance(document, dict) else {}
     kind = fields.get("kind")
     if kind is None:
@@ -489,7 +490,7 @@ def _member(answer: type[WireStruct], document: Any) -> tuple[str, type[WireStru
 
 
 def response(event: Any, last: bool = False) -> bytes:
-    """An event of a stream; empty if it is not for clients."""
+    """See `Dialect.response`."""
     if type(event) is types.TaskArtifactUpdateEvent:
         wire = _encode(CHUNK.old(event))
     elif type(event) is types.TaskStatusUpdateEvent:
@@ -500,9 +501,9 @@ def response(event: Any, last: bool = False) -> bytes:
         wire = _encode(MESSAGE.old(event.message))
     else:
         return b""
-    return protojson.unbroken(wire)
+    return protojson.escape_line_ends(wire)
 
 
 def problem(error: A2AError) -> dict[str, Any]:
-    """The error of an answer. Codes that 0.3 does not have are internal errors there."""
+    """Return the error object of a response. Codes that 0.3 lacks become internal errors."""
     return {**error.to_rpc(), "code": error.rpc if error.rpc not in (-32008, -32009) else -32603}

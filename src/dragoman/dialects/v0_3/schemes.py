@@ -1,4 +1,5 @@
-"""Security schemes and requirements of 0.3 in JSON, which has them as OpenAPI does."""
+"""Converts security schemes and requirements between 1.0 and the JSON form of 0.3, which is that of
+OpenAPI."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ W = TypeVar("W", bound=WireStruct)
 
 
 def always(value: Any) -> Any:
-    """A field that is always written, since readers insist on it, but may be missing when read."""
+    """Declare a field that is always written, because clients require it, but may be missing in a
+    document that is read."""
     return field(default_factory=lambda: value)
 
 
@@ -25,7 +27,7 @@ def like(kind: type[W], value: WireStruct, **others: Any) -> W: ...
 @overload
 def like(kind: type[W], value: None, **others: Any) -> None: ...
 def like(kind: type[W], value: WireStruct | None, **others: Any) -> W | None:
-    """A value of another struct with the fields that both have, and some others."""
+    """Create a struct from the fields that it shares with another, and from `others`."""
     if value is None:
         return None
     both = [name for name in kind.__struct_fields__ if name in value.__struct_fields__]
@@ -33,11 +35,11 @@ def like(kind: type[W], value: WireStruct | None, **others: Any) -> W | None:
 
 
 Security = tuple[dict[str, tuple[str, ...]], ...]
-"""Alternatives; in each, the schemes that are needed together with their scopes."""
+"""Alternative requirements. Each maps all schemes that it needs to their scopes."""
 
 
 class OAuthFlow(WireStruct, frozen=True, kw_only=True):
-    """Any of the flows: those fields that it has."""
+    """An OAuth flow of any type, with the fields of all types."""
 
     authorization_url: str | None = None
     device_authorization_url: str | None = None
@@ -48,7 +50,7 @@ class OAuthFlow(WireStruct, frozen=True, kw_only=True):
 
 
 class OAuthFlows(WireStruct, frozen=True, kw_only=True):
-    """The flows of a scheme. That of devices is of 1.0, and understood where it is met."""
+    """The flows of a scheme. The device code flow is not part of 0.3, but it is accepted."""
 
     authorization_code: OAuthFlow | None = None
     client_credentials: OAuthFlow | None = None
@@ -58,7 +60,7 @@ class OAuthFlows(WireStruct, frozen=True, kw_only=True):
 
 
 class SecurityScheme(WireStruct, frozen=True, kw_only=True):
-    """A scheme of any type, as OpenAPI has it: those fields that it has."""
+    """A security scheme of any type, as in OpenAPI, with the fields of all types."""
 
     type: str = always("")
     description: str = ""
@@ -72,7 +74,7 @@ class SecurityScheme(WireStruct, frozen=True, kw_only=True):
 
 
 class Authentication(WireStruct, frozen=True, kw_only=True):
-    """How 0.1 said what a caller needs: names of HTTP schemes."""
+    """The security of a 0.1 card: names of HTTP schemes."""
 
     schemes: tuple[str, ...] = ()
     credentials: str = ""
@@ -82,7 +84,7 @@ class Authentication(WireStruct, frozen=True, kw_only=True):
 
 
 def old_security(requirements: Iterable[types.SecurityRequirement]) -> Security:
-    """The requirements in 0.3."""
+    """Convert the requirements to 0.3."""
     return tuple(
         {name: scopes.list for name, scopes in requirement.schemes.items()}
         for requirement in requirements
@@ -90,7 +92,8 @@ def old_security(requirements: Iterable[types.SecurityRequirement]) -> Security:
 
 
 def old_scheme(scheme: types.SecurityScheme, *, beyond: bool) -> SecurityScheme | None:
-    """The scheme in 0.3, its flows with what is `beyond` it or not; nothing if it says nothing."""
+    """Convert a scheme to 0.3; None if it is of no known type. With `beyond`, its flows keep what
+    only 1.0 has."""
     if key := scheme.api_key_security_scheme:
         return SecurityScheme(
             type="apiKey", description=key.description, in_=key.location, name=key.name
@@ -124,7 +127,7 @@ def old_scheme(scheme: types.SecurityScheme, *, beyond: bool) -> SecurityScheme 
 
 
 def _within(flows: OAuthFlows) -> OAuthFlows:
-    """What of the flows 0.3 knows."""
+    """Remove from the flows what 0.3 does not have."""
     code = flows.authorization_code
     if code is not None and code.pkce_required:
         code = replace(code, pkce_required=False)
@@ -134,7 +137,7 @@ def _within(flows: OAuthFlows) -> OAuthFlows:
 # ---- 0.3 to 1.0 ----------------------------------------------------------------------------
 
 Others = dict[str, list[str]]
-"""The names of further entries that were made of a scheme."""
+"""For each scheme with several flows: the names of the additional schemes made from it."""
 FLOWS: dict[str, Any] = {
     "authorizationCode": types.AuthorizationCodeOAuthFlow,
     "clientCredentials": types.ClientCredentialsOAuthFlow,
@@ -147,7 +150,7 @@ FLOWS: dict[str, Any] = {
 def new_schemes(
     schemes: Mapping[str, SecurityScheme], authentication: Authentication | None
 ) -> tuple[dict[str, types.SecurityScheme], Others]:
-    """The schemes in 1.0; where none are told, those that 0.1 named."""
+    """Convert the schemes to 1.0; if there are none, those of 0.1."""
     found: dict[str, types.SecurityScheme] = {}
     others: Others = {}
     for name, scheme in schemes.items():
@@ -167,8 +170,8 @@ def new_schemes(
 
 
 def _new_scheme(scheme: SecurityScheme) -> dict[str, types.SecurityScheme]:
-    """The entries that a scheme becomes: one, or one for each OAuth flow, by its name."""
-    made = types.SecurityScheme()  # says nothing, like one of a kind that 1.0 does not know
+    """Convert a scheme to one scheme of 1.0, or to one for each OAuth flow, by flow name."""
+    made = types.SecurityScheme()  # stays empty for a type that 1.0 does not have
     kind, text = scheme.type.lower(), scheme.description
     if kind == "oauth2":
         return {name: _oauth(scheme, flows) for name, flows in _new_flows(scheme.flows)} or {
@@ -206,7 +209,7 @@ def _oauth(scheme: SecurityScheme, flows: types.OAuthFlows) -> types.SecuritySch
 
 
 def _new_flows(flows: OAuthFlows | None) -> Iterator[tuple[str, types.OAuthFlows]]:
-    """Those flows that have the addresses they need."""
+    """Yield the flows that have all required URLs."""
     for item in msgspec.structs.fields(OAuthFlows):
         flow, kind = getattr(flows, item.name, None), FLOWS[item.encode_name]
         if flow is None:
@@ -219,7 +222,7 @@ def _new_flows(flows: OAuthFlows | None) -> Iterator[tuple[str, types.OAuthFlows
 
 
 def _named(name: str) -> types.SecurityScheme:
-    """A scheme of which only the name is told."""
+    """Return a scheme of which only the name is known."""
     if name.lower().replace("-", "").replace("_", "") == "apikey":
         key = types.APIKeySecurityScheme(location="header", name="X-API-Key")
         return types.SecurityScheme(api_key_security_scheme=key)
@@ -230,7 +233,7 @@ def _named(name: str) -> types.SecurityScheme:
 
 
 def new_security(security: Security, others: Others) -> tuple[types.SecurityRequirement, ...]:
-    """The requirements in 1.0."""
+    """Convert the requirements to 1.0."""
     return tuple(
         types.SecurityRequirement(
             schemes={name: types.StringList(list=scopes) for name, scopes in schemes.items()}
@@ -243,8 +246,8 @@ def new_security(security: Security, others: Others) -> tuple[types.SecurityRequ
 def _alternatives(
     requirement: dict[str, tuple[str, ...]], others: Others
 ) -> Iterator[dict[str, tuple[str, ...]]]:
-    """The requirement, and again with each other entry of a scheme in it. Not each with each:
-    there would be no end of them."""
+    """Yield the requirement, and a copy for each additional scheme in it. Combinations of these are
+    left out, because there can be too many."""
     yield requirement
     for name in requirement:
         for other in others.get(name, ()):
