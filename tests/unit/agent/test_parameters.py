@@ -420,6 +420,23 @@ async def test_queued_messages_do_not_count_yet() -> None:
     assert seen == [("Rome", 1), ("Rome", 2), ("Rome", 3), ("Bonn", 3)]
 
 
+async def test_what_a_durable_handler_asked_for_is_no_parameter() -> None:
+    seen: list[tuple[str, int, Any]] = []
+
+    async def slow(turn: Turn, city: str, nights: int = 1) -> Any:
+        answer = await turn.ask_for("Sure?") if turn.data else None
+        seen.append((city, nights, answer.parts[0].data if answer else None))
+        return turn.ask("What else?")
+
+    async with local_client(agent_of(slow, durable=True)) as client, asyncio.timeout(20):
+        begun = await client.send({"city": "Rome"})
+        assert begun.task is not None
+        task = client.task(begun.task.id)
+        assert (await task.reply({"sure": True})).text == "What else?"
+        assert (await task.reply("nothing")).text == "What else?"
+    assert seen == [("Rome", 1, {"sure": True}), ("Rome", 1, None)]
+
+
 async def whole_stay(turn: Turn, stay: Stay) -> Any:
     """The same with an object."""
     return await stays(turn, stay.city, stay.nights)
