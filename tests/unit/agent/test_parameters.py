@@ -590,6 +590,23 @@ async def test_a_file_is_asked_for() -> None:
     assert (await run(look, "hello", [file(b"a")], ask=True)).text == "b'a'"
 
 
+async def test_a_durable_handler_asks_before_it_begins() -> None:
+    async def order(turn: Turn, item: str, count: int) -> Any:
+        answer = await turn.ask_for(f"{count} of {item}: sure?")
+        return turn.artifact(f"{count} {item} {answer.text}")
+
+    agent = agent_of(order, durable=True, ask=True)
+    async with local_client(agent) as client, asyncio.timeout(20):
+        begun = await client.send({"item": "tea"})
+        assert begun.text.endswith("count (whole number)")
+        assert begun.task is not None
+        task = client.task(begun.task.id)
+        with pytest.raises(InvalidParams):
+            await task.reply("count: many")
+        assert (await task.reply("count: 3")).text == "3 of tea: sure?"
+        assert (await task.reply("yes")).text == "3 tea yes"
+
+
 def test_there_must_be_something_to_ask_for() -> None:
     async def nothing(turn: Turn) -> None:
         """Needs nothing."""
