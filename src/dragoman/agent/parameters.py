@@ -118,6 +118,11 @@ class Parameters:
             return inlined(self.whole.type.schema())
         return fields_schema(self.data, open=self.text is not None)
 
+    @property
+    def closed(self) -> bool:
+        """Whether a field that no parameter has is refused."""
+        return self.schema.get("additionalProperties") is False
+
     # -- before a message is accepted
 
     def follows(self, message: Message, ask: bool) -> bool:
@@ -177,6 +182,9 @@ class Parameters:
                 given = Given()
             asked = ()
         given.problems, given.where, given.lines, given.paths = [], "", {}, {}
+        if given.fields and self.closed:  # a durable handler may have asked for other data
+            known = self.schema.get("properties", {})
+            given.fields = {name: given.fields[name] for name in given.fields if name in known}
         self._take(given, message, asked)
         return given
 

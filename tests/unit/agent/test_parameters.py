@@ -420,6 +420,23 @@ async def test_queued_messages_do_not_count_yet() -> None:
     assert seen == [("Rome", 1), ("Rome", 2), ("Rome", 3), ("Bonn", 3)]
 
 
+async def test_what_a_durable_handler_asked_for_is_no_parameter() -> None:
+    seen: list[tuple[str, int, Any]] = []
+
+    async def slow(turn: Turn, city: str, nights: int = 1) -> Any:
+        answer = await turn.ask_for("Sure?") if turn.data else None
+        seen.append((city, nights, answer.parts[0].data if answer else None))
+        return turn.ask("What else?")
+
+    async with local_client(agent_of(slow, durable=True)) as client, asyncio.timeout(20):
+        begun = await client.send({"city": "Rome"})
+        assert begun.task is not None
+        task = client.task(begun.task.id)
+        assert (await task.reply({"sure": True})).text == "What else?"
+        assert (await task.reply("nothing")).text == "What else?"
+    assert seen == [("Rome", 1, {"sure": True}), ("Rome", 1, None)]
+
+
 async def whole_stay(turn: Turn, stay: Stay) -> Any:
     """The same with an object."""
     return await stays(turn, stay.city, stay.nights)
@@ -571,6 +588,23 @@ async def test_a_file_is_asked_for() -> None:
     asked = await run(look, "hello", ask=True)
     assert asked.text.endswith("\nphoto (a file): Your face")
     assert (await run(look, "hello", [file(b"a")], ask=True)).text == "b'a'"
+
+
+async def test_a_durable_handler_asks_before_it_begins() -> None:
+    async def order(turn: Turn, item: str, count: int) -> Any:
+        answer = await turn.ask_for(f"{count} of {item}: sure?")
+        return turn.artifact(f"{count} {item} {answer.text}")
+
+    agent = agent_of(order, durable=True, ask=True)
+    async with local_client(agent) as client, asyncio.timeout(20):
+        begun = await client.send({"item": "tea"})
+        assert begun.text.endswith("count (whole number)")
+        assert begun.task is not None
+        task = client.task(begun.task.id)
+        with pytest.raises(InvalidParams):
+            await task.reply("count: many")
+        assert (await task.reply("count: 3")).text == "3 of tea: sure?"
+        assert (await task.reply("yes")).text == "3 tea yes"
 
 
 def test_there_must_be_something_to_ask_for() -> None:
