@@ -507,7 +507,7 @@ class MemoryStore:
             self._push(row)
         if row.due > 0:
             heappush(self._due, (row.due, row.id))
-        if not row.ended and not row.holder and (row.deadline or row.cancel_at):
+        if (row.deadline or row.cancel_at) and not row.holder and not row.ended:
             self._timed[row.id] = row
         elif self._timed:
             self._timed.pop(row.id, None)
@@ -517,7 +517,7 @@ class MemoryStore:
         if row.replied or row.state.terminal:
             self._waiting.pop(row.id, None)
             self._ended.setdefault(row.id, time.monotonic())
-        elif row.ready:
+        elif row.ready if row.due or row.waits else row.inbox:
             self._waiting.pop(row.id, None)
             self._offer(row)
         elif row.state.interrupted:

@@ -134,7 +134,8 @@ class TaskHead:
         self.version += 1
         self.attempt += 1
         self.holder, self.lease = worker, lease
-        self.turn = self.next_turn
+        if self.inbox and self.waits != TIME:  # as `next_turn` has it
+            self.turn = self.inbox[0]
         return self.turn
 
     def claim(self, task: Task, received: Received) -> Claim:
@@ -153,7 +154,8 @@ class TaskHead:
         suspends the handler at this time. True if more messages wait."""
         if self.epoch != claim.epoch:
             raise Stale(self.id)
-        more = len(self.inbox) > self.reading
+        inbox = self.inbox
+        more = len(inbox) > 1 or bool(inbox and inbox[0] != self.turn)
         illegal: IllegalEvent | None = None
         for entry in entries:
             event = entry.event
@@ -268,14 +270,14 @@ class TaskHead:
 
     def _end(self) -> None:
         self.inbox = ()
-        self._rest()
+        if self.began or self.due:
+            self._rest()
         self._release(read=False)
 
     def _rest(self) -> None:
         """No handler is suspended any more."""
-        if self.began or self.due:
-            self.due = self.deadline = 0.0
-            self.waits = self.began = 0
+        self.due = self.deadline = 0.0
+        self.waits = self.began = 0
 
     def _release(self, *, read: bool) -> None:
         self.holder = ""
@@ -285,7 +287,8 @@ class TaskHead:
         if read:
             self.inbox = self.inbox[self.reading :]
             self.attempt = 0
-            self._rest()
+            if self.began or self.due:
+                self._rest()
         if self.canceled is not None and not self.state.terminal:
             status = replace(self.canceled.status, timestamp=clock.now())
             self.write(Entry(0, replace(self.canceled, status=status)))
@@ -296,6 +299,7 @@ class TaskHead:
         head = self._head
         if head is not None and head.version == self.version:
             return head
+        inbox = self.inbox
         self._head = head = Head(
             id=self.id,
             context=self.context,
@@ -309,7 +313,7 @@ class TaskHead:
             epoch=self.epoch,
             holder=self.holder,
             turn=self.turn,
-            unread=len(self.inbox) > (self.reading if self.holder else 0),
+            unread=bool(inbox) and (not self.holder or len(inbox) > 1 or inbox[0] != self.turn),
             settled=self.settled,
             attempt=self.attempt,
             canceling=self.cancel_at > 0,
