@@ -1,17 +1,13 @@
-"""Five steps with DBOS, which has to be installed."""
+"""Five steps with DBOS. It is run as a file, in an environment that has DBOS and not dragoman."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import sys
-from pathlib import Path
 
 from dbos import DBOS  # type: ignore[import-not-found]
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from orders import STEPS, obey  # type: ignore[import-not-found]  # noqa: E402
+from orders import STEPS, obey  # type: ignore[import-not-found]
 
 
 @DBOS.step()
