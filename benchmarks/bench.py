@@ -13,8 +13,9 @@ from benchmarks import load, measure
 from benchmarks.load import Connect
 from benchmarks.measure import Process, Server
 
-PEERS = ("dragoman", "a2a-sdk", "a2a-sdk-untraced", "fasta2a")
-STORES = {"memory": PEERS, "sqlite": ("dragoman", "a2a-sdk"), "postgres": ("dragoman", "a2a-sdk")}
+A2A = ("dragoman", "a2a-sdk", "a2a-sdk-untraced", "fasta2a")
+PEERS = (*A2A, "dbos")
+STORES = {"memory": A2A, "sqlite": ("dragoman", "a2a-sdk"), "postgres": ("dragoman", "a2a-sdk")}
 """Who has which store."""
 
 

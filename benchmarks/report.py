@@ -13,7 +13,10 @@ from benchmarks.bench import Bench
 from benchmarks.measure import BARE, CORES
 
 OUT = measure.OUT / "latest.json"
-COSTS = (".cpu_us_per_request", ".cpu_us_per_event", ".rss_kib_per_stream", ".first_answer_ms")
+COSTS = (
+    *(".cpu_us_per_request", ".cpu_us_per_event", ".cpu_us_per_step"),
+    *(".rss_kib_per_stream", ".first_answer_ms"),
+)
 
 
 GROWTH = (
@@ -81,6 +84,8 @@ SIGHTS = (
     ),
     Sight("fanout10k.postgres.dragoman.rss_kib_per_stream", 20, at_least=False),
     Sight("fanout10k.postgres.dragoman.last_ms", 1000, at_least=False),
+    Sight("steps.sqlite.vs.dbos", 5),
+    Sight("steps.postgres.vs.dbos", 5),
     Sight("auth.warm.dragoman.cpu_us_per_request", 15, at_least=False),
 )
 

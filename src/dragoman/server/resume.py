@@ -57,7 +57,7 @@ async def resumed(store: Store, claim: Claim) -> Resumed:
                 read.add(int(number))
     record = await store.load(head.scope, head.id)
     last = own[-1].number if own else began
-    grown, repeated = await _since(store, claim, last)
+    grown, repeated = await _since(store, claim, last) if head.last > last else ((), frozenset())
     return Resumed(
         began,
         first,

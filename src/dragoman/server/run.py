@@ -10,9 +10,9 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -59,6 +59,7 @@ from dragoman.stores.store import (
 )
 from dragoman.telemetry.logs import CORRELATION, TASK, audit, logger
 
+T = TypeVar("T")
 BATCH = 128
 RELATED = 100
 """The most tasks that a turn reads at once."""
@@ -309,12 +310,25 @@ class Run:
 
     async def received(self, number: int) -> Received:
         """Return the message of this number."""
-        return await received(self.worker.store, self.claim, number)
+        return await self._read(lambda: received(self.worker.store, self.claim, number))
+
+    async def _read(self, read: Callable[[], Awaitable[T]]) -> T:
+        """Read from the store. It may come back; until then the handler waits."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                return await read()
+            except Unavailable as error:
+                if self.lost:
+                    raise
+                logger.warning("read failed; retrying in %g s: %s", pause, error)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _resume(self) -> None:
         """Go on where the handler was."""
         claim = self.claim
-        found = await resumed(self.worker.store, claim)
+        found = await self._read(lambda: resumed(self.worker.store, claim))
         if found.began != claim.turn:
             self.handler = self.agent.handler_of(found.first.skill)
             self._begin_turn(found.first, found.began)

@@ -16,6 +16,7 @@ from dragoman import Agent, App, Task, TaskState, Turn
 from dragoman.agent import durable
 from dragoman.agent.durable import StepFailed, StepUncertain
 from dragoman.client import Client
+from dragoman.model.errors import Unavailable
 from dragoman.model.events import Private
 from dragoman.security.encryption import Seal, key
 from dragoman.server.maintenance import ATTEMPTS
@@ -169,6 +170,39 @@ async def test_a_question_is_answered_to_another_worker(store: Store) -> None:
     assert texts(found) == ["before after that to me"]
     assert lives.done["step"] == 1
     assert [m.text for m in found.history] == ["me", "Which one?", "that"]
+
+
+@pytest.mark.parametrize("away", ["private", "read"])
+async def test_a_store_that_is_away_while_a_handler_is_resumed(
+    store: Store, away: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def handler(turn: Turn) -> AsyncIterator[Any]:
+        answer = await turn.ask_for("Which one?")
+        await turn.step("step", lives.effect, "step")
+        await turn.ask_for("Really?")
+        yield answer.text
+
+    lives = Lives(handler, store)
+    task = (await lives.send()).head.id
+    await lives.life()
+    await lives.send("this", task)
+    await lives.life()
+    await lives.send("yes", task)
+    call, failures = getattr(store, away), 2
+
+    async def absent(*arguments: Any) -> Any:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise Unavailable("The store is not available")
+        return await call(*arguments)
+
+    monkeypatch.setattr(store, away, absent)
+    await lives.life()
+    monkeypatch.undo()
+    assert failures < 0
+    assert texts(await lives.task(task)) == ["this"]
+    assert lives.done["step"] == 1
 
 
 async def test_two_answers_that_came_early(store: Store) -> None:

@@ -237,6 +237,11 @@ def _soon(suspend: Any) -> Any:
     return soon
 
 
+def beginning(patch: Patch) -> None:
+    """A step begins although the claim has run out."""
+    patch(Run, "begin", lambda self: None)
+
+
 SWITCHES: dict[str, Callable[[Patch], None]] = {
     "fsync": fsync,
     "receipts": receipts,
@@ -255,6 +260,7 @@ SWITCHES: dict[str, Callable[[Patch], None]] = {
     "skipping_said": skipping_said,
     "rewriting": rewriting,
     "due_times": due_times,
+    "beginning": beginning,
 }
 
 

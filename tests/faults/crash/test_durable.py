@@ -88,7 +88,7 @@ async def test_killed_once_at_every_point(tmp_path: Path, url: str, postgres: Po
     async with History(whole, url) as history:
         await history.life()
     number = len(points(whole))
-    assert number > 50
+    assert number > 40
     forks = await forking()
     try:
         for point in range(1, number + 1):

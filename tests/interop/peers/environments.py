@@ -23,6 +23,8 @@ PYTHON: Mapping[str, Sequence[str]] = {
     "reference-0.2": ("a2a-sdk==0.2.16", "uvicorn>=0.34"),
     "python-a2a": ("python-a2a==0.5.10",),
 }
+BENCHMARKS: Mapping[str, Sequence[str]] = {"dbos": ("dbos==3.3.0",)}
+"""Those that only the benchmarks want."""
 _WITH = {"@bufbuild/protobuf": "^2.10.2", "@grpc/grpc-js": "^1.11.0", "express": "^5.1.0"}
 NODE: Mapping[str, Mapping[str, str]] = {
     "javascript": {"@a2a-js/sdk": "1.3.0", **_WITH},
@@ -54,9 +56,10 @@ def python(name: str) -> Path:
     def make(folder: Path) -> None:
         _run("venv", folder, sys.executable, "-m", "venv", ".")
         pip = ("-m", "pip", "install", "--quiet", "--timeout=60", "--retries=2")
-        _run("pip", folder, str(folder / "bin/python"), *pip, *PYTHON[name])
+        _run("pip", folder, str(folder / "bin/python"), *pip, *wanted)
 
-    return _made(name, [sys.version, sys.base_prefix, *PYTHON[name]], make) / "bin/python"
+    wanted = PYTHON[name] if name in PYTHON else BENCHMARKS[name]
+    return _made(name, [sys.version, sys.base_prefix, *wanted], make) / "bin/python"
 
 
 def node(name: str) -> Path:
