@@ -21,6 +21,7 @@ from dragoman.agent.user_error import UserError
 from dragoman.model.caller import Caller, Request
 from dragoman.model.conversation import ConversationMessage
 from dragoman.model.errors import A2AError
+from dragoman.model.remote_task import RemoteTask
 from dragoman.model.types import (
     AgentCard,
     AgentExtension,
@@ -58,6 +59,7 @@ __all__ = [
     "ConversationMessage",
     "Message",
     "Part",
+    "RemoteTask",
     "Request",
     "Role",
     "Settings",

@@ -15,6 +15,7 @@ from dragoman.agent.turn import Turn as Turn
 from dragoman.model.caller import Caller, fault, long
 from dragoman.model.errors import ContentTypeNotSupported, Forbidden, InvalidParams
 from dragoman.model.events import RESUME
+from dragoman.model.remote_task import covers
 from dragoman.model.types import (
     AgentCapabilities,
     AgentCard,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F")
 Lifespan = Callable[["Agent"], AbstractAsyncContextManager[Any]]
+Connections = Mapping[str, Mapping[str, Any]] | Callable[[str], Mapping[str, Any]]
 Extended = Callable[[Caller, AgentCard], AgentCard | Awaitable[AgentCard]]
 
 RESERVED = ("v1", "tasks", "healthz", "readyz")
@@ -74,6 +76,7 @@ class Agent:
         retries: int = 0,
         tenant: str = "",
         lifespan: Lifespan | None = None,
+        connections: Connections | None = None,
     ) -> None:
         for field, value in (("name", name), ("description", description), ("version", version)):
             if not value:
@@ -103,6 +106,9 @@ class Agent:
         self.tenant = tenant
         """The tenant that the card names for each interface. Callers copy it from there."""
         self.lifespan = lifespan
+        self.connections = connections
+        """The options of clients for other agents, such as credentials: a mapping by address, or a
+        function of the address. `turn.connect` uses them, and what cancels a task's tasks."""
         self.skills: dict[str, Skill] = {}
         self.default: Handler | None = None
         self.extended = extended
@@ -113,6 +119,16 @@ class Agent:
         from dragoman._serve import serve
 
         serve(self, **options)
+
+    def connection(self, address: str) -> Mapping[str, Any]:
+        """The client options for the agent at an address: those of the longest address in
+        `connections` that covers it."""
+        if self.connections is None:
+            return {}
+        if callable(self.connections):
+            return self.connections(address)
+        found = [base for base in self.connections if covers(base, address)]
+        return self.connections[max(found, key=len)] if found else {}
 
     # -- registration
 

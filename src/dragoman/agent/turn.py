@@ -6,7 +6,7 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
 from uuid import UUID, uuid4
@@ -24,6 +24,7 @@ from dragoman.model.conversation import ConversationMessage, Place, latest
 from dragoman.model.errors import InvalidAgentResponse
 from dragoman.model.events import Event, Received, Reply
 from dragoman.model.lineage import Ancestor, lineage
+from dragoman.model.remote_task import RemoteTask, plain_address
 from dragoman.model.types import (
     AgentCard,
     Artifact,
@@ -84,6 +85,12 @@ class Running(Protocol):
     async def save(self, value: bytes) -> None:
         """Keep a private value of the task, and wait until it is durable."""
 
+    def connection(self, address: str) -> Mapping[str, Any]:
+        """The agent's client options for another agent."""
+
+    def delegate(self, remote: RemoteTask) -> None:
+        """Log a task of another agent that this task began."""
+
     def audit(self, event: str, result: str, **about: str) -> None:
         """Write an entry to the audit log."""
 
@@ -125,6 +132,13 @@ class Over:
         """Raise RuntimeError."""
         raise RuntimeError("the turn has ended: nothing can be saved any more")
 
+    def connection(self, address: str) -> Mapping[str, Any]:
+        """No options."""
+        return {}
+
+    def delegate(self, remote: RemoteTask) -> None:
+        """Do nothing."""
+
     def audit(self, event: str, result: str, **about: str) -> None:
         """Do nothing."""
 
@@ -152,6 +166,7 @@ class Turn:
     """The latest answer or message that a durable handler has got."""
     _version = ""
     _saved: bytes | None = None
+    _delegated: tuple[RemoteTask, ...] = ()
     _used = False
     """Whether the approval in the message was used in this run."""
 
@@ -288,8 +303,9 @@ class Turn:
         """Make a client for another agent, as `Client.connect` does, that works on behalf of this
         turn: it passes on the trace and the tasks it serves, keeps the turn's deadline, and cancels
         its tasks when the turn is canceled. If the turn runs again after a crash and sends the same
-        messages, it gets the same tasks."""
+        messages, it gets the same tasks. The agent's `connections` give it credentials."""
         from dragoman.client import Client, Delegation
+        from dragoman.client.discovery import address
 
         run = self._run
         name, origin = (run.name, run.origin) if run else ("", "")
@@ -301,6 +317,10 @@ class Turn:
             late = time.monotonic() > until - EARLY
             return late or (run is not None and run.reason == "cancel")
 
+        where = address(target) if isinstance(target, str) and target else ""
+        given = dict(run.connection(where)) if run and where else {}
+        app, transport = app or given.pop("app", None), transport or given.pop("transport", None)
+        options = {**given, **options}  # type: ignore[typeddict-item]
         options.setdefault(
             "delegation",
             Delegation(
@@ -310,9 +330,22 @@ class Turn:
                 deadline=clock.stamp(time.time() + left) if math.isfinite(left) else "",
                 trace=self._received.trace,
                 canceled=canceled,
+                began=self._delegate,
             ),
         )
         return Client.connect(target, app=app, transport=transport, **options)
+
+    @property
+    def delegated(self) -> tuple[RemoteTask, ...]:
+        """The tasks that this task began at other agents through `connect`, in all of its turns."""
+        return self._delegated
+
+    def _delegate(self, url: str, task: str) -> None:
+        remote = RemoteTask(plain_address(url), task)
+        if remote not in self._delegated:
+            self._delegated = (*self._delegated, remote)
+            if self._run is not None:
+                self._run.delegate(remote)
 
     async def relay(self, stream: Stream, *, by: str) -> Result:
         """Copy what another agent streams into this task, until that agent ends or asks: its
