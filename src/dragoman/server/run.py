@@ -325,7 +325,7 @@ class Run:
         turn, handler = self.turn, self.handler
         turn._saved, turn._delegated = found.saved, found.delegated
         if found.task is not None:
-            turn.task = found.task
+            turn._task = found.task
             self._artifacts.update(artifact.artifact_id for artifact in found.task.artifacts)
         if claim.head.canceling:
             self.reason, turn.canceled = "cancel", True
@@ -424,6 +424,7 @@ class Run:
         except (IllegalEvent, TypeError, ValueError, RecursionError) as error:
             raise InvalidAgentResponse(str(error)) from error
         self._pending.append(Entry(0, event, self.claim.turn, wire))
+        self.turn._wires.append(wire)
         self._held += len(wire)
         if not self._scheduled:
             self._scheduled = True

@@ -323,3 +323,35 @@ async def test_all_other_tasks_of_the_context_can_be_had(store: Store) -> None:
     assert [len(tasks) for tasks in found] == [100, 104, 3]
     assert {task.history[0].text for task in found[1]} == {str(number) for number in range(104)}
     assert [found[1][:100], found[1][:3]] == [found[0], found[2]]
+
+
+async def test_the_task_of_a_turn_is_current_when_asked_for(store: Store) -> None:
+    talk = Talk(store)
+    seen: list[tuple[str, str, str]] = []
+
+    def note(turn: Turn) -> None:
+        status = turn.task.status
+        said = status.message.text if status.message else ""
+        text = "".join(artifact.text for artifact in turn.task.artifacts)
+        seen.append((status.state.name, said, text))
+
+    async def handler(turn: Turn) -> Any:
+        note(turn)
+        await turn.emit(turn.working("searching"))
+        note(turn)
+        for piece in ("a", "b"):
+            await turn.emit(turn.write(piece, id="found"))
+            note(turn)
+        assert turn.history[-1] == turn.message
+        return turn.ask("which?")
+
+    talk.handle = handler
+    first = await talk.say("x")
+    await talk.say("y", first.head.id)
+    assert seen == [
+        *[("SUBMITTED", "", ""), ("WORKING", "searching", "")],
+        *[("WORKING", "searching", "a"), ("WORKING", "searching", "ab")],
+        *[("WORKING", "", "ab"), ("WORKING", "searching", "ab")],
+        *[("WORKING", "searching", "a"), ("WORKING", "searching", "ab")],
+    ]
+    assert (await talk.task(first.head.id)).artifacts[0].text == "ab"
