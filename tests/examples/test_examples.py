@@ -14,9 +14,10 @@ import httpx
 import pytest
 
 from dragoman import Agent, App, Message, TaskState, Turn
+from dragoman.client import Client
 from dragoman.demo.agents import travel
 from dragoman.testing import run_handler
-from examples import asking, canceling, hello, mounted, resources, streaming
+from examples import asking, canceling, hello, mounted, remembering, resources, streaming
 from tests.harness.server import serving
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,6 +37,14 @@ async def test_asking() -> None:
     assert (first.state, first.text) == (TaskState.INPUT_REQUIRED, "Which size: S, M or L?")
     both = await run_handler(asking.agent, "A shirt please", "M")
     assert both.state is TaskState.COMPLETED
+
+
+async def test_remembering() -> None:
+    async with App(remembering.agent) as app, Client.connect(app=app) as client:
+        first = await client.send("I like tea", context="c")
+        assert first.text == "You said: I like tea"
+        second = await client.send("And honey", context="c")
+        assert second.text == "You said: I like tea, And honey"
 
 
 @pytest.mark.parametrize("skill", ["", "tell_slowly"])

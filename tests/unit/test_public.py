@@ -21,7 +21,7 @@ TURN = {
     *("accepted_output_modes", "metadata", "extensions", "idempotency_key", "attempt", "state"),
     *("canceled", "context_tasks", "referenced_tasks", "connect", "relay", "approval", "granted"),
     *("working", "ask", "require_auth", "complete", "reject", "fail", "reply", "artifact"),
-    *("write", "emit"),
+    *("write", "emit", "conversation", "delegated"),
 }
 
 
