@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from msgspec.structs import replace
 
 from dragoman import ConversationMessage, Task, TaskState, Turn
 from dragoman.model.caller import Call, Caller
+from dragoman.model.events import Entry
 from dragoman.model.types import SendMessageRequest
+from dragoman.stores.admin import StoreAdmin
 from dragoman.stores.store import Accepted, Store
 from dragoman.testing import message
-from tests.harness.stores import Make
+from tests.harness.stores import Make, artifact
 from tests.harness.workers import WorkerHarness
 
+T = TypeVar("T")
 Said = list[tuple[str, str]]
 
 
@@ -167,7 +170,9 @@ async def test_a_turn_in_work_has_no_answer_yet(store: Store) -> None:
     first = await talk.say("one", run=False)
     claim = await talk.claim(talk.worker())
     assert claim.head.id == first.head.id
-    assert await talk.look() == [("message", "one")]
+    working = claim.head.ending(TaskState.WORKING, "progress")
+    await store.append(claim, [Entry(0, working, 1), Entry(0, artifact(claim.head.id, "half"), 1)])
+    assert await talk.look() == [("message", "one"), ("artifact", "half")]
 
 
 async def test_an_answer_that_a_queued_message_overtook_is_one(store: Store) -> None:
@@ -296,9 +301,48 @@ async def test_what_is_deleted_is_no_part_of_it(make: Make) -> None:
             await asyncio.sleep(0.01)
             await store.prune()
     assert await talk.look() == [("message", "ask which?"), ("question", "which?")]
+    assert await administer(store, lambda admin: list(admin.audit(lambda *_: None))) in ([], None)
 
 
-async def test_replies_are_kept_as_long_as_tasks(make: Make) -> None:
+async def administer(store: Store, work: Callable[[StoreAdmin], T]) -> T | None:
+    """What an operator does, if the store has an admin interface."""
+    if store.admin is None:
+        return None
+
+    def run() -> T:
+        assert store.admin is not None
+        with store.admin(write=True) as admin:
+            return work(admin)
+
+    return await asyncio.to_thread(run)
+
+
+async def test_a_conversation_can_be_moved(make: Make) -> None:
+    store, other = await make(), await make()
+    talk = Talk(store)
+    await talk.say("one", owner="me")
+    await talk.say("ask which?", owner="me")
+    await administer(store, lambda admin: admin.rename_owner("me", "you"))
+    found = await administer(store, lambda admin: list(admin.export(lambda _: None)))
+    if found is None:  # of a store without an admin interface nothing is moved
+        return
+    await administer(other, lambda admin: admin.put(found, replace=False))
+    for each in (store, other):
+        talk = Talk(each)
+        await talk.say("look", owner="you")
+        assert talk.said == [
+            *turn_of("one"),
+            *[("message", "ask which?"), ("question", "which?")],
+        ]
+        problems = await administer(each, lambda admin: list(admin.audit(lambda *_: None)))
+        assert problems == []
+
+
+async def test_replies_are_kept_as_long_as_tasks(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.stores.sqlite.RECEIPTS", 0.0)
+    monkeypatch.setattr("dragoman.stores.postgres.RECEIPTS", 0.0)
     talk = Talk(await make(retention=1e9), reply=True)
     replied = await talk.say("reply hello")
     assert (await talk.head(replied.head.id)).replied
