@@ -105,6 +105,12 @@ class Agent:
             raise AgentError(f"Agent: tenant {why}")
         self.tenant = tenant
         """The tenant that the card names for each interface. Callers copy it from there."""
+        if isinstance(connections, Mapping):
+            for address in connections:
+                if not address.startswith(("https://", "http://")):
+                    raise AgentError(f"Agent: connections: {address!r} must start with https://")
+        elif connections is not None and not callable(connections):
+            raise AgentError("Agent: connections must be a mapping by address, or a function")
         self.lifespan = lifespan
         self.connections = connections
         """The options of clients for other agents, such as credentials: a mapping by address, or a

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -14,6 +17,7 @@ from dragoman.model.caller import Call, Caller
 from dragoman.model.events import Entry
 from dragoman.model.types import SendMessageRequest
 from dragoman.stores.admin import StoreAdmin
+from dragoman.stores.sqlite import SqliteStore
 from dragoman.stores.store import Accepted, Store
 from dragoman.testing import message
 from tests.harness.stores import Make, artifact
@@ -336,6 +340,23 @@ async def test_a_conversation_can_be_moved(make: Make) -> None:
         ]
         problems = await administer(each, lambda admin: list(admin.audit(lambda *_: None)))
         assert problems == []
+
+
+async def test_a_turn_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "a.db")
+    await store.open()
+    talk = Talk(store)
+    broken = await talk.say("one")
+    await talk.say("two")
+    await store.close()
+    with closing(sqlite3.connect(tmp_path / "a.db")) as db:
+        key = db.execute("SELECT key FROM task WHERE id = ?", (broken.head.id,)).fetchone()[0]
+        db.execute("UPDATE entry SET body = x'78' WHERE place = ?", ((key << 24) + 3,))
+        db.commit()
+    await store.open()
+    assert await talk.look() == turn_of("two")
+    assert store.unreadable["log"] == 1
+    await store.close()
 
 
 async def test_replies_are_kept_as_long_as_tasks(
