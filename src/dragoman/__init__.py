@@ -22,6 +22,7 @@ from dragoman.agent.user_error import UserError
 from dragoman.model.caller import Caller, Request
 from dragoman.model.conversation import ConversationMessage
 from dragoman.model.errors import A2AError
+from dragoman.model.remote_task import RemoteTask
 from dragoman.model.types import (
     AgentCard,
     AgentExtension,
@@ -59,6 +60,7 @@ __all__ = [
     "ConversationMessage",
     "Message",
     "Part",
+    "RemoteTask",
     "Request",
     "Role",
     "Settings",

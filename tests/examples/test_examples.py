@@ -14,9 +14,10 @@ import httpx
 import pytest
 
 from dragoman import Agent, App, Message, TaskState, Turn
+from dragoman.client import Client
 from dragoman.demo.agents import travel
 from dragoman.testing import run_handler
-from examples import asking, canceling, durable, hello, mounted, resources, streaming, typed
+from examples import asking, canceling, hello, mounted, remembering, resources, streaming
 from tests.harness.server import serving
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,6 +46,14 @@ async def test_durable() -> None:
     assert (bought.state, bought.text) == (TaskState.COMPLETED, "Bought bike for 40")
     refused = await run_handler(durable.agent, "bike", "no")
     assert refused.state is TaskState.REJECTED
+
+
+async def test_remembering() -> None:
+    async with App(remembering.agent) as app, Client.connect(app=app) as client:
+        first = await client.send("I like tea", context="c")
+        assert first.text == "You said: I like tea"
+        second = await client.send("And honey", context="c")
+        assert second.text == "You said: I like tea, And honey"
 
 
 @pytest.mark.parametrize("skill", ["", "tell_slowly"])

@@ -15,6 +15,7 @@ from dragoman.agent.turn import Turn as Turn
 from dragoman.model.caller import Caller, fault, long
 from dragoman.model.errors import ContentTypeNotSupported, Forbidden, InvalidParams
 from dragoman.model.events import RESUME
+from dragoman.model.remote_task import covers
 from dragoman.model.skill_schema import SKILL_SCHEMA, SkillSchema
 from dragoman.model.types import (
     AgentCapabilities,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F")
 Lifespan = Callable[["Agent"], AbstractAsyncContextManager[Any]]
+Connections = Mapping[str, Mapping[str, Any]] | Callable[[str], Mapping[str, Any]]
 Extended = Callable[[Caller, AgentCard], AgentCard | Awaitable[AgentCard]]
 
 RESERVED = ("v1", "tasks", "healthz", "readyz")
@@ -93,6 +95,7 @@ class Agent:
         retries: int = 0,
         tenant: str = "",
         lifespan: Lifespan | None = None,
+        connections: Connections | None = None,
     ) -> None:
         for field, value in (("name", name), ("description", description), ("version", version)):
             if not value:
@@ -121,7 +124,16 @@ class Agent:
             raise AgentError(f"Agent: tenant {why}")
         self.tenant = tenant
         """The tenant that the card names for each interface. Callers copy it from there."""
+        if isinstance(connections, Mapping):
+            for address in connections:
+                if not address.startswith(("https://", "http://")):
+                    raise AgentError(f"Agent: connections: {address!r} must start with https://")
+        elif connections is not None and not callable(connections):
+            raise AgentError("Agent: connections must be a mapping by address, or a function")
         self.lifespan = lifespan
+        self.connections = connections
+        """The options of clients for other agents, such as credentials: a mapping by address, or a
+        function of the address. `turn.connect` uses them, and what cancels a task's tasks."""
         self.skills: dict[str, Skill] = {}
         self._input_modes: dict[str, tuple[str, ...]] = {}
         self.default: Handler | None = None
@@ -146,6 +158,16 @@ class Agent:
             return self._extensions
         own = AgentExtension(uri=SKILL_SCHEMA, description=SCHEMA_TEXT, params=schemas)
         return (*self._extensions, own)
+
+    def connection(self, address: str) -> Mapping[str, Any]:
+        """The client options for the agent at an address: those of the longest address in
+        `connections` that covers it."""
+        if self.connections is None:
+            return {}
+        if callable(self.connections):
+            return self.connections(address)
+        found = [base for base in self.connections if covers(base, address)]
+        return self.connections[max(found, key=len)] if found else {}
 
     # -- registration
 

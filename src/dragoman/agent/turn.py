@@ -6,7 +6,7 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
@@ -24,7 +24,9 @@ from dragoman.model.caller import Caller
 from dragoman.model.conversation import ConversationMessage, Place, latest
 from dragoman.model.errors import InvalidAgentResponse
 from dragoman.model.events import Event, Received, Reply
+from dragoman.model.lifecycle import Fold
 from dragoman.model.lineage import Ancestor, lineage
+from dragoman.model.remote_task import RemoteTask, plain_address
 from dragoman.model.types import (
     AgentCard,
     Artifact,
@@ -32,6 +34,7 @@ from dragoman.model.types import (
     Metadata,
     Part,
     Role,
+    StreamResponse,
     Task,
     TaskArtifactUpdateEvent,
     TaskState,
@@ -48,6 +51,7 @@ T = TypeVar("T")
 W = TypeVar("W", bound=WireStruct)
 TOO_LARGE = b"true"
 """Stands for another agent's task that is too large to be kept: it is fetched again."""
+_decode = msgspec.json.Decoder(StreamResponse).decode
 _EVENTS = (TaskArtifactUpdateEvent, TaskStatusUpdateEvent, Reply)
 
 CONVERSATION_TRIES = 5
@@ -86,6 +90,12 @@ class Running(Protocol):
 
     async def save(self, value: bytes) -> None:
         """Keep a private value of the task, and wait until it is durable."""
+
+    def connection(self, address: str) -> Mapping[str, Any]:
+        """The agent's client options for another agent."""
+
+    def delegate(self, remote: RemoteTask) -> None:
+        """Log a task of another agent that this task began."""
 
     def audit(self, event: str, result: str, **about: str) -> None:
         """Write an entry to the audit log."""
@@ -128,6 +138,13 @@ class Over:
         """Raise RuntimeError."""
         raise RuntimeError("the turn has ended: nothing can be saved any more")
 
+    def connection(self, address: str) -> Mapping[str, Any]:
+        """No options."""
+        return {}
+
+    def delegate(self, remote: RemoteTask) -> None:
+        """Do nothing."""
+
     def audit(self, event: str, result: str, **about: str) -> None:
         """Do nothing."""
 
@@ -155,6 +172,9 @@ class Turn:
     """The latest answer or message that a durable handler has got."""
     _version = ""
     _saved: bytes | None = None
+    _delegated: tuple[RemoteTask, ...] = ()
+    _fold: Fold | None = None
+    _current: Task | None = None
     _used = False
     """Whether the approval in the message was used in this run."""
 
@@ -168,8 +188,9 @@ class Turn:
         state: Any = None,
         run: Running | None = None,
     ) -> None:
-        self.task = task
-        """The task so far, with this message."""
+        self._task = task
+        self._wires: list[bytes] = []
+        """What this run has said, as it is logged."""
         self.message: Message = received.message
         self.attempt = attempt
         """1 for the first run of this turn; higher when it runs again after a crash."""
@@ -181,6 +202,20 @@ class Turn:
         self._streams: dict[tuple[str, str], str] = {}
 
     # -- input
+
+    @property
+    def task(self) -> Task:
+        """The task so far: with this message, and with what the turn has said until now."""
+        if self._wires:
+            fold = self._fold = self._fold or Fold(self._task)
+            for wire in self._wires:
+                event = _decode(wire)
+                said = event.status_update or event.artifact_update
+                if said is not None:
+                    fold.take(said)
+            self._wires.clear()
+            self._current = fold.task()
+        return self._current or self._task
 
     @property
     def text(self) -> str:
@@ -203,12 +238,12 @@ class Turn:
     @property
     def history(self) -> tuple[Message, ...]:
         """The messages of the task, the current one last."""
-        return self.task.history
+        return self._task.history
 
     @property
     def context_id(self) -> str:
         """The id of the conversation that the task belongs to."""
-        return self.task.context_id
+        return self._task.context_id
 
     @property
     def caller(self) -> Caller:
@@ -243,7 +278,7 @@ class Turn:
 
     @property
     def _key(self) -> str:
-        return f"{self.task.id}:{self._number}"
+        return f"{self._task.id}:{self._number}"
 
     async def conversation(
         self, limit: int = 20, *, characters: int = 8_000
@@ -265,7 +300,7 @@ class Turn:
     async def _conversation(self, limit: int, characters: int) -> list[ConversationMessage]:
         if self._run is None:
             return []
-        before = Place(self.task.id, self._number, self._received.at)
+        before = Place(self._task.id, self._number, self._received.at)
         found = await self._run.conversation(before, limit, characters)
         return found if self._journal is None else latest(found, LARGEST)
 
@@ -291,8 +326,9 @@ class Turn:
         """Make a client for another agent, as `Client.connect` does, that works on behalf of this
         turn: it passes on the trace and the tasks it serves, keeps the turn's deadline, and cancels
         its tasks when the turn is canceled. If the turn runs again after a crash and sends the same
-        messages, it gets the same tasks."""
+        messages, it gets the same tasks. The agent's `connections` give it credentials."""
         from dragoman.client import Client, Delegation
+        from dragoman.client.discovery import address
 
         run = self._run
         name, origin = (run.name, run.origin) if run else ("", "")
@@ -304,18 +340,35 @@ class Turn:
             late = time.monotonic() > until - EARLY
             return late or (run is not None and run.reason == "cancel")
 
+        where = address(target) if isinstance(target, str) and target else ""
+        given = dict(run.connection(where)) if run and where else {}
+        app, transport = app or given.pop("app", None), transport or given.pop("transport", None)
+        options = {**given, **options}  # type: ignore[typeddict-item]
         options.setdefault(
             "delegation",
             Delegation(
-                (*lineage(self.metadata), Ancestor(name, self.task.id, origin)),
+                (*lineage(self.metadata), Ancestor(name, self._task.id, origin)),
                 key=f"{self.idempotency_key}:{self._connected}",
                 until=until,
                 deadline=clock.stamp(time.time() + left) if math.isfinite(left) else "",
                 trace=self._received.trace,
                 canceled=canceled,
+                began=self._delegate,
             ),
         )
         return Client.connect(target, app=app, transport=transport, **options)
+
+    @property
+    def delegated(self) -> tuple[RemoteTask, ...]:
+        """The tasks that this task began at other agents through `connect`, in all of its turns."""
+        return self._delegated
+
+    def _delegate(self, url: str, task: str) -> None:
+        remote = RemoteTask(plain_address(url), task)
+        if remote not in self._delegated:
+            self._delegated = (*self._delegated, remote)
+            if self._run is not None:
+                self._run.delegate(remote)
 
     async def relay(self, stream: Stream, *, by: str) -> Result:
         """Copy what another agent streams into this task, until that agent ends or asks: its
@@ -342,13 +395,13 @@ class Turn:
         key = f"{by}:{artifact.artifact_id}"
         started = ("relayed", key) in self._streams
         # Other agents may append to an artifact that does not exist.
-        append = append and (started or any(a.artifact_id == key for a in self.task.artifacts))
+        append = append and (started or any(a.artifact_id == key for a in self._task.artifacts))
         self._streams["relayed", key] = key
         self._sound = None
         name = artifact.name or ("" if append else by)
         return TaskArtifactUpdateEvent(
-            task_id=self.task.id,
-            context_id=self.task.context_id,
+            task_id=self._task.id,
+            context_id=self._task.context_id,
             artifact=replace(artifact, artifact_id=key, name=name),
             append=append,
             last_chunk=last,
@@ -507,7 +560,7 @@ class Turn:
         operation."""
         if operation is not None:
             try:
-                grant = approvals.issue(self.task.id, operation, expires)
+                grant = approvals.issue(self._task.id, operation, expires)
             except TypeError as error:
                 raise InvalidAgentResponse(f"operation: {error}") from error
             metadata = {**(metadata or {}), approvals.GRANT: to_builtins(grant)}
@@ -532,12 +585,12 @@ class Turn:
         approval, run = self.approval, self._run
         if approval is None or run is None:
             return False
-        grant = approvals.request_in(self.task.metadata)
-        why = approvals.refusal(grant, approval, self.task.id, operation, self._key)
+        grant = approvals.request_in(self._task.metadata)
+        why = approvals.refusal(grant, approval, self._task.id, operation, self._key)
         if not why and self._used:
             why = "it was used before"
         if why or grant is None:
-            logger.warning("an approval was refused: %s", why, extra={"task": self.task.id})
+            logger.warning("an approval was refused: %s", why, extra={"task": self._task.id})
             run.audit("grant", why, grant=approval.id)
             return False
         self._used = True
@@ -638,8 +691,8 @@ class Turn:
         metadata: Metadata | None = None,
     ) -> Event:
         event = TaskArtifactUpdateEvent(
-            task_id=self.task.id,
-            context_id=self.task.context_id,
+            task_id=self._task.id,
+            context_id=self._task.context_id,
             artifact=Artifact(
                 artifact_id=id or self._next_id(),
                 name=name,
@@ -666,8 +719,8 @@ class Turn:
             artifact = Artifact(artifact_id=artifact_id, parts=parts)
             append = True
         event = TaskArtifactUpdateEvent(
-            task_id=self.task.id,
-            context_id=self.task.context_id,
+            task_id=self._task.id,
+            context_id=self._task.context_id,
             artifact=artifact,
             append=append,
             last_chunk=last,
@@ -678,8 +731,8 @@ class Turn:
 
     def _whole(self, artifact: Artifact) -> Event:
         return TaskArtifactUpdateEvent(
-            task_id=self.task.id,
-            context_id=self.task.context_id,
+            task_id=self._task.id,
+            context_id=self._task.context_id,
             artifact=_valid(artifact),
             last_chunk=True,
         )
@@ -695,8 +748,8 @@ class Turn:
     def _status(self, state: TaskState, content: Any, metadata: Metadata | None) -> Event:
         message = None if content is None else self._message(content, None)
         event = TaskStatusUpdateEvent(
-            task_id=self.task.id,
-            context_id=self.task.context_id,
+            task_id=self._task.id,
+            context_id=self._task.context_id,
             status=TaskStatus(state=state, message=message, timestamp=clock.now()),
             metadata=metadata,
         )
@@ -713,8 +766,8 @@ class Turn:
             id = f"{self._key}:{self._messages}"
         return Message(
             message_id=id,
-            context_id=self.task.context_id,
-            task_id=self.task.id,
+            context_id=self._task.context_id,
+            task_id=self._task.id,
             role=Role.AGENT,
             parts=_parts(content),
             metadata=metadata,
@@ -728,7 +781,7 @@ class Turn:
     def _own(self, message: Message) -> Message:
         """Add the required ids to the author's message."""
         own = replace(
-            message, context_id=self.task.context_id, task_id=self.task.id, role=Role.AGENT
+            message, context_id=self._task.context_id, task_id=self._task.id, role=Role.AGENT
         )
         return _valid(own)
 

@@ -76,6 +76,8 @@ from dragoman.telemetry import logs, otel
 
 T = TypeVar("T")
 
+INSIDE = "http://inside"
+"""The address of an application in this process."""
 LAST_WORD = 3.0
 """Seconds that the client may spend on canceling tasks before it closes."""
 
@@ -226,7 +228,7 @@ class Client:
         """
         if app is not None:
             transport = transport or ASGITransport(app)
-            target = target or "http://inside"
+            target = target or INSIDE
             options = {**options, "trust": [ANYWHERE], "insecure": True}
         if not target:
             raise ValueError("connect: give a URL, a card, or app=…")
@@ -605,6 +607,9 @@ class Client:
     def _begun(self, task: str) -> None:
         """Record that this client started a task."""
         if self._delegation is not None and task:
+            if self._delegation.began is not None and task not in self._open:
+                target = self._target if isinstance(self._target, str) else ""
+                self._delegation.began((target and address(target)) or self.interface.url, task)
             self._open.add(task)
 
     def _task_settled(self, task: str) -> None:

@@ -25,6 +25,7 @@ class Delegation:
         deadline: str,
         trace: str,
         canceled: Callable[[], bool],
+        began: Callable[[str, str], None] | None = None,
     ) -> None:
         self.path = tuple(path)
         self.until = until
@@ -33,6 +34,8 @@ class Delegation:
         """The trace context of the message that started the turn."""
         self.canceled = canceled
         """Whether the turn was canceled."""
+        self.began = began
+        """Is told the address and id of each task that a message started."""
         self._key = key
         self._deadline = deadline
         self._count = count(1)

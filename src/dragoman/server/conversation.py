@@ -25,7 +25,7 @@ from dragoman.model.types import (
     TaskArtifactUpdateEvent,
     TaskStatusUpdateEvent,
 )
-from dragoman.stores.store import LARGE, Head, Place, Store
+from dragoman.stores.store import LARGE, Head, Place, Store, Unreadable
 
 AT_ONCE = 32
 """So many turns are read at the same time."""
@@ -60,7 +60,13 @@ class _Turn:
         """No later turn has begun."""
 
     async def read(self, characters: int) -> list[ConversationMessage]:
-        """What was said; nothing if it was deleted meanwhile."""
+        """What was said; nothing if it was deleted meanwhile, or cannot be read."""
+        try:
+            return await self._read(characters)
+        except Unreadable:  # which has been logged
+            return []
+
+    async def _read(self, characters: int) -> list[ConversationMessage]:
         place = self._place
         head = await self._store.head(self._scope, place.task)
         entries = await self._entries(place.number - 1, FEW)

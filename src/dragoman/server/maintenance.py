@@ -15,6 +15,7 @@ from dragoman.agent.agent import Agent
 from dragoman.bells.bell import Bell
 from dragoman.model.errors import Unavailable
 from dragoman.model.types import TaskState, TaskStatusUpdateEvent
+from dragoman.server.delegated import log_remaining
 from dragoman.server.settings import Settings
 from dragoman.stores.store import GIVEN_UP, Head, Store
 from dragoman.telemetry.logs import logger
@@ -118,6 +119,8 @@ class Maintenance:
         delay = self._delay(head) if event is None else 0.0
         if await self.store.revoke(head, event, expired=True, delay=delay) is None:
             return
+        if event is not None and head.canceling:
+            await log_remaining(self.store, head)
         if event is not None and not head.holder:
             how = "canceled" if head.canceling else "failed: its time is up"
             logger.info("a task without a worker has %s", how, extra={"task": head.id})

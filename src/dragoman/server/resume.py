@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from dragoman.model.events import Entry, Private, Received
+from dragoman.model.remote_task import RemoteTask
 from dragoman.model.types import Artifact, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from dragoman.server.delegated import SENT, delegated
 from dragoman.server.reader import BATCH, History
 from dragoman.stores.store import Claim, Store
 
@@ -27,6 +29,8 @@ class Resumed(Struct, frozen=True):
     task: Task | None = None
     """The task as it is in the log; that of the claim may be as it began."""
     saved: bytes | None = None
+    delegated: tuple[RemoteTask, ...] = ()
+    """The tasks of other agents that the task began."""
     incoming: Received | None = None
     """The message that it has not read yet."""
     grown: tuple[Artifact, ...] = ()
@@ -51,6 +55,8 @@ async def resumed(store: Store, claim: Claim) -> Resumed:
         assert isinstance(event, Private)
         if event.kind == SAVED:
             saved = bytes(event.value)
+        elif event.kind == SENT:
+            continue
         elif entry.turn >= began:
             own.append(entry)
             if event.kind in ("answered", "heard") and (number := bytes(event.value)) != b"null":
@@ -64,6 +70,7 @@ async def resumed(store: Store, claim: Claim) -> Resumed:
         entries=tuple(entry.event for entry in own),  # type: ignore[misc]
         task=record.task if record else None,
         saved=saved,
+        delegated=delegated(private),
         incoming=None if head.turn in read else claim.received,
         grown=grown,
         repeated=repeated,

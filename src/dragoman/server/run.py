@@ -34,6 +34,7 @@ from dragoman.model.errors import A2AError, InvalidAgentResponse, Unavailable
 from dragoman.model.events import Entry, Event, Private, Received, Reply
 from dragoman.model.lifecycle import IllegalEvent, advance
 from dragoman.model.lineage import origin
+from dragoman.model.remote_task import RemoteTask
 from dragoman.model.types import (
     Artifact,
     StreamResponse,
@@ -42,6 +43,7 @@ from dragoman.model.types import (
     TaskState,
     TaskStatusUpdateEvent,
 )
+from dragoman.server import delegated
 from dragoman.server.conversation import conversation
 from dragoman.server.loop_pacing import Pace
 from dragoman.server.resume import SAVED, received, resumed
@@ -304,6 +306,15 @@ class Run:
         self.record(Private(kind=SAVED, value=Raw(value), at=clock.now()))
         await self.settled()
 
+    def connection(self, address: str) -> Mapping[str, Any]:
+        """See `Running.connection`."""
+        return self.agent.connection(address)
+
+    def delegate(self, remote: RemoteTask) -> None:
+        """See `Running.delegate`."""
+        if not (self.ended or self.lost):
+            self.record(delegated.sent(remote))
+
     async def in_thread(self, call: Callable[[], Any]) -> Any:
         """Run a blocking call."""
         return await self.worker.threads.run(call)
@@ -333,9 +344,9 @@ class Run:
             self.handler = self.agent.handler_of(found.first.skill)
             self._begin_turn(found.first, found.began)
         turn, handler = self.turn, self.handler
-        turn._saved = found.saved
+        turn._saved, turn._delegated = found.saved, found.delegated
         if found.task is not None:
-            turn.task = found.task
+            turn._task = found.task
             self._artifacts.update(artifact.artifact_id for artifact in found.task.artifacts)
         if claim.head.canceling:
             self.reason, turn.canceled = "cancel", True
@@ -354,6 +365,8 @@ class Run:
             repeated=found.repeated,
         )
         turn._version = self.journal.declare(handler.version)
+        if claim.head.canceling and handler.cancel is not None:
+            self.journal.leave()
 
     def _rewrite(self) -> None:
         """Take back what an attempt before this one added to artifacts."""
@@ -433,6 +446,7 @@ class Run:
         except (IllegalEvent, TypeError, ValueError, RecursionError) as error:
             raise InvalidAgentResponse(str(error)) from error
         self._pending.append(Entry(0, event, self.claim.turn, wire))
+        self.turn._wires.append(wire)
         self._held += len(wire)
         if not self._scheduled:
             self._scheduled = True
@@ -590,7 +604,7 @@ class Run:
                 head = self.claim.head
                 if self.handler.durable or head.private or head.began or head.canceling:
                     await self._resume()
-                if self.reason == "cancel" and self.journal is None:
+                if self.reason == "cancel" and (self.journal is None or self.handler.cancel):
                     await self.handler.stop(self.turn, self, self.worker.threads)
                 else:
                     await self.handler.perform(self.turn, self, self.worker.threads)
@@ -623,6 +637,8 @@ class Run:
                 await self.worker.hand_back(self)
             else:
                 if self.pausing is None:
+                    if self.reason == "cancel" and self.turn.delegated:
+                        await self._cancel_delegated()
                     self._end()
                 await self._release()
         finally:
@@ -653,6 +669,14 @@ class Run:
             event = self.turn._status(TaskState.COMPLETED, None, None)
         self._append(event, ours=True)
 
+    async def _cancel_delegated(self) -> None:
+        """Cancel what the task began at other agents, unless the handler ended it otherwise."""
+        if self.ended and self.state is not TaskState.CANCELED:
+            return
+        self._flush()
+        grace = self.worker.settings.cancel_grace / 2
+        await delegated.cancel(self.agent, self._id, self.turn.delegated, grace)
+
     @property
     def stopping(self) -> bool:
         """Whether the author's `cancel` is still running."""
@@ -666,6 +690,8 @@ class Run:
         """Ask the handler to end: first by its own `cancel`, then by canceling its coroutine."""
         if self.reason or self.closing:
             return
+        if reason == "cancel" and self.claim.head.canceling:
+            return  # it was claimed for that
         self.reason = reason
         self.turn.canceled = True
         if reason == "deadline":

@@ -58,6 +58,7 @@ from dragoman.model.types import (
 from dragoman.security.egress import Egress, EgressRefused, EgressUnreachable
 from dragoman.security.file_rules import Files, Scan
 from dragoman.security.limits import Quota
+from dragoman.server.delegated import delegated_by, log_remaining
 from dragoman.server.reader import History, LogStream, Reader, Shutdown
 from dragoman.server.settings import Settings
 from dragoman.stores.store import Accepted, Conflict, Draft, Head, Query, Receipt, Store, Webhook
@@ -162,8 +163,9 @@ class Service:
             first = Entry(record.head.last, record.task)
             if accepted.fresh and record.head.last > number:
                 # The turn was faster: stream its events as they were written.
-                before = await History(self.store, scope, head.id).at(number)
-                first = first if before is None else Entry(number, before)
+                start = await self._start(scope, head.id, number)
+                before = await History(self.store, scope, head.id).at(start)
+                first = first if before is None else Entry(start, before)
         length = request.configuration.history_length if request.configuration else None
         first.event = trimmed(first.event, length)  # type: ignore[arg-type]
         return LogStream(
@@ -176,6 +178,15 @@ class Service:
             answer=number,
             reset=place is not None,
         )
+
+    async def _start(self, scope: Scope, task: str, number: int) -> int:
+        """Where the stream of a follow-up starts: after its message, and after the `working` that
+        replaced a question when the message was accepted."""
+        entries = await self.store.read(scope, task, number, 1)
+        event = entries[0].event if entries else None
+        if isinstance(event, TaskStatusUpdateEvent) and event.status.message is None:
+            return number + (event.status.state is TaskState.WORKING)
+        return number
 
     # -- tasks
 
@@ -226,6 +237,7 @@ class Service:
         try:
             handler = self.agent.handler_of(head.skill)
             undo = handler.durable or handler.cancel is not None or head.began > 0
+            undo = undo or bool(await delegated_by(self.store, head))
             head = await self.store.cancel(
                 scope, head.id, asked, canceled, grace, receipt, undo=undo
             )
@@ -250,7 +262,8 @@ class Service:
         head = await self.reader.until(ended, scope, head.id, grace, closing=False)
         while not head.state.terminal:  # the agent did not stop in time
             status = replace(canceled.status, timestamp=clock.now())
-            await self.store.revoke(head, replace(canceled, status=status))
+            if await self.store.revoke(head, replace(canceled, status=status)):
+                await log_remaining(self.store, head)
             self.bell.ring(head.holder)
             head = await self.reader.until(lambda _: True, scope, head.id, grace)
         return head

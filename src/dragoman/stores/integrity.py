@@ -174,7 +174,9 @@ def _entries(row: StoredHead, found: Sequence[Entry]) -> Iterator[str]:
                 f"entry {item.number} belongs to task {whose[0]} in context {whose[1]}, but "
                 f"its head says {row.context}"
             )
-        if item.turn and (item.turn not in messages or item.turn > row.turn):
+        # the answer to a question is followed by `working`, before its turn begins
+        begun = item.turn <= row.turn or item.number == item.turn + 1
+        if item.turn and (item.turn not in messages or not begun):
             yield f"entry {item.number} belongs to turn {item.turn}, which does not exist"
 
 

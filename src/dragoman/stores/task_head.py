@@ -16,7 +16,7 @@ from dragoman.model.caller import Scope
 from dragoman.model.errors import LimitExceeded, TaskNotCancelable, UnsupportedOperation
 from dragoman.model.events import CancelRequested, Entry, Event, Private, Received, Reply
 from dragoman.model.lifecycle import IllegalEvent, advance
-from dragoman.model.types import Task, TaskState, TaskStatusUpdateEvent
+from dragoman.model.types import Task, TaskState, TaskStatus, TaskStatusUpdateEvent
 from dragoman.stores.store import MESSAGE, STEP, TIME, WOKEN, Claim, Draft, Head, Pause, Stale
 
 UNREAD = 1000
@@ -126,6 +126,11 @@ class TaskHead:
         number = self.write(Entry(0, received))
         self.inbox += (number,)
         self.skill = received.skill
+        if self.state.interrupted and not self.holder:
+            # nobody is to see the old question any more
+            status = TaskStatus(state=TaskState.WORKING, timestamp=clock.now())
+            working = TaskStatusUpdateEvent(task_id=self.id, context_id=self.context, status=status)
+            self.write(Entry(0, working, number))
         return number
 
     def take(self, worker: str, lease: float) -> int:
@@ -202,7 +207,7 @@ class TaskHead:
         self.canceled = canceled
         if self.holder:
             return
-        if self.turn and (undo or self.private):
+        if self.turn and undo:
             self.due = WOKEN
         else:
             self.write(Entry(0, canceled))

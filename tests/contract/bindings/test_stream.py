@@ -82,7 +82,13 @@ async def test_a_send_stream_ends_at_input_required(client: Binding) -> None:
     task = events[0].event["task"]
     more = await client.stream("SendStreamingMessage", message=user("june", taskId=task["id"]))
     assert kinds(more)[0] == "task"
-    assert more[0].event["task"]["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+    # nobody sees the old question: the answer has replaced it
+    task = more[0].event["task"]
+    assert task["status"]["state"] == "TASK_STATE_WORKING"
+    assert "message" not in task["status"]
+    assert [message["parts"] for message in task["history"][-2:]] == [
+        *([{"text": "Which dates?"}], [{"text": "june"}])
+    ]
     assert states(more) == ["WORKING", "COMPLETED"]
 
 
@@ -207,7 +213,8 @@ async def test_a_subscription_outlives_interrupted_states(client: Binding) -> No
             if len(seen) == 1:
                 await client.call("SendMessage", message=user("june", taskId=task["id"]))
     assert seen[0].event["task"]["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
-    assert states(seen) == ["WORKING", "COMPLETED"]
+    # the answer's own, and the handler's
+    assert states(seen) == ["WORKING", "WORKING", "COMPLETED"]
 
 
 @pytest.mark.clause("events.close-one")

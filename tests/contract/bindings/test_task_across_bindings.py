@@ -256,7 +256,7 @@ async def test_a_question_is_not_the_end_of_a_subscription(
                 await client.call("SendMessage", message=user("ask", taskId=task))
             elif one.event["statusUpdate"]["status"]["state"].endswith("REQUIRED"):
                 await client.call("CancelTask", id=task)
-    assert [one.final for one in seen] == [None, False, False, True]
+    assert [one.final for one in seen] == [None, False, False, False, True]
 
 
 async def frames(
@@ -346,7 +346,7 @@ async def test_a_webhook_speaks_as_who_registered_it(hall: RunningApp, kind: typ
         await client.call("CreateTaskPushNotificationConfig", **hook)
         task = await only(hall)
         await hall.client(JsonRpc).call("SendMessage", message=user("hi", taskId=task["id"]))
-        posts = await inbox.came(3 if kind.version == "1.0" else 2)
+        posts = await inbox.came(4 if kind.version == "1.0" else 3)
         done = await client.call("GetTask", id=asked["id"])
     assert {post.headers["x-a2a-notification-token"] for post in posts} == {"secret"}
     kinds = {post.headers["content-type"] for post in posts}
@@ -354,12 +354,15 @@ async def test_a_webhook_speaks_as_who_registered_it(hall: RunningApp, kind: typ
     if kind.version == "1.0":
         assert kinds == {"application/a2a+json"}
         assert [next(iter(event)) for event in events] == [
+            "statusUpdate",  # the answer replaces the question
             "statusUpdate",
             "artifactUpdate",
             "statusUpdate",
         ]
         return
     assert kinds == {"application/json"}
+    answered, *events = events  # which has replaced the question
+    assert (answered["status"]["state"], "message" in answered["status"]) == ("working", False)
     assert [event["status"]["state"] for event in events] == ["working", "completed"]
     assert ["artifacts" in event for event in events] == [False, True]
     assert events[0]["id"] == asked["id"]

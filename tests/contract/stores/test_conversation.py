@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Awaitable, Callable
-from typing import Any
+from contextlib import closing
+from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 from msgspec.structs import replace
 
 from dragoman import ConversationMessage, Task, TaskState, Turn
 from dragoman.model.caller import Call, Caller
+from dragoman.model.events import Entry
 from dragoman.model.types import SendMessageRequest
+from dragoman.stores.admin import StoreAdmin
+from dragoman.stores.sqlite import SqliteStore
 from dragoman.stores.store import Accepted, Store
 from dragoman.testing import message
-from tests.harness.stores import Make
+from tests.harness.stores import Make, artifact
 from tests.harness.workers import WorkerHarness
 
+T = TypeVar("T")
 Said = list[tuple[str, str]]
 
 
@@ -167,7 +174,9 @@ async def test_a_turn_in_work_has_no_answer_yet(store: Store) -> None:
     first = await talk.say("one", run=False)
     claim = await talk.claim(talk.worker())
     assert claim.head.id == first.head.id
-    assert await talk.look() == [("message", "one")]
+    working = claim.head.ending(TaskState.WORKING, "progress")
+    await store.append(claim, [Entry(0, working, 1), Entry(0, artifact(claim.head.id, "half"), 1)])
+    assert await talk.look() == [("message", "one"), ("artifact", "half")]
 
 
 async def test_an_answer_that_a_queued_message_overtook_is_one(store: Store) -> None:
@@ -296,9 +305,65 @@ async def test_what_is_deleted_is_no_part_of_it(make: Make) -> None:
             await asyncio.sleep(0.01)
             await store.prune()
     assert await talk.look() == [("message", "ask which?"), ("question", "which?")]
+    assert await administer(store, lambda admin: list(admin.audit(lambda *_: None))) in ([], None)
 
 
-async def test_replies_are_kept_as_long_as_tasks(make: Make) -> None:
+async def administer(store: Store, work: Callable[[StoreAdmin], T]) -> T | None:
+    """What an operator does, if the store has an admin interface."""
+    if store.admin is None:
+        return None
+
+    def run() -> T:
+        assert store.admin is not None
+        with store.admin(write=True) as admin:
+            return work(admin)
+
+    return await asyncio.to_thread(run)
+
+
+async def test_a_conversation_can_be_moved(make: Make) -> None:
+    store, other = await make(), await make()
+    talk = Talk(store)
+    await talk.say("one", owner="me")
+    await talk.say("ask which?", owner="me")
+    await administer(store, lambda admin: admin.rename_owner("me", "you"))
+    found = await administer(store, lambda admin: list(admin.export(lambda _: None)))
+    if found is None:  # of a store without an admin interface nothing is moved
+        return
+    await administer(other, lambda admin: admin.put(found, replace=False))
+    for each in (store, other):
+        talk = Talk(each)
+        await talk.say("look", owner="you")
+        assert talk.said == [
+            *turn_of("one"),
+            *[("message", "ask which?"), ("question", "which?")],
+        ]
+        problems = await administer(each, lambda admin: list(admin.audit(lambda *_: None)))
+        assert problems == []
+
+
+async def test_a_turn_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "a.db")
+    await store.open()
+    talk = Talk(store)
+    broken = await talk.say("one")
+    await talk.say("two")
+    await store.close()
+    with closing(sqlite3.connect(tmp_path / "a.db")) as db:
+        key = db.execute("SELECT key FROM task WHERE id = ?", (broken.head.id,)).fetchone()[0]
+        db.execute("UPDATE entry SET body = x'78' WHERE place = ?", ((key << 24) + 3,))
+        db.commit()
+    await store.open()
+    assert await talk.look() == turn_of("two")
+    assert store.unreadable["log"] == 1
+    await store.close()
+
+
+async def test_replies_are_kept_as_long_as_tasks(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.stores.sqlite.RECEIPTS", 0.0)
+    monkeypatch.setattr("dragoman.stores.postgres.RECEIPTS", 0.0)
     talk = Talk(await make(retention=1e9), reply=True)
     replied = await talk.say("reply hello")
     assert (await talk.head(replied.head.id)).replied
@@ -323,3 +388,35 @@ async def test_all_other_tasks_of_the_context_can_be_had(store: Store) -> None:
     assert [len(tasks) for tasks in found] == [100, 104, 3]
     assert {task.history[0].text for task in found[1]} == {str(number) for number in range(104)}
     assert [found[1][:100], found[1][:3]] == [found[0], found[2]]
+
+
+async def test_the_task_of_a_turn_is_current_when_asked_for(store: Store) -> None:
+    talk = Talk(store)
+    seen: list[tuple[str, str, str]] = []
+
+    def note(turn: Turn) -> None:
+        status = turn.task.status
+        said = status.message.text if status.message else ""
+        text = "".join(artifact.text for artifact in turn.task.artifacts)
+        seen.append((status.state.name, said, text))
+
+    async def handler(turn: Turn) -> Any:
+        note(turn)
+        await turn.emit(turn.working("searching"))
+        note(turn)
+        for piece in ("a", "b"):
+            await turn.emit(turn.write(piece, id="found"))
+            note(turn)
+        assert turn.history[-1] == turn.message
+        return turn.ask("which?")
+
+    talk.handle = handler
+    first = await talk.say("x")
+    await talk.say("y", first.head.id)
+    assert seen == [
+        *[("SUBMITTED", "", ""), ("WORKING", "searching", "")],
+        *[("WORKING", "searching", "a"), ("WORKING", "searching", "ab")],
+        *[("WORKING", "", "ab"), ("WORKING", "searching", "ab")],
+        *[("WORKING", "searching", "a"), ("WORKING", "searching", "ab")],
+    ]
+    assert (await talk.task(first.head.id)).artifacts[0].text == "ab"

@@ -19,10 +19,12 @@ from dragoman.model.errors import (
     TaskNotFound,
     UnsupportedOperation,
 )
-from dragoman.model.events import CancelRequested, Received
+from dragoman.model.events import CancelRequested, Entry, Received
 from dragoman.model.lifecycle import fold
 from dragoman.model.types import (
+    Message,
     Part,
+    Role,
     TaskPushNotificationConfig,
     TaskState,
     TaskStatus,
@@ -1449,3 +1451,37 @@ async def test_what_another_process_wrote_is_not_left_out() -> None:
     finally:
         await here.close()
         await there.close()
+
+
+# ---- answers to questions ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asked", [TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED])
+async def test_an_answer_replaces_the_question_at_once(store: Store, asked: TaskState) -> None:
+    await accept(store)
+    first = await claim(store)
+    question = status("t", asked)
+    said = Message(message_id="q", role=Role.AGENT, parts=(Part(text="Which?"),))
+    question = replace(question, status=replace(question.status, message=said))
+    await store.append(first, [Entry(0, question, 1)], release=True)
+    accepted = await accept(store, name="m2", new=False)
+    assert accepted.number == 3
+    assert (accepted.head.state, accepted.head.last) == (W, 4)
+    record = await store.load(SCOPE, "t")
+    assert record is not None and record.task.status.state is W
+    assert [message.message_id for message in record.task.history] == ["m1", "q", "m2"]
+    (working,) = await store.read(SCOPE, "t", 3, 9) or ()
+    assert isinstance(working.event, TaskStatusUpdateEvent)
+    assert (working.event.status.state, working.turn) == (W, 3)
+    assert await store.tally(SCOPE) == {**dict.fromkeys(await store.tally(SCOPE), 0), W: 1}
+    assert not accepted.head.answers(3)
+    second = await claim(store)
+    assert (second.turn, second.task.status.state) == (3, W)
+
+
+async def test_a_message_while_the_handler_runs_replaces_no_question(store: Store) -> None:
+    await accept(store)
+    first = await claim(store)
+    await store.append(first, [Entry(0, status("t", TaskState.AUTH_REQUIRED), 1)])
+    accepted = await accept(store, name="m2", new=False)
+    assert (accepted.head.state, accepted.head.last) == (TaskState.AUTH_REQUIRED, 3)

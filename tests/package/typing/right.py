@@ -8,7 +8,18 @@ from typing import Annotated, Any, assert_type
 from msgspec import Meta
 
 import dragoman
-from dragoman import Agent, App, AppOptions, Message, Part, Task, Turn, UserError
+from dragoman import (
+    Agent,
+    App,
+    AppOptions,
+    ConversationMessage,
+    Message,
+    Part,
+    RemoteTask,
+    Task,
+    Turn,
+    UserError,
+)
 from dragoman.client import Client, RemoteSkill, Result, Stream, TaskHandle
 from dragoman.client.sync import Client as SyncClient
 from dragoman.security import Anonymous
@@ -23,7 +34,12 @@ async def book_flight(turn: Turn) -> AsyncIterator[object]:
     assert_type(turn.text, str)
     assert_type(turn.files, list[Part])
     assert_type(turn.history, tuple[Message, ...])
-    assert_type(await turn.context_tasks(), list[Task])
+    assert_type(turn.task, Task)
+    assert_type(turn.delegated, tuple[RemoteTask, ...])
+    assert_type(await turn.context_tasks(limit=7), list[Task])
+    for said in await turn.conversation(limit=7, characters=100):
+        assert_type(said, ConversationMessage)
+        assert_type(said.text, str)
     if not turn.text:
         raise UserError("No seats on that day")
     yield turn.working("Looking for seats")

@@ -26,6 +26,7 @@ from dragoman import (
 from dragoman.model.caller import Call
 from dragoman.model.errors import ContentTypeNotSupported, InvalidParams
 from dragoman.model.events import RESUME
+from dragoman.model.remote_task import plain_address
 from dragoman.model.types import SendMessageRequest
 from dragoman.testing import message, run_handler
 
@@ -481,6 +482,43 @@ def test_extended_cards_are_made_by_the_function() -> None:
 
     assert agent.extend is more
     assert more(Caller(identity="ann"), agent.card("http://x")).name == "Test Agent for ann"
+
+
+# ---- other agents ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "found"),
+    [
+        ("https://a.example", "host"),
+        ("https://a.example/x/y", "host"),
+        ("https://A.example/b/", "path"),
+        ("https://a.example/b/c?q=1", "path"),
+        ("https://a.example/bc", "host"),
+        ("https://a.example.evil.com", ""),
+        ("https://a.example@evil.com", ""),
+        ("https://a.example:444", ""),
+        ("http://a.example", ""),
+        ("", ""),
+    ],
+)
+def test_a_connection_is_for_an_address_and_those_below(address: str, found: str) -> None:
+    hosts = {"https://a.example": "host", "https://a.example/b": "path"}
+    agent = make(connections={url: {"headers": {"x": name}} for url, name in hosts.items()})
+    assert agent.connection(address) == ({"headers": {"x": found}} if found else {})
+
+
+@pytest.mark.parametrize(
+    ("connections", "why"),
+    [({"a.example": {}}, "'a.example' must start with https://"), (["x"], "must be a mapping")],
+)
+def test_connections_are_checked(connections: Any, why: str) -> None:
+    with pytest.raises(AgentError, match=why):
+        make(connections=connections)
+
+
+def test_no_secret_of_an_address_is_kept() -> None:
+    assert plain_address("https://ann:pw@a.example:8/b?token=x#y") == "https://a.example:8/b"
 
 
 # ---- its life ------------------------------------------------------------------------------
