@@ -1,4 +1,4 @@
-"""The agent that the contract is tried on: it does what the text says."""
+"""The agent of the contract tests. The text of a message selects what it does."""
 
 from __future__ import annotations
 

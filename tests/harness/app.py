@@ -1,4 +1,4 @@
-"""An application that is served to tests, and its clients."""
+"""An application that is served for tests, with clients for each binding."""
 
 from __future__ import annotations
 

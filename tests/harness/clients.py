@@ -1,7 +1,7 @@
-"""The same operations over each binding, asked for and answered in one form: that of 1.0.
+"""Test clients for each binding, which take parameters and return results in the form of 1.0.
 
-What is translated here is translated by the reference SDK's code, never by ours: a mistake of ours
-could not be seen if it were made on both sides.
+The reference SDK does all conversions, never dragoman's code: a mistake on both sides would go
+unnoticed.
 """
 
 from __future__ import annotations

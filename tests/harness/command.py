@@ -1,4 +1,4 @@
-"""The `dragoman` command as a process, and agents for it to serve."""
+"""Runs the `dragoman` command as a process, with agents for it to serve."""
 
 from __future__ import annotations
 

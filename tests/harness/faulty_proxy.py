@@ -1,7 +1,7 @@
-"""A network that fails as told: a proxy that knows where each request and each answer ends.
+"""A proxy that injects faults. It knows where each request and each response ends.
 
-A plan looks at a request and says which fault strikes it. Bytes of an answer are counted from the
-first one of its head, those of a body without their framing.
+A plan selects the fault for each request. Positions in a response count from the first byte of its
+head, positions in a body without the framing.
 """
 
 from __future__ import annotations

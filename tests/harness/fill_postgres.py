@@ -1,4 +1,4 @@
-"""Many tasks in a PostgreSQL store, by bulk statements instead of one send each."""
+"""Fills a PostgreSQL store with many tasks, by bulk statements instead of sends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gate that handlers wait at until a test opens it."""
+"""A gate at which handlers wait until a test opens it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Clients of what came before 1.0. The reference SDK's code translates 0.3; 0.1 has none, so a few
-lines by hand do."""
+"""Test clients of versions before 1.0. The reference SDK converts 0.3; no SDK supports 0.1, so this
+module converts it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An application that wants an API key, and calls of it over every binding."""
+"""An application that requires an API key, and calls to it over each binding."""
 
 from __future__ import annotations
 

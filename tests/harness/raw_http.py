@@ -1,4 +1,4 @@
-"""HTTP by hand: it sends what no client library would."""
+"""A raw HTTP client, which can send what no client library sends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Servers by hand, for what no proper server does; and certificates that only a test trusts."""
+"""Raw servers, which can send what no correct server sends, and certificates that only a test
+trusts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An ASGI application that records what reaches it."""
+"""An ASGI application that records the requests it receives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much: little with every run of the tests, less with `make fast`, a lot with `make soak`."""
+"""The scale of long tests: small in `make test`, smaller in `make fast`, full in `make soak`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real servers for tests: an application under uvicorn on a free port of this process."""
+"""Starts servers for tests: an application under uvicorn on a free port, in this process."""
 
 from __future__ import annotations
 

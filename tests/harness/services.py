@@ -1,7 +1,7 @@
-"""Real servers for tests, from wheels: PostgreSQL, NATS and Redis, each in a folder of its own.
+"""Starts services for tests, from wheels: PostgreSQL, NATS and Redis, each in its own folder.
 
-`with Postgres() as postgres:` starts one. All methods block; what is missing raises `Missing`,
-which says why, for tests to skip with.
+`with Postgres() as postgres:` starts one. All methods block. If a service cannot run here, they
+raise `Missing` with the reason, so that a test can be skipped.
 """
 
 from __future__ import annotations

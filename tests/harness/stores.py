@@ -1,4 +1,4 @@
-"""The backends that have to pass what every store does, and words to say it in."""
+"""The store backends that the contract suite runs on, and helpers to write store tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A TCP connection through somebody who can fall silent: nothing is cut, and nothing passes."""
+"""A TCP proxy that can become silent: connections stay open, but no byte passes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both ends of a webhook: a server that remembers what came, and an application that pushes."""
+"""A webhook receiver that records deliveries, and an application that sends them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strategies for every value of the wire, built from the definitions of the structs."""
+"""Hypothesis strategies for all values of the protocol, built from the struct definitions."""
 
 from __future__ import annotations
 

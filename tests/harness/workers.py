@@ -1,4 +1,4 @@
-"""A store and workers in this process, which a test moves step by step."""
+"""A store and workers in this process, which a test runs step by step."""
 
 from __future__ import annotations
 
