@@ -16,9 +16,11 @@ serves agents under any ASGI server.
 from dragoman._serve import serve
 from dragoman._version import __version__ as __version__
 from dragoman.agent.agent import Agent, AgentError
+from dragoman.agent.durable import StepFailed, StepUncertain
 from dragoman.agent.turn import Turn
 from dragoman.agent.user_error import UserError
 from dragoman.model.caller import Caller, Request
+from dragoman.model.conversation import ConversationMessage
 from dragoman.model.errors import A2AError
 from dragoman.model.types import (
     AgentCard,
@@ -54,11 +56,14 @@ __all__ = [
     "Artifact",
     "AuthenticationInfo",
     "Caller",
+    "ConversationMessage",
     "Message",
     "Part",
     "Request",
     "Role",
     "Settings",
+    "StepFailed",
+    "StepUncertain",
     "Task",
     "TaskArtifactUpdateEvent",
     "TaskPushNotificationConfig",

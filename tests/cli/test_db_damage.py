@@ -54,6 +54,8 @@ def beside(table: str, name: str, value: str, words: str, only: str = "") -> Dam
     return Damage(f"{table}.{name}", f"UPDATE {table} SET {name} = {value} {ITS}", words, only)
 
 
+NUMBER = "UPDATE message SET number ="
+CONVERSATION = "task t: its message 1 is in another conversation"
 UNREADABLE = "task t: its head cannot be read: "
 PLACE = "task t: the cursor of webhook w does not agree with its log"
 FLAGS = "task t: born, replied and hooked in its head must be 0 or 1"
@@ -121,6 +123,11 @@ DAMAGES = [
     Damage("task.ready", "UPDATE task SET ready = -5 WHERE id = 't'", "task t: ready in its head"),
     head("ended", "5", words="task t: its head is not consistent on whether the task has"),
     Damage("task.ended", "UPDATE task SET ended = -5 WHERE id = 'e'", "task e: ended in its head"),
+    head("due", "-5"),
+    head("deadline", "-5"),
+    head("plan", "'x'", words=UNREADABLE),
+    head("plan", "'0,0,1'", words="task t: private in its head"),
+    head("plan", "'9,1,0'", words="task t: waits in its head"),
     # -- scopes of a file
     Damage("scope.key", "UPDATE scope SET key = 99", "task t: it has no scope", FILE),
     Damage("scope.agent", "UPDATE scope SET agent = 'x'", "scope belongs to another agent", FILE),
@@ -154,6 +161,16 @@ DAMAGES = [
         "snapshot", "number", "2", "task t: its snapshot does not agree with its log at entry 2"
     ),
     beside("snapshot", "body", "x'78'", "task t: its snapshot cannot be read"),
+    # -- conversations
+    beside("message", "scope", "77", CONVERSATION, FILE),
+    beside("message", "agent", "'x'", CONVERSATION, DATABASE),
+    beside("message", "tenant", "'x'", CONVERSATION, DATABASE),
+    beside("message", "owner", "'x'", CONVERSATION, DATABASE),
+    beside("message", "context", "'x'", CONVERSATION),
+    beside("message", "task", "9999", "of a conversation has no task"),
+    Damage("message.number", f"{NUMBER} 9 {ITS} AND number = 1", "conversation is not in its log"),
+    Damage("message.number", f"{NUMBER} 2 {ITS} AND number = 1", "is not a message of its log"),
+    beside("message", "at", "'x'", "message 1 of its conversation has another time in its log"),
     # -- receipts
     Damage("receipt.scope", "UPDATE receipt SET scope = 77", "belongs to another owner", FILE),
     Damage("receipt.agent", "UPDATE receipt SET agent = 'x'", "belongs to another owner", DATABASE),
@@ -261,7 +278,7 @@ def change(here: Path, sql: str) -> None:
     execute(here, sql)
 
 
-TABLES = ("about", "task", "entry", "snapshot", "receipt", "line", "tally")
+TABLES = ("about", "task", "entry", "snapshot", "receipt", "line", "tally", "message")
 _files: list[bytes] = []
 _databases: list[str] = []
 

@@ -224,7 +224,7 @@ STATUS = line("t")["entries"][1]
         ("{", "line 2: "),
         ("[]", "line 2: "),
         ("\udcff", "line 2: "),
-        (changed(format=2), "its format is 2; this version of dragoman supports 1"),
+        (changed(format=3), "its format is 3; this version of dragoman supports 1 to 2"),
         (changed(extra=1), "unknown field `extra`"),
         (changed(id=""), "id"),
         (changed(id="u"), "its log belongs to another task"),

@@ -382,3 +382,66 @@ async def test_a_handler_does_not_begin_after_a_long_sleep(
     await harness.run(worker)
     assert seen == [1]
     assert (await harness.task(task)).status.state is TaskState.COMPLETED
+
+
+@pytest.mark.parametrize("grouped", [True, False])
+async def test_a_step_does_not_begin_after_a_long_sleep(
+    grouped: bool, log: pytest.LogCaptureFixture
+) -> None:
+    done: list[str] = []
+
+    async def effect(name: str) -> None:
+        done.append(name)
+
+    async def handler(turn: Turn) -> str:
+        await turn.step("first", effect, "first")
+        if len(harness.workers) == 1:
+            time.sleep(0.4)  # the process is stopped
+        try:
+            async with asyncio.TaskGroup() as group:
+                step = turn.step("second", effect, "second")
+                await (group.create_task(step) if grouped else step)
+        except Exception as error:  # noqa: BLE001 - as authors do
+            return f"caught {error}"
+        return "done"
+
+    harness = WorkerHarness(handler, skill={"durable": True})
+    worker = harness.worker()
+    task = (await harness.send()).head.id
+    run = worker.begin(await harness.claim(worker), time.monotonic() + 0.2)
+    await run.task
+    await harness.until(lambda: not worker._returned)
+    assert done == ["first"]
+    assert "a claim expired before" in log.text
+    await harness.run()
+    assert done == ["first", "second"]
+    found = await harness.task(task)
+    assert found.artifacts[0].parts[0].text == "done"
+
+
+async def test_a_step_that_waits_for_a_thread_does_not_begin_after_a_long_sleep() -> None:
+    done: list[int] = []
+
+    def effect() -> None:
+        done.append(len(harness.workers))
+
+    async def handler(turn: Turn) -> None:
+        await turn.step("step", effect)
+
+    harness = WorkerHarness(handler, skill={"durable": True}, threads=1)
+    worker = harness.worker()
+    await harness.send()
+    held = threading.Event()
+    waiting = asyncio.create_task(worker.threads.run(held.wait, 10))
+    await asyncio.sleep(0)
+    run = worker.begin(await harness.claim(worker), time.monotonic() + 0.2)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    time.sleep(0.4)  # the process is stopped
+    held.set()
+    await waiting
+    await run.task
+    await harness.until(lambda: not worker._returned)
+    assert not done
+    await harness.run()
+    assert done == [2]

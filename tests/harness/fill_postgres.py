@@ -31,6 +31,8 @@ _REST = (
     "FROM task",
     "INSERT INTO receipt SELECT agent, tenant, owner, sha256(id::bytea), sha256(id::bytea), key, 1 "
     "FROM task",
+    "INSERT INTO message SELECT agent, tenant, owner, sha256(convert_to(context, 'UTF8')), "
+    "changed, key, 1 FROM task",
     'INSERT INTO line SELECT key, \'hook\', agent, convert_to(format(\'{{"config":{{"id":"hook",'
     '"taskId":"%s","url":"https://x/"}},"version":"1.0"}}\', id), \'UTF8\'), 1, 0, '
     "extract(epoch FROM now()) + key, key % 400 = 5, key % 4000 = 5, '', 1 FROM task WHERE hooked",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -20,7 +20,7 @@ from dragoman.server.run import Run
 from dragoman.server.service import Service
 from dragoman.server.worker import Worker
 from dragoman.stores.memory import MemoryStore
-from dragoman.stores.store import Accepted, Claim, Head
+from dragoman.stores.store import Accepted, Claim, Head, Store
 from dragoman.testing import message
 
 AT = "2026-01-31T12:00:00.000Z"
@@ -38,15 +38,16 @@ class WorkerHarness:
         *,
         retries: int = 0,
         bell: Bell | None = None,
-        store: MemoryStore | None = None,
+        store: Store | None = None,
         reply: bool | None = None,
+        skill: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
         self.agent = Agent("Test", description="For tests.", retries=retries)
-        self.agent.skill(reply=reply)(handler)
+        self.agent.skill(reply=reply, **(skill or {}))(handler)
         self.agents = {self.agent.key: self.agent}
         self.settings = Settings(**{"poll": 0.01, "cancel_grace": 5.0, **settings})
-        self.store = store or MemoryStore()
+        self.store: Any = store or MemoryStore()
         self.bell = bell or MemoryBell()
         self.closing = Shutdown()
         self.service = Service(self.agent, self.store, self.bell, self.settings, self.closing)
@@ -60,7 +61,7 @@ class WorkerHarness:
         self.workers.append(worker)
         return worker
 
-    async def send(self, text: str = "x", task: str = "") -> Accepted:
+    async def send(self, text: Any = "x", task: str = "") -> Accepted:
         """Accept a message without waiting."""
         asked = message(text)
         asked = type(asked)(
@@ -106,13 +107,13 @@ class WorkerHarness:
         for _ in range(1 + LOOKS_IN_TIME):
             await self.maintenance.reap()
 
-    async def ask_to_cancel(self, task: str, grace: float = 30.0) -> None:
+    async def ask_to_cancel(self, task: str, grace: float = 30.0, *, undo: bool = False) -> None:
         """Request the cancellation of a task."""
         head = await self.head(task)
         status = TaskStatus(state=TaskState.CANCELED, timestamp=AT)
         canceled = TaskStatusUpdateEvent(task_id=task, context_id=head.context, status=status)
         asked = CancelRequested(caller=Caller(), at=AT)
-        await self.store.cancel(self.scope, task, asked, canceled, grace)
+        await self.store.cancel(self.scope, task, asked, canceled, grace, undo=undo)
 
     @asynccontextmanager
     async def working(self, *, keeping: bool = False) -> AsyncIterator[Worker]:

@@ -18,6 +18,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 
 from dragoman import Agent, AgentExtension, AgentProvider, App
 from dragoman.model.events import RESUME
+from dragoman.model.skill_schema import SKILL_SCHEMA
 from tests.harness.server import serving
 from tests.interop.agents import agent, echo, reply, talk
 from tests.interop.reference import BINDINGS, HTTP, Speak, asking, gather, kinds, send, state
@@ -92,7 +93,13 @@ async def test_card_tells_all_about_the_agent(http: httpx.AsyncClient) -> None:
         "pushNotifications": False,
         "extendedAgentCard": False,
     }
-    assert extensions.keys() == {PRICES, RESUME}
+    assert extensions.keys() == {PRICES, RESUME, SKILL_SCHEMA}
+    assert extensions[SKILL_SCHEMA]["params"]["trains"]["input"] == {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        "properties": {"text": {"type": "string"}},
+        "required": ["text"],
+    }
     assert extensions[PRICES] == {"uri": PRICES, "description": "Prices", "params": {"in": "EUR"}}
     assert card == {
         "name": "Travel Desk",
@@ -110,7 +117,7 @@ async def test_card_tells_all_about_the_agent(http: httpx.AsyncClient) -> None:
                 "description": "Books a train.",
                 "tags": ["rail", "travel"],
                 "examples": ["To Lyon, please"],
-                "inputModes": ["text/plain"],
+                "inputModes": ["text/plain", "application/json"],
                 "outputModes": ["application/pdf"],
             },
             {
@@ -118,7 +125,7 @@ async def test_card_tells_all_about_the_agent(http: httpx.AsyncClient) -> None:
                 "name": "Rent a car",
                 "description": "Rents a car.",
                 "tags": ["rent_a_car"],
-                "inputModes": ["text/plain", "image/png"],
+                "inputModes": ["text/plain", "image/png", "application/json"],
                 "outputModes": ["application/json"],
             },
         ],

@@ -58,7 +58,7 @@ def bearer(issuer: str, **more: Any) -> Bearer:
 
 def token(issuer: str, subject: str = "ann") -> dict[str, str]:
     """The header with a token of this issuer."""
-    claims = {"iss": issuer, "aud": "flights", "sub": subject, "exp": int(time.time()) + 600}
+    claims = {"iss": issuer, "aud": "flights", "sub": subject, "exp": int(time.time()) + 86_400}
     return {
         "authorization": f"Bearer {jwt.encode({'alg': 'ES256', 'kid': 'one'}, claims, SIGNING)}"
     }

@@ -7,14 +7,15 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from dragoman.agent.handler import Handler
+from dragoman.agent.handler import MONTH, Handler
 from dragoman.agent.turn import Turn as Turn
 from dragoman.model.caller import Caller, fault, long
 from dragoman.model.errors import ContentTypeNotSupported, Forbidden, InvalidParams
 from dragoman.model.events import RESUME
+from dragoman.model.skill_schema import SKILL_SCHEMA, SkillSchema
 from dragoman.model.types import (
     AgentCapabilities,
     AgentCard,
@@ -35,7 +36,8 @@ Lifespan = Callable[["Agent"], AbstractAsyncContextManager[Any]]
 Extended = Callable[[Caller, AgentCard], AgentCard | Awaitable[AgentCard]]
 
 RESERVED = ("v1", "tasks", "healthz", "readyz")
-MODES = ("text/plain", "application/json")
+JSON = "application/json"
+MODES = ("text/plain", JSON)
 VERSIONS = ("1.0", "0.3")
 """The versions that a card lists by default, in order of preference."""
 
@@ -51,6 +53,23 @@ class Skill(Struct, frozen=True):
     handler: Handler
     scopes: frozenset[str] = frozenset()
     """The scopes that a caller needs."""
+    schema: SkillSchema | None = None
+    """Its parameters and result, if they have types."""
+
+    def input_modes(self, usual: tuple[str, ...]) -> tuple[str, ...]:
+        """The media types that it accepts: its own, else the agent's, and JSON if its parameters
+        take data. A file parameter takes any file, unless there are modes for files."""
+        modes = self.card.input_modes or usual
+        if self.schema is not None and self.schema.input is not None:
+            modes = _with(modes, JSON)
+        if self.schema is not None and self.schema.files and set(modes) <= set(MODES):
+            modes = (*modes, "*/*")
+        return modes
+
+    def output_modes(self, usual: tuple[str, ...]) -> tuple[str, ...]:
+        """The media types of its results, and JSON if its result is data."""
+        modes = self.card.output_modes or usual
+        return _with(modes, JSON) if self.schema is not None and self.schema.output else modes
 
 
 class Agent:
@@ -94,7 +113,7 @@ class Agent:
         self.output_modes = _several(output_modes, "output_modes")
         if not self.input_modes or not self.output_modes:
             raise AgentError("Agent: input_modes and output_modes must not be empty")
-        self.extensions = (*extensions, AgentExtension(uri=RESUME, description=RESUME_TEXT))
+        self._extensions = (*extensions, AgentExtension(uri=RESUME, description=RESUME_TEXT))
         self.streaming = streaming
         self.retries = retries
         """How often a turn runs again after its worker has died."""
@@ -104,6 +123,7 @@ class Agent:
         """The tenant that the card names for each interface. Callers copy it from there."""
         self.lifespan = lifespan
         self.skills: dict[str, Skill] = {}
+        self._input_modes: dict[str, tuple[str, ...]] = {}
         self.default: Handler | None = None
         self.extended = extended
         self.extend: Extended | None = None
@@ -113,6 +133,19 @@ class Agent:
         from dragoman._serve import serve
 
         serve(self, **options)
+
+    @property
+    def extensions(self) -> tuple[AgentExtension, ...]:
+        """The extensions of the card: the author's, and those of this library."""
+        schemas = {
+            key: to_builtins(skill.schema)
+            for key, skill in self.skills.items()
+            if skill.schema is not None
+        }
+        if not schemas:
+            return self._extensions
+        own = AgentExtension(uri=SKILL_SCHEMA, description=SCHEMA_TEXT, params=schemas)
+        return (*self._extensions, own)
 
     # -- registration
 
@@ -131,6 +164,10 @@ class Agent:
         output_modes: Iterable[str] = (),
         scopes: Iterable[str] = (),
         reply: bool | None = None,
+        durable: bool = False,
+        timeout: float = MONTH,
+        version: str = "",
+        ask: bool = False,
     ) -> Callable[[F], F]: ...
     def skill(
         self,
@@ -145,14 +182,23 @@ class Agent:
         output_modes: Iterable[str] = (),
         scopes: Iterable[str] = (),
         reply: bool | None = None,
+        durable: bool = False,
+        timeout: float = MONTH,
+        version: str = "",
+        ask: bool = False,
     ) -> Any:
         """Register a handler as a skill. Id, name and description come from the function unless
-        they are given. A caller needs all of the `scopes`."""
+        they are given; the parameters and the result of a function with types stand on the card,
+        too. A caller needs all of the `scopes`. A `durable` handler goes on where it was after a
+        crash, a sleep or a question, for at most `timeout` seconds in all. With `ask`, the skill
+        asks for parameters that are missing, instead of refusing the message."""
 
         def register(target: F) -> F:
             if isinstance(target, str):
                 raise AgentError(f"@agent.skill({target!r}): did you mean tags=[{target!r}]?")
-            handler = Handler(target, reply=reply)
+            handler = Handler(
+                target, reply=reply, durable=durable, timeout=timeout, version=version, ask=ask
+            )
             key = id or handler.name
             if key in self.skills:
                 raise AgentError(f"{self.name}: two skills have the id {key!r}")
@@ -166,7 +212,10 @@ class Agent:
                 input_modes=_several(input_modes, "input_modes"),
                 output_modes=_several(output_modes, "output_modes"),
             )
-            self.skills[key] = Skill(card, handler, frozenset(_several(scopes, "scopes")))
+            needed = frozenset(_several(scopes, "scopes"))
+            self.skills[key] = Skill(card, handler, needed, handler.schema())
+            handler.parameters.skill = key
+            self._route_unnamed()
             return target
 
         return register if target is None else register(target)
@@ -174,17 +223,44 @@ class Agent:
     @overload
     def handler(self, target: F, /) -> F: ...
     @overload
-    def handler(self, *, reply: bool | None = None) -> Callable[[F], F]: ...
-    def handler(self, target: Any = None, *, reply: bool | None = None) -> Any:
+    def handler(
+        self,
+        *,
+        reply: bool | None = None,
+        durable: bool = False,
+        timeout: float = MONTH,
+        version: str = "",
+    ) -> Callable[[F], F]: ...
+    def handler(
+        self,
+        target: Any = None,
+        *,
+        reply: bool | None = None,
+        durable: bool = False,
+        timeout: float = MONTH,
+        version: str = "",
+    ) -> Any:
         """Register the default handler, which gets the messages that name no skill."""
 
         def register(target: F) -> F:
             if self.default is not None:
                 raise AgentError(f"{self.name}: has two default handlers")
-            self.default = Handler(target, reply=reply)
+            self.default = Handler(
+                target, reply=reply, durable=durable, timeout=timeout, version=version
+            )
+            self.default.wraps = False  # no card says what it returns
+            self._route_unnamed()
             return target
 
         return register if target is None else register(target)
+
+    def _route_unnamed(self) -> None:
+        """Tell each handler whether it gets the messages that name no skill."""
+        alone = len(self.skills) == 1 and self.default is None
+        for skill in self.skills.values():
+            skill.handler.parameters.alone = alone
+        if self.default is not None:
+            self.default.parameters.alone = True
 
     def extended_card(self, target: Extended) -> Extended:
         """Register the function that makes the extended card from the caller and the public
@@ -245,7 +321,12 @@ class Agent:
     def admit(self, message: Message, skill: str) -> None:
         """Raise ContentTypeNotSupported if the skill does not accept the media type of a part. The
         modes of the skill count, or the agent's if the skill has none."""
-        modes = (self.skills[skill].card.input_modes if skill else ()) or self.input_modes
+        modes = self._input_modes.get(skill)
+        if modes is None:
+            modes = self.input_modes
+            if skill:
+                modes = self.skills[skill].input_modes(modes)
+            self._input_modes[skill] = modes
         for index, part in enumerate(message.parts):
             if not part.media_type:
                 continue
@@ -302,8 +383,8 @@ class Agent:
                 # Some clients expect the modes in each skill, too.
                 replace(
                     skill.card,
-                    input_modes=skill.card.input_modes or self.input_modes,
-                    output_modes=skill.card.output_modes or self.output_modes,
+                    input_modes=skill.input_modes(self.input_modes),
+                    output_modes=skill.output_modes(self.output_modes),
                 )
                 for skill in self.skills.values()
             ),
@@ -322,6 +403,11 @@ RESUME_TEXT = (
     "Each streamed event carries its place in the log; a client can resume a stream after any "
     "place."
 )
+SCHEMA_TEXT = "The parameters and the result of each skill, as JSON Schema 2020-12."
+
+
+def _with(modes: tuple[str, ...], mode: str) -> tuple[str, ...]:
+    return modes if any(admits(each, mode) for each in modes) else (*modes, mode)
 
 
 def _several(values: Iterable[str], field: str) -> tuple[str, ...]:

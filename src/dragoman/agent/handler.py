@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import typing
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
-import msgspec
-from msgspec import UNSET
-
+from dragoman.agent.docstrings import docstring
+from dragoman.agent.parameters import DATA, MESSAGE, TURN, Parameters, type_hints
 from dragoman.agent.threads import Threads
 from dragoman.agent.turn import Turn
 from dragoman.agent.unyielded import FIRST_TURNS
-from dragoman.dialects.protojson import explain
+from dragoman.agent.user_error import UserError
 from dragoman.model.errors import InvalidParams
 from dragoman.model.types import Artifact, Message, Part, TaskArtifactUpdateEvent
 
+if TYPE_CHECKING:
+    from dragoman.model.data_types import DataType
+    from dragoman.model.skill_schema import SkillSchema
+
+MONTH = 30 * 24 * 3600.0
 BATCH = 64
 SMALL = 64 * 1024
 """A smaller value is encoded at once, without a slot."""
@@ -47,52 +51,97 @@ class Sink(Protocol):
 class Handler:
     """A function of any kind, or an object with `run` and optionally `cancel`."""
 
-    def __init__(self, target: Any, *, reply: bool | None = None) -> None:
+    def __init__(
+        self,
+        target: Any,
+        *,
+        reply: bool | None = None,
+        durable: bool = False,
+        timeout: float = MONTH,
+        version: str = "",
+        ask: bool = False,
+    ) -> None:
         if inspect.isclass(target):
             target = target()
         self.name = getattr(target, "__name__", type(target).__name__)
-        self.doc = inspect.getdoc(target) or ""
+        self.doc, self.about = docstring(inspect.getdoc(target) or "")
         self.run: Callable[..., Any] = getattr(target, "run", target)
         self.cancel: Callable[..., Any] | None = getattr(target, "cancel", None)
         if not callable(self.run):
             raise TypeError(f"{self.name}: a handler must be a function, or have a method `run`")
-        self.arguments = _arguments(self.run, self.name)
-        self._plain = [kind for _, kind, _ in self.arguments] == [Turn]
-        self._checked = [
-            (kind, default)
-            for _, kind, default in self.arguments
-            if kind not in (Turn, Message, str)
-        ]
+        hints = type_hints(self.run)
+        self.parameters = Parameters(self.run, self.name, hints)
+        self.ask = ask
+        """Whether it asks for parameters that are missing."""
+        if ask and not (self.parameters.data or self.parameters.files):
+            raise TypeError(f"{self.name}: ask=True, but there is no parameter to ask for")
+        self._plain = self.parameters.plain
         self._streams = inspect.isasyncgenfunction(self.run)
         self._yields = inspect.isgeneratorfunction(self.run)
         self._awaits = inspect.iscoroutinefunction(self.run)
-        hints = _hints(self.run)
         self.reply = hints.get("return") is Message if reply is None else reply
         """Whether it may reply without a task."""
+        self.durable = durable
+        """Whether it goes on where it was after a crash, a sleep or a question."""
+        self.timeout = timeout
+        """How many seconds a durable one has in all."""
+        self.version = version
+        if durable and not (self._streams or self._awaits):
+            raise TypeError(
+                f"{self.name}: a durable handler must be an `async def`; a blocking function can "
+                "be called in a step"
+            )
+        if durable and self.reply:
+            raise TypeError(f"{self.name}: a durable handler always has a task; leave out reply")
         self.followed = FIRST_TURNS
         """For how many more turns to record where its events were made."""
+        self.result: DataType | None = None
+        """The type of a result that becomes a data part."""
+        self.wraps = False
+        """Whether the result is sent as the field `result` of an object."""
+        if not (self._streams or self._yields or self.reply):
+            self._read_result(hints.get("return"))
 
-    def check(self, message: Message) -> None:
-        """Raise InvalidParams if the message lacks what the handler's parameters need."""
-        for kind, default in self._checked:
-            structured(message, kind, default)
+    def _read_result(self, hint: Any) -> None:
+        if hint in (None, type(None), object, Any, str):
+            return
+        # Imported here and below: not every agent has typed skills.
+        from dragoman.agent.skill_schemas import result_type
+        from dragoman.model.data_types import is_object
+
+        self.result = result_type(hint)
+        self.wraps = self.result is not None and not is_object(self.result.schema(result=True))
+
+    def schema(self) -> SkillSchema | None:
+        """Its parameters and result for the card; None if they have no types of data."""
+        if not self.parameters.checks and self.result is None:
+            return None
+        from dragoman.agent.skill_schemas import skill_schema
+
+        return skill_schema(self)
 
     async def perform(self, turn: Turn, sink: Sink, threads: Threads) -> None:
         """Run the handler to its end; blocking kinds run in a thread."""
         call = self.run
-        args = [turn]
+        args: list[Any] = [turn]
         if not self._plain:
-            args = [self._argument(turn, kind, default) for _, kind, default in self.arguments]
+            found = self._arguments(turn)
+            if isinstance(found, Message):
+                sink.begin()
+                return sink.finish(turn.ask(found))
+            args, named = found
+            if named:
+                call = partial(call, **named)
         if self._streams:
             sink.begin()
             return await _from_async(call(*args), sink)
         if self._awaits:
             sink.begin()
-            return await _from_any(await call(*args), turn, sink, threads)
+            return await _from_any(await call(*args), turn, sink, threads, self.wraps)
         if self._yields:
             return await _from_sync(call(*args), turn, sink, threads, begun=False)
         value = await threads.run(_begin, sink, call, args)  # it may wait for a thread
-        return await _from_any(value, turn, sink, threads)
+        return await _from_any(value, turn, sink, threads, self.wraps)
 
     async def stop(self, turn: Turn, sink: Sink, threads: Threads) -> None:
         """Run the author's `cancel`, if there is one."""
@@ -107,15 +156,30 @@ class Handler:
             value = await threads.run(self.cancel, turn)
             await _from_any(value, turn, sink, threads)
 
-    @staticmethod
-    def _argument(turn: Turn, kind: Any, default: Any) -> Any:
-        if kind is Turn:
-            return turn
-        if kind is Message:
-            return turn.message
-        if kind is str:
-            return turn.text
-        return structured(turn.message, kind, default)
+    def _arguments(self, turn: Turn) -> tuple[list[Any], dict[str, Any]] | Message:
+        """The arguments of the call, or the question for those that are missing."""
+        parameters = self.parameters
+        if parameters.simple and len(turn.task.history) == 1:
+            message = turn.message
+            said = parameters.spoken(message)
+            if said is not None:  # nearly all messages to a function that takes a text
+                found = {TURN: turn, MESSAGE: message, DATA: said}
+                return [found[each.source] for each in parameters.all], {}
+        try:
+            filled = parameters.fill(turn, self.ask)
+        except InvalidParams as error:  # the signature has changed since it was accepted
+            raise UserError(error.message) from error
+        if filled.missing:
+            from dragoman.agent import questions
+            from dragoman.agent.skill_schemas import described, file_parameters
+
+            schema = described(parameters.schema, self.about) if parameters.data else {}
+            files = file_parameters(parameters.files, self.about)
+            asked = questions.question(filled.missing, schema, files)
+            return asked.replace(extensions=turn._extended(asked.metadata))
+        values = filled.values
+        args = [values[each.name] for each in parameters.all if not each.keyword]
+        return args, {each.name: values[each.name] for each in parameters.all if each.keyword}
 
 
 # ---- running -------------------------------------------------------------------------------
@@ -163,14 +227,20 @@ async def _from_async(values: AsyncGenerator[Any, Any], sink: Sink) -> None:
         raise
 
 
-async def _from_any(value: Any, turn: Turn, sink: Sink, threads: Threads) -> None:
+async def _from_any(
+    value: Any, turn: Turn, sink: Sink, threads: Threads, wraps: bool = False
+) -> None:
     if inspect.isasyncgen(value):  # a function may return a generator
         await _from_async(value, sink)
     elif inspect.isgenerator(value):
         await _from_sync(value, turn, sink, threads)
     elif inspect.isawaitable(value):
-        await _from_any(await value, turn, sink, threads)
+        await _from_any(await value, turn, sink, threads, wraps)
     else:
+        if wraps:
+            from dragoman.agent.skill_schemas import wrapped
+
+            value = wrapped(value)
         if large(value):
             await sink.slot()
         sink.finish(value)
@@ -217,115 +287,3 @@ async def _from_sync(
     await threads.run(pump)
     if faults:
         raise faults[0]
-
-
-# ---- parameters ----------------------------------------------------------------------------
-
-
-def _hints(call: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations. Those that only a type checker can resolve stay text."""
-    try:
-        return typing.get_type_hints(call, include_extras=True)
-    except (NameError, TypeError):
-        pass
-    found = {}
-    names = getattr(inspect.unwrap(call), "__globals__", {})
-    for name, kind in inspect.get_annotations(call).items():
-        try:
-            found[name] = eval(kind, names) if isinstance(kind, str) else kind
-        except (NameError, TypeError, SyntaxError, AttributeError):
-            found[name] = kind
-    return found
-
-
-def _arguments(call: Callable[..., Any], name: str) -> list[tuple[str, Any, Any]]:
-    """For each parameter: its name, its source or type, and its default."""
-    hints = _hints(call)
-    found: list[tuple[str, Any, Any]] = []
-    for parameter in inspect.signature(call).parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            continue
-        if parameter.kind is parameter.KEYWORD_ONLY:
-            if parameter.default is parameter.empty:
-                raise TypeError(f"{name}: parameter {parameter.name} cannot be keyword-only")
-            continue
-        kind = hints.get(parameter.name, parameter.annotation)
-        if kind is parameter.empty or kind in ("Turn", "dragoman.Turn"):
-            if any(earlier is Turn for _, earlier, _ in found):
-                raise TypeError(
-                    f"{name}: parameter {parameter.name} needs a type: Turn, Message, str, "
-                    "or the type of its data"
-                )
-            kind = Turn
-        elif isinstance(kind, str):
-            raise TypeError(f"{name}: the type of parameter {parameter.name} is unknown: {kind}")
-        if kind not in (Turn, Message, str):
-            _possible(kind, f"{name}: parameter {parameter.name}")
-        default = UNSET if parameter.default is parameter.empty else parameter.default
-        found.append((parameter.name, kind, default))
-    return found
-
-
-def _possible(kind: Any, where: str) -> None:
-    """Raise TypeError if no data part can be converted to this type."""
-    if _is_pydantic(kind):
-        return
-    try:
-        info = msgspec.inspect.type_info(kind)
-        msgspec.json.Decoder(kind)
-    except TypeError as error:
-        raise TypeError(f"{where}: {error}") from None
-    if isinstance(info, msgspec.inspect.CustomType):
-        raise TypeError(f"{where}: a value of type {info.cls.__name__} cannot be created from data")
-
-
-def structured(message: Message, kind: Any, default: Any = UNSET) -> Any:
-    """Convert the message's first data part to this type. Raises InvalidParams, which names the
-    field."""
-    for index, part in enumerate(message.parts):
-        if part.data is UNSET:
-            continue
-        where = f"message.parts[{index}].data"
-        if _is_pydantic(kind):
-            return _validated(kind, part.data, where)
-        try:
-            # Protobuf clients write every number as a double.
-            return msgspec.convert(_whole(part.data), kind)
-        except msgspec.ValidationError as error:
-            field, what = explain(error)
-            raise InvalidParams.at(where + field, what) from None
-    if default is not UNSET:
-        return default
-    name = getattr(kind, "__name__", str(kind))
-    raise InvalidParams.at("message.parts", f"expected a data part of type {name}")
-
-
-def _whole(value: Any) -> Any:
-    """Convert 2.0 to 2. A float field accepts both."""
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        return int(value)
-    if isinstance(value, list):
-        return [_whole(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _whole(item) for key, item in value.items()}
-    return value
-
-
-def _is_pydantic(kind: Any) -> bool:
-    """Whether a type contains a pydantic model, without an import of pydantic."""
-    inner = typing.get_args(kind)
-    return hasattr(kind, "model_validate") or any(_is_pydantic(item) for item in inner)
-
-
-def _validated(kind: Any, data: Any, where: str) -> Any:
-    from pydantic import TypeAdapter, ValidationError
-
-    try:
-        return TypeAdapter(kind).validate_python(data)
-    except ValidationError as error:
-        found = []
-        for item in error.errors():
-            path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in item["loc"])
-            found.append((where + path, item["msg"]))
-        text = "; ".join(f"{field}: {what}" for field, what in found)
-        raise InvalidParams(text, violations=found) from None

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 import time
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
+from uuid import UUID, uuid4
 
+import msgspec
 from msgspec import UNSET, to_builtins
 from msgspec.structs import replace
 
+from dragoman.agent.durable import LARGEST, Journal, current_step, encoded, uuid_of
 from dragoman.agent.unyielded import MOST, Made, hand_over, note
 from dragoman.model import approvals, clock, content
 from dragoman.model.approvals import Approval
 from dragoman.model.caller import Caller
+from dragoman.model.conversation import ConversationMessage, Place, latest
 from dragoman.model.errors import InvalidAgentResponse
 from dragoman.model.events import Event, Received, Reply
 from dragoman.model.lineage import Ancestor, lineage
@@ -35,10 +42,16 @@ from dragoman.model.types import (
 from dragoman.telemetry.logs import logger
 
 if TYPE_CHECKING:
-    from dragoman.client import Client, Options, Result, Stream, Transport
+    from dragoman.client import Client, Options, Result, Stream, TaskHandle, Transport
 
+T = TypeVar("T")
 W = TypeVar("W", bound=WireStruct)
+TOO_LARGE = b"true"
+"""Stands for another agent's task that is too large to be kept: it is fetched again."""
+_EVENTS = (TaskArtifactUpdateEvent, TaskStatusUpdateEvent, Reply)
 
+CONVERSATION_TRIES = 5
+"""How often a durable handler reads its conversation again if the store does not respond."""
 EARLY = 0.01
 """Seconds that a timer may fire too early."""
 
@@ -63,8 +76,16 @@ class Running(Protocol):
     async def settle(self, event: Event) -> bool:
         """Log an event and wait until it is durable; False if the run is over."""
 
-    async def related(self, ids: Sequence[str]) -> list[Task]:
+    async def related(self, ids: Sequence[str], limit: int = 100) -> list[Task]:
         """Return the tasks with these ids, or the other tasks of the context."""
+
+    async def conversation(
+        self, before: Place, limit: int, characters: int
+    ) -> list[ConversationMessage]:
+        """Return what was said in the context before a message."""
+
+    async def save(self, value: bytes) -> None:
+        """Keep a private value of the task, and wait until it is durable."""
 
     def audit(self, event: str, result: str, **about: str) -> None:
         """Write an entry to the audit log."""
@@ -89,13 +110,23 @@ class Over:
             logger.warning("handler %s: dropped %s, because its turn has ended", self.handler, name)
         await asyncio.sleep(0)
 
-    async def related(self, ids: Sequence[str]) -> list[Task]:
+    async def related(self, ids: Sequence[str], limit: int = 100) -> list[Task]:
         """Return no tasks."""
+        return []
+
+    async def conversation(
+        self, before: Place, limit: int, characters: int
+    ) -> list[ConversationMessage]:
+        """Return nothing."""
         return []
 
     async def settle(self, event: Event) -> bool:
         """Return False."""
         return False
+
+    async def save(self, value: bytes) -> None:
+        """Raise RuntimeError."""
+        raise RuntimeError("the turn has ended: nothing can be saved any more")
 
     def audit(self, event: str, result: str, **about: str) -> None:
         """Do nothing."""
@@ -116,8 +147,14 @@ class Turn:
     """How many events the handler has made, and how many of them it has yielded or emitted."""
     _made: Made | None = None
     """The events that were made and not yet yielded or emitted, if they are recorded."""
-    _count = 0
+    _count = _messages = 0
     _connected = 0
+    _journal: Journal | None = None
+    """What a durable handler has done so far."""
+    _heard: Received | None = None
+    """The latest answer or message that a durable handler has got."""
+    _version = ""
+    _saved: bytes | None = None
     _used = False
     """Whether the approval in the message was used in this run."""
 
@@ -200,12 +237,41 @@ class Turn:
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every attempt at this turn. Pass it on to make side effects idempotent."""
+        """The same for every attempt at this turn; inside of a step, for every attempt at that
+        step. Pass it on to make side effects idempotent."""
+        return current_step() or self._key
+
+    @property
+    def _key(self) -> str:
         return f"{self.task.id}:{self._number}"
 
-    async def context_tasks(self) -> list[Task]:
-        """Return the other tasks of this conversation, newest first."""
-        return await self._run.related(()) if self._run else []
+    async def conversation(
+        self, limit: int = 20, *, characters: int = 8_000
+    ) -> list[ConversationMessage]:
+        """Return what was said in this context before this message, oldest first: the last `limit`
+        turns of this caller, each with the user's message, the artifacts and the answer or
+        question. Of the artifacts of a turn, at most so many `characters` are returned. In a
+        durable handler it is a step, and turns that its size does not allow are left out."""
+        if limit < 1 or characters < 0:
+            raise ValueError("conversation: limit must be at least 1, characters at least 0")
+        if self._journal is None:
+            return await self._conversation(limit, characters)
+        returns = list[ConversationMessage]
+        name = "dragoman.conversation"
+        return await self.step(
+            name, self._conversation, limit, characters, returns=returns, retries=CONVERSATION_TRIES
+        )
+
+    async def _conversation(self, limit: int, characters: int) -> list[ConversationMessage]:
+        if self._run is None:
+            return []
+        before = Place(self.task.id, self._number, self._received.at)
+        found = await self._run.conversation(before, limit, characters)
+        return found if self._journal is None else latest(found, LARGEST)
+
+    async def context_tasks(self, limit: int = 100) -> list[Task]:
+        """Return the other tasks of this context, newest first: at most `limit`."""
+        return await self._run.related((), limit) if self._run else []
 
     async def referenced_tasks(self) -> list[Task]:
         """Return the tasks that the message refers to and the caller may see."""
@@ -288,6 +354,128 @@ class Turn:
             last_chunk=last,
         )
 
+    # -- steps, sleeps, questions and saved values
+
+    @overload
+    async def step(
+        self,
+        name: str,
+        call: Callable[..., Awaitable[T]],
+        *args: Any,
+        returns: Any = None,
+        retries: int = 0,
+        timeout: float | None = None,
+        once: bool = False,
+        **kwargs: Any,
+    ) -> T: ...
+    @overload
+    async def step(
+        self,
+        name: str,
+        call: Callable[..., T],
+        *args: Any,
+        returns: Any = None,
+        retries: int = 0,
+        timeout: float | None = None,
+        once: bool = False,
+        **kwargs: Any,
+    ) -> T: ...
+    async def step(
+        self,
+        name: str,
+        call: Callable[..., Any],
+        *args: Any,
+        returns: Any = None,
+        retries: int = 0,
+        timeout: float | None = None,
+        once: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Return the result of a call that is made once: it is logged, and taken from the log when
+        the handler runs again. A call that raises is made again `retries` times, with pauses; then
+        StepFailed is raised, also on replay. With `once`, a crash during the call raises
+        StepUncertain instead of a second call. A blocking function runs in a thread. The result is
+        JSON of the annotated type, or of `returns`."""
+        journal = self._durable("step")
+        return await journal.step(
+            *(name, call, args, kwargs),
+            returns=returns,
+            retries=retries,
+            timeout=timeout,
+            once=once,
+        )
+
+    async def sleep(self, seconds: float = 0.0, *, hours: float = 0.0, days: float = 0.0) -> None:
+        """Wait. While a durable handler sleeps for long, it holds no worker and no memory; the
+        task stays `working`. A cancel ends the sleep, a message does not."""
+        await self._durable("sleep").sleep(seconds + 3600.0 * hours + 86400.0 * days)
+
+    async def ask_for(self, question: Any) -> Message:
+        """Ask the client, and return its answer, which may come after days and to another
+        replica. The question is text, data, parts, or an event of `ask` or `require_auth`."""
+        journal = self._durable("ask_for")
+        # made on replay as well: the ids of later messages count it
+        event = question if isinstance(question, _EVENTS) else self.ask(question)
+        self._heard = await journal.ask(lambda: self.emit(event))
+        return self._heard.message
+
+    async def receive(self, timeout: float | None = None) -> Message | None:
+        """Return the next message of the client; None after `timeout` seconds without one."""
+        found = await self._durable("receive").receive(timeout)
+        self._heard = found or self._heard
+        return found.message if found else None
+
+    async def wait(self, remote: TaskHandle) -> Task:
+        """Wait until another agent's task ends or asks for input, and return it. While a durable
+        handler waits for long, it holds no worker: it looks again after pauses of 2 seconds to 5
+        minutes."""
+        if self._journal is None:
+            return await remote.wait()
+        data = await self._journal.wait(remote.id, partial(_look, remote))
+        return await remote.get() if data == TOO_LARGE else msgspec.json.decode(data, type=Task)
+
+    def now(self) -> datetime:
+        """Return the time. In a durable handler it is the same on replay."""
+        return self._journal.now() if self._journal else datetime.now(UTC)
+
+    def uuid(self) -> UUID:
+        """Return a UUID. In a durable handler it is the same on replay."""
+        return uuid_of(self._journal.digest("uuid")) if self._journal else uuid4()
+
+    def random(self) -> float:
+        """Return a number from 0 to 1 (not included). In a durable handler it is the same on
+        replay."""
+        if self._journal is None:
+            return random.random()
+        return int.from_bytes(self._journal.digest("random")[:6], "big") / (1 << 48)
+
+    @property
+    def version(self) -> str:
+        """The `version` of the skill with which this turn began."""
+        return self._version
+
+    @property
+    def saved(self) -> Any:
+        """The value that `save` has kept for this task; None if there is none."""
+        return None if self._saved is None else msgspec.json.decode(self._saved)
+
+    async def save(self, value: Any) -> None:
+        """Keep a JSON value for the later turns of this task. Clients never see it. It is durable
+        when this returns."""
+        if self._run is None:
+            raise RuntimeError("this turn is not running: there is nowhere to save")
+        data = encoded(value, "save")
+        await self._run.save(data)
+        self._saved = data
+
+    def _durable(self, method: str) -> Journal:
+        if self._journal is None:
+            raise RuntimeError(
+                f"turn.{method} needs a durable handler: register it with "
+                "@agent.skill(durable=True)"
+            )
+        return self._journal
+
     # -- output
 
     async def emit(self, event: Any) -> None:
@@ -329,16 +517,23 @@ class Turn:
     def approval(self) -> Approval | None:
         """The client's reply to an approval request; None if there is none. Call `granted` to check
         whether it allows an operation."""
-        return approvals.approval_in(self.metadata) or approvals.approval_in(self.message.metadata)
+        last = self._heard or self._received
+        return approvals.approval_in(last.metadata) or approvals.approval_in(last.message.metadata)
 
     async def granted(self, operation: Any) -> bool:
         """Whether this message approves exactly this operation of this task. It returns True only
-        once: it records durably that the approval is used before it returns."""
+        once: it records durably that the approval is used before it returns. In a durable handler
+        it is a step, and the answer of `ask_for` counts."""
+        if self._journal is None:
+            return await self._granted(operation)
+        return bool(await self.step("dragoman.granted", self._granted, operation))
+
+    async def _granted(self, operation: Any) -> bool:
         approval, run = self.approval, self._run
         if approval is None or run is None:
             return False
         grant = approvals.request_in(self.task.metadata)
-        why = approvals.refusal(grant, approval, self.task.id, operation, self.idempotency_key)
+        why = approvals.refusal(grant, approval, self.task.id, operation, self._key)
         if not why and self._used:
             why = "it was used before"
         if why or grant is None:
@@ -346,7 +541,7 @@ class Turn:
             run.audit("grant", why, grant=approval.id)
             return False
         self._used = True
-        used = to_builtins(replace(grant, used=self.idempotency_key))
+        used = to_builtins(replace(grant, used=self._key))
         event = self._status(TaskState.WORKING, None, {approvals.GRANT: used})
         settled = await run.settle(event)
         run.audit("grant", "used" if settled else "interrupted", grant=grant.id)
@@ -511,8 +706,13 @@ class Turn:
     def _message(self, content: Any, metadata: Metadata | None) -> Message:
         if isinstance(content, Message):
             return self._own(content)
+        id = clock.uuid7()
+        if self._journal is not None:
+            # derived from turn and ordinal, so that a second attempt is recognized
+            self._messages += 1
+            id = f"{self._key}:{self._messages}"
         return Message(
-            message_id=clock.uuid7(),
+            message_id=id,
             context_id=self.task.context_id,
             task_id=self.task.id,
             role=Role.AGENT,
@@ -531,6 +731,21 @@ class Turn:
             message, context_id=self.task.context_id, task_id=self.task.id, role=Role.AGENT
         )
         return _valid(own)
+
+
+async def _look(remote: TaskHandle) -> bytes | None:
+    """The other agent's task if it has ended or asks, as it is kept; None otherwise."""
+    from dragoman.client import Unreachable
+
+    try:
+        task = await remote.get()
+    except (Unreachable, TimeoutError) as error:  # it may come back
+        logger.warning("cannot look at task %s of another agent: %s", remote.id, error)
+        return None
+    if not task.status.state.settled:
+        return None
+    data = msgspec.json.encode(task)
+    return data if len(data) <= LARGEST else TOO_LARGE
 
 
 def _valid(value: W) -> W:

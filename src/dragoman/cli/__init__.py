@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -85,6 +85,8 @@ class Parser(argparse.ArgumentParser):
     """A parser with subcommands in `inner` that also accepts a plain argument in their place."""
 
     inner: dict[str, argparse.ArgumentParser]
+    skills: Callable[[Sequence[str]], dict[str, argparse.ArgumentParser]]
+    """The parsers of what follows `SKILL`, given the words before it; an agent is asked."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """See `argparse`. If the first word names a subcommand, its parser parses the rest."""
@@ -183,9 +185,9 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--once", action="store_true", help="stop after one round")
     demo.set_defaults(run=_demo)
 
-    from dragoman.cli import agent_commands, completion, db_parser, webhook_commands
+    from dragoman.cli import agent_commands, completion, db_parser, skill_call, webhook_commands
 
-    for part in (agent_commands, webhook_commands, db_parser, completion):
+    for part in (agent_commands, skill_call, webhook_commands, db_parser, completion):
         part.add(commands)
     return parser
 

@@ -154,9 +154,18 @@ class _Place:
         self.pending: Action | None = None
         self.used: set[str] = set()
         self.plain = False
+        self.skills = getattr(parser, "skills", None)
+        self.words: list[str] = []
 
     def take(self, word: str) -> bool:
         """Move past this word. Returns False if no parser accepts it."""
+        if self.skills is not None and self._at_skill(word):
+            found = self.skills(self.words)
+            if word not in found:
+                return False
+            self.enter(found[word])
+            return True
+        self.words.append(word)
         inner, self.inner = self.inner, {}  # only the first word can name a subcommand
         if word in inner:
             self.enter(inner[word])
@@ -176,6 +185,11 @@ class _Place:
             elif action.nargs not in MANY:
                 self.positions.pop(0)
         return True
+
+    def _at_skill(self, word: str) -> bool:
+        """Whether the word is the name of an agent's skill."""
+        free = self.pending is None and not word.startswith("-")
+        return free and bool(self.positions) and self.positions[0].dest == "skill"
 
     def _option(self, word: str) -> None:
         name, equals, _ = word.partition("=")
@@ -198,6 +212,8 @@ class _Place:
                 yield f"{name}={found}"
         elif last.startswith("-") and not self.plain:
             yield from self._names()
+        elif self.skills is not None and self._at_skill(last):
+            yield from self.skills(self.words)
         elif self.positions:
             yield from self.inner
             yield from _values(self.positions[0], last)

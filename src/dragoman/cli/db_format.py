@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from dragoman.cli.text_table import count, host, plain, size, table, when, word
 from dragoman.model.caller import unqualified
-from dragoman.model.events import CancelRequested, Entry, Received, Reply
+from dragoman.model.events import CancelRequested, Entry, Private, Received, Reply
 from dragoman.model.types import (
     Artifact,
     Message,
@@ -21,6 +21,7 @@ from dragoman.model.types import (
     TaskStatusUpdateEvent,
 )
 from dragoman.stores.admin import Waiting
+from dragoman.stores.store import MESSAGE, TIME
 from dragoman.stores.stored_head import StoredHead
 
 WIDE = 120
@@ -52,6 +53,9 @@ def head(row: StoredHead) -> dict[str, Any]:
         "epoch": row.epoch,
         "holder": row.holder,
         "attempt": row.attempt,
+        "due": row.due,
+        "deadline": row.deadline,
+        "private": row.private,
         "unread": unread(row),
         "canceling": row.cancel_at > 0,
         "born": row.born,
@@ -91,6 +95,7 @@ _KINDS: dict[type, str] = {
     TaskArtifactUpdateEvent: "artifact",
     Reply: "reply",
     CancelRequested: "cancel",
+    Private: "private",
 }
 
 
@@ -141,6 +146,8 @@ def text(row: StoredHead, task: Task, lines: Sequence[Waiting]) -> Iterator[str]
         ("log", f"{row.last} entries, {size(row.size)}"),
         ("epoch", row.epoch),
         ("holder", f"{row.holder}, attempt {row.attempt}" if row.holder else "nobody"),
+        ("waits", _waits(row)),
+        ("private", f"{row.private} of the entries" if row.private else ""),
         ("unread", count(unread(row), "message")),
         ("cancel", "requested" if row.cancel_at and not row.ended else ""),
         ("ended", when(row.ended_at) if row.ended_at else ""),
@@ -162,6 +169,18 @@ def text(row: StoredHead, task: Task, lines: Sequence[Waiting]) -> Iterator[str]
         yield webhooks(lines)
 
 
+def _waits(row: StoredHead) -> str:
+    """What a suspended handler waits for."""
+    if row.ended or not (row.waits or row.due):
+        return ""
+    what = {MESSAGE: "a message", TIME: "its time"}.get(row.waits, "another attempt")
+    until = ", which has come" if row.due < 0 else ""
+    if row.due > 0:
+        until = f", until {when(row.due)}"
+    limit = f"; it must end by {when(row.deadline)}" if row.deadline else ""
+    return f"for {what}{until}{limit}"
+
+
 def entry(found: Entry) -> str:
     """Format an entry in one line."""
     at, kind, what = _summary(found)
@@ -175,6 +194,9 @@ def _summary(entry: Entry) -> tuple[str, str, str]:
         return event.at, "received", _parts(event.message.parts)
     if isinstance(event, CancelRequested):
         return event.at, "cancel", "requested"
+    if isinstance(event, Private):
+        number = f" ({event.count + 1})" if event.count else ""
+        return event.at, event.kind, f"{event.name}{number}"
     if isinstance(event, Reply):
         return "", "reply", _parts(event.message.parts)
     if isinstance(event, TaskArtifactUpdateEvent):

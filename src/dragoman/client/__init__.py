@@ -1,7 +1,7 @@
 """The client: find agents by their cards, send them messages, follow their tasks."""
 
 from dragoman.client.address_rules import NotAllowed
-from dragoman.client.client import Client, Options, SendOptions
+from dragoman.client.client import CallOptions, Client, Options, SendOptions
 from dragoman.client.credentials import (
     AuthRequest,
     BasicAuth,
@@ -18,6 +18,7 @@ from dragoman.client.inbox import Inbox
 from dragoman.client.limits import Limits, TooLarge
 from dragoman.client.oauth import LoginPrompt, OAuth
 from dragoman.client.result import Result
+from dragoman.client.skills import RemoteSkill, SkillNotCompleted
 from dragoman.client.stream import Stream
 from dragoman.client.task_handle import TaskHandle
 from dragoman.client.transport import (
@@ -36,6 +37,7 @@ __all__ = (
     "AuthRequest",
     "BasicAuth",
     "Body",
+    "CallOptions",
     "CardCache",
     "Client",
     "ClientCertificate",
@@ -51,8 +53,10 @@ __all__ = (
     "OAuth",
     "Options",
     "Origins",
+    "RemoteSkill",
     "Result",
     "SendOptions",
+    "SkillNotCompleted",
     "StaticToken",
     "Stream",
     "TaskHandle",

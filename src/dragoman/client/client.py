@@ -12,11 +12,13 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, TypeVar, Unpack, overload
 from urllib.parse import urlsplit
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
+from dragoman.client import skills
 from dragoman.client.address_rules import NotAllowed
 from dragoman.client.binding import BINDINGS, Binding, Order, minor, supported_bindings
 from dragoman.client.credentials import ANYWHERE, LIMIT, Auth, Guard
@@ -28,6 +30,7 @@ from dragoman.client.inbox import Inbox
 from dragoman.client.limits import DEFAULT, Limits, TooLarge
 from dragoman.client.result import Result
 from dragoman.client.retry_pauses import PASSING, Pauses
+from dragoman.client.skills import RemoteSkill
 from dragoman.client.stream import Stream
 from dragoman.client.task_handle import TaskHandle
 from dragoman.client.transport import (
@@ -136,6 +139,15 @@ class SendOptions(TypedDict, total=False):
     """Ids of other tasks that the message refers to."""
     key: str
     """The idempotency key, which is also the message id. By default, the client makes one."""
+
+
+class CallOptions(SendOptions, total=False):
+    """Options of the call of a skill."""
+
+    task: str
+    """The id of the task to continue; it keeps the parameters that it was given."""
+    context: str
+    """The id of the conversation."""
 
 
 class Client:
@@ -396,6 +408,54 @@ class Client:
         """
         request, key, files = self._request(said, task, context, True, **options)
         return Stream(self, request, key=key, files=files, keep=keep)
+
+    @property
+    def skills(self) -> Mapping[str, RemoteSkill]:
+        """The skills on the card, by id, with the schemas of their parameters and results."""
+        return skills.skills(self.card)
+
+    @overload
+    async def call_skill(
+        self,
+        skill: str,
+        arguments: Mapping[str, Any] | None = None,
+        /,
+        *,
+        returns: type[T],
+        options: CallOptions | None = None,
+        **named: Any,
+    ) -> T: ...
+    @overload
+    async def call_skill(
+        self,
+        skill: str,
+        arguments: Mapping[str, Any] | None = None,
+        /,
+        *,
+        returns: Any = ...,
+        options: CallOptions | None = None,
+        **named: Any,
+    ) -> Any: ...
+    async def call_skill(
+        self,
+        skill: str,
+        arguments: Mapping[str, Any] | None = None,
+        /,
+        *,
+        returns: Any = UNSET,
+        options: CallOptions | None = None,
+        **named: Any,
+    ) -> Any:
+        """Call a skill with arguments, by name or as a mapping, and return its result as the type
+        `returns`; without a type, the data or the text. Raises InvalidParams before anything is
+        sent, if the arguments do not fit the skill's schema, and SkillNotCompleted if there is no
+        result. With `returns=Result`, return the result as `send` does."""
+        found = skills.find(self.card, skill)
+        given = {**(arguments or {}), **named}
+        sending: CallOptions = {**(options or {}), "skill": skill}
+        found.check(given, partial=bool(sending.get("task")))
+        result = await self.send(found.parts(given), **sending)
+        return skills.typed(found, result, returns)
 
     def task(self, id: str) -> TaskHandle:
         """Return a handle on a task."""

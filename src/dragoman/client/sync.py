@@ -12,11 +12,13 @@ import asyncio
 import functools
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload
+
+from msgspec import UNSET
 
 from dragoman import client as awaited
-from dragoman.client import Options, Result, SendOptions, Transport
+from dragoman.client import CallOptions, Options, RemoteSkill, Result, SendOptions, Transport
 from dragoman.client.fold import Event
 from dragoman.model.types import AgentCard, AgentInterface, Task
 
@@ -256,6 +258,47 @@ class Client(Face):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def skills(self) -> Mapping[str, RemoteSkill]:
+        """The skills on the card, see `dragoman.client.Client.skills`."""
+        return self._inner.skills
+
+    @overload
+    def call_skill(
+        self,
+        skill: str,
+        arguments: Mapping[str, Any] | None = None,
+        /,
+        *,
+        returns: type[T],
+        options: CallOptions | None = None,
+        **named: Any,
+    ) -> T: ...
+    @overload
+    def call_skill(
+        self,
+        skill: str,
+        arguments: Mapping[str, Any] | None = None,
+        /,
+        *,
+        returns: Any = ...,
+        options: CallOptions | None = None,
+        **named: Any,
+    ) -> Any: ...
+    def call_skill(
+        self,
+        skill: str,
+        arguments: Mapping[str, Any] | None = None,
+        /,
+        *,
+        returns: Any = UNSET,
+        options: CallOptions | None = None,
+        **named: Any,
+    ) -> Any:
+        """Call a skill, see `dragoman.client.Client.call_skill`."""
+        work = self._inner.call_skill(skill, arguments, returns=returns, options=options, **named)
+        return shared().run(work)
 
     def stream(
         self,

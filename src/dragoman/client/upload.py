@@ -14,6 +14,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from dragoman.client.transport import Body
+from dragoman.model.skill_schema import PARAMETER
 from dragoman.model.types import Part, SendMessageRequest, WireStruct
 
 PIECE = 3 << 16  # a multiple of three, so that base64 needs no padding
@@ -24,19 +25,29 @@ class File:
     """A file to send. The client reads it in pieces while it sends it, and again for a retry. A2A
     puts the content into the message, so agents limit its size."""
 
-    def __init__(self, path: str | Path, *, name: str = "", media_type: str = "") -> None:
+    def __init__(
+        self, path: str | Path, *, name: str = "", media_type: str = "", parameter: str = ""
+    ) -> None:
         self.path = Path(path)
         self.name = name or self.path.name
         self.media_type = (
             media_type or mimetypes.guess_type(self.name)[0] or "application/octet-stream"
         )
+        self.parameter = parameter
+        """The parameter of a skill that the file is for."""
         self._id = secrets.token_bytes(15)
         self.sign = base64.b64encode(MARK + self._id).decode()
         """The placeholder for the content until the file is sent."""
 
     def part(self) -> Part:
         """The part for this file, with a placeholder instead of the content."""
-        return Part(raw=MARK + self._id, filename=self.name, media_type=self.media_type)
+        metadata = {PARAMETER: self.parameter} if self.parameter else None
+        return Part(
+            raw=MARK + self._id,
+            filename=self.name,
+            media_type=self.media_type,
+            metadata=metadata,
+        )
 
 
 def body(encoded: bytes, files: Mapping[str, File]) -> bytes | Body:

@@ -128,12 +128,11 @@ def wait(process: subprocess.Popen[bytes], url: str) -> None:
 
 
 def book_hotel(url: str) -> None:
-    """Send structured data and wait, once correct and once with a mistake."""
-    title("Book a hotel: structured data, and an error that names the field")
+    """Call a typed skill, once correct and once with a mistake."""
+    title("Book a hotel: a typed skill, and an error that names the field")
     with Client.connect(url) as agent:
-        stay = {"city": "Rome", "nights": 2}
-        say(f"  you    {stay}", CYAN)
-        show(agent.send(stay))
+        say("  you    book_hotel(city='Rome', nights=2)", CYAN)
+        show(agent.call_skill("book_hotel", city="Rome", nights=2, returns=Result))
         say("  you    the same for 'five' nights", CYAN)
         try:
             agent.send({"city": "Rome", "nights": "five"})

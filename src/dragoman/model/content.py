@@ -45,6 +45,17 @@ def plain(value: Any) -> Any:
         raise TypeError(f"a value of type {_kind(value)} cannot be sent: {error}") from error
 
 
+def whole(value: Any) -> Any:
+    """Convert 2.0 to 2, also inside: protobuf writes every number as a double."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    if isinstance(value, list):
+        return [whole(item) for item in value]
+    if isinstance(value, dict):
+        return {key: whole(item) for key, item in value.items()}
+    return value
+
+
 def _inner(value: Any) -> Any:
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from dragoman.model.caller import Caller
@@ -51,8 +51,26 @@ class CancelRequested(Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     metadata: Metadata | None = None
 
 
+class Private(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="private"):
+    """What a handler needs again when it runs again: the result of a step, a sleep, a saved value.
+    It is in the log for the agent alone: clients never see it."""
+
+    kind: str
+    name: str = ""
+    count: int = 0
+    """Which one of this name."""
+    said: int = 0
+    """How many events the handler had said by then."""
+    value: Raw = Raw(b"null")
+    """JSON; with `sealed`, its encrypted text as a JSON string."""
+    sealed: bool = False
+    ordered: bool = False
+    """The handler's own task wrote it, so a replay writes it in the same order."""
+    at: str = ""
+
+
 Event: TypeAlias = (
-    Received | TaskStatusUpdateEvent | TaskArtifactUpdateEvent | Reply | CancelRequested
+    Received | TaskStatusUpdateEvent | TaskArtifactUpdateEvent | Reply | CancelRequested | Private
 )
 
 

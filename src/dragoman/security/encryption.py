@@ -31,6 +31,11 @@ class Seal:
     def __repr__(self) -> str:
         return f"Seal({', '.join(self._ciphers)})"
 
+    @property
+    def active(self) -> bool:
+        """Whether there is a key."""
+        return bool(self._ciphers)
+
     def seal(self, text: str, about: str) -> str:
         """Encrypt the text. Decryption needs a key and the same `about`."""
         if not self._ciphers:

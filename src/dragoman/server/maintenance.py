@@ -21,6 +21,11 @@ from dragoman.telemetry.logs import logger
 
 REAP = 1000
 """The most claims to reclaim in one check."""
+WAKE = 1000
+"""The most suspended handlers that are woken at one look."""
+ATTEMPTS = 5
+"""How often a durable handler runs without finishing another step before its task fails."""
+LONGEST_DELAY = 60.0
 LATE = 0.5
 """A check is in time if the store answers within this many seconds, or within one interval if that
 is longer."""
@@ -51,6 +56,7 @@ class Maintenance:
         while True:  # at once: a killed server may have left claims
             try:
                 await self.wake()
+                await self.wake_tasks()
                 await self.reap()
                 while await self.store.prune():
                     pass
@@ -60,6 +66,18 @@ class Maintenance:
             except Exception:
                 logger.exception("maintenance of the store failed; retrying")
             await asyncio.sleep(self.settings.poll)
+
+    def _durable(self, head: Head) -> bool:
+        return bool(head.began) or self.agents[head.scope.agent].handler_of(head.skill).durable
+
+    def _delay(self, head: Head) -> float:
+        """How many seconds to wait before a durable handler runs again."""
+        return min(2.0 ** (head.attempt - 2), LONGEST_DELAY) if self._durable(head) else 0.0
+
+    async def wake_tasks(self) -> None:
+        """Have the handlers go on whose time has come."""
+        for agent in await self.store.wake(self.agents, WAKE):
+            self.bell.ring(f"work:{agent}")
 
     async def wake(self) -> None:
         """Wake the readers of logs with new entries, and the listeners whose timeout is over."""
@@ -96,9 +114,15 @@ class Maintenance:
                 raise error
 
     async def _take(self, head: Head) -> None:
-        if await self.store.revoke(head, self._final_status(head), expired=True) is None:
-            return
         event = self._final_status(head)
+        delay = self._delay(head) if event is None else 0.0
+        if await self.store.revoke(head, event, expired=True, delay=delay) is None:
+            return
+        if event is not None and not head.holder:
+            how = "canceled" if head.canceling else "failed: its time is up"
+            logger.info("a task without a worker has %s", how, extra={"task": head.id})
+            self.bell.ring(head.id)
+            return
         how = "it will run again" if event is None else f"it is {event.status.state.name.lower()}"
         logger.warning(
             "a worker stopped in the middle of a turn (attempt %d); %s",
@@ -114,6 +138,13 @@ class Maintenance:
         """The final status of an orphaned task; None if it may run again."""
         if head.canceling:
             return head.ending(TaskState.CANCELED)
+        if not head.holder:
+            return head.ending(TaskState.FAILED, "The agent did not finish in the time it has")
+        if self._durable(head):
+            if head.attempt < ATTEMPTS:
+                return None
+            words = f"The agent stopped {ATTEMPTS} times without finishing another step"
+            return head.ending(TaskState.FAILED, words)
         retries = self.agents[head.scope.agent].retries
         if head.attempt <= retries:
             return None

@@ -15,9 +15,11 @@ from functools import partial
 from typing import Any, Protocol
 
 import msgspec
+from msgspec import Raw
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
+from dragoman.agent.durable import CodeChanged, Journal, Suspended
 from dragoman.agent.handler import large
 from dragoman.agent.threads import Threads
 from dragoman.agent.turn import Over, Turn
@@ -26,25 +28,40 @@ from dragoman.agent.user_error import UserError
 from dragoman.bells.bell import Bell
 from dragoman.dialects import v1_0
 from dragoman.model import clock
+from dragoman.model.caller import Scope
+from dragoman.model.conversation import ConversationMessage, Place
 from dragoman.model.errors import A2AError, InvalidAgentResponse, Unavailable
-from dragoman.model.events import Entry, Event, Reply
+from dragoman.model.events import Entry, Event, Private, Received, Reply
 from dragoman.model.lifecycle import IllegalEvent, advance
 from dragoman.model.lineage import origin
 from dragoman.model.types import (
+    Artifact,
     StreamResponse,
     Task,
     TaskArtifactUpdateEvent,
     TaskState,
     TaskStatusUpdateEvent,
 )
+from dragoman.server.conversation import conversation
 from dragoman.server.loop_pacing import Pace
+from dragoman.server.resume import SAVED, received, resumed
 from dragoman.server.settings import Settings
-from dragoman.stores.store import LARGE, Claim, Query, Stale, Store
+from dragoman.stores.store import (
+    LARGE,
+    MESSAGE,
+    TIME,
+    Claim,
+    Pause,
+    Query,
+    Stale,
+    Store,
+    UnknownEntry,
+)
 from dragoman.telemetry.logs import CORRELATION, TASK, audit, logger
 
 BATCH = 128
 RELATED = 100
-"""The most other tasks that a turn may read."""
+"""The most tasks that a turn reads at once."""
 ENDINGS = ("", *(state.name.lower() for state in TaskState))
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 
@@ -76,6 +93,7 @@ class Working(Protocol):
     pace: Pace
     timed: Callable[[float], None] | None
     raised: Callable[[BaseException], None] | None
+    steps: Callable[[str, str], None] | None
 
     async def hand_back(self, run: Run) -> None:
         """Let another worker try again, or fail the task."""
@@ -86,6 +104,9 @@ class Working(Protocol):
     def let_go(self, run: Run) -> None:
         """Give up the run because its claim expired before the handler started."""
 
+    def postpone(self, run: Run, why: BaseException) -> None:
+        """Give up the run because this process cannot do it; it is tried again later."""
+
     def abandon(self, run: Run) -> None:
         """Give up the run because it can write nothing any more."""
 
@@ -93,8 +114,19 @@ class Working(Protocol):
         """The run has ended."""
 
 
-class NotHeld(Exception):
-    """The claim expired before the handler started."""
+class NotHeld(BaseException):
+    """The claim expired before the handler, or a step of it, started. Handlers must let it
+    pass."""
+
+
+def _ungrouped(error: BaseException) -> BaseException:
+    """What ended a run out of a task group of the handler: its own error, or the group."""
+    if isinstance(error, BaseExceptionGroup):
+        found: BaseException | None = error.subgroup((NotHeld, CodeChanged, Suspended))
+        while isinstance(found, BaseExceptionGroup):
+            found = found.exceptions[0]
+        return found or error
+    return error
 
 
 class Run:
@@ -132,6 +164,13 @@ class Run:
     _dropped: tuple[str, ...] = ()
     _events = 0
     _bytes = 0
+    journal: Journal | None = None
+    """What a durable handler has done so far."""
+    pausing: Pause | None = None
+    """How the handler is suspended when its claim is released."""
+    _grown: tuple[Artifact, ...] = ()
+    """Artifacts that an attempt before this one has added to since the handler's last finished
+    operation, as they were then."""
     _held = 0
     """The bytes of pending events."""
 
@@ -145,14 +184,7 @@ class Run:
         self.state: TaskState = head.state
         self.born = head.born
         self.deadline = time.monotonic() + worker.settings.turn_timeout
-        self.turn = Turn(
-            claim.task,
-            claim.received,
-            number=claim.turn,
-            attempt=claim.attempt,
-            state=worker.states.get(head.scope.agent),
-            run=self,
-        )
+        self._begin_turn(claim.received, claim.turn)
         if self.handler.followed or worker.raised is not None:
             self.handler.followed = max(self.handler.followed - 1, 0)
             self.turn._made = {}
@@ -161,6 +193,17 @@ class Run:
         self._max_output = worker.settings.max_output
         self._artifacts = {artifact.artifact_id for artifact in claim.task.artifacts}
         self._pending: list[Entry] = []
+
+    def _begin_turn(self, received: Received, number: int) -> None:
+        claim = self.claim
+        self.turn = Turn(
+            claim.task,
+            received,
+            number=number,
+            attempt=claim.attempt,
+            state=self.worker.states.get(claim.head.scope.agent),
+            run=self,
+        )
 
     @property
     def origin(self) -> str:
@@ -226,9 +269,98 @@ class Run:
         """Append an event and wait until it is durable; False if that is not possible."""
         if self.closing or self.ended or self.lost:
             return False
-        self._append(event)
+        self._append(event, ours=True)
         await self.relieve()
         return not self.lost
+
+    # -- what a durable handler writes for itself
+
+    def record(self, event: Private) -> None:
+        """Append a private entry, in order with all events."""
+        if self.ended or self.lost:
+            self._drop(event)
+            return
+        if self._grown:
+            self._rewrite()
+        if event.kind in ("step", "failed") and (count := self.worker.steps) is not None:
+            count(self.agent.key, event.kind)
+        self._pending.append(Entry(0, event, self.claim.turn, b""))
+        self._held += len(event.value)
+        if not self._scheduled:
+            self._scheduled = True
+            self.worker.loop.call_soon(self._flush)
+
+    async def settled(self) -> None:
+        """Wait until everything is durable; raise if the run can write nothing any more."""
+        await self.relieve()
+        if self.lost:
+            raise asyncio.CancelledError("the claim is lost")
+        if self.ended:
+            raise RuntimeError("the task has ended: no step can be logged any more")
+
+    async def save(self, value: bytes) -> None:
+        """Keep the task's private value, and wait until it is durable."""
+        self.record(Private(kind=SAVED, value=Raw(value), at=clock.now()))
+        await self.settled()
+
+    async def in_thread(self, call: Callable[[], Any]) -> Any:
+        """Run a blocking call."""
+        return await self.worker.threads.run(call)
+
+    async def received(self, number: int) -> Received:
+        """Return the message of this number."""
+        return await received(self.worker.store, self.claim, number)
+
+    async def _resume(self) -> None:
+        """Go on where the handler was."""
+        claim = self.claim
+        found = await resumed(self.worker.store, claim)
+        if found.began != claim.turn:
+            self.handler = self.agent.handler_of(found.first.skill)
+            self._begin_turn(found.first, found.began)
+        turn, handler = self.turn, self.handler
+        turn._saved = found.saved
+        if found.task is not None:
+            turn.task = found.task
+            self._artifacts.update(artifact.artifact_id for artifact in found.task.artifacts)
+        if claim.head.canceling:
+            self.reason, turn.canceled = "cancel", True
+        if not handler.durable:
+            return
+        self._grown = found.grown
+        self.journal = turn._journal = Journal(
+            self,
+            found.entries,
+            turn._key,
+            task=self.task,
+            incoming=None if found.incoming is None else (claim.turn, found.incoming),
+            # a run after a crash is woken, too, but not by what the handler waits for
+            woken=claim.head.woken and claim.attempt <= 1,
+            canceling=claim.head.canceling and handler.cancel is None,
+            repeated=found.repeated,
+        )
+        turn._version = self.journal.declare(handler.version)
+
+    def _rewrite(self) -> None:
+        """Take back what an attempt before this one added to artifacts."""
+        grown, self._grown = self._grown, ()
+        for artifact in grown:
+            event = TaskArtifactUpdateEvent(
+                task_id=self._id, context_id=self.claim.head.context, artifact=artifact
+            )
+            self._append(event, ours=True)
+
+    def _suspend(self, suspended: Suspended) -> None:
+        """Have the claim released until the handler goes on."""
+        handler, turn = self.handler, self.turn
+        self.pausing = Pause(
+            waits=MESSAGE if suspended.message else TIME,
+            began=turn._number,
+            seconds=suspended.seconds,
+            timeout=handler.timeout,
+        )
+        if not suspended.asks and self.state is not WORKING:
+            self._append(turn._status(WORKING, None, None), ours=True)
 
     def audit(self, event: str, result: str, **about: str) -> None:
         """Write to the audit log, if there is one."""
@@ -261,6 +393,11 @@ class Run:
         if self.ended or self.lost:
             self._drop(event)
             return
+        if self.journal is not None and not ours:
+            if self.journal.skip(event):
+                return
+            if self._grown:
+                self._rewrite()
         if type(event) is Reply and (self.born or not self.handler.reply):
             event = self.turn._status(TaskState.COMPLETED, event.message, None)
         elif type(event) is TaskStatusUpdateEvent and len(event.status.timestamp or "") != 24:
@@ -335,7 +472,11 @@ class Run:
         self._flying = True
         # A local variable: one more attribute would end the key sharing of instances.
         began = 0.0 if self.worker.timed is None else time.perf_counter()
-        self._flight = self.worker.store.append(self.claim, entries, release=release)
+        store = self.worker.store
+        if release and self.pausing is not None:
+            self._flight = store.append(self.claim, entries, release=True, pause=self.pausing)
+        else:
+            self._flight = store.append(self.claim, entries, release=release)
         if self._flight.done():
             self._landed(self._flight, entries, release, began)
         else:
@@ -432,36 +573,57 @@ class Run:
         TASK.set(self.claim.head.id)
         try:
             try:
-                await self.handler.perform(self.turn, self, self.worker.threads)
-                if self.turn._made_count > self.turn._handed_count:
+                head = self.claim.head
+                if self.handler.durable or head.private or head.began or head.canceling:
+                    await self._resume()
+                if self.reason == "cancel" and self.journal is None:
+                    await self.handler.stop(self.turn, self, self.worker.threads)
+                else:
+                    await self.handler.perform(self.turn, self, self.worker.threads)
+                if self.journal is not None:
+                    self.journal.end()
+                if self.turn._made_count > self.turn._handed_count and self.journal is None:
                     self._unyielded()
             except asyncio.CancelledError as error:
                 if not self.reason and not self.lost:
                     self._failed(error)
             except InvalidAgentResponse as error:
                 self._invalid(error)
-            except NotHeld:
-                self.worker.let_go(self)
             except UserError as error:
                 self._user_error(error)
             except BaseException as error:  # an agent must not end the server
                 if interrupted(error):
                     raise
-                self._failed(error)
+                self._raised(_ungrouped(error))
             self.closing = True
+            suspended = self.journal.suspended if self.journal is not None else None
+            if suspended is not None and self.reason in ("", "drain"):
+                self._suspend(suspended)
             if self._stopper is not None and not self.lost:
                 await asyncio.wait([self._stopper])
             if self.lost:
                 return
-            if self.reason == "drain" and not self.ended:
+            if self.reason == "drain" and not self.ended and self.pausing is None:
                 self._flush()
                 await self._landing()
                 await self.worker.hand_back(self)
             else:
-                self._end()
+                if self.pausing is None:
+                    self._end()
                 await self._release()
         finally:
             self.worker.left(self)
+
+    def _raised(self, error: BaseException) -> None:
+        """The handler has ended with what is not for the client, or is no error."""
+        if isinstance(error, NotHeld):
+            self.worker.let_go(self)
+        elif isinstance(error, CodeChanged | UnknownEntry):
+            self._pending.clear()
+            self.lost = True
+            self.worker.postpone(self, error)
+        elif not isinstance(error, Suspended):
+            self._failed(error)
 
     def _end(self) -> None:
         """Complete the task, unless the handler has set a final status."""
@@ -571,13 +733,38 @@ class Run:
         if self.worker.raised is not None:
             self.worker.raised(error)
 
-    async def related(self, ids: Sequence[str]) -> list[Task]:
+    async def related(self, ids: Sequence[str], limit: int = RELATED) -> list[Task]:
         """Tasks that the caller may see: those with these ids, or the others of the context."""
         store = self.worker.store
         # A caller with whom the task is shared does not see other tasks of its owner.
         scope = replace(self.claim.head.scope, owner=self.turn.caller.qualified)
         if not ids:
-            page = await store.list(scope, Query(context=self.claim.head.context, size=RELATED))
-            return [task for task in page.tasks if task.id != self.claim.head.id]
+            return await self._others(scope, limit)
         records = [await store.load(scope, task) for task in list(dict.fromkeys(ids))[:RELATED]]
         return [record.task for record in records if record is not None]
+
+    async def _others(self, scope: Scope, limit: int) -> list[Task]:
+        """The other tasks of the context, newest first."""
+        found: list[Task] = []
+        cursor: tuple[str, str] | None = None
+        while len(found) < limit:
+            size = min(limit - len(found) + 1, RELATED)
+            query = Query(context=self.claim.head.context, size=size, cursor=cursor)
+            page = await self.worker.store.list(scope, query)
+            found += [task for task in page.tasks if task.id != self.claim.head.id]
+            cursor = page.cursor
+            if cursor is None:
+                break
+        return found[:limit]
+
+    async def conversation(
+        self, before: Place, limit: int, characters: int
+    ) -> list[ConversationMessage]:
+        """See `Running.conversation`."""
+        head = self.claim.head
+        # A caller with whom the task is shared sees this task, and no other of its owner.
+        shared = head.scope.owner != self.turn.caller.qualified
+        return await conversation(
+            *(self.worker.store, head.scope, head.context, before, limit, characters),
+            task=head.id if shared else "",
+        )

@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.agent.agent import Agent
+from dragoman.agent.handler import Handler
 from dragoman.bells.bell import Bell
 from dragoman.model import clock
 from dragoman.model.caller import Access, Call, Caller, Policy, Scope, fault, long, unqualified
@@ -223,10 +224,14 @@ class Service:
         grace = self.settings.cancel_grace
         receipt = self._cancel_receipt(request, call, scope)
         try:
-            head = await self.store.cancel(scope, head.id, asked, canceled, grace, receipt)
+            handler = self.agent.handler_of(head.skill)
+            undo = handler.durable or handler.cancel is not None or head.began > 0
+            head = await self.store.cancel(
+                scope, head.id, asked, canceled, grace, receipt, undo=undo
+            )
         except Conflict:
             raise InvalidParams.at("Idempotency-Key", USED) from None
-        self.bell.ring(head.holder)
+        self.bell.ring(head.holder or f"work:{head.scope.agent}")
         with self.reader.closing.canceling():
             head = await self._canceled(scope, head, canceled)
             self.bell.ring(head.id)
@@ -381,6 +386,7 @@ class Service:
             )
         before, context, task = "", message.context_id, message.task_id
         new = not task
+        awaited = False  # by a suspended handler, which takes any message
         if task:
             head = await self.store.head(scope, task)
             new = head is None and task == call.new_task
@@ -392,6 +398,7 @@ class Service:
                 if context and context != head.context:
                     raise InvalidParams.at("message.contextId", "is not the context of the task")
                 before, context = head.skill, head.context
+                awaited = head.began > 0
         if "\0" in context:  # not every database can search for it
             raise InvalidParams.at("message.contextId", "contains a NUL character")
         skill, handler = self.agent.route(message, before)
@@ -399,7 +406,11 @@ class Service:
             raise Unavailable("The server is shutting down", headers={"retry-after": "1"})
         self.agent.permit(call.caller, skill)
         self.agent.admit(message, skill)
-        handler.check(message)
+        if handler.parameters.checks and not awaited:
+            if new:
+                handler.parameters.check(message, ask=handler.ask)
+            else:
+                await self._check(handler, message, scope, task, before == skill)
         if request.metadata:
             here = origin(self.store.id, self.agent.key)
             admit(lineage(request.metadata), self.agent.name, here, self.settings.max_hops)
@@ -462,6 +473,19 @@ class Service:
         finally:
             if counted:
                 self._quota.landed(scope)
+
+    async def _check(
+        self, handler: Handler, message: Message, scope: Scope, task: str, same: bool
+    ) -> None:
+        """Raise InvalidParams if a message to a task does not fit the handler's parameters. The
+        task keeps its parameters; `same` is whether it keeps its skill, too."""
+        if same and not handler.parameters.follows(message, handler.ask):
+            return
+        known = await self._task(scope, task)
+        earlier = [*known.history]
+        if known.status.message is not None:
+            earlier.append(known.status.message)
+        handler.parameters.check(message, earlier, ask=handler.ask)
 
     def _receipt(self, message: Message, call: Call, chosen: str, scope: Scope) -> Receipt | None:
         """Identifies a repeated send; None if nothing does."""

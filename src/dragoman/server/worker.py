@@ -34,6 +34,8 @@ PATIENCE = 1 / 3
 """The part of a lease to wait for a renewal before the worker tries again."""
 RESERVED = 10
 """One slot of this many is never given to an owner who has all the others."""
+LATER = 30.0
+"""How many seconds pass before a turn is tried again that the code here cannot run."""
 CLAIMS = 64
 """The most tasks of one claim, so that other workers get some, too."""
 
@@ -60,6 +62,10 @@ class Worker:
         """Receives the seconds of each append, for metrics."""
         self.raised: Callable[[BaseException], None] | None = None
         """Receives the errors of handlers, for tests."""
+        self.steps: Callable[[str, str], None] | None = (
+            None if metrics is None else metrics.steps.add
+        )
+        """Counts the steps of an agent by their result, if metrics are kept."""
         self._waits = {} if metrics is None else {key: metrics.claim.at(key) for key in agents}
         self.store = store
         self.bell = bell
@@ -360,24 +366,42 @@ class Worker:
     async def hand_back(self, run: Run) -> None:
         """Let another worker try again if the agent allows it, else fail the task."""
         event = None
+        durable = run.handler.durable and run.reason == "drain"
         # A released task with a pending cancel is canceled.
-        if run.claim.attempt > run.agent.retries and run.reason != "cancel":
+        if run.claim.attempt > run.agent.retries and run.reason != "cancel" and not durable:
             event = run.turn.fail(run.words(run.reason or "drain"))
         key = run.claim.head.id, run.claim.epoch
         self._given_up.add(key)
         try:
-            await self._release(run.claim.head, event)  # type: ignore[arg-type]
+            await self._release(run.claim.head, event, begun=not durable)  # type: ignore[arg-type]
             self._given_up.discard(key)
         except Unavailable as error:  # then its lease expires
             logger.error("cannot return a turn to the queue: %s", error)
 
+    def postpone(self, run: Run, why: BaseException) -> None:
+        """Return a turn that the code of this process cannot run. It is tried again later, since a
+        corrected deployment may run it."""
+        logger.error(
+            "handler %s: cannot continue its task; trying again in %g s: %s",
+            *(run.handler.name, LATER, why),
+            extra={"task": run.claim.head.id},
+        )
+        if self.metrics is not None:
+            self.metrics.postponed.add(run.agent.key)
+        self._return(self._release(run.claim.head, None, begun=False, delay=LATER))
+
     async def _release(
-        self, head: Head, event: TaskStatusUpdateEvent | None, *, begun: bool = True
+        self,
+        head: Head,
+        event: TaskStatusUpdateEvent | None,
+        *,
+        begun: bool = True,
+        delay: float = 0.0,
     ) -> None:
         """Release a claim, and wake the readers and workers concerned."""
-        if await self.store.revoke(head, event, begun=begun) is not None:
+        if await self.store.revoke(head, event, begun=begun, delay=delay) is not None:
             self.bell.ring(head.id)
-            if event is None:
+            if event is None and not delay:
                 self.bell.ring(f"work:{head.scope.agent}")
 
     def abandon(self, run: Run) -> None:

@@ -6,7 +6,7 @@ changed. How rows are found, locked and committed is each store's own affair.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from dragoman.model.caller import Scope
@@ -19,6 +19,7 @@ from dragoman.stores.store import (
     Conflict,
     Draft,
     Head,
+    Pause,
     Receipt,
     Stale,
     Webhook,
@@ -34,6 +35,10 @@ class Transaction(Protocol[H]):
     @property
     def now(self) -> float:
         """The time by the clock that leases count by."""
+
+    @property
+    def wall(self) -> float:
+        """The Unix time."""
 
     def row(self, task: str, /) -> H | None:
         """The head row of this id; Unreadable."""
@@ -89,7 +94,11 @@ def accept(
 
 
 def append(
-    transaction: Transaction[H], claim: Claim, entries: Sequence[Entry], release: bool
+    transaction: Transaction[H],
+    claim: Claim,
+    entries: Sequence[Entry],
+    release: bool,
+    pause: Pause | None = None,
 ) -> bool:
     """Write what a worker says. True if more messages wait; Stale, LimitExceeded, IllegalEvent."""
     row = transaction.claimed(claim.head.id)
@@ -97,7 +106,7 @@ def append(
         raise Stale(claim.head.id)
     transaction.room(row, entries)
     try:
-        return row.append(claim, entries, release)
+        return row.append(claim, entries, release, pause, transaction.wall if pause else 0.0)
     finally:  # an illegal event is refused; those before it are written
         transaction.touch(row)
 
@@ -110,12 +119,13 @@ def cancel(
     canceled: TaskStatusUpdateEvent,
     grace: float,
     receipt: Receipt | None,
+    undo: bool,
 ) -> Head:
-    """Ask a task to end, or end it if nobody works on it."""
+    """Ask a task to end, or end it if nobody works on it and there is nothing to undo."""
     row = transaction.mine(scope, task)
     if receipt is not None and _known(transaction, scope, receipt):
         return row.head()
-    row.cancel(request, canceled, transaction.now + grace)
+    row.cancel(request, canceled, transaction.now + grace, undo=undo)
     if receipt is not None:
         transaction.keep(row, receipt, CANCEL_RECEIPT)
     transaction.touch(row)
@@ -129,14 +139,28 @@ def revoke(
     *,
     expired: bool,
     begun: bool,
+    delay: float,
 ) -> Head | None:
     """End a claim; None if it has ended already. Unreadable."""
     row = transaction.row(head.id)
     now = transaction.now if expired else None
-    if row is None or not row.revoke(head.epoch, event, now, begun=begun):
+    if row is None or not row.revoke(
+        head.epoch, event, now, begun=begun, wall=transaction.wall, delay=delay
+    ):
         return None
     transaction.touch(row)
     return row.head()
+
+
+def wake(transaction: Transaction[H], tasks: Iterable[str]) -> set[str]:
+    """Have tasks run whose time has come: the agents that have something to do."""
+    agents = set()
+    for task in tasks:
+        row = transaction.claimed(task)
+        if row is not None and row.wake(transaction.wall):
+            transaction.touch(row)
+            agents.add(row.scope.agent)
+    return agents
 
 
 def put_webhook(transaction: Transaction[H], scope: Scope, webhook: Webhook) -> None:

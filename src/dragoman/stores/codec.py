@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.dialects import v1_0
-from dragoman.model.events import CancelRequested, Entry, Received, Reply
+from dragoman.model.events import CancelRequested, Entry, Private, Received, Reply
 from dragoman.model.types import (
     ENUM_NUMBERS,
     StreamResponse,
@@ -21,32 +21,53 @@ from dragoman.model.types import (
     TaskState,
     TaskStatusUpdateEvent,
 )
-from dragoman.stores.store import Webhook
+from dragoman.stores.store import UnknownEntry, Webhook
 
-RECEIVED, STATUS, ARTIFACT, REPLY, CANCEL = range(1, 6)
+RECEIVED, STATUS, ARTIFACT, REPLY, CANCEL, PRIVATE = range(1, 7)
 KINDS: dict[type, int] = {
     Received: RECEIVED,
     TaskStatusUpdateEvent: STATUS,
     TaskArtifactUpdateEvent: ARTIFACT,
     Reply: REPLY,
     CancelRequested: CANCEL,
+    Private: PRIVATE,
 }
 STATES: Any = ENUM_NUMBERS[TaskState]
 
 encode = msgspec.json.Encoder().encode
 _received = msgspec.json.Decoder(Received).decode
 _streamed = msgspec.json.Decoder(StreamResponse).decode
+_private = msgspec.json.Decoder(Private).decode
 _request = msgspec.json.Decoder(CancelRequested).decode
 decode_canceled = msgspec.json.Decoder(TaskStatusUpdateEvent).decode
 decode_task = msgspec.json.Decoder(Task).decode
 decode_webhook = msgspec.json.Decoder(Webhook).decode
 
 
+class _Accepted(Struct):
+    at: str
+
+
+_accepted = msgspec.json.Decoder(_Accepted).decode
+
+
+def accepted_at(body: bytes) -> str:
+    """When the message of these bytes was accepted; empty if they cannot be read."""
+    try:
+        return _accepted(body).at
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""
+
+
+HIDDEN = Private(kind="hidden")
+"""Stands for a private entry where its content is not asked for."""
+
+
 def body(entry: Entry) -> tuple[int, bytes]:
     """An entry's kind and its bytes: what is streamed is kept as it is streamed."""
     event = entry.event
     kind = KINDS[type(event)]
-    if kind in (RECEIVED, CANCEL):
+    if kind in (RECEIVED, CANCEL, PRIVATE):
         return kind, encode(event)
     return kind, v1_0.streamed(entry)
 
@@ -57,12 +78,22 @@ def entry(number: int, turn: int, kind: int, body: bytes) -> Entry:
         return Entry(number, _received(body), turn, b"")
     if kind == CANCEL:
         return Entry(number, _request(body), turn, b"")
+    if kind >= PRIVATE:  # a kind of a newer version is private, too
+        known = kind == PRIVATE and body
+        return Entry(number, _private(body) if known else HIDDEN, turn, b"")
     streamed = _streamed(body)
     event: Any = streamed.artifact_update or streamed.status_update
     if event is None:
         assert streamed.message is not None
         event = Reply(streamed.message)
     return Entry(number, event, turn, body)
+
+
+def private(number: int, turn: int, kind: int, body: bytes) -> Entry:
+    """The private entry of these columns; UnknownEntry."""
+    if kind != PRIVATE:
+        raise UnknownEntry(f"entry {number} is of the unknown kind {kind}")
+    return entry(number, turn, kind, body)
 
 
 FORM = 2

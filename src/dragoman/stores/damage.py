@@ -67,5 +67,5 @@ def agrees(row: Any) -> None:
             raise ValueError("inbox names messages that are not in its log")
         if row.replied or row.state.terminal:
             raise ValueError("it has ended, but a message waits in its inbox")
-    elif row.holder:
+    elif row.holder and not (row.began or row.due or row.cancel_at):
         raise ValueError("a worker holds it, but its inbox is empty")

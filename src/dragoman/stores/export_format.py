@@ -8,14 +8,14 @@ counts by one machine's clock: a claim arrives as one whose lease has run out.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta, Raw, Struct, structs
 
 from dragoman.model.caller import Scope, long, owner_key
-from dragoman.model.events import CancelRequested, Event, Received, Reply
+from dragoman.model.events import CancelRequested, Event, Private, Received, Reply
 from dragoman.model.lifecycle import IllegalEvent, fold
 from dragoman.model.types import (
     StreamResponse,
@@ -23,18 +23,27 @@ from dragoman.model.types import (
     TaskState,
     TaskStatusUpdateEvent,
 )
-from dragoman.stores.codec import ARTIFACT, CANCEL, RECEIVED, REPLY, STATUS, digested
-from dragoman.stores.store import GIVEN_UP, Webhook
+from dragoman.stores.codec import (
+    ARTIFACT,
+    CANCEL,
+    PRIVATE,
+    RECEIVED,
+    REPLY,
+    STATUS,
+    accepted_at,
+    digested,
+)
+from dragoman.stores.store import GIVEN_UP, MESSAGE, Webhook
 from dragoman.stores.stored_head import StoredHead
 
-FORMAT = 1
-"""Told by every line, so that files can be joined."""
+FORMAT = 2
+"""Told by every line, so that files can be joined. Format 1 had no private entries."""
 
 VEIL = "sha256:"
 """How the key of a receipt begins of which only the digest is known."""
 VEILED = re.compile(f"{VEIL}[0-9a-f]{{64}}")
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
-Kind: TypeAlias = Literal["received", "status", "artifact", "reply", "cancel"]
+Kind: TypeAlias = Literal["received", "status", "artifact", "reply", "cancel", "private"]
 
 _TYPES: dict[str, type] = {
     "received": Received,
@@ -42,6 +51,7 @@ _TYPES: dict[str, type] = {
     "artifact": TaskArtifactUpdateEvent,
     "reply": Reply,
     "cancel": CancelRequested,
+    "private": Private,
 }
 
 KINDS: dict[int, Kind] = {
@@ -50,6 +60,7 @@ KINDS: dict[int, Kind] = {
     ARTIFACT: "artifact",
     REPLY: "reply",
     CANCEL: "cancel",
+    PRIVATE: "private",
 }
 NUMBERS = {kind: number for number, kind in KINDS.items()}
 
@@ -112,11 +123,21 @@ class ExportedTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     entries: tuple[Item, ...]
     receipts: tuple[Stub, ...]
     webhooks: tuple[ExportedWebhook, ...]
+    due: float = 0.0
+    """When it is to run again (Unix time), or WOKEN."""
+    deadline: float = 0.0
+    waits: Count = 0
+    began: Count = 0
 
     @property
     def ready(self) -> bool:
-        """A message waits, and nobody works on the log."""
-        return bool(self.inbox) and not self.holder
+        """There is something to do, and nobody works on the log."""
+        if self.holder:
+            return False
+        if self.due:
+            fresh = bool(self.inbox) and self.inbox[0] != self.turn
+            return self.due < 0 or (self.waits == MESSAGE and fresh)
+        return bool(self.inbox)
 
     def events(self) -> list[Event]:
         """The events of the log; Broken."""
@@ -131,6 +152,7 @@ encode = msgspec.json.Encoder().encode
 _dump = msgspec.json.Decoder(ExportedTask).decode
 _mark = msgspec.json.Decoder(_Mark).decode
 _received = msgspec.json.Decoder(Received).decode
+_private = msgspec.json.Decoder(Private).decode
 _cancel = msgspec.json.Decoder(CancelRequested).decode
 _streamed = msgspec.json.Decoder(StreamResponse).decode
 _webhook = msgspec.json.Decoder(Webhook).decode
@@ -207,6 +229,10 @@ def dumped(
         entries=tuple(entries),
         receipts=tuple(receipts),
         webhooks=tuple(webhooks),
+        due=row.due,
+        deadline=row.deadline,
+        waits=row.waits,
+        began=row.began,
     )
 
 
@@ -214,6 +240,8 @@ def columns(given: ExportedTask) -> dict[str, Any]:
     """What a database keeps in the head's row, by the name of the column."""
     # a moment that is past on every machine's clock, and is not "none"
     past = GIVEN_UP
+    private = sum(item.kind == "private" for item in given.entries)
+    plan = f"{given.waits},{given.began},{private}" if private or given.began or given.due else None
     return {
         "id": given.id,
         "agent": given.scope.agent,
@@ -237,16 +265,26 @@ def columns(given: ExportedTask) -> dict[str, Any]:
         "hooked": bool(given.webhooks),
         "size": sum(len(bytes(item.body)) for item in given.entries),
         "ended": given.ended,
+        "due": given.due or None,
+        "deadline": given.deadline or None,
+        "plan": plan,
     }
+
+
+def messages(given: ExportedTask) -> Iterator[tuple[int, str]]:
+    """The numbers of the messages, and when they were accepted."""
+    for number, item in enumerate(given.entries, start=1):
+        if item.kind == "received" and (at := accepted_at(bytes(item.body))):
+            yield number, at
 
 
 def decode(line: bytes) -> ExportedTask:
     """The task of a line; Broken if it is none, or does not agree with itself."""
     try:
         format = _mark(line).format
-        if format != FORMAT:
-            raise Broken(f"its format is {format}; this version of dragoman supports {FORMAT}")
-        dump = _dump(line)
+        if not 1 <= format <= FORMAT:
+            raise Broken(f"its format is {format}; this version of dragoman supports 1 to {FORMAT}")
+        dump = structs.replace(_dump(line), format=FORMAT)
         if long(dump.scope.owner):  # it was written by a version that kept such
             scope = structs.replace(dump.scope, owner=owner_key(dump.scope.owner))
             dump = structs.replace(dump, scope=scope)
@@ -277,11 +315,13 @@ def _check(dump: ExportedTask) -> None:
         ),
         (dump.replied != any(isinstance(e, Reply) for e in events), "replied"),
         (not messages.issuperset(dump.inbox), "inbox"),
-        (bool(dump.holder) and not dump.inbox, "holder"),
+        (bool(dump.holder) and not (dump.inbox or dump.began or dump.due), "holder"),
         (ended and bool(dump.inbox), "inbox"),
         (ended != (dump.ended is not None), "ended"),
         (dump.turn > last, "turn"),
         (dump.settled > last, "settled"),
+        (dump.began not in (0, *messages), "began"),
+        (dump.waits > MESSAGE, "waits"),
         (any(stub.number not in messages for stub in dump.receipts), "receipts"),
         (_repeated([veiled(stub.key) for stub in dump.receipts]), "receipts"),
         (not all(VEILED.fullmatch(veiled(stub.key)) for stub in dump.receipts), "receipts"),
@@ -308,6 +348,8 @@ def _event(number: int, item: Item) -> Event:
             event = _received(item.body)
         elif item.kind == "cancel":
             event = _cancel(item.body)
+        elif item.kind == "private":
+            event = _private(item.body)
         else:
             found = _streamed(item.body)
             event = found.artifact_update or found.status_update

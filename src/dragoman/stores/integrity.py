@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from dragoman.model.events import CancelRequested, Entry, Received, Reply
+from dragoman.model.events import CancelRequested, Entry, Private, Received, Reply
 from dragoman.model.lifecycle import IllegalEvent, fold
 from dragoman.model.types import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from dragoman.security.encryption import PLAIN, SEALED
@@ -15,6 +15,7 @@ from dragoman.stores.claim_order import HIGHEST
 from dragoman.stores.codec import KINDS, STATES, Outdated, entry, secrets, snapshot, webhook_of
 from dragoman.stores.damage import ASIDE, DECODING
 from dragoman.stores.export_format import VEIL, VEILED
+from dragoman.stores.store import MESSAGE, TIME, WOKEN
 from dragoman.stores.stored_head import StoredHead
 
 BATCH = 256
@@ -55,6 +56,16 @@ HANGING = (
         "WHERE receipt.number NOT BETWEEN 1 AND task.last",
         "task {0}: a receipt is for entry {1}, which is not in its log",
     ),
+    (
+        "SELECT message.task, message.number FROM message "
+        "WHERE NOT EXISTS (SELECT 1 FROM task WHERE key = message.task)",
+        "message {1} of a conversation has no task (its key is {0})",
+    ),
+    (
+        "SELECT task.id, message.number FROM message JOIN task ON task.key = message.task "
+        "WHERE message.number NOT BETWEEN 1 AND task.last",
+        "task {0}: message {1} of its conversation is not in its log",
+    ),
 )
 """Statements that find what hangs on a task and has none, or does not agree with it."""
 
@@ -88,6 +99,8 @@ class Beside(NamedTuple):
     snapshot: tuple[int, bytes] | None = None
     lines: Sequence[CursorRow] = ()
     stubs: Sequence[Stub] = ()
+    messages: Sequence[tuple[int, str]] = ()
+    """The messages of its conversation: their numbers and times."""
 
 
 def log(
@@ -139,6 +152,7 @@ def _log(
     elif (row.ended_at is not None) != row.ended:
         yield "its head is not consistent on whether the task has ended"
     yield from _stubs(beside.stubs, found)
+    yield from _messages(beside.messages, found)
     if beside.snapshot is not None:
         yield from _snapshot(row, found, *beside.snapshot)
 
@@ -196,7 +210,12 @@ def _head(row: StoredHead, found: Sequence[Entry]) -> Iterator[str]:
         ("version", row.version < row.last),
         ("epoch", row.epoch < bool(row.holder)),
         ("attempt", row.attempt < held),
-        ("holder", held and list(row.inbox[:1]) != [row.turn]),
+        ("holder", held and list(row.inbox[:1]) != [row.turn] and not (row.began or row.due)),
+        ("private", row.private != sum(type(item.event) is Private for item in found)),
+        ("began", row.began not in (0, *messages) or bool(row.began) != bool(row.waits)),
+        ("waits", row.waits not in (0, TIME, MESSAGE)),
+        ("due", row.due != WOKEN and not _time(row.due)),
+        ("deadline", not _time(row.deadline)),
         ("lease", not _time(row.lease) or (row.lease > 0) != bool(row.holder)),
         ("cancel_at", not _time(row.cancel_at) or (row.cancel_at > 0) != canceling),
         ("canceled", not _cancels(row, canceling)),
@@ -231,6 +250,16 @@ def _snapshot(row: StoredHead, found: Sequence[Entry], number: int, data: bytes)
         return
     if kept != fold(None, (item.event for item in found[:number])):  # type: ignore[misc]
         yield f"its snapshot does not agree with its log at entry {number}"
+
+
+def _messages(messages: Sequence[tuple[int, str]], found: Sequence[Entry]) -> Iterator[str]:
+    """A message of a conversation is one of the log."""
+    for number, at in messages:
+        event = found[number - 1].event if 0 < number <= len(found) else None
+        if event is not None and not isinstance(event, Received):
+            yield f"message {number} of its conversation is not a message of its log"
+        elif event is not None and event.at != at:
+            yield f"message {number} of its conversation has another time in its log"
 
 
 def _stubs(stubs: Sequence[Stub], found: Sequence[Entry]) -> Iterator[str]:

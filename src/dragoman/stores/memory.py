@@ -16,14 +16,14 @@ from msgspec.structs import replace
 
 from dragoman.model.caller import Scope
 from dragoman.model.errors import A2AError, LimitExceeded, TaskNotFound
-from dragoman.model.events import CancelRequested, Entry, Received
+from dragoman.model.events import CancelRequested, Entry, Private, Received
 from dragoman.model.lifecycle import IllegalEvent
 from dragoman.model.types import TaskState, TaskStatusUpdateEvent
 from dragoman.server.settings import Settings
 from dragoman.stores import changes
 from dragoman.stores.claim_order import Ranks
 from dragoman.stores.damage import KINDS
-from dragoman.stores.memory_log import Log, TaskIndex
+from dragoman.stores.memory_log import Conversations, Log, TaskIndex
 from dragoman.stores.memory_queue import Queue
 from dragoman.stores.store import (
     MANY,
@@ -37,6 +37,8 @@ from dragoman.stores.store import (
     Head,
     Page,
     Party,
+    Pause,
+    Place,
     Query,
     Receipt,
     Record,
@@ -66,6 +68,7 @@ class MemoryStore:
         self.max_tasks = max_tasks
         self.retention = retention
         self._logs: dict[str, Log] = {}
+        self._conversations = Conversations(self._logs)
         self._indexes: dict[Scope, TaskIndex] = {}
         self._queues: dict[str, Queue] = {}
         self._ranks = Ranks()
@@ -76,6 +79,8 @@ class MemoryStore:
         self._waiting: dict[str, Log] = {}  # in order of their question
         self._pushing: dict[Scope, dict[str, Log]] = {}  # with lines that may be due
         self._resting: list[tuple[float, str]] = []  # and when others will be
+        self._due: list[tuple[float, str]] = []  # when suspended ones go on
+        self._timed: dict[str, Log] = {}  # without a worker, but with a deadline or a cancel
         self._receipts: dict[tuple[Scope, str], tuple[bytes, str, int]] = {}
 
     async def open(self) -> None:
@@ -94,6 +99,8 @@ class MemoryStore:
         try:
             log, number, new = changes.accept(self, scope, draft, draft.webhook)
             received = draft.received if new else log.received(number)
+            if new:
+                self._conversations.add(log, number, received.at)
             future.set_result(Accepted(log.head(), number, received, new))
         except (A2AError, Conflict) as error:
             future.set_exception(error)
@@ -129,6 +136,13 @@ class MemoryStore:
             size += log.size(query.artifacts)
         return Page([log.task() for log in logs], cursor, index.total(query))
 
+    async def messages(
+        self, scope: Scope, context: str, before: Place, limit: int, task: str = ""
+    ) -> Sequence[Place]:
+        """See `Store.messages`."""
+        found = self._conversations.before(scope, context, before)
+        return list(islice((place for place in found if task in ("", place.task)), limit))
+
     async def tally(self, scope: Scope) -> Mapping[TaskState, int]:
         """See `Store.tally`."""
         index = self._indexes.get(scope)
@@ -148,9 +162,11 @@ class MemoryStore:
         canceled: TaskStatusUpdateEvent,
         grace: float,
         receipt: Receipt | None = None,
+        *,
+        undo: bool = False,
     ) -> Head:
         """See `Store.cancel`."""
-        return changes.cancel(self, scope, task, request, canceled, grace, receipt)
+        return changes.cancel(self, scope, task, request, canceled, grace, receipt, undo)
 
     async def put_webhook(self, scope: Scope, webhook: Webhook) -> None:
         """See `Store.put_webhook`."""
@@ -193,7 +209,7 @@ class MemoryStore:
                 if log is None:
                     continue
                 log.queued = False
-                if log.holder or not log.inbox or self._logs.get(log.id) is not log:
+                if not log.ready or self._logs.get(log.id) is not log:
                     continue
                 number = log.take(worker, time.monotonic() + lease)
                 claims.append(log.claim(log.task(), log.received(number)))
@@ -201,13 +217,23 @@ class MemoryStore:
         future.set_result(claims)
         return future
 
+    async def private(self, scope: Scope, task: str) -> Sequence[Entry]:
+        """See `Store.private`."""
+        log = self._find(scope, task)
+        return [entry for entry in log.entries if type(entry.event) is Private] if log else []
+
     def append(
-        self, claim: Claim, entries: Sequence[Entry], *, release: bool = False
+        self,
+        claim: Claim,
+        entries: Sequence[Entry],
+        *,
+        release: bool = False,
+        pause: Pause | None = None,
     ) -> asyncio.Future[bool]:
         """See `Store.append`. Here it has landed when the call returns."""
         future: asyncio.Future[bool] = self._future()
         try:
-            future.set_result(changes.append(self, claim, entries, release))
+            future.set_result(changes.append(self, claim, entries, release, pause))
         except (Stale, IllegalEvent) as error:
             future.set_exception(error)
         return future
@@ -235,10 +261,11 @@ class MemoryStore:
     async def expired(self, agents: Collection[str], limit: int) -> Sequence[Head]:
         """See `Store.expired`."""
         now = time.monotonic()
+        wall = time.time()
         found = (
             replace(log.head(), lease=log.lease)
-            for log in list(self._held.values())
-            if log.scope.agent in agents and (log.lease < now or 0 < log.cancel_at < now)
+            for log in (*self._held.values(), *self._timed.values())
+            if log.scope.agent in agents and log.expired(now, wall)
         )
         return [head for head, _ in zip(found, range(limit), strict=False)]
 
@@ -249,9 +276,24 @@ class MemoryStore:
         *,
         expired: bool = False,
         begun: bool = True,
+        delay: float = 0.0,
     ) -> Head | None:
         """See `Store.revoke`."""
-        return changes.revoke(self, head, event, expired=expired, begun=begun)
+        return changes.revoke(self, head, event, expired=expired, begun=begun, delay=delay)
+
+    async def wake(self, agents: Collection[str], limit: int) -> Collection[str]:
+        """See `Store.wake`."""
+        now = time.time()
+        tasks: list[str] = []
+        others: list[str] = []
+        while self._due and self._due[0][0] <= now and len(tasks) < limit:
+            due, task = heappop(self._due)
+            log = self._logs.get(task)
+            if log is not None and log.due == due:
+                (tasks if log.scope.agent in agents else others).append(task)
+        for task in others:
+            heappush(self._due, (self._logs[task].due, task))
+        return changes.wake(self, tasks)
 
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:
         """See `Store.moved`."""
@@ -272,7 +314,7 @@ class MemoryStore:
             if scope.agent == agent:
                 tasks.update(index.tally())
         queue = [log for log in self._queues.get(agent, ()) if self._waits(log)]
-        first = min((log.received(log.inbox[0]) for log in queue), key=_at, default=None)
+        first = min((log.received(log.next_turn) for log in queue), key=_at, default=None)
         lines = [
             line.parked
             for log in self._logs.values()
@@ -286,6 +328,7 @@ class MemoryStore:
             oldest=age(first) if first else 0.0,
             behind=lines.count(False),
             parked=lines.count(True),
+            sleeping=sum(log.due > 0 and log.scope.agent == agent for log in self._logs.values()),
         )
 
     async def probe(self) -> None:
@@ -417,6 +460,11 @@ class MemoryStore:
         """Leases count by the machine's monotonic clock."""
         return time.monotonic()
 
+    @property
+    def wall(self) -> float:
+        """The Unix time."""
+        return time.time()
+
     def row(self, task: str) -> Log | None:
         """The log of this id."""
         return self._logs.get(task)
@@ -457,13 +505,19 @@ class MemoryStore:
             self._add_to_index(row)
         if row.lines:
             self._push(row)
+        if row.due > 0:
+            heappush(self._due, (row.due, row.id))
+        if not row.ended and not row.holder and (row.deadline or row.cancel_at):
+            self._timed[row.id] = row
+        elif self._timed:
+            self._timed.pop(row.id, None)
         if row.holder:
             return
         self._held.pop(row.id, None)
         if row.replied or row.state.terminal:
             self._waiting.pop(row.id, None)
             self._ended.setdefault(row.id, time.monotonic())
-        elif row.inbox:
+        elif row.ready:
             self._waiting.pop(row.id, None)
             self._offer(row)
         elif row.state.interrupted:
@@ -535,12 +589,14 @@ class MemoryStore:
 
     def _forget(self, log: Log) -> None:
         del self._logs[log.id]
+        self._conversations.remove(log)
         for key in log.receipts:  # bounded like the tasks; a longer memory needs a disk
             del self._receipts[log.scope, key]
         self._ended.pop(log.id, None)
         self._waiting.pop(log.id, None)
         self._unpush(log)
         self._held.pop(log.id, None)
+        self._timed.pop(log.id, None)
         if log.index is not None:
             log.index.remove(log)
             if not log.index.live:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right, insort_right
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from dragoman.model.caller import Scope
 from dragoman.model.events import Received
 from dragoman.model.types import TaskArtifactUpdateEvent, TaskState
 from dragoman.stores.log_slice import Tail
-from dragoman.stores.store import Query, WebhookCursor
+from dragoman.stores.store import Place, Query, WebhookCursor
 from dragoman.stores.task_head import TaskHead
 
 encode = msgspec.json.Encoder().encode
@@ -20,6 +22,8 @@ class Log(TaskHead, Tail):
     """One task's row, and all of its entries."""
 
     queued = False
+    messages = 0
+    """How many messages it has got."""
     receipts: tuple[str, ...] = ()
     index: TaskIndex | None = None
     shelved: tuple[str, TaskState] | None = None
@@ -55,6 +59,56 @@ class Log(TaskHead, Tail):
     def behind(self) -> Iterator[WebhookCursor]:
         """The lines with something to deliver, but for those that are parked."""
         return (line for line in self.lines.values() if line.cursor < self.last and not line.parked)
+
+
+class Conversations:
+    """The messages of each context, in the order in which they were accepted.
+
+    Those of a task that is forgotten stay until they are half of their context's.
+    """
+
+    def __init__(self, logs: Mapping[str, Log]) -> None:
+        self._logs = logs
+        self._places: dict[tuple[Scope, str], list[Place]] = {}
+        self._gone: Counter[tuple[Scope, str]] = Counter()
+
+    def add(self, log: Log, number: int, at: str) -> None:
+        """A message was accepted."""
+        places = self._places.setdefault((log.scope, log.context), [])
+        log.messages += 1
+        if not places or places[-1].at <= at:
+            places.append(Place(log.id, number, at))
+        else:  # the clock was set back
+            insort_right(places, Place(log.id, number, at), key=_at)
+
+    def before(self, scope: Scope, context: str, place: Place) -> Iterator[Place]:
+        """The messages before this one, the latest first."""
+        places = self._places.get((scope, context), [])
+        index = bisect_right(places, place.at, key=_at)
+        first = bisect_left(places, place.at, key=_at)
+        for known in range(first, index):
+            if (places[known].task, places[known].number) == (place.task, place.number):
+                index = known
+        for known in range(index - 1, -1, -1):
+            if places[known].task in self._logs:
+                yield places[known]
+
+    def remove(self, log: Log) -> None:
+        """A task was forgotten."""
+        key = (log.scope, log.context)
+        self._gone[key] += log.messages
+        if 2 * self._gone[key] <= len(self._places[key]):
+            return
+        del self._gone[key]
+        left = [place for place in self._places[key] if place.task in self._logs]
+        if left:
+            self._places[key] = left
+        else:
+            del self._places[key]
+
+
+def _at(place: Place) -> str:
+    return place.at
 
 
 class TaskIndex:

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from dragoman.model import clock
 from dragoman.model.caller import Scope
+from dragoman.model.conversation import Place as Place
 from dragoman.model.events import CancelRequested, Entry, Received
 from dragoman.model.types import (
     Message,
@@ -62,6 +63,10 @@ class Conflict(Exception):
     """The receipt's key has been used for another body."""
 
 
+class UnknownEntry(Exception):
+    """A log has an entry that only a newer version of this program understands."""
+
+
 class Unreadable(Exception):
     """Something of a task is in the store and cannot be read."""
 
@@ -99,6 +104,12 @@ class Head(Struct, frozen=True, kw_only=True, gc=False):
     canceling: bool
     hooked: bool = False
     """A webhook follows it."""
+    woken: bool = False
+    """It is to be run although no message waits: its time has come, or it is to be canceled."""
+    began: int = 0
+    """The message that began the handler that is suspended; 0 if there is none."""
+    private: int = 0
+    """How many private entries the log has."""
     lease: float = 0.0
     """When the claim runs out, by the store's clock. To renew it does not change the version, so
     only `Store.expired` is sure to tell the current one."""
@@ -125,6 +136,27 @@ class Head(Struct, frozen=True, kw_only=True, gc=False):
             )
         status = TaskStatus(state=state, message=message, timestamp=clock.now())
         return TaskStatusUpdateEvent(task_id=self.id, context_id=self.context, status=status)
+
+
+WOKEN = -1.0
+"""Stands for the time at which a task is to run, when that has come."""
+TIME, MESSAGE = 1, 2
+"""What a suspended handler waits for: a time, or a message (until a time)."""
+STEP = "step"
+"""The kind of a private entry that is progress."""
+
+
+class Pause(Struct, frozen=True):
+    """How a handler is suspended."""
+
+    waits: int
+    """TIME or MESSAGE."""
+    began: int
+    """The message that began it."""
+    seconds: float = 0.0
+    """After how many seconds it goes on at the latest; 0 if a message alone wakes it."""
+    timeout: float = 0.0
+    """How many seconds it has in all, from its first pause on."""
 
 
 CANCEL_RECEIPT = 1
@@ -262,6 +294,8 @@ class Census(Struct, frozen=True, kw_only=True):
     """How many have something to deliver and were given up."""
     aside: int = 0
     """How many tasks are set aside, since their head cannot be read."""
+    sleeping: int = 0
+    """How many tasks have a handler that goes on at a later time."""
 
 
 class Store(Protocol):
@@ -312,6 +346,12 @@ class Store(Protocol):
         """A page of born tasks: fewer than were asked for, but at least one, where they are
         PAGE_BYTES together."""
 
+    async def messages(
+        self, scope: Scope, context: str, before: Place, limit: int, task: str = ""
+    ) -> Sequence[Place]:
+        """The latest messages of a context that were accepted before the given one, the latest
+        first; those of one task, if it is named. Also those that were answered directly."""
+
     async def tally(self, scope: Scope) -> Mapping[TaskState, int]:
         """How many born tasks there are in each state."""
 
@@ -326,10 +366,12 @@ class Store(Protocol):
         canceled: TaskStatusUpdateEvent,
         grace: float,
         receipt: Receipt | None = None,
+        *,
+        undo: bool = False,
     ) -> Head:
-        """Log the request. An unclaimed task is canceled at once, a claimed one after `grace`.
-        With a receipt that is known already nothing is done. TaskNotFound, TaskNotCancelable,
-        Conflict."""
+        """Log the request. An unclaimed task is canceled at once; a claimed one, and one whose
+        handler has something to `undo`, after `grace`. With a receipt that is known already
+        nothing is done. TaskNotFound, TaskNotCancelable, Conflict."""
 
     async def put_webhook(self, scope: Scope, webhook: Webhook) -> None:
         """Create or replace; TaskNotFound."""
@@ -355,13 +397,22 @@ class Store(Protocol):
         take turns; those that are passed over get only what nobody else waits for, and at most
         `spare` of that. Fewer than `limit` are otherwise all that wait."""
 
+    async def private(self, scope: Scope, task: str) -> Sequence[Entry]:
+        """The private entries of a log, in order; UnknownEntry if a newer version wrote one."""
+
     def append(
-        self, claim: Claim, entries: Sequence[Entry], *, release: bool = False
+        self,
+        claim: Claim,
+        entries: Sequence[Entry],
+        *,
+        release: bool = False,
+        pause: Pause | None = None,
     ) -> asyncio.Future[bool]:
         """Begin to append; appends of one claim land in the order of the calls. The entries get
         their numbers here. The future has whether more messages wait, or Stale. `completed`
         becomes `working` while they do. A terminal status ends the epoch. With `release` the
-        turn is over: its message counts as read, the claim ends."""
+        turn is over: its message counts as read, the claim ends. With a `pause` the same, but
+        its handler goes on later."""
 
     async def renew(self, claims: Collection[Claim], lease: float) -> Renewal:
         """Prolong the leases."""
@@ -372,7 +423,7 @@ class Store(Protocol):
     # -- for every serving replica
 
     async def expired(self, agents: Collection[str], limit: int) -> Sequence[Head]:
-        """Claimed logs of these agents whose lease, or grace after a cancel, has run out."""
+        """Logs of these agents whose lease, grace after a cancel, or deadline has run out."""
 
     async def revoke(
         self,
@@ -381,10 +432,14 @@ class Store(Protocol):
         *,
         expired: bool = False,
         begun: bool = True,
+        delay: float = 0.0,
     ) -> Head | None:
         """End the epoch of this head, if it is still the current one, and, with `expired`, if its
         time has still run out: with a terminal event, or without one to let another worker try
-        again. What was not `begun` has cost no attempt."""
+        again, after `delay` seconds. What was not `begun` has cost no attempt."""
+
+    async def wake(self, agents: Collection[str], limit: int) -> Collection[str]:
+        """Make up to `limit` tasks of these agents ready whose time has come; which agents."""
 
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:
         """Those of these logs whose head has another version than the given one, or is gone."""

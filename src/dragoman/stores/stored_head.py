@@ -21,7 +21,7 @@ class StoredHead(TaskHead):
     CHANGING = (
         *("skill", "state", "changed", "last", "version", "born", "replied", "epoch", "holder"),
         *("lease", "turn", "settled", "attempt", "inbox", "cancel_at", "canceled", "hooked"),
-        *("size", "ready", "ended"),
+        *("size", "ready", "ended", "due", "deadline", "plan"),
     )
     """Its columns, in the order of `restored` and `changing`."""
 
@@ -54,7 +54,7 @@ class StoredHead(TaskHead):
             self.key, self.id, agent, tenant, owner, self.context, self.skill, state,
             self.changed, self.last, self.version, born, replied, self.epoch, self.holder,
             self.lease, self.turn, self.settled, self.attempt, inbox, self.cancel_at, canceled,
-            hooked, self.size, self.offered, self.ended_at,
+            hooked, self.size, self.offered, self.ended_at, due, deadline, plan,
         ) = columns  # fmt: skip
         self.scope = Scope(agent, tenant, owner)
         if state not in STATES:
@@ -63,6 +63,12 @@ class StoredHead(TaskHead):
         self.born, self.replied, self.hooked = bool(born), bool(replied), bool(hooked)
         self.inbox = tuple(map(int, inbox.split(","))) if inbox else ()
         self.canceled = None if canceled is None else decode_canceled(canceled)
+        if due is not None:
+            self.due = due
+        if deadline is not None:
+            self.deadline = deadline
+        if plan is not None:
+            self.waits, self.began, self.private = map(int, plan.split(","))
         self.told = self.state if self.born else None
         self.entries = []
         agrees(self)
@@ -74,8 +80,14 @@ class StoredHead(TaskHead):
             self.replied, self.epoch, self.holder, lease, self.turn, self.settled,
             self.attempt, ",".join(map(str, self.inbox)), self.cancel_at,
             None if self.canceled is None else encode(self.canceled), self.hooked, self.size,
-            self.offered, self.ended_at,
+            self.offered, self.ended_at, self.due or None, self.deadline or None, self._plan(),
         )  # fmt: skip
+
+    def _plan(self) -> str | None:
+        """What is kept of a suspended handler; None for most."""
+        if self.private or self.began or self.due:
+            return f"{self.waits},{self.began},{self.private}"
+        return None
 
     def receive(self, received: Received) -> int:
         """Take a message, and keep it for the claim that may follow in the same transaction."""

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from dragoman.model import clock
 from dragoman.model.caller import Scope
 from dragoman.model.errors import LimitExceeded, TaskNotCancelable, UnsupportedOperation
-from dragoman.model.events import CancelRequested, Entry, Event, Received, Reply
+from dragoman.model.events import CancelRequested, Entry, Event, Private, Received, Reply
 from dragoman.model.lifecycle import IllegalEvent, advance
 from dragoman.model.types import Task, TaskState, TaskStatusUpdateEvent
-from dragoman.stores.store import Claim, Draft, Head, Stale
+from dragoman.stores.store import MESSAGE, STEP, TIME, WOKEN, Claim, Draft, Head, Pause, Stale
 
 UNREAD = 1000
 """The most messages that may wait for their turn in one task."""
@@ -42,6 +42,16 @@ class TaskHead:
     """The messages without a finished turn; the first may be in work."""
     hooked = False
     """A webhook follows it."""
+    due = 0.0
+    """When it is to run again (Unix time), or WOKEN; 0 if no time was set."""
+    deadline = 0.0
+    """When a handler that was suspended must have ended (Unix time)."""
+    waits = 0
+    """What a suspended handler waits for: TIME or MESSAGE; 0 if none is suspended."""
+    began = 0
+    """The message that began the suspended handler."""
+    private = 0
+    """How many private entries there are."""
     _head: Head | None = None
 
     def __init__(self, scope: Scope, draft: Draft) -> None:
@@ -60,8 +70,26 @@ class TaskHead:
 
     @property
     def ready(self) -> bool:
-        """A message waits, and nobody works on the log."""
-        return bool(self.inbox) and not self.holder
+        """There is something to do, and nobody works on the log."""
+        if self.holder:
+            return False
+        if self.due:
+            # a message whose turn was revoked is not a new one: it waits for its time
+            fresh = bool(self.inbox) and not self.reading
+            return self.due < 0 or (self.waits == MESSAGE and fresh)
+        return bool(self.inbox)
+
+    @property
+    def next_turn(self) -> int:
+        """The message that a claim works on: the first unread one, or, for a handler that waits
+        for a time, the one that it has read last."""
+        return self.inbox[0] if self.inbox and self.waits != TIME else self.turn
+
+    @property
+    def reading(self) -> int:
+        """1 if the turn in work reads the first message of the inbox; a handler that wakes up
+        reads none."""
+        return 1 if self.inbox and self.inbox[0] == self.turn else 0
 
     def write(self, entry: Entry) -> int:
         """Append one entry under the next number."""
@@ -76,6 +104,10 @@ class TaskHead:
                     self.settled = entry.turn
             elif kind is Reply:
                 self.replied = True
+            elif kind is Private:
+                self.private += 1
+                if event.kind == STEP:  # type: ignore[union-attr]
+                    self.attempt = min(self.attempt, 1)  # there is progress
             elif kind is not Received:
                 self.born = True
         self.entries.append(entry)
@@ -102,19 +134,26 @@ class TaskHead:
         self.version += 1
         self.attempt += 1
         self.holder, self.lease = worker, lease
-        self.turn = self.inbox[0]
+        self.turn = self.next_turn
         return self.turn
 
     def claim(self, task: Task, received: Received) -> Claim:
         """The claim that was taken."""
         return Claim(head=self.head(), task=task, received=received)
 
-    def append(self, claim: Claim, entries: Sequence[Entry], release: bool) -> bool:
-        """Write what the claim's worker says, up to what cannot follow (IllegalEvent). True if
-        more messages wait."""
+    def append(
+        self,
+        claim: Claim,
+        entries: Sequence[Entry],
+        release: bool,
+        pause: Pause | None = None,
+        wall: float = 0.0,
+    ) -> bool:
+        """Write what the claim's worker says, up to what cannot follow (IllegalEvent). A `pause`
+        suspends the handler at this time. True if more messages wait."""
         if self.epoch != claim.epoch:
             raise Stale(self.id)
-        more = len(self.inbox) > 1
+        more = len(self.inbox) > self.reading
         illegal: IllegalEvent | None = None
         for entry in entries:
             event = entry.event
@@ -134,6 +173,8 @@ class TaskHead:
                 break
         if self.replied or self.state.terminal:
             self._end()
+        elif pause is not None:
+            self._suspend(pause, wall)
         elif release:
             self._release(read=True)
         if illegal is not None:
@@ -141,9 +182,15 @@ class TaskHead:
         return more and not self.state.terminal
 
     def cancel(
-        self, request: CancelRequested, canceled: TaskStatusUpdateEvent, until: float
+        self,
+        request: CancelRequested,
+        canceled: TaskStatusUpdateEvent,
+        until: float,
+        *,
+        undo: bool = False,
     ) -> None:
-        """Log the request; without a worker, the end as well. Asking again changes nothing."""
+        """Log the request; without a worker, the end as well, unless the handler has something to
+        `undo`: then a worker is to run it. Asking again changes nothing."""
         if self.state.terminal:
             raise TaskNotCancelable(f"Task has already ended ({self.state.name.lower()})")
         if self.cancel_at:
@@ -151,7 +198,11 @@ class TaskHead:
         self.write(Entry(0, request))
         self.cancel_at = until
         self.canceled = canceled
-        if not self.holder:
+        if self.holder:
+            return
+        if self.turn and (undo or self.private):
+            self.due = WOKEN
+        else:
             self.write(Entry(0, canceled))
             self._end()
 
@@ -162,11 +213,14 @@ class TaskHead:
         now: float | None = None,
         *,
         begun: bool = True,
+        wall: float = 0.0,
+        delay: float = 0.0,
     ) -> bool:
-        """End the epoch, if it is still this one; at a given time only if it has run out."""
+        """End the epoch, if it is still this one; at a given time only if it has run out. With a
+        `delay` it is not run again before that many seconds have passed."""
         if self.epoch != epoch or self.state.terminal:
             return False
-        if now is not None and not (self.lease < now or 0 < self.cancel_at < now):
+        if now is not None and not self.expired(now, wall):
             return False
         self.epoch += 1
         if not begun:
@@ -176,20 +230,62 @@ class TaskHead:
             self._end()
         elif self.holder:
             self._release(read=False)
+            if self.ended:
+                return True
+            if delay:
+                self.due = wall + delay
+            elif self.due > 0:
+                self.due = 0.0  # it ran because of a message
         return True
+
+    def expired(self, now: float, wall: float) -> bool:
+        """The claim has run out, or the time for a cancel; or for a handler that is suspended."""
+        if 0 < self.cancel_at < now:
+            return True
+        return self.lease < now if self.holder else 0 < self.deadline < wall
+
+    def wake(self, wall: float) -> bool:
+        """Have it run if its time has come."""
+        if not 0 < self.due <= wall or self.holder:
+            return False
+        self.due = WOKEN
+        self.version += 1
+        return True
+
+    def _suspend(self, pause: Pause, wall: float) -> None:
+        """Give up the claim until the time has come, or a message."""
+        if self.reading:
+            self.inbox = self.inbox[1:]
+        self.holder, self.lease, self.attempt = "", 0.0, 0
+        self.epoch += 1
+        self.version += 1
+        self.waits, self.began = pause.waits, pause.began
+        self.due = wall + pause.seconds if pause.seconds else 0.0
+        if not self.deadline and pause.timeout:
+            self.deadline = wall + pause.timeout
+        if self.canceled is not None:
+            self.due = WOKEN  # it is told when it runs again
 
     def _end(self) -> None:
         self.inbox = ()
+        self._rest()
         self._release(read=False)
+
+    def _rest(self) -> None:
+        """No handler is suspended any more."""
+        if self.began or self.due:
+            self.due = self.deadline = 0.0
+            self.waits = self.began = 0
 
     def _release(self, *, read: bool) -> None:
         self.holder = ""
         self.lease = 0.0
         self.epoch += 1
         self.version += 1
-        if read and self.inbox:
-            self.inbox = self.inbox[1:]
+        if read:
+            self.inbox = self.inbox[self.reading :]
             self.attempt = 0
+            self._rest()
         if self.canceled is not None and not self.state.terminal:
             status = replace(self.canceled.status, timestamp=clock.now())
             self.write(Entry(0, replace(self.canceled, status=status)))
@@ -213,11 +309,14 @@ class TaskHead:
             epoch=self.epoch,
             holder=self.holder,
             turn=self.turn,
-            unread=bool(self.inbox) and (not self.holder or len(self.inbox) > 1),
+            unread=len(self.inbox) > (self.reading if self.holder else 0),
             settled=self.settled,
             attempt=self.attempt,
             canceling=self.cancel_at > 0,
             hooked=self.hooked,
             lease=self.lease,
+            woken=self.due < 0,
+            began=self.began,
+            private=self.private,
         )
         return head

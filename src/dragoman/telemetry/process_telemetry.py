@@ -91,6 +91,7 @@ class Monitoring:
         metrics.lines.read = lines
         metrics.queue.read = lambda: each(lambda census: census.ready)
         metrics.oldest.read = lambda: each(lambda census: census.oldest)
+        metrics.sleeping.read = lambda: each(lambda census: census.sleeping)
         metrics.aside.read = lambda: each(lambda census: census.aside)
         metrics.unreadable.read = lambda: [((kind,), n) for kind, n in store.unreadable.items()]
         metrics.ready.read = lambda: [((), int(self.health.up and not self._draining()))]

@@ -120,7 +120,10 @@ async def test_the_card(shared: httpx.AsyncClient, path: str) -> None:
     assert card.capabilities.streaming is True
     assert card.capabilities.push_notifications is False
     assert not card.capabilities.extended_agent_card
-    assert [e.uri for e in card.capabilities.extensions] == ["urn:dragoman:resume:v1"]
+    assert [e.uri for e in card.capabilities.extensions] == [
+        "urn:dragoman:resume:v1",
+        "urn:dragoman:skill-schema:v1",
+    ]
     assert (await shared.get(CARD)).content == (await shared.get(OLD)).content
 
 

@@ -209,7 +209,7 @@ async def test_media_types_are_checked_against_agent_and_skill(client: Binding) 
     for media_type, skill in (
         ("image/png", None),
         ("text/html", "book"),
-        ("application/json", "book"),  # its own modes take the place of the agent's
+        ("text/plain", "book"),  # its own modes take the place of the agent's
     ):
         with pytest.raises(Failed) as failed:
             await client.call("SendMessage", message=message(media_type, skill))
@@ -217,6 +217,7 @@ async def test_media_types_are_checked_against_agent_and_skill(client: Binding) 
         assert media_type in failed.value.message
     for media_type, skill in (
         ("image/png", "book"),
+        ("application/json", "book"),  # its parameters are data
         ("application/json; charset=utf-8", None),
         ("TEXT/PLAIN", None),
     ):

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,8 @@ import pytest
 
 from dragoman.model.caller import INDEXED, Scope, owner_key
 from dragoman.model.errors import A2AError, InvalidParams
-from dragoman.stores.postgres import PostgresStore, schema
+from dragoman.stores.postgres import PostgresStore
 from dragoman.stores.sqlite import SqliteStore
-from dragoman.stores.sqlite import schema as file_schema
 from dragoman.stores.store import Accepted, Draft, Receipt, Store
 from tests.harness.stores import SCOPE, accept, claim, database, head, hook, received
 
@@ -204,18 +205,25 @@ def test_a_long_owner_is_known_by_its_digest() -> None:
     assert len({owner_key("\xe9" * 257), owner_key("\xe9" * 258)}) == 2
 
 
-async def test_long_owners_of_older_files_are_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+ADDED_COLUMNS = (("task", "due"), ("task", "deadline"), ("task", "plan"), ("line", "lane"))
+ADDED_INDEXES = ("task_due", "task_deadline", "task_waiting", "line_lane")
+
+
+async def test_long_owners_of_older_files_are_found(tmp_path: Path) -> None:
     long = noise(600)
-    monkeypatch.setattr(file_schema, "MIGRATIONS", file_schema.MIGRATIONS[:2])
-    monkeypatch.setattr(file_schema, "VERSION", 2)
     store = SqliteStore(tmp_path / "x.db")
     await store.open()
     await accept(store, "old", scope=Scope("agent", "", long))
     await accept(store, "short", scope=Scope("agent", "", "ann"))
     await store.close()
-    monkeypatch.undo()
+    with closing(sqlite3.connect(tmp_path / "x.db", isolation_level=None)) as db:
+        db.execute("DROP TABLE message")
+        db.execute("CREATE INDEX task_replied ON task (ended)")
+        for index in (*ADDED_INDEXES, "task_canceling"):
+            db.execute(f"DROP INDEX {index}")
+        for table, column in ADDED_COLUMNS:
+            db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+        db.execute("PRAGMA user_version = 2")
     await store.open()
     assert await store.head(Scope("agent", "", owner_key(long)), "old")
     assert await store.head(Scope("agent", "", "ann"), "short")
@@ -223,17 +231,21 @@ async def test_long_owners_of_older_files_are_found(
     await store.close()
 
 
-async def test_long_owners_of_older_tables_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_owners_of_older_tables_are_found() -> None:
     url, long = database(), noise(600)
-    monkeypatch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:1])
-    monkeypatch.setattr(schema, "VERSION", 1)
     store = PostgresStore(url)
     await store.open()
     owner = Scope("agent", "", long)
     await accept(store, "old", scope=owner, receipt=Receipt("key", b"x"))
     await store.close()
-    monkeypatch.undo()
     db = await asyncpg.connect(url)
+    await db.execute("DROP TABLE message")
+    await db.execute("CREATE INDEX task_replied ON task (ended)")
+    for index in (*ADDED_INDEXES, "task_undoing"):
+        await db.execute(f"DROP INDEX {index}")
+    for table, column in ADDED_COLUMNS:
+        await db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    await db.execute("UPDATE about SET version = 1")
     await db.execute("UPDATE task SET ready = 1763300000.25")  # as it was before
     await db.close()
     await store.open()

@@ -14,9 +14,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from dragoman.agent.durable import Journal
 from dragoman.agent.turn import Turn
 from dragoman.model.events import Entry
 from dragoman.server.maintenance import Maintenance
+from dragoman.server.run import Run
 from dragoman.server.service import Service
 from dragoman.stores import sqlite
 from dragoman.stores.codec import ARTIFACT
@@ -193,6 +195,48 @@ def reaping(patch: Patch) -> None:
     patch(Maintenance, "reap", nothing)
 
 
+def steps(patch: Patch) -> None:
+    """What a step returned is not logged."""
+    _unlogged(patch, "step")
+
+
+def intentions(patch: Patch) -> None:
+    """That a step with `once` begins is not logged."""
+    _unlogged(patch, "begun")
+
+
+def _unlogged(patch: Patch, kind: str) -> None:
+    append = TaskHead.append
+
+    def less(self: TaskHead, claim: Claim, entries: Sequence[Entry], *more: Any) -> bool:
+        kept = [entry for entry in entries if getattr(entry.event, "kind", "") != kind]
+        return append(self, claim, kept, *more)
+
+    patch(TaskHead, "append", less)
+
+
+def skipping_said(patch: Patch) -> None:
+    """A handler that runs again says everything again."""
+    patch(Journal, "skip", lambda self, event: False)
+
+
+def rewriting(patch: Patch) -> None:
+    """What a run before added to an artifact stays there."""
+    patch(Run, "_rewrite", lambda self: setattr(self, "_grown", ()))
+
+
+def due_times(patch: Patch) -> None:
+    """Whoever sleeps is woken at once."""
+    patch(TaskHead, "_suspend", _soon(TaskHead._suspend))
+
+
+def _soon(suspend: Any) -> Any:
+    def soon(self: TaskHead, pause: Any, wall: float) -> None:
+        suspend(self, replace(pause, seconds=min(pause.seconds, 0.001)), wall)
+
+    return soon
+
+
 SWITCHES: dict[str, Callable[[Patch], None]] = {
     "fsync": fsync,
     "receipts": receipts,
@@ -206,6 +250,11 @@ SWITCHES: dict[str, Callable[[Patch], None]] = {
     "attempts": attempts,
     "replacing": replacing,
     "reaping": reaping,
+    "steps": steps,
+    "intentions": intentions,
+    "skipping_said": skipping_said,
+    "rewriting": rewriting,
+    "due_times": due_times,
 }
 
 

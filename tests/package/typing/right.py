@@ -1,11 +1,16 @@
 """What a user may write: type checkers find nothing wrong."""
 
+import asyncio
 from collections.abc import AsyncIterator
-from typing import assert_type
+from dataclasses import dataclass
+from typing import Annotated, Any, assert_type
+
+from msgspec import Meta
 
 import dragoman
 from dragoman import Agent, App, AppOptions, Message, Part, Task, Turn, UserError
-from dragoman.client import Client, Result, Stream, TaskHandle
+from dragoman.client import Client, RemoteSkill, Result, Stream, TaskHandle
+from dragoman.client.sync import Client as SyncClient
 from dragoman.security import Anonymous
 from dragoman.stores.memory import MemoryStore
 
@@ -23,6 +28,31 @@ async def book_flight(turn: Turn) -> AsyncIterator[object]:
         raise UserError("No seats on that day")
     yield turn.working("Looking for seats")
     yield turn.artifact("FL-0427", name="confirmation")
+
+
+@dataclass
+class Booking:
+    """A booking."""
+
+    city: str
+    nights: int
+
+
+@agent.skill
+async def book_hotel(
+    city: str, nights: Annotated[int, Meta(ge=1, description="How many nights")] = 2
+) -> Booking:
+    """Book a room."""
+    return Booking(city, nights)
+
+
+@agent.skill(ask=True, input_modes=["image/*"])
+def develop(turn: Turn, photo: Part, mask: bytes | None = None) -> int:
+    """Develop a photo."""
+    return len(photo.raw or b"")
+
+
+assert_type(asyncio.run(book_hotel("Rome", nights=3)), Booking)
 
 
 @agent.handler
@@ -46,8 +76,21 @@ async def call() -> None:
         assert_type(await client.send("hello", skill="echo"), Result)
         assert_type(client.stream("hello"), Stream)
         assert_type(client.task("t"), TaskHandle)
+        assert_type(await client.call_skill("book_hotel", city="Rome", returns=Booking), Booking)
+        assert_type(await client.call_skill("book_hotel", {"city": "Rome"}, returns=Result), Result)
+        assert_type(await client.call_skill("count", returns=list[int]), list[int])
+        assert_type(await client.call_skill("greet", options={"task": "t"}), Any)
+        assert_type(client.skills["book_hotel"], RemoteSkill)
         async for task in client.list():
             assert_type(task, Task)
+
+
+def call_and_wait() -> None:
+    """Call an agent from synchronous code."""
+    with SyncClient.connect("https://agent.example") as client:
+        assert_type(client.call_skill("book_hotel", city="Rome", returns=Booking), Booking)
+        assert_type(client.call_skill("greet", name="Ann"), Any)
+        assert_type(client.skills["book_hotel"].ask, bool)
 
 
 if __name__ == "__main__":

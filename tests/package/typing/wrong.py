@@ -23,6 +23,12 @@ UserError(ValueError("inside"))  # wrong
 UserError()  # wrong
 
 
+@agent.skill(asks=True)  # wrong
+def ask(city: str) -> str:
+    """Say it again."""
+    return city
+
+
 @agent.handler
 def echo(turn: Turn) -> int:
     """Say it again."""
@@ -38,3 +44,8 @@ async def call(client: Client) -> None:
     _ = client.rotate  # wrong
     client.sned("hello")  # wrong
     await client.send("hello", skil="echo")  # wrong
+    await client.call_skill(5)  # wrong
+    await client.call_skill("book", options={"tsk": "t"})  # wrong
+    count = await client.call_skill("count", returns=int)
+    count.upper()  # wrong
+    _ = client.skills["book"].title  # wrong

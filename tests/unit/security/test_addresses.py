@@ -46,7 +46,7 @@ def test_no_other_module_decides_that() -> None:
     found = [
         name for name, text in sources.items() if re.search(r"is_loopback|== .localhost", text)
     ]
-    assert found == ["addresses.py"]
+    assert found == ["client_network.py"]
 
 
 @pytest.mark.parametrize(

@@ -27,13 +27,13 @@ from dragoman.stores.damage import ASIDE, DECODING, PAUSE, Damage
 from dragoman.stores.owner_turns import DeliveryTurns
 from dragoman.stores.postgres import deliveries
 from dragoman.stores.postgres.pool import Pool, place
-from dragoman.stores.postgres.prune import MOST, SHARDS, START, merge, old
+from dragoman.stores.postgres.prune import MOST, OLD, SHARDS, START, merge
 from dragoman.stores.postgres.queries import Queries
 from dragoman.stores.postgres.queue import CLAIM, Others
 from dragoman.stores.postgres.schema import Unusable, usable
 from dragoman.stores.postgres.transaction import MORE, NAMES, NOW, PostgresHead, Transaction
 from dragoman.stores.postgres.writer import Writer
-from dragoman.stores.sealed_webhooks import unsealed
+from dragoman.stores.sealed import open_private, seal_private, unsealed
 from dragoman.stores.store import (
     MANY,
     NOBODY,
@@ -46,6 +46,8 @@ from dragoman.stores.store import (
     Head,
     Page,
     Party,
+    Pause,
+    Place,
     Query,
     Receipt,
     Record,
@@ -71,6 +73,8 @@ SWEEP = 600.0
 """How often to look again at what was too old already, but could not be forgotten yet."""
 DRAINED = 1.5
 """For so long a queue that was found empty is believed to be; longer than between two polls."""
+WOKEN_AT_ONCE = 100
+"""How many tasks whose time has come are made ready in one statement."""
 CLOSE = 5.0
 """How long what was begun may take to be finished at the end."""
 RECEIPTS = 24 * 3600.0
@@ -139,7 +143,7 @@ class PostgresStore:
         """When we last looked for what waits, and took it all."""
         self._others = Others()
         self._turn = 0
-        self._floors: dict[str, float] = {}
+        self._floor = 0.0
         self._turns = DeliveryTurns()
         self._swept = 0.0
         self._merged = START
@@ -273,6 +277,12 @@ class PostgresStore:
         """See `Store.list`."""
         return await self._view.page(scope, query)
 
+    async def messages(
+        self, scope: Scope, context: str, before: Place, limit: int, task: str = ""
+    ) -> Sequence[Place]:
+        """See `Store.messages`."""
+        return await self._view.messages(scope, context, before, limit, task)
+
     async def tally(self, scope: Scope) -> Mapping[TaskState, int]:
         """See `Store.tally`."""
         return await self._view.tally(scope)
@@ -289,6 +299,8 @@ class PostgresStore:
         canceled: TaskStatusUpdateEvent,
         grace: float,
         receipt: Receipt | None = None,
+        *,
+        undo: bool = False,
     ) -> Head:
         """See `Store.cancel`."""
 
@@ -300,6 +312,7 @@ class PostgresStore:
             canceled=canceled,
             grace=grace,
             receipt=receipt,
+            undo=undo,
         )
         known = None if receipt is None else (scope, receipt.key)
         return await self._writer.submit(work, task, receipt=known, owner=scope)
@@ -332,7 +345,7 @@ class PostgresStore:
     async def delete_webhook(self, scope: Scope, task: str, webhook: str) -> None:
         """See `Store.delete_webhook`."""
         await self._born(scope, task)
-        self._floors.clear()
+        self._floor = 0.0
         await self._link.fetch(
             "DELETE FROM line USING task WHERE line.task = task.key AND task.id = $1 "
             "AND line.id = $2",
@@ -448,13 +461,24 @@ class PostgresStore:
         await self._link.fetch(SET_ASIDE.format(which), task, ASIDE, PAUSE)
         self._damage.found(error, "the task is set aside")
 
+    async def private(self, scope: Scope, task: str) -> Sequence[Entry]:
+        """See `Store.private`."""
+        return open_private(await self._view.private(scope, task), task, self._seal)
+
     def append(
-        self, claim: Claim, entries: Sequence[Entry], *, release: bool = False
+        self,
+        claim: Claim,
+        entries: Sequence[Entry],
+        *,
+        release: bool = False,
+        pause: Pause | None = None,
     ) -> asyncio.Future[bool]:
         """See `Store.append`."""
 
+        seal_private(entries, claim.head.id, self._seal)
+
         def work(transaction: Transaction) -> bool:
-            return changes.append(transaction, claim, entries, release)
+            return changes.append(transaction, claim, entries, release, pause)
 
         if entries and entries[0].number:
             # it was tried before, and nobody knows whether it was written
@@ -510,15 +534,28 @@ class PostgresStore:
         *,
         expired: bool = False,
         begun: bool = True,
+        delay: float = 0.0,
     ) -> Head | None:
         """See `Store.revoke`."""
 
-        work = partial(changes.revoke, head=head, event=event, expired=expired, begun=begun)
+        work = partial(
+            changes.revoke, head=head, event=event, expired=expired, begun=begun, delay=delay
+        )
         try:
             return await self._writer.submit(work, head.id, fresh=True)
         except Unreadable as error:
             await self._set_aside(head.id, error)
             return None
+
+    async def wake(self, agents: Collection[str], limit: int) -> Collection[str]:
+        """See `Store.wake`."""
+        found: set[str] = set()
+        tasks = await self._view.due_tasks(agents, limit)
+        for start in range(0, len(tasks), WOKEN_AT_ONCE):
+            some = tasks[start : start + WOKEN_AT_ONCE]
+            work = partial(changes.wake, tasks=some)
+            found |= await self._writer.submit(work, *some, fresh=True)
+        return found
 
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:
         """See `Store.moved`."""
@@ -547,26 +584,22 @@ class PostgresStore:
         writer.wrote, writer.failed = time.monotonic(), False
 
     async def prune(self) -> int:
-        """See `Store.prune`. A direct reply is kept for as long as its send may come again."""
+        """See `Store.prune`."""
         if time.monotonic() - self._swept > SWEEP:
             self._swept = time.monotonic()
-            self._floors.clear()
+            self._floor = 0.0
             self._recent.clear()  # others may have forgotten what is remembered here
             self._merged = await merge(self._link, self._merged) or START
-        ages = {"replied": min(self.retention or RECEIPTS, RECEIPTS)}
-        if self.retention:
-            ages["NOT replied"] = self.retention
-        count = 0
-        for which, age in ages.items():
-            ((now,),) = await self._link.fetch(f"SELECT {NOW}")
-            times = (self._floors.get(which, 0.0), now - age, now - RECEIPTS)
-            ((gone,),) = await self._link.fetch(old(which), *times, self._shard)
-            if gone < MOST:  # those that were passed over are looked at much later
-                self._floors[which] = now - age
-            count += gone
+        if not self.retention:
+            return 0
+        ((now,),) = await self._link.fetch(f"SELECT {NOW}")
+        before = now - self.retention
+        ((count,),) = await self._link.fetch(OLD, self._floor, before, now - RECEIPTS, self._shard)
+        if count < MOST:  # those that were passed over are looked at much later
+            self._floor = before
         if count:
             self._recent.clear()
-        return count
+        return int(count)
 
     # -- for those who deliver
 
@@ -600,7 +633,7 @@ class PostgresStore:
     ) -> bool:
         """See `Store.dispatched`."""
         if parked or not (wait or failed):
-            self._floors.clear()  # its task may be forgotten now
+            self._floor = 0.0  # its task may be forgotten now
         return await deliveries.record(
             self._link, line, cursor, wait=wait, failed=failed, parked=parked
         )

@@ -31,6 +31,7 @@ AND receipt.task = ANY($3::bigint[]) AND other.owner = $2 AND other.agent = rece
 AND other.tenant = receipt.tenant AND other.name = receipt.name
 """
 _RECEIPTS = "UPDATE receipt SET owner = $2 WHERE owner = $1 AND task = ANY($3::bigint[])"
+_MESSAGES = "UPDATE message SET owner = $2 WHERE owner = $1 AND task = ANY($3::bigint[])"
 # a server that remembers the row reads it again, by its version
 _MOVE = f"""
 WITH moved AS (
@@ -65,6 +66,7 @@ async def rename(
             tasks = len(keys)
             await db.execute(_DROP, old, new, keys)
             await db.execute(_RECEIPTS, old, new, keys)
+            await db.execute(_MESSAGES, old, new, keys)
             await db.execute(_MOVE, old, new, keys)
             await db.execute(_LANES, new, keys)
     return Renamed(tasks, receipts - dropped, dropped, named)

@@ -48,6 +48,12 @@ HANGING = (
         f"WHERE line.lane NOT IN (0, {LANE.format('task')})",
         "task {0}: webhook {1} is in the lane of another owner",
     ),
+    (
+        "SELECT task.id, message.number FROM message JOIN task ON task.key = message.task "
+        "WHERE (message.agent, message.tenant, message.owner, message.context) "
+        "<> (task.agent, task.tenant, task.owner, sha256(convert_to(task.context, 'UTF8')))",
+        "task {0}: its message {1} is in another conversation",
+    ),
     *integrity.HANGING,
 )
 COUNTS = """
@@ -109,7 +115,12 @@ async def _beside(db: Any, keys: list[int]) -> dict[int, Beside]:
         "SELECT task, digest, number FROM receipt WHERE task = ANY($1)", keys
     ):
         stubs[task].append(Stub("", digest, number))
-    return {key: Beside(snapshots.get(key), lines[key], stubs[key]) for key in keys}
+    messages: dict[int, list[tuple[int, str]]] = {key: [] for key in keys}
+    for task, *message in await db.fetch(
+        "SELECT task, number, at FROM message WHERE task = ANY($1)", keys
+    ):
+        messages[task].append(tuple(message))
+    return {key: Beside(snapshots.get(key), lines[key], stubs[key], messages[key]) for key in keys}
 
 
 async def hanging(db: Any) -> list[str]:

@@ -31,6 +31,7 @@ DROP = """gone AS (DELETE FROM task USING old WHERE task.key = old.key),
 entries AS (DELETE FROM entry USING old WHERE entry.task = old.key),
 snapshots AS (DELETE FROM snapshot USING old WHERE snapshot.task = old.key),
 receipts AS (DELETE FROM receipt USING old WHERE receipt.task = old.key),
+messages AS (DELETE FROM message USING old WHERE message.task = old.key),
 hooks AS (DELETE FROM line USING old WHERE old.hooked AND line.task = old.key),
 counts AS (
   INSERT INTO tally SELECT agent, tenant, owner, state, {shard}, -count(*) FROM old WHERE born
@@ -39,18 +40,14 @@ counts AS (
   SET number = tally.number + excluded.number
 )
 SELECT count(*) FROM old"""
-OLD = """
+OLD = f"""
 WITH old AS (
   SELECT key, agent, tenant, owner, state, born, hooked FROM task
-  WHERE ended >= $1 AND ended < $2 AND {which}
-  AND {behind} IS NULL AND (ended < $3 OR {sent} IS NULL)
-  ORDER BY ended LIMIT {most} FOR UPDATE SKIP LOCKED
+  WHERE ended >= $1 AND ended < $2
+  AND {BEHIND} IS NULL AND (ended < $3 OR {SENT} IS NULL)
+  ORDER BY ended LIMIT {MOST} FOR UPDATE SKIP LOCKED
 ), """ + DROP.format(shard="$4")
-
-
-def old(which: str) -> str:
-    """The statement that forgets some that ended in between."""
-    return OLD.format(which=which, behind=BEHIND, sent=SENT, most=MOST)
+"""The statement that forgets some that ended in between."""
 
 
 THESE = (

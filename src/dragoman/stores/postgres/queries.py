@@ -14,11 +14,11 @@ from dragoman.model.events import Entry, Received
 from dragoman.model.lifecycle import fold
 from dragoman.model.types import Task, TaskState
 from dragoman.stores import codec
-from dragoman.stores.codec import ARTIFACT, entry
+from dragoman.stores.codec import ARTIFACT, PRIVATE, entry, private
 from dragoman.stores.damage import ASIDE, DECODING, Damage
 from dragoman.stores.postgres.pool import Pool
 from dragoman.stores.postgres.transaction import ASKED, COLUMNS, NAMES, NEXT, PostgresHead
-from dragoman.stores.store import LARGE, PAGE_BYTES, Census, Head, Page, Query, Unreadable
+from dragoman.stores.store import LARGE, PAGE_BYTES, Census, Head, Page, Place, Query, Unreadable
 from dragoman.stores.task_head import age
 from dragoman.stores.task_reads import FIRST, SMALL, Folded, counts, heads
 
@@ -39,7 +39,7 @@ _LOG = """
     SELECT array_agg(turn ORDER BY number) AS turns, array_agg(kind ORDER BY number) AS kinds,
     array_agg(body ORDER BY number) AS bodies
     FROM entry WHERE entry.task = task.key AND number > coalesce(snapshot.number, 0)
-    AND kind <> {without}
+    AND kind <> {without} AND kind < {private}
   ) AS log
 """
 _WITHOUT_ARTIFACTS = f"""
@@ -51,9 +51,11 @@ _WITHOUT_ARTIFACTS = f"""
 """What of a task's bytes is read where artifacts are not asked for."""
 _FOLDED = "snapshot.number, snapshot.body, log.turns, log.kinds, log.bodies"
 LOAD = f"SELECT u.place, {COLUMNS}, {_FOLDED} FROM {_ASKED} " + _LOG.format(
-    snapshots="true", without=0
+    snapshots="true", without=0, private=PRIVATE
 )
-WHOLE = f"SELECT {COLUMNS}, {_FOLDED} FROM task " + _LOG.format(snapshots="false", without=0)
+WHOLE = f"SELECT {COLUMNS}, {_FOLDED} FROM task " + _LOG.format(
+    snapshots="false", without=0, private=PRIVATE
+)
 """A log from its beginning."""
 READ = f"""
 SELECT u.place, e.number, e.turn, e.kind, e.body FROM unnest($1::int[], $2::text[], $3::text[],
@@ -62,12 +64,14 @@ SELECT u.place, e.number, e.turn, e.kind, e.body FROM unnest($1::int[], $2::text
 LEFT JOIN LATERAL (
   SELECT number, turn, kind, body FROM (
     SELECT *, sum(length(body)) OVER (ORDER BY number) - length(body) AS before
-    FROM (SELECT * FROM entry WHERE entry.task = task.key AND number > u.after
+    FROM (SELECT number, turn, kind, CASE WHEN kind < {PRIVATE} THEN body ELSE '' END AS body
+          FROM entry WHERE entry.task = task.key AND number > u.after
           ORDER BY number LIMIT u.most) AS next
   ) AS counted WHERE before < {LARGE}
 ) AS e ON true ORDER BY u.place, e.number
 """
 
+_FREE = f"SELECT {COLUMNS} FROM task WHERE holder = '' AND agent = ANY($1::text[])"
 _HELD = f"SELECT {COLUMNS} FROM task WHERE holder <> '' AND agent = ANY($1::text[])"
 
 
@@ -210,7 +214,7 @@ class Queries:
             f"total AS (SELECT {counted} AS number, (SELECT count(*) FROM chosen) AS chosen) "
             f"SELECT total.number, total.chosen, {COLUMNS}, {_FOLDED} FROM total LEFT JOIN ("
             f"(SELECT * FROM page WHERE before < {PAGE_BYTES}) AS task "
-            f"{_LOG.format(snapshots=snapshots, without=without)}) "
+            f"{_LOG.format(snapshots=snapshots, without=without, private=PRIVATE)}) "
             "ON true ORDER BY task.changed DESC, task.id DESC"
         )
         found = await self._link.fetch(sql, *values)
@@ -229,6 +233,22 @@ class Queries:
             if isinstance(record, Folded):  # the others are listed
                 tasks.append(record.task)
         return Page(tasks, cursor, total)
+
+    async def messages(
+        self, scope: Scope, context: str, before: Place, limit: int, task: str
+    ) -> list[Place]:
+        """The messages of a context before one, the latest first."""
+        found = await self._link.fetch(
+            "SELECT task.id, message.number, message.at FROM message "
+            "JOIN task ON task.key = message.task WHERE message.agent = $1 "
+            "AND message.tenant = $2 AND message.owner = $3 AND message.context = $4 "
+            "AND (message.at, message.task, message.number) < "
+            "($5, (SELECT key FROM task WHERE id = $6), $7) AND ($8 = '' OR task.id = $8) "
+            "ORDER BY message.at DESC, message.task DESC, message.number DESC LIMIT $9",
+            *(*_scope(scope), codec.digested(context), before.at, before.task, before.number),
+            *(task, limit),
+        )
+        return [Place(*columns) for columns in found]
 
     async def tally(self, scope: Scope) -> Mapping[TaskState, int]:
         """How many born tasks there are in each state."""
@@ -263,10 +283,35 @@ class Queries:
         """Rows whose lease, or grace, has run out; and those of them that cannot be read."""
         found = await self._link.fetch(
             f"{_HELD} AND lease < {ASKED} UNION ALL {_HELD} AND cancel_at > 0 "
-            f"AND cancel_at <= {ASKED} AND lease >= {ASKED} AND holder <> $3 LIMIT $2",
+            f"AND cancel_at <= {ASKED} AND lease >= {ASKED} AND holder <> $3 "
+            f"UNION ALL {_FREE} AND cancel_at > 0 AND cancel_at <= {ASKED} AND ended IS NULL "
+            f"UNION ALL {_FREE} AND deadline > 0 AND deadline <= {ASKED} LIMIT $2",
             *(list(agents), limit, ASIDE),
         )
         return heads(PostgresHead, found)
+
+    async def due_tasks(self, agents: Collection[str], limit: int) -> list[str]:
+        """The tasks whose time has come."""
+        found = await self._link.fetch(
+            f"SELECT id FROM task WHERE due > 0 AND due <= {ASKED} AND holder = '' "
+            "AND agent = ANY($1::text[]) ORDER BY due LIMIT $2",
+            *(list(agents), limit),
+        )
+        return [id for (id,) in found]
+
+    async def private(self, scope: Scope, task: str) -> list[Entry]:
+        """The private entries of a log; Unreadable, UnknownEntry."""
+        found = await self._link.fetch(
+            "SELECT entry.number, entry.turn, entry.kind, entry.body FROM entry "
+            "JOIN task ON task.key = entry.task WHERE task.id = $1 AND task.agent = $2 "
+            f"AND task.tenant = $3 AND task.owner = $4 AND kind >= {PRIVATE} ORDER BY number",
+            *_clean((task,)),
+            *_scope(scope),
+        )
+        try:
+            return [private(*columns) for columns in found]
+        except DECODING as error:
+            raise self._told(Unreadable("log", task, error)) from None
 
     async def held(self, worker: str) -> Sequence[Head]:
         """Rows that a worker has claimed, as far as they can be read."""
@@ -285,10 +330,11 @@ class Queries:
             ((ready, oldest),) = await self._link.fetch(
                 "SELECT count(*), min(key) FROM task WHERE agent = $1 AND ready IS NOT NULL", agent
             )
-            ((behind, parked, aside),) = await self._link.fetch(
+            ((behind, parked, aside, sleeping),) = await self._link.fetch(
                 "SELECT (SELECT count(*) FROM line WHERE agent = $1 AND behind AND NOT parked), "
                 "(SELECT count(*) FROM line WHERE agent = $1 AND behind AND parked), "
-                "(SELECT count(*) FROM task WHERE agent = $1 AND holder <> '' AND holder = $2)",
+                "(SELECT count(*) FROM task WHERE agent = $1 AND holder <> '' AND holder = $2), "
+                "(SELECT count(*) FROM task WHERE agent = $1 AND due > 0)",
                 *(agent, ASIDE),
             )
             # the first in order of age may have a new message, and the next may be a new task
@@ -303,6 +349,7 @@ class Queries:
             found[agent] = Census(
                 tasks=counts(tasks, self._damage),
                 aside=aside,
+                sleeping=sleeping,
                 ready=ready,
                 oldest=_oldest(waiting),
                 behind=behind,

@@ -13,13 +13,14 @@ from dragoman.model.caller import Scope
 from dragoman.stores.claim_order import RANKED, Waiting, owners
 from dragoman.stores.postgres.pool import Source
 from dragoman.stores.postgres.transaction import COLUMNS, MORE, NEXT, NOW
-from dragoman.stores.store import Party
+from dragoman.stores.store import TIME, Party
 
 _TAKEN = f"""
 taken AS (
   UPDATE task SET epoch = {MORE.format("epoch")}, version = {MORE.format("version")},
   attempt = {MORE.format("attempt")}, holder = $3, lease = {NOW} + $4,
-  turn = {NEXT.format("inbox")}, ready = NULL
+  turn = CASE WHEN inbox = '' OR plan LIKE '{TIME},%' THEN turn ELSE {NEXT.format("inbox")} END,
+  ready = NULL
   FROM next WHERE task.key = next.key RETURNING task.*, next.ready AS waited
 )
 SELECT {COLUMNS}, entry.turn, entry.kind, entry.body

@@ -136,7 +136,47 @@ UPDATE line SET lane = {LANE.format("task")} FROM task WHERE task.key = line.tas
 CREATE INDEX line_lane ON line (agent, lane, due) WHERE behind AND NOT parked;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _WAITING, _LANES)
+# For handlers that are suspended, and tasks that are to be canceled without a worker.
+_SUSPENDED = """
+ALTER TABLE task ADD COLUMN due DOUBLE PRECISION;
+ALTER TABLE task ADD COLUMN deadline DOUBLE PRECISION;
+ALTER TABLE task ADD COLUMN plan TEXT;
+CREATE INDEX task_due ON task (due) WHERE due > 0;
+CREATE INDEX task_deadline ON task (deadline) WHERE deadline > 0;
+CREATE INDEX task_undoing ON task (cancel_at)
+  WHERE cancel_at > 0 AND holder = '' AND ended IS NULL;
+"""
+
+# For conversations: the messages of a context (known by its digest) in the order in which they were
+# accepted. Direct replies are kept as long as tasks, so that they need no index of their own.
+_MESSAGES = """
+CREATE TABLE message (
+  agent TEXT COLLATE "C" NOT NULL,
+  tenant TEXT COLLATE "C" NOT NULL,
+  owner TEXT COLLATE "C" NOT NULL,
+  context BYTEA NOT NULL,
+  at TEXT COLLATE "C" NOT NULL,
+  task BIGINT NOT NULL,
+  number INTEGER NOT NULL,
+  PRIMARY KEY (task, number)
+);
+CREATE FUNCTION pg_temp.dragoman_at(body BYTEA) RETURNS TEXT LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN convert_from(body, 'UTF8')::json ->> 'at';
+EXCEPTION WHEN data_exception THEN
+  RETURN NULL;
+END $$;
+INSERT INTO message
+SELECT agent, tenant, owner, sha256(convert_to(context, 'UTF8')), at, key, number FROM (
+  SELECT task.*, entry.number, pg_temp.dragoman_at(entry.body) AS at
+  FROM entry JOIN task ON task.key = entry.task WHERE entry.kind = 1
+) AS found WHERE at IS NOT NULL;
+DROP FUNCTION pg_temp.dragoman_at;
+CREATE INDEX message_context ON message (agent, tenant, owner, context, at, task, number);
+DROP INDEX task_replied;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _WAITING, _LANES, _SUSPENDED, _MESSAGES)
 """Each leads from the version that is its index to the next one."""
 
 VERSION = len(MIGRATIONS)
@@ -151,7 +191,7 @@ OTHERS = (
     "database or schema (postgresql://…?search_path=dragoman)"
 )
 
-SECURED = ("task", "entry", "snapshot", "receipt", "line", "tally")
+SECURED = ("task", "entry", "snapshot", "receipt", "line", "tally", "message")
 POLICY = "dragoman_tenant"
 # A setting that was set for a transaction is empty afterwards: that must not be the tenant
 # without a name.
@@ -210,6 +250,10 @@ async def migrate(db: Any) -> int:
             await db.execute("SET LOCAL statement_timeout = 0")  # a large table takes its time
             for script in MIGRATIONS[before:]:
                 await db.execute(script, timeout=LONG)
+            if before <= MIGRATIONS.index(_MESSAGES) and await db.fetchval(
+                "SELECT relrowsecurity FROM pg_class WHERE oid = 'task'::regclass"
+            ):
+                await _secure(db, "message", on=True)
             await db.execute("UPDATE about SET version = $1", VERSION)
     except asyncpg.DuplicateTableError:
         raise Unusable(OTHERS) from None
@@ -227,11 +271,14 @@ async def secure(db: Any, on: bool) -> None:
     async with db.transaction():
         await db.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
         for table in SECURED:
-            which = _TENANT
-            if table in ("entry", "snapshot", "line"):
-                which = f"EXISTS (SELECT 1 FROM task WHERE key = {table}.task AND task.{_TENANT})"
-            await db.execute(f"DROP POLICY IF EXISTS {POLICY} ON {table}")
-            if on:
-                await db.execute(f"CREATE POLICY {POLICY} ON {table} FOR SELECT USING ({which})")
-            word = "ENABLE" if on else "DISABLE"
-            await db.execute(f"ALTER TABLE {table} {word} ROW LEVEL SECURITY")
+            await _secure(db, table, on=on)
+
+
+async def _secure(db: Any, table: str, *, on: bool) -> None:
+    which = _TENANT
+    if table in ("entry", "snapshot", "line", "message"):
+        which = f"EXISTS (SELECT 1 FROM task WHERE key = {table}.task AND task.{_TENANT})"
+    await db.execute(f"DROP POLICY IF EXISTS {POLICY} ON {table}")
+    if on:
+        await db.execute(f"CREATE POLICY {POLICY} ON {table} FOR SELECT USING ({which})")
+    await db.execute(f"ALTER TABLE {table} {'ENABLE' if on else 'DISABLE'} ROW LEVEL SECURITY")

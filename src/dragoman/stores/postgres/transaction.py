@@ -17,7 +17,7 @@ from dragoman.model.errors import LimitExceeded, TaskNotFound
 from dragoman.model.events import Entry
 from dragoman.stores.cache import Commit
 from dragoman.stores.claim_order import Ranks, Waiting
-from dragoman.stores.codec import body, digested, encode
+from dragoman.stores.codec import RECEIVED, body, digested, encode
 from dragoman.stores.damage import Damage
 from dragoman.stores.postgres.schema import BLOCK, LANE
 from dragoman.stores.store import Draft, Receipt, Unreadable, Webhook
@@ -61,6 +61,11 @@ _MOVED = """moved AS (
 _WRITTEN = """written AS (
   INSERT INTO entry SELECT e.* FROM unnest({0}::bigint[], {1}::int[], {2}::int[], {3}::smallint[],
   {4}::bytea[]) AS e(task, number, turn, kind, body) JOIN ok ON ok.key = e.task
+)"""
+_ACCEPTED = """accepted AS (
+  INSERT INTO message SELECT ok.agent, ok.tenant, ok.owner, m.* FROM unnest({0}::bytea[],
+  {1}::text[], {2}::bigint[], {3}::int[]) AS m(context, at, task, number)
+  JOIN ok ON ok.key = m.task
 )"""
 _BEHIND = """behind AS (
   UPDATE line SET behind = true FROM ok WHERE ok.hooked AND line.task = ok.key {but}
@@ -131,11 +136,17 @@ class Transaction:
         self._touched: dict[str, PostgresHead] = {}
         self._receipts: list[tuple[PostgresHead, Receipt, int]] = []
         self._hooks: list[tuple[PostgresHead, Webhook, int]] = []
+        self._messages: list[tuple[bytes, str, int, int]] = []
         self._keys: list[int] = []
         self._written: dict[str, tuple[list[Entry], int]] = {}
         self._ranks = Ranks()
         self.left = -math.inf
         """When something was last left for whoever claims it (monotonic)."""
+
+    @property
+    def wall(self) -> float:
+        """The Unix time: leases count by the same clock."""
+        return self.now
 
     # -- reading
 
@@ -277,6 +288,7 @@ class Transaction:
             values.extend(arrays)
             parts.append(text.format(*places, **names))
 
+        self._messages.clear()
         entries = [fresh for row in rows for fresh in self._entries(row)]
         counts = [count for row in rows for count in self._views(row)]
         new = [row for row in rows if row.before < 0]
@@ -299,6 +311,8 @@ class Transaction:
         parts.append(f"ok AS ({' UNION ALL '.join(ok)})")
         if entries:
             part(_WRITTEN, *map(list, zip(*entries, strict=True)))
+        if self._messages:
+            part(_ACCEPTED, *map(list, zip(*self._messages, strict=True)))
         if self._receipts:
             part(_RECEIVED, *map(list, zip(*map(_kept, self._receipts), strict=True)))
         if self._hooks:
@@ -357,6 +371,9 @@ class Transaction:
         for item in fresh:
             kind, data = body(item)
             row.size += len(data)
+            if kind == RECEIVED:
+                at = item.event.at  # type: ignore[union-attr]
+                self._messages.append((digested(row.context), at, row.key, item.number))
             found.append((row.key, item.number, item.turn, kind, data))
         self._written[row.id] = fresh, row.size - before
         return found

@@ -12,6 +12,7 @@ from dragoman.model.caller import Scope, long
 from dragoman.stores import export_format
 from dragoman.stores.admin import HEAVY, Differs, Fate
 from dragoman.stores.claim_order import Ranks, Waiting
+from dragoman.stores.codec import digested
 from dragoman.stores.damage import ASIDE
 from dragoman.stores.export_format import ExportedTask, ExportedWebhook, Item, Stub
 from dragoman.stores.postgres.deliveries import key as webhook_key
@@ -216,6 +217,7 @@ class Tray:
         await self._copy("task", (self._head(*item) for item in tasks))
         await self._copy("entry", (row for key, given, _ in tasks for row in _entries(key, given)))
         await self._copy("receipt", (row for key, given, _ in tasks for row in _stubs(key, given)))
+        await self._copy("message", (row for key, given, _ in tasks for row in _sent(key, given)))
         lines = [row for item in tasks for row in self._lines(*item)]
         await self.db.copy_records_to_table("line", records=lines, columns=_LINE)
         await self.db.execute(_LANED, list({row[0] for row in lines}))
@@ -293,6 +295,12 @@ def _stubs(key: int, given: ExportedTask) -> Iterable[tuple[Any, ...]]:
     scope = (given.scope.agent, given.scope.tenant, given.scope.owner)
     for stub in given.receipts:
         yield *scope, export_format.unveiled(stub.key), stub.digest, key, stub.number
+
+
+def _sent(key: int, given: ExportedTask) -> Iterable[tuple[Any, ...]]:
+    scope = (given.scope.agent, given.scope.tenant, given.scope.owner)
+    for number, at in export_format.messages(given):
+        yield *scope, digested(given.context), at, key, number
 
 
 def _able(given: ExportedTask) -> str | None:

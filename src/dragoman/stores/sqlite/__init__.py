@@ -31,7 +31,7 @@ from dragoman.stores.cache import LogCache
 from dragoman.stores.codec import keep, secrets
 from dragoman.stores.damage import Damage
 from dragoman.stores.owner_turns import DeliveryTurns, Lane
-from dragoman.stores.sealed_webhooks import unsealed
+from dragoman.stores.sealed import open_private, seal_private, unsealed
 from dragoman.stores.sqlite import deliveries
 from dragoman.stores.sqlite.driver import STANDARD, Driver, prepare, unavailable
 from dragoman.stores.sqlite.lock import Lock
@@ -51,6 +51,8 @@ from dragoman.stores.store import (
     Head,
     Page,
     Party,
+    Pause,
+    Place,
     Query,
     Receipt,
     Record,
@@ -108,7 +110,7 @@ class SqliteStore:
         self.unreadable: Mapping[str, int] = self._damage.counts
         self._open: list[Any] = []
         self._folding: set[asyncio.Future[None]] = set()
-        self._floors: dict[str, float] = {}
+        self._floor = 0.0
         self._turns = DeliveryTurns()
         self._swept = 0.0
         self._turn = 0
@@ -163,6 +165,11 @@ class SqliteStore:
         # Nobody else has the file: whoever held a claim is dead.
         db.execute(
             "UPDATE task SET lease = ?1, cancel_at = min(cancel_at, ?1) WHERE lease > 0",
+            (GIVEN_UP,),
+        )
+        # A cancel without a worker counts by the clock of the process that took it.
+        db.execute(
+            "UPDATE task SET cancel_at = ? WHERE cancel_at > 0 AND holder = '' AND ended IS NULL",
             (GIVEN_UP,),
         )
         db.execute(
@@ -236,6 +243,12 @@ class SqliteStore:
         """See `Store.list`."""
         return await self._read(lambda view: view.page(scope, query))
 
+    async def messages(
+        self, scope: Scope, context: str, before: Place, limit: int, task: str = ""
+    ) -> Sequence[Place]:
+        """See `Store.messages`."""
+        return self._now(lambda view: view.messages(scope, context, before, limit, task))
+
     async def tally(self, scope: Scope) -> Mapping[TaskState, int]:
         """See `Store.tally`."""
         return self._now(lambda view: view.tally(scope))
@@ -252,6 +265,8 @@ class SqliteStore:
         canceled: TaskStatusUpdateEvent,
         grace: float,
         receipt: Receipt | None = None,
+        *,
+        undo: bool = False,
     ) -> Head:
         """See `Store.cancel`."""
 
@@ -263,6 +278,7 @@ class SqliteStore:
             canceled=canceled,
             grace=grace,
             receipt=receipt,
+            undo=undo,
         )
         return await self._writer.submit(work)
 
@@ -290,7 +306,7 @@ class SqliteStore:
             transaction.flush()
             transaction.db.execute("DELETE FROM line WHERE task = ? AND id = ?", (row.key, webhook))
 
-        self._floors.clear()
+        self._floor = 0.0
         await self._writer.submit(work)
 
     # -- for workers
@@ -376,13 +392,24 @@ class SqliteStore:
         self._keep(folded)
         return folded.task
 
+    async def private(self, scope: Scope, task: str) -> Sequence[Entry]:
+        """See `Store.private`."""
+        found = await self._read(lambda view: view.private(task, scope))
+        return open_private(found, task, self._seal)
+
     def append(
-        self, claim: Claim, entries: Sequence[Entry], *, release: bool = False
+        self,
+        claim: Claim,
+        entries: Sequence[Entry],
+        *,
+        release: bool = False,
+        pause: Pause | None = None,
     ) -> asyncio.Future[bool]:
         """See `Store.append`."""
 
+        seal_private(entries, claim.head.id, self._seal)
         return self._writer.submit(
-            lambda transaction: changes.append(transaction, claim, entries, release)
+            lambda transaction: changes.append(transaction, claim, entries, release, pause)
         )
 
     async def renew(self, claims: Collection[Claim], lease: float) -> Renewal:
@@ -434,15 +461,23 @@ class SqliteStore:
         *,
         expired: bool = False,
         begun: bool = True,
+        delay: float = 0.0,
     ) -> Head | None:
         """See `Store.revoke`."""
 
-        work = partial(changes.revoke, head=head, event=event, expired=expired, begun=begun)
+        work = partial(
+            changes.revoke, head=head, event=event, expired=expired, begun=begun, delay=delay
+        )
         try:
             return await self._writer.submit(work)
         except Unreadable as error:
             await self._set_aside([(head.id, error)])
             return None
+
+    async def wake(self, agents: Collection[str], limit: int) -> Collection[str]:
+        """See `Store.wake`."""
+        tasks = await self._read(lambda view: view.due_tasks(agents, limit))
+        return await self._writer.submit(partial(changes.wake, tasks=tasks)) if tasks else ()
 
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:
         """See `Store.moved`."""
@@ -460,26 +495,22 @@ class SqliteStore:
             writer.wrote, writer.failed = time.monotonic(), False
 
     async def prune(self) -> int:
-        """See `Store.prune`. A direct reply is kept for as long as its send may come again."""
+        """See `Store.prune`."""
+        if not self.retention:
+            return 0
         now = time.time()
         if time.monotonic() - self._swept > SWEEP:
             self._swept = time.monotonic()
-            self._floors.clear()
-        ages = {"replied = 1": min(self.retention or RECEIPTS, RECEIPTS)}
-        if self.retention:
-            ages["replied = 0"] = self.retention
+            self._floor = 0.0
 
         def work(transaction: Transaction) -> int:
-            count = 0
-            for which, age in ages.items():
-                floor = self._floors.get(which, 0.0)
-                old = transaction.old(which, floor, now - age, now - RECEIPTS, PRUNED)
-                for row in old:
-                    transaction.drop(row)
-                if len(old) < PRUNED:  # those that were passed over are looked at much later
-                    self._floors[which] = now - age
-                count += len(old)
-            return count
+            before = now - self.retention
+            old = transaction.old(self._floor, before, now - RECEIPTS, PRUNED)
+            for row in old:
+                transaction.drop(row)
+            if len(old) < PRUNED:  # those that were passed over are looked at much later
+                self._floor = before
+            return len(old)
 
         count = await self._writer.submit(work)
         if count:
@@ -536,7 +567,7 @@ class SqliteStore:
             deliveries.record, line=line, cursor=cursor, wait=wait, failed=failed, parked=parked
         )
         if parked or not (wait or failed):
-            self._floors.clear()  # its task may be forgotten now
+            self._floor = 0.0  # its task may be forgotten now
         return await self._writer.submit(work)
 
     async def lines(self, limit: int, *, parked: bool | None = None) -> Sequence[WebhookCursor]:
@@ -626,7 +657,7 @@ def _take(
             if place < len(queue) and len(taken) < limit:
                 row = queue[place]
                 try:
-                    received = transaction.received(row, row.inbox[0])
+                    received = transaction.received(row, row.next_turn)
                 except Unreadable as error:  # it must not hold up the others
                     transaction.damage.found(error, "the task has failed")
                     row.revoke(row.epoch, row.head().ending(TaskState.FAILED, UNREADABLE))

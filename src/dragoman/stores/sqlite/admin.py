@@ -135,7 +135,7 @@ class SqliteAdmin:
     def read(self, row: StoredHead, after: int = 0) -> Iterator[Entry]:
         """The entries after a place."""
         view = Queries(self.db)
-        while found := view.read(row.id, row.key, after, BATCH):
+        while found := view.read(row.id, row.key, after, BATCH, private=True):
             yield from found
             after = found[-1].number
 

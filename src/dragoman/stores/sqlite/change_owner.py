@@ -51,6 +51,7 @@ _DOUBLE = "scope = ? AND name IN (SELECT name FROM receipt WHERE scope = ?)"
 def _move(db: sqlite3.Connection, source: int, target: int) -> None:
     db.execute(f"DELETE FROM receipt WHERE {_DOUBLE}", (source, target))
     db.execute("UPDATE receipt SET scope = ? WHERE scope = ?", (target, source))
+    db.execute("UPDATE message SET scope = ? WHERE scope = ?", (target, source))
     db.execute(
         "INSERT INTO tally (scope, state, number) SELECT ?, state, number FROM tally "
         "WHERE scope = ? ON CONFLICT DO UPDATE SET number = number + excluded.number",

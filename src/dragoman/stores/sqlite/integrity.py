@@ -124,6 +124,7 @@ def _beside(db: sqlite3.Connection, key: int) -> Beside:
         snapshots[0] if snapshots else None,
         [CursorRow(named(id), *rest) for id, *rest in lines],
         [Stub(named(name), *rest) for name, *rest in stubs],
+        fetch(db, "SELECT number, at FROM message WHERE task = ?", (key,)),
     )
 
 
@@ -165,6 +166,11 @@ _HANGING = (
         "SELECT task.id, receipt.name FROM receipt JOIN task ON task.key = receipt.task "
         "WHERE receipt.scope <> task.scope",
         "task {0}: its receipt {1!r} belongs to another owner",
+    ),
+    (
+        "SELECT task.id, message.number FROM message JOIN task ON task.key = message.task "
+        "WHERE message.scope <> task.scope OR message.context <> task.context",
+        "task {0}: its message {1} is in another conversation",
     ),
     *HANGING,
 )

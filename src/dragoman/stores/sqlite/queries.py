@@ -12,10 +12,11 @@ from dragoman.model.caller import Scope
 from dragoman.model.events import Entry, Received
 from dragoman.model.lifecycle import fold
 from dragoman.model.types import Task, TaskState
-from dragoman.stores.codec import Outdated, snapshot, webhook_of
+from dragoman.stores.codec import PRIVATE, Outdated, private, snapshot, webhook_of
 from dragoman.stores.damage import ASIDE, DECODING, Damage
 from dragoman.stores.sqlite.deliveries import LINE, shown
 from dragoman.stores.sqlite.driver import Connection, fetch
+from dragoman.stores.sqlite.schema import BITS
 from dragoman.stores.sqlite.transaction import FOUND, MINE, SqliteHead, entries, events
 from dragoman.stores.store import (
     PAGE_BYTES,
@@ -23,6 +24,7 @@ from dragoman.stores.store import (
     Head,
     Page,
     Party,
+    Place,
     Query,
     Unreadable,
     Webhook,
@@ -54,10 +56,12 @@ class Queries:
             self.damage.found(error)
             raise
 
-    def read(self, task: str, key: int, after: int, limit: int) -> Sequence[Entry]:
+    def read(
+        self, task: str, key: int, after: int, limit: int, *, private: bool = False
+    ) -> Sequence[Entry]:
         """Entries after a place; Unreadable."""
         try:
-            return entries(self.db, key, after, limit)
+            return entries(self.db, key, after, limit, private=private)
         except DECODING as error:
             raise self._unreadable("log", task, error) from None
 
@@ -187,6 +191,25 @@ class Queries:
         (total,) = self.db.execute(sql, values).fetchone()
         return int(total)
 
+    def messages(
+        self, scope: Scope, context: str, before: Place, limit: int, task: str
+    ) -> list[Place]:
+        """The messages of a context before one, the latest first."""
+        found = fetch(
+            self.db,
+            "SELECT task.id, message.number, message.at FROM scope "
+            "JOIN message ON message.scope = scope.key JOIN task ON task.key = message.task "
+            "WHERE scope.agent = ? AND scope.tenant = ? AND scope.owner = ? "
+            "AND message.context = ? AND (message.at, message.task, message.number) < "
+            "(?, (SELECT key FROM task WHERE id = ?), ?) AND (? = '' OR task.id = ?) "
+            "ORDER BY message.at DESC, message.task DESC, message.number DESC LIMIT ?",
+            (
+                *(scope.agent, scope.tenant, scope.owner, context),
+                *(before.at, before.task, before.number, task, task, limit),
+            ),
+        )
+        return [Place(*columns) for columns in found if isinstance(columns[0], str)]
+
     def tally(self, scope: Scope) -> dict[TaskState, int]:
         """How many born tasks there are in each state."""
         found = self.db.execute(
@@ -243,8 +266,12 @@ class Queries:
         (aside,) = db.execute(
             "SELECT count(*) FROM task WHERE lease > 0 AND holder = ? AND agent = ?", (ASIDE, agent)
         ).fetchone()
+        (sleeping,) = db.execute(
+            "SELECT count(*) FROM task WHERE due > 0 AND agent = ?", (agent,)
+        ).fetchone()
         return Census(
             aside=aside,
+            sleeping=sleeping,
             tasks=counts(tasks, self.damage),
             ready=ready,
             oldest=max(ages, default=0.0),
@@ -268,10 +295,41 @@ class Queries:
         """Rows whose lease, or grace, has run out; and those of them that cannot be read."""
         now = time.monotonic()
         return self._heads(
-            "task.lease > 0 AND (task.lease < ? OR task.cancel_at BETWEEN 1e-9 AND ? "
-            "AND task.holder <> ?) AND task.agent IN (SELECT value FROM json_each(?)) LIMIT ?",
-            (now, now, ASIDE, json.dumps(list(agents)), limit),
+            "task.agent IN (SELECT value FROM json_each(?1)) AND task.key IN ("
+            "SELECT key FROM task WHERE lease > 0 AND (lease < ?2 OR "
+            "cancel_at BETWEEN 1e-9 AND ?2 AND holder <> ?3) "
+            "UNION ALL SELECT key FROM task WHERE cancel_at > 0 AND cancel_at < ?2 "
+            "AND holder = '' AND ended IS NULL "
+            "UNION ALL SELECT key FROM task WHERE deadline > 0 AND deadline < ?4 AND holder = ''"
+            ") LIMIT ?5",
+            (json.dumps(list(agents)), now, ASIDE, time.time(), limit),
         )
+
+    def due_tasks(self, agents: Collection[str], limit: int) -> list[str]:
+        """The tasks whose time has come."""
+        found = fetch(
+            self.db,
+            "SELECT id FROM task WHERE due > 0 AND due <= ? AND holder = '' "
+            "AND agent IN (SELECT value FROM json_each(?)) ORDER BY due LIMIT ?",
+            (time.time(), json.dumps(list(agents)), limit),
+        )
+        return [id for (id,) in found if isinstance(id, str)]
+
+    def private(self, task: str, scope: Scope) -> list[Entry]:
+        """The private entries of a log; Unreadable, UnknownEntry."""
+        if (row := self.row(task, scope)) is None:
+            return []
+        base = row.key << BITS
+        found = fetch(
+            self.db,
+            f"SELECT place, turn, kind, body FROM entry WHERE place > ? AND place < ? "
+            f"AND kind >= {PRIVATE} ORDER BY place",
+            (base, base + (1 << BITS)),
+        )
+        try:
+            return [private(place - base, *rest) for place, *rest in found]
+        except DECODING as error:
+            raise self._unreadable("log", task, error) from None
 
     def held(self, worker: str) -> Sequence[Head]:
         """Rows that a worker has claimed, as far as they can be read."""

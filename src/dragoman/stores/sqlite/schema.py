@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dragoman.model.caller import INDEXED, owner_key
 from dragoman.model.errors import Unavailable
+from dragoman.stores.codec import RECEIVED, accepted_at
 from dragoman.stores.sqlite.driver import Connection, fetch
 
 APPLICATION = 0x64726167
@@ -12,6 +13,8 @@ APPLICATION = 0x64726167
 BITS = 24
 """An entry's place is its task's key, shifted by these, plus its number: neighbours in a log are
 neighbours on disk, and reading on from a place is one range of one tree."""
+
+ADD_MESSAGE = "INSERT INTO message (task, number, scope, context, at) VALUES (?, ?, ?, ?, ?)"
 
 _FIRST = """
 CREATE TABLE scope (
@@ -131,7 +134,35 @@ UPDATE line SET lane = coalesce((SELECT scope FROM task WHERE key = line.task), 
 CREATE INDEX line_lane ON line (agent, lane, due) WHERE behind = 1 AND parked = 0;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _ABOUT, _WAITING, _LANES)
+# For handlers that are suspended, and tasks that are to be canceled without a worker.
+_SUSPENDED = """
+ALTER TABLE task ADD COLUMN due REAL;
+ALTER TABLE task ADD COLUMN deadline REAL;
+ALTER TABLE task ADD COLUMN plan TEXT;
+
+CREATE INDEX task_due ON task (due) WHERE due > 0;
+CREATE INDEX task_deadline ON task (deadline) WHERE deadline > 0;
+CREATE INDEX task_canceling ON task (cancel_at)
+  WHERE cancel_at > 0 AND holder = '' AND ended IS NULL;
+"""
+
+# For conversations: the messages of a context in the order in which they were accepted. Direct
+# replies are kept as long as tasks, so that they need no index of their own.
+_MESSAGES = """
+CREATE TABLE message (
+  task INTEGER NOT NULL,
+  number INTEGER NOT NULL,
+  scope INTEGER NOT NULL,
+  context TEXT NOT NULL,
+  at TEXT NOT NULL,
+  PRIMARY KEY (task, number)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX message_context ON message (scope, context, at, task, number);
+DROP INDEX task_replied;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _ABOUT, _WAITING, _LANES, _SUSPENDED, _MESSAGES)
 """Each leads from the version that is its index to the next one."""
 
 VERSION = len(MIGRATIONS)
@@ -181,6 +212,8 @@ def migrate(db: Connection) -> int:
                     db.execute(statement)
         if 0 < before < 3:
             _shorten(db)
+        if 0 < before <= MIGRATIONS.index(_MESSAGES):
+            _index_messages(db)
         db.execute(f"PRAGMA application_id = {APPLICATION}")
         db.execute(f"PRAGMA user_version = {VERSION}")
     except BaseException:
@@ -188,6 +221,27 @@ def migrate(db: Connection) -> int:
         raise
     db.execute("COMMIT")
     return before
+
+
+def _index_messages(db: Connection) -> None:
+    """Note the messages that were there before their table."""
+    key = -1
+    while tasks := fetch(
+        db, "SELECT key, scope, context FROM task WHERE key > ? ORDER BY key LIMIT 1000", (key,)
+    ):
+        for key, scope, context in tasks:
+            base = key << BITS
+            found = db.execute(
+                "SELECT place - ?1, body FROM entry WHERE place > ?1 AND place < ?2 AND kind = ?3",
+                (base, base + (1 << BITS), RECEIVED),
+            )
+            noted = [
+                (key, number, scope, context, at)
+                for number, body in found.fetchall()
+                if (at := accepted_at(body))
+            ]
+            if isinstance(context, str):  # `dragoman db check` tells of one that is not UTF-8
+                db.executemany(ADD_MESSAGE, noted)
 
 
 def _shorten(db: Connection) -> None:

@@ -11,14 +11,16 @@ from dragoman.model.errors import LimitExceeded, TaskNotFound
 from dragoman.model.events import Entry, Event, Received
 from dragoman.stores.cache import Commit
 from dragoman.stores.claim_order import RANKED, Ranks, Waiting, fair, owners
-from dragoman.stores.codec import ARTIFACT, body, encode, entry
+from dragoman.stores.codec import ARTIFACT, PRIVATE, RECEIVED, body, encode, entry
 from dragoman.stores.damage import ASIDE, DECODING, PAUSE, Damage
 from dragoman.stores.export_format import veiled
 from dragoman.stores.sqlite.driver import Connection, fetch
-from dragoman.stores.sqlite.schema import BITS
+from dragoman.stores.sqlite.schema import ADD_MESSAGE, BITS
 from dragoman.stores.store import LARGE, PROBE, Draft, Party, Receipt, Unreadable, Webhook, party
 from dragoman.stores.stored_head import StoredHead
 
+HANGING = ("snapshot", "receipt", "line", "message")
+"""The tables whose rows belong to a task."""
 KEPT = 4096
 """The most rows and scopes that are remembered between commits."""
 
@@ -52,14 +54,18 @@ def named(task: object) -> str:
     return task if isinstance(task, str) else repr(task)
 
 
-def entries(db: Connection, key: int, after: int, limit: int) -> list[Entry]:
-    """The entries of a log after a place: at most so many, and no more once they are LARGE."""
+def entries(
+    db: Connection, key: int, after: int, limit: int, *, private: bool = False
+) -> list[Entry]:
+    """The entries of a log after a place: at most so many, and no more once they are LARGE. The
+    content of private ones only if asked for."""
+    body = "body" if private else f"CASE WHEN kind < {PRIVATE} THEN body ELSE x'' END"
     base = key << BITS
     found = []
     size = 0
     for place, turn, kind, data in db.execute(
-        "SELECT place, turn, kind, body FROM entry WHERE place > ? AND place < ? "
-        "ORDER BY place LIMIT ?",
+        f"SELECT place, turn, kind, {body} FROM entry "
+        "WHERE place > ? AND place < ? ORDER BY place LIMIT ?",
         (base + after, base + (1 << BITS), limit),
     ):
         found.append(entry(place - base, turn, kind, data))
@@ -76,7 +82,7 @@ def events(
     base = key << BITS
     for turn, kind, data in db.execute(
         "SELECT turn, kind, body FROM entry WHERE place > ? AND place < ? AND kind <> ? "
-        "ORDER BY place",
+        f"AND kind < {PRIVATE} ORDER BY place",
         (base + after, base + (1 << BITS), 0 if artifacts else ARTIFACT),
     ):
         yield len(data), entry(0, turn, kind, data).event  # type: ignore[misc]
@@ -114,6 +120,7 @@ class Transaction:
         self._sound = False
         self._key = 0
         self._receipts: dict[tuple[Scope, str], tuple[SqliteHead, bytes, int]] = {}
+        self._messages: list[tuple[int, int, int, str, str]] = []
         self._ranks = Ranks()
         self._empty: set[str] = set()
         """Agents for whom nothing waits that has a rank."""
@@ -172,6 +179,7 @@ class Transaction:
         self._scopes.clear()
         self._tally.clear()
         self._receipts.clear()
+        self._messages.clear()
         self._empty.clear()
         self._queues.clear()
 
@@ -201,6 +209,11 @@ class Transaction:
     def now(self) -> float:
         """Leases count by the machine's monotonic clock."""
         return time.monotonic()
+
+    @property
+    def wall(self) -> float:
+        """The Unix time."""
+        return time.time()
 
     def row(self, task: str) -> SqliteHead | None:
         """The row of this id; Unreadable."""
@@ -421,13 +434,13 @@ class Transaction:
             raise Unreadable("log", row.id, error) from None
         return event
 
-    def old(self, which: str, floor: float, ended: float, receipts: float, limit: int) -> list[Old]:
+    def old(self, floor: float, ended: float, receipts: float, limit: int) -> list[Old]:
         """Tasks that ended in between, with nothing to deliver and without a young receipt. Not
         more of them is read than it takes to forget them."""
         self.flush()
         found = fetch(
             self.db,
-            f"SELECT {OLD} FROM task WHERE task.{which} AND task.ended >= ? AND task.ended < ? "
+            f"SELECT {OLD} FROM task WHERE task.ended >= ? AND task.ended < ? "
             "AND NOT EXISTS (SELECT 1 FROM line WHERE line.task = task.key AND behind = 1 "
             "AND parked = 0) AND (task.ended < ? "
             "OR NOT EXISTS (SELECT 1 FROM receipt WHERE receipt.task = task.key)) LIMIT ?",
@@ -450,7 +463,7 @@ class Transaction:
         db, key = self.db, row.key
         base = key << BITS
         db.execute("DELETE FROM entry WHERE place > ? AND place < ?", (base, base + (1 << BITS)))
-        for table in ("snapshot", "receipt", "line"):
+        for table in HANGING:
             db.execute(f"DELETE FROM {table} WHERE task = ?", (key,))
         db.execute("DELETE FROM task WHERE key = ?", (key,))
         self._rows.pop(row.id, None)
@@ -501,6 +514,9 @@ class Transaction:
             db.executemany(_UPDATE, [(*row.changing(row.lease), row.key) for row in known])
         if fresh:
             db.executemany("INSERT INTO entry (place, turn, kind, body) VALUES (?, ?, ?, ?)", fresh)
+        if self._messages:
+            db.executemany(ADD_MESSAGE, self._messages)
+            self._messages = []
         if self._receipts:
             db.executemany(
                 "INSERT INTO receipt (scope, name, digest, task, number) VALUES (?, ?, ?, ?, ?)",
@@ -537,6 +553,10 @@ class Transaction:
         for item in fresh:
             kind, data = body(item)
             row.size += len(data)
+            if kind == RECEIVED:
+                at = item.event.at  # type: ignore[union-attr]
+                scope = self.scope(row.scope)
+                self._messages.append((row.key, item.number, scope, row.context, at))
             yield base + item.number, item.turn, kind, data
 
     def _views(self, row: SqliteHead) -> None:

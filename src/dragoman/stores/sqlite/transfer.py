@@ -17,8 +17,8 @@ from dragoman.stores.damage import ASIDE, DECODING
 from dragoman.stores.export_format import ExportedTask, ExportedWebhook, Item, Stub
 from dragoman.stores.sqlite.driver import Connection, fetch
 from dragoman.stores.sqlite.queries import Queries
-from dragoman.stores.sqlite.schema import BITS
-from dragoman.stores.sqlite.transaction import COLUMNS, FOUND, INSERT, SqliteHead, named
+from dragoman.stores.sqlite.schema import ADD_MESSAGE, BITS
+from dragoman.stores.sqlite.transaction import COLUMNS, FOUND, HANGING, INSERT, SqliteHead, named
 from dragoman.stores.store import Unreadable
 
 
@@ -144,6 +144,10 @@ def _write(
         ),
     )
     db.executemany(
+        ADD_MESSAGE,
+        ((key, number, scope, given.context, at) for number, at in export_format.messages(given)),
+    )
+    db.executemany(
         "INSERT INTO receipt (scope, name, digest, task, number) VALUES (?, ?, ?, ?, ?)",
         ((scope, stub.key, stub.digest, key, stub.number) for stub in given.receipts),
     )
@@ -177,7 +181,7 @@ def _rank(db: Connection, scope: Scope, key: int) -> int:
 def _clear(db: Connection, key: int) -> None:
     base = key << BITS
     db.execute("DELETE FROM entry WHERE place > ? AND place < ?", (base, base + (1 << BITS)))
-    for table in ("snapshot", "receipt", "line"):
+    for table in HANGING:
         db.execute(f"DELETE FROM {table} WHERE task = ?", (key,))
     for scope, state in db.execute(
         "SELECT scope, state FROM task WHERE key = ? AND born = 1", (key,)

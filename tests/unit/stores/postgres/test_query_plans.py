@@ -22,7 +22,7 @@ from dragoman.stores.admin import Choice
 from dragoman.stores.postgres import PostgresStore
 from dragoman.stores.postgres.admin import latest
 from dragoman.stores.postgres.pool import Pool
-from dragoman.stores.store import Query, Receipt
+from dragoman.stores.store import Place, Query, Receipt
 from tests.harness.fill_postgres import fill
 from tests.harness.stores import AT, W, accept, artifact, database, hook, status
 
@@ -34,7 +34,7 @@ BUFFERS = 3000
 EARLY = 8
 """The same of one that finds nothing: leases and lines whose time has not come are not read."""
 OWNER = Scope("agent", "tenant", "owner")
-BIG = {"task", "entry", "line", "receipt"}
+BIG = {"task", "entry", "line", "receipt", "message"}
 SHOW = os.environ.get("PLAN_SHOW")
 
 
@@ -105,6 +105,7 @@ async def everything(store: PostgresStore) -> None:
         assert (await store.list(scope, query)).tasks is not None
     await store.head(scope, task)
     await store.read(scope, task, 0, 100)
+    await store.messages(scope, "context-1", Place("task-000000011", 1, "2027"), 20)
     await store.tally(scope)
     await store.owner(scope, task)
     await store.moved({f"task-{n:09}": 4 for n in range(1, 100)})
@@ -143,7 +144,7 @@ async def explained(db: Any, sql: str, values: tuple[Any, ...]) -> dict[str, Any
     await transaction.start()
     try:
         if "INSERT INTO task" in sql:  # as if it had not been sent yet
-            for name in ("entry", "receipt", "line"):
+            for name in ("entry", "receipt", "line", "message"):
                 await db.execute(f"DELETE FROM {name} WHERE task > $1", NUMBER)
             await db.execute("DELETE FROM task WHERE key > $1", NUMBER)
         text = await db.fetchval(f"EXPLAIN (FORMAT JSON, ANALYZE, BUFFERS) {sql}", *values)

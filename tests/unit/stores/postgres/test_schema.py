@@ -18,6 +18,7 @@ from dragoman.server.settings import Settings
 from dragoman.stores import connect
 from dragoman.stores.postgres import PostgresStore, prune, schema
 from dragoman.stores.postgres.admin import PostgresAdmin
+from dragoman.stores.store import Place
 from tests.harness.stores import C, accept, database, followed, hook, status
 
 pytestmark = pytest.mark.slow  # it needs PostgreSQL
@@ -97,6 +98,32 @@ async def test_older_tables(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         await first.open()
 
 
+async def test_messages_of_older_tables_are_in_their_conversations(url: str) -> None:
+    store = PostgresStore(url)
+    await store.open()
+    scope = Scope("agent", "tenant", "owner")
+    await accept(store, "t", scope=scope)
+    await accept(store, "t", scope=scope, new=False)
+    await accept(store, "broken", scope=scope)
+    context, last = "c", Place("t", 9, "9999")
+    await secured(url, True)
+    await ask(
+        url,
+        "UPDATE entry SET body = 'x' WHERE task = (SELECT key FROM task WHERE id = 'broken')",
+        "DROP TABLE message",
+        "CREATE INDEX task_replied ON task (ended) WHERE replied",
+        f"UPDATE about SET version = {schema.MIGRATIONS.index(schema._MESSAGES)}",
+        "SELECT",
+    )
+    db = await asyncpg.connect(url)
+    await schema.migrate(db)
+    assert await db.fetchval("SELECT relrowsecurity FROM pg_class WHERE oid = 'message'::regclass")
+    await db.close()
+    found = await store.messages(scope, context, last, 9)
+    assert [(place.task, place.number) for place in found] == [("t", 2), ("t", 1)]
+    await store.close()
+
+
 async def test_lines_of_older_tables_get_the_lanes_of_their_owners(url: str) -> None:
     store = PostgresStore(url)
     await store.open()
@@ -148,7 +175,7 @@ async def test_tables_of_another_application(url: str) -> None:
 
 # ---- row security --------------------------------------------------------------------------
 
-TABLES = ("task", "entry", "snapshot", "receipt", "line", "tally")
+TABLES = ("task", "entry", "snapshot", "receipt", "line", "tally", "message")
 
 
 async def tenants(url: str) -> PostgresStore:

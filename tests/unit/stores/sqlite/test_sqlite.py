@@ -19,7 +19,7 @@ from dragoman.stores.cache import ROOM
 from dragoman.stores.sqlite import SqliteStore, schema
 from dragoman.stores.sqlite.driver import STANDARD, Driver
 from dragoman.stores.sqlite.schema import Unusable
-from dragoman.stores.store import Draft
+from dragoman.stores.store import Draft, Place
 from tests.harness.stores import SCOPE, accept, artifact, claim, followed, status
 
 
@@ -224,6 +224,27 @@ async def test_a_file_of_the_first_version_is_brought_up_to_date(tmp_path: Path)
         ids.append(store.id)
         await store.close()
     assert ids[0] == ids[1] != ""
+
+
+async def test_messages_of_older_files_are_in_their_conversations(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    store = SqliteStore(path)
+    await store.open()
+    scope = Scope("agent", "tenant", "owner")
+    await accept(store, "t", scope=scope)
+    await accept(store, "t", scope=scope, new=False)
+    context, last = "c", Place("t", 9, "9999")
+    before = await store.messages(scope, context, last, 9)
+    await store.close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("DROP TABLE message")
+        db.execute("CREATE INDEX task_replied ON task (ended) WHERE replied = 1")
+        db.execute(f"PRAGMA user_version = {schema.MIGRATIONS.index(schema._MESSAGES)}")
+        db.commit()
+    await store.open()
+    assert await store.messages(scope, context, last, 9) == before
+    assert [place.number for place in before] == [2, 1]
+    await store.close()
 
 
 async def test_lines_of_older_files_get_the_lanes_of_their_owners(tmp_path: Path) -> None:

@@ -1,0 +1,519 @@
+"""Durable handlers: steps that run once, sleeps and questions that outlive the process.
+
+A durable handler is run again from its beginning after a crash, a sleep or a question. What it
+has finished before is in the task's log as private entries: a step returns its logged result, a
+sleep that is over does not sleep, and what the handler said before is not said again. So the
+handler comes back to where it was, on whatever replica.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import time
+import typing
+import uuid
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Raw
+
+from dragoman.agent.user_error import UserError
+from dragoman.model import clock
+from dragoman.model.events import Event, Private, Received
+from dragoman.model.types import TaskStatusUpdateEvent
+
+LARGEST = 256 * 1024
+"""The most bytes of one value."""
+MOST = 10_000
+"""The most private entries of one turn."""
+SHORT = 5.0
+"""A sleep of fewer seconds keeps the worker: to give the task back costs more."""
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+"""Between two attempts at one step, in seconds; each pause is twice the last."""
+FIRST_LOOK, LAST_LOOK = 2.0, 300.0
+"""The shortest and the longest pause between two looks at somebody else's task, in seconds."""
+PLAIN = (type(None), bool, int, float, str, list, tuple, dict)
+"""What JSON gives back as it was."""
+
+_STEP: ContextVar[str] = ContextVar("dragoman_step", default="")
+"""The key of the step that is running."""
+
+_FINISHED = {
+    "step": "step",
+    "failed": "step",
+    "uncertain": "step",
+    "slept": "sleep",
+    "answered": "ask",
+    "heard": "receive",
+    "waited": "wait",
+    "now": "now",
+}
+"""The kinds of entries that finish an operation, and the operation."""
+_BEGUN = {
+    "begun": "step",
+    "sleep": "sleep",
+    "asked": "ask",
+    "listening": "receive",
+    "waiting": "wait",
+}
+"""The kinds that begin one."""
+
+Key = tuple[str, str, int]
+"""An operation, its name, and which one of this name it is."""
+
+
+class StepFailed(Exception):
+    """A step has failed for good. The text names the error; a replay raises the same."""
+
+
+class StepUncertain(Exception):
+    """The process ended while a step with `once=True` ran: it may or may not have had its effect.
+    The handler decides what to do."""
+
+
+class Suspended(BaseException):
+    """Ends a run of a handler that goes on later. Handlers must let it pass."""
+
+    def __init__(self, message: bool, seconds: float, asks: bool) -> None:
+        super().__init__("the handler is suspended")
+        self.asks = asks
+        """It has asked the client; else the task goes on working."""
+        self.message = message
+        """A message wakes it; else only the time does."""
+        self.seconds = seconds
+        """After how many seconds it goes on at the latest; 0 if a message alone wakes it."""
+
+
+class CodeChanged(BaseException):
+    """The handler does not do what its log says that it did."""
+
+    def __init__(self, expected: Key, found: str) -> None:
+        super().__init__(f"the log has {_shown(expected)} next, but the handler does {found}")
+
+
+class Recorder(Protocol):
+    """What a journal needs of the run that it belongs to."""
+
+    def begin(self) -> None:
+        """Raise if the claim has run out by the clock: nothing may begin then."""
+
+    def record(self, event: Private) -> None:
+        """Append a private entry, in order with everything else."""
+
+    async def settled(self) -> None:
+        """Wait until all of that is durable; raise if that cannot be."""
+
+    async def in_thread(self, call: Callable[[], Any]) -> Any:
+        """Run a blocking call."""
+
+    async def received(self, number: int) -> Received:
+        """The message of this number."""
+
+
+class Journal:
+    """The private entries of one handler: those to replay, and new ones."""
+
+    def __init__(
+        self,
+        run: Recorder,
+        entries: Sequence[Private],
+        key: str,
+        *,
+        task: asyncio.Task[Any] | None = None,
+        incoming: tuple[int, Received] | None = None,
+        woken: bool = False,
+        canceling: bool = False,
+        repeated: frozenset[str] = frozenset(),
+    ) -> None:
+        self.run = run
+        self.key = key
+        """Names the turn; the same whenever it runs."""
+        self.said = 0
+        """How many events the handler has said in this run."""
+        self.replayed = max((entry.said for entry in entries), default=0)
+        """How many of them were said before the last finished operation."""
+        self.suspended: Suspended | None = None
+        self._task = task
+        self._incoming = incoming
+        self._woken = woken
+        self._canceling = canceling
+        self._repeated = repeated
+        """The ids of status messages that were said after the last finished operation."""
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._done: dict[Key, Private] = {}
+        self._begun: dict[Key, Private] = {}
+        self._next: deque[Key] = deque()
+        """The finished operations of the handler's own task that were not replayed yet."""
+        self._running: set[asyncio.Future[Any]] = set()
+        self._total = len(entries)
+        self.version: str | None = None
+        for entry in entries:
+            if entry.kind == "version":
+                self.version = msgspec.json.decode(entry.value, type=str)
+            elif (operation := _FINISHED.get(entry.kind)) is not None:
+                found = (operation, entry.name, entry.count)
+                self._done[found] = entry
+                if entry.ordered:
+                    self._next.append(found)
+            elif (operation := _BEGUN.get(entry.kind)) is not None:
+                self._begun[operation, entry.name, entry.count] = entry
+
+    # -- what the handler says
+
+    def skip(self, event: Event) -> bool:
+        """Whether an event of the handler was said before."""
+        self.said += 1
+        if self.said <= self.replayed:
+            return True
+        message = event.status.message if isinstance(event, TaskStatusUpdateEvent) else None
+        return message is not None and message.message_id in self._repeated
+
+    def end(self) -> None:
+        """The handler has ended; CodeChanged if the log has more."""
+        if self._next and not self._canceling:
+            raise CodeChanged(self._next[0], "nothing more")
+
+    # -- operations
+
+    async def step(
+        self,
+        name: str,
+        call: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        returns: Any,
+        retries: int,
+        timeout: float | None,
+        once: bool,
+    ) -> Any:
+        """The result of a call that is made once."""
+        kind = returns if returns is not None else _returned(call)
+        key = self._key("step", name)
+        if (known := self._done.get(key)) is not None:
+            return _result(known, kind, name)
+        self._live(key)
+        if once and key in self._begun:
+            return _result(await self._settle("uncertain", key), kind, name)
+        if once:
+            await self._settle("begun", key)
+        self.run.begin()
+        done = asyncio.get_running_loop().create_future()
+        self._running.add(done)
+        try:
+            work = _Work(self.run, call, args, kwargs, f"{self.key}:{name}:{key[2]}", timeout)
+            entry = await self._attempts(work, key, kind, retries)
+            return _result(entry, kind, name)
+        finally:
+            self._running.discard(done)
+            done.set_result(None)
+
+    async def _attempts(self, work: _Work, key: Key, kind: Any, retries: int) -> Private:
+        pause = FIRST_PAUSE
+        for attempt in range(retries + 1):
+            try:
+                value = _encoded(await work.perform(), kind, key[1])
+                return await self._settle("step", key, value)
+            except Exception as error:
+                if attempt == retries or isinstance(error, UserError | _Unusable):
+                    text = error.shown if isinstance(error, UserError) else str(error)
+                    what = [type(error).__name__, text[:2000], isinstance(error, UserError)]
+                    failed = await self._settle("failed", key, msgspec.json.encode(what))
+                    raise _error(failed, key[1]) from error
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+            self.run.begin()
+        raise AssertionError("unreachable")
+
+    async def sleep(self, seconds: float) -> None:
+        """Until the time has come."""
+        key = self._key("sleep", "")
+        if key in self._done:
+            return
+        self._live(key)
+        begun = self._begun.get(key)
+        if begun is None:
+            due = time.time() + seconds
+            if seconds > SHORT:
+                await self._others()
+                seconds = due - time.time()
+                self._record("sleep", key, msgspec.json.encode(due))
+        else:
+            due = msgspec.json.decode(begun.value, type=float)
+            seconds = 0.0 if self._woken else due - time.time()
+            self._woken = False
+        if seconds > SHORT:
+            await self._suspend(seconds=seconds)
+        if seconds > 0:
+            await asyncio.sleep(seconds)
+        self._record("slept", key)
+
+    async def ask(self, question: Callable[[], Awaitable[Any]]) -> Received:
+        """The answer to a question."""
+        key = self._key("ask", "")
+        if key in self._done or key in self._begun:
+            self.said += 1  # the question
+        if (known := self._done.get(key)) is not None:
+            number = msgspec.json.decode(known.value, type=int)
+            return await self.run.received(number)
+        self._live(key)
+        if key not in self._begun:
+            await question()
+            self._record("asked", key)
+        if self._incoming is None:
+            await self._suspend(message=True, asks=True)
+        return self._take("answered", key)
+
+    async def receive(self, timeout: float | None) -> Received | None:
+        """The next message; None if none has come in time."""
+        key = self._key("receive", "")
+        if (known := self._done.get(key)) is not None:
+            number = msgspec.json.decode(known.value, type=int | None)
+            return None if number is None else await self.run.received(number)
+        self._live(key)
+        if self._incoming is not None:
+            return self._take("heard", key)
+        begun = self._begun.get(key)
+        if begun is None:
+            due = None if timeout is None else time.time() + timeout
+            await self._others()
+            self._record("listening", key, msgspec.json.encode(due))
+        else:
+            due = msgspec.json.decode(begun.value, type=float | None)
+        if due is not None and ((begun is not None and self._woken) or due <= time.time()):
+            self._woken = False
+            self._record("heard", key)
+            return None
+        await self._suspend(message=True, seconds=0.0 if due is None else due - time.time())
+        return None
+
+    async def wait(self, name: str, look: Callable[[], Awaitable[bytes | None]]) -> bytes:
+        """What a look finds in the end. The pauses between two looks grow with the time that has
+        passed."""
+        key = self._key("wait", name)
+        if (known := self._done.get(key)) is not None:
+            return bytes(known.value)
+        self._live(key)
+        begun = self._begun.get(key) or self._record("waiting", key)
+        while (value := await look()) is None:
+            passed = time.time() - clock.seconds(begun.at)
+            pause = min(max(passed / 2, FIRST_LOOK), LAST_LOOK)
+            if pause > SHORT:
+                await self._suspend(seconds=pause)
+            await asyncio.sleep(pause)
+        self._record("waited", key, value)
+        return value
+
+    def _take(self, kind: str, key: Key) -> Received:
+        """Read the message that has come."""
+        assert self._incoming is not None
+        (number, received), self._incoming = self._incoming, None
+        self._record(kind, key, msgspec.json.encode(number))
+        return received
+
+    def now(self) -> datetime:
+        """The time, the same on replay."""
+        key = self._key("now", "")
+        if (known := self._done.get(key)) is not None:
+            return msgspec.json.decode(known.value, type=datetime)
+        now = datetime.now(UTC)
+        self._record("now", key, msgspec.json.encode(now))
+        return now
+
+    def digest(self, what: str) -> bytes:
+        """32 bytes that are the same on replay, and others for each call."""
+        number = self._counts["digest", what]
+        self._counts["digest", what] += 1
+        return hashlib.sha256(f"{self.key}:{what}:{number}".encode()).digest()
+
+    def declare(self, version: str) -> str:
+        """The version with which the turn began."""
+        if self.version is None:
+            self.version = version
+            if version and not self._done:
+                self._record("version", ("version", "", 0), msgspec.json.encode(version))
+        return self.version
+
+    # -- inside
+
+    def _key(self, operation: str, name: str) -> Key:
+        count = self._counts[operation, name]
+        self._counts[operation, name] += 1
+        key = (operation, name, count)
+        if key in self._done and key in self._next:
+            self._next.remove(key)
+        return key
+
+    def _live(self, key: Key) -> None:
+        """An operation that is not in the log is about to begin."""
+        if self.suspended is not None:
+            raise self.suspended  # the handler caught it, and must not
+        if self._canceling:
+            self._canceling = False  # what the handler then does to undo its work is done
+            raise asyncio.CancelledError("the task is canceled")
+        if self._next and self._ordered():
+            raise CodeChanged(self._next[0], _shown(key))
+        if self._total >= MOST:
+            raise RuntimeError(
+                f"the turn has more than {MOST} steps; do several things in one step, or hand "
+                "parts of the work to tasks of their own"
+            )
+
+    def _ordered(self) -> bool:
+        """Whether the handler's own task asks, outside of a step: what that does has an order."""
+        return asyncio.current_task() is self._task and not _STEP.get()
+
+    def _record(self, kind: str, key: Key, value: bytes = b"null") -> Private:
+        self._total += 1
+        entry = Private(
+            kind=kind,
+            name=key[1],
+            count=key[2],
+            said=self.said,
+            value=Raw(value),
+            at=clock.now(),
+            ordered=kind in _FINISHED and self._ordered(),
+        )
+        self.run.record(entry)
+        return entry
+
+    async def _settle(self, kind: str, key: Key, value: bytes = b"null") -> Private:
+        entry = self._record(kind, key, value)
+        await self.run.settled()
+        return entry
+
+    async def _others(self) -> None:
+        """Finish what other tasks of the handler have begun. After it nothing comes between the
+        entry that a wait begins and the suspension."""
+        while self._running:
+            await asyncio.wait(list(self._running))
+
+    async def _suspend(
+        self, *, message: bool = False, seconds: float = 0.0, asks: bool = False
+    ) -> None:
+        """End this run."""
+        await self._others()
+        self.suspended = Suspended(message, max(seconds, 0.001) if seconds else 0.0, asks)
+        raise self.suspended
+
+
+class _Unusable(Exception):
+    """The step returned what cannot be kept."""
+
+
+class _Work:
+    """A call, and how it is made."""
+
+    def __init__(
+        self,
+        run: Recorder,
+        call: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        key: str,
+        timeout: float | None,
+    ) -> None:
+        self._run, self._call, self._args, self._kwargs = run, call, args, kwargs
+        self._key, self._timeout = key, timeout
+
+    async def perform(self) -> Any:
+        """Make the call, in a thread if it blocks."""
+        token = _STEP.set(self._key)
+        try:
+            async with asyncio.timeout(self._timeout):
+                if inspect.iscoroutinefunction(self._call):
+                    return await self._call(*self._args, **self._kwargs)
+                value = await self._run.in_thread(self._block)
+                return await value if inspect.isawaitable(value) else value
+        finally:
+            _STEP.reset(token)
+
+    def _block(self) -> Any:
+        self._run.begin()  # it may have waited for a thread
+        return self._call(*self._args, **self._kwargs)
+
+
+def current_step() -> str:
+    """The key of the step that is running; empty outside of one."""
+    return _STEP.get()
+
+
+def _shown(key: Key) -> str:
+    operation, name, count = key
+    return f"{operation} {name!r} ({count + 1})" if name else f"{operation} {count + 1}"
+
+
+def _returned(call: Callable[..., Any]) -> Any:
+    """The type that a call is annotated with; None if there is none."""
+    try:
+        found = typing.get_type_hints(call).get("return")
+    except (NameError, TypeError):
+        return None
+    return type(None) if found is None and "return" in _annotated(call) else found
+
+
+def _annotated(call: Callable[..., Any]) -> dict[str, Any]:
+    return getattr(call, "__annotations__", {})
+
+
+def _encoded(value: Any, kind: Any, name: str) -> bytes:
+    if kind is None and not isinstance(value, PLAIN):
+        what = type(value).__name__
+        raise _Unusable(
+            f"step {name!r} returns {what}, but does not say so; annotate the function, or say "
+            f"returns={what}"
+        )
+    try:
+        return encoded(value, f"step {name!r}")
+    except (TypeError, ValueError) as error:
+        raise _Unusable(str(error)) from error
+
+
+def encoded(value: Any, what: str) -> bytes:
+    """A value as it is stored; TypeError, ValueError."""
+    try:
+        data = msgspec.json.encode(value, enc_hook=_jsonable)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(f"{what}: the value cannot be stored as JSON: {error}") from error
+    if len(data) > LARGEST:
+        raise ValueError(f"{what}: the value has {len(data)} bytes; at most {LARGEST} are kept")
+    return data
+
+
+def _jsonable(value: Any) -> Any:
+    if hasattr(value, "model_dump"):  # pydantic, which is not imported for this
+        return value.model_dump(mode="json")
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def decoded(data: bytes, kind: Any) -> Any:
+    """A stored value as one of this type; without a type, as JSON gives it."""
+    if kind is None or kind is Any:
+        return msgspec.json.decode(data)
+    if hasattr(kind, "model_validate_json"):
+        return kind.model_validate_json(data)
+    return msgspec.json.decode(data, type=kind)
+
+
+def _result(entry: Private, kind: Any, name: str) -> Any:
+    if entry.kind in ("failed", "uncertain"):
+        raise _error(entry, name)
+    return decoded(bytes(entry.value), kind)
+
+
+def _error(entry: Private, name: str) -> Exception:
+    if entry.kind == "uncertain":
+        return StepUncertain(f"step {name!r} was running when its process ended")
+    kind, text, shown = msgspec.json.decode(entry.value, type=tuple[str, str, bool])
+    return UserError(text) if shown else StepFailed(f"step {name!r}: {kind}: {text}")
+
+
+def uuid_of(digest: bytes) -> uuid.UUID:
+    """A UUID of these bytes."""
+    return uuid.UUID(bytes=digest[:16], version=4)

@@ -1,0 +1,58 @@
+"""The conversation: what was said in a context before a message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.model.types import Metadata, Part, Role, TaskState
+
+
+class Place(Struct, frozen=True):
+    """Where a message is: its task, its number there, and when it was accepted."""
+
+    task: str
+    number: int
+    at: str
+
+
+class ConversationMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One message of a conversation: the user's message, an artifact, or the agent's answer."""
+
+    kind: str
+    """`message` (of the user), `artifact`, `question` or `answer`."""
+    role: Role
+    """Who said it: the user or the agent."""
+    parts: tuple[Part, ...] = ()
+    task_id: str = ""
+    """The task that it belongs to; empty if the agent replied without a task."""
+    at: str = ""
+    """When the user's message of this turn was accepted."""
+    name: str = ""
+    """The name of an artifact."""
+    state: TaskState | None = None
+    """The state of the task after a question or an answer; None for a direct reply."""
+    cut: bool = False
+    """The artifact was longer."""
+    metadata: Metadata | None = None
+
+    @property
+    def text(self) -> str:
+        """The text parts: those of an artifact as one text, those of a message one line each."""
+        texts = [part.text for part in self.parts if part.text is not None]
+        return ("" if self.kind == "artifact" else "\n").join(texts)
+
+
+def latest(said: Sequence[ConversationMessage], size: int) -> list[ConversationMessage]:
+    """The latest turns that are at most so many bytes of JSON."""
+    start = place = len(said)
+    for message in reversed(said):
+        size -= len(msgspec.json.encode(message)) + 2
+        if size < 0:
+            break
+        place -= 1
+        if message.kind == "message":
+            start = place
+    return list(said[start:])

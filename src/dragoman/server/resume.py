@@ -1,0 +1,105 @@
+"""Finds in the log where a handler was: its message, its private entries, what it said since."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from dragoman.model.events import Entry, Private, Received
+from dragoman.model.types import Artifact, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from dragoman.server.reader import BATCH, History
+from dragoman.stores.store import Claim, Store
+
+SAVED = "saved"
+"""The kind of the private entry that keeps a task's value."""
+
+
+class Resumed(Struct, frozen=True):
+    """Where a handler was when its run ended."""
+
+    began: int
+    """The number of the message that began it."""
+    first: Received
+    """That message."""
+    entries: tuple[Private, ...] = ()
+    """What the handler has written for itself."""
+    task: Task | None = None
+    """The task as it is in the log; that of the claim may be as it began."""
+    saved: bytes | None = None
+    incoming: Received | None = None
+    """The message that it has not read yet."""
+    grown: tuple[Artifact, ...] = ()
+    """Artifacts that grew after the last of these entries, as they were at that entry."""
+    repeated: frozenset[str] = frozenset()
+    """The ids of status messages that came after it."""
+
+
+async def resumed(store: Store, claim: Claim) -> Resumed:
+    """Where the handler of a claim was; UnknownEntry."""
+    head = claim.head
+    began = head.began or head.turn
+    first = claim.received if began == head.turn else await received(store, claim, began)
+    if not head.private:
+        return Resumed(began, first)
+    private = await store.private(head.scope, head.id)
+    saved = None
+    own: list[Entry] = []
+    read = {began}
+    for entry in private:
+        event = entry.event
+        assert isinstance(event, Private)
+        if event.kind == SAVED:
+            saved = bytes(event.value)
+        elif entry.turn >= began:
+            own.append(entry)
+            if event.kind in ("answered", "heard") and (number := bytes(event.value)) != b"null":
+                read.add(int(number))
+    record = await store.load(head.scope, head.id)
+    last = own[-1].number if own else began
+    grown, repeated = await _since(store, claim, last)
+    return Resumed(
+        began,
+        first,
+        entries=tuple(entry.event for entry in own),  # type: ignore[misc]
+        task=record.task if record else None,
+        saved=saved,
+        incoming=None if head.turn in read else claim.received,
+        grown=grown,
+        repeated=repeated,
+    )
+
+
+async def received(store: Store, claim: Claim, number: int) -> Received:
+    """The message of this number."""
+    found = await store.read(claim.head.scope, claim.head.id, number - 1, 1)
+    event = found[0].event if found else None
+    assert isinstance(event, Received)
+    return event
+
+
+async def _since(
+    store: Store, claim: Claim, last: int
+) -> tuple[tuple[Artifact, ...], frozenset[str]]:
+    """What an attempt that ended early said after its last private entry."""
+    head = claim.head
+    touched: dict[str, None] = {}
+    said: set[str] = set()
+    after = last
+    while entries := await store.read(head.scope, head.id, after, BATCH):
+        _note(entries, touched, said)
+        after = entries[-1].number
+    if not touched:
+        return (), frozenset(said)
+    before = await History(store, head.scope, head.id).at(last)
+    known = {artifact.artifact_id: artifact for artifact in before.artifacts} if before else {}
+    return tuple(known[key] for key in touched if key in known), frozenset(said)
+
+
+def _note(entries: Sequence[Entry], touched: dict[str, None], said: set[str]) -> None:
+    for entry in entries:
+        event = entry.event
+        if isinstance(event, TaskArtifactUpdateEvent):
+            touched[event.artifact.artifact_id] = None
+        elif isinstance(event, TaskStatusUpdateEvent) and event.status.message is not None:
+            said.add(event.status.message.message_id)
