@@ -86,7 +86,8 @@ class Parser(argparse.ArgumentParser):
 
     inner: dict[str, argparse.ArgumentParser]
     skills: Callable[[Sequence[str]], dict[str, argparse.ArgumentParser]]
-    """The parsers of what follows `SKILL`, given the words before it; an agent is asked."""
+    """Returns the parsers of the arguments after each skill, given the words before it. It asks the
+    agent."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """See `argparse`. If the first word names a subcommand, its parser parses the rest."""

@@ -187,7 +187,7 @@ class _Place:
         return True
 
     def _at_skill(self, word: str) -> bool:
-        """Whether the word is the name of an agent's skill."""
+        """Whether a word at this position names a skill of an agent."""
         free = self.pending is None and not word.startswith("-")
         return free and bool(self.positions) and self.positions[0].dest == "skill"
 

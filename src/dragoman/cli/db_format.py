@@ -170,7 +170,7 @@ def text(row: StoredHead, task: Task, lines: Sequence[Waiting]) -> Iterator[str]
 
 
 def _waits(row: StoredHead) -> str:
-    """What a suspended handler waits for."""
+    """Describe what a suspended handler waits for; empty if it does not wait."""
     if row.ended or not (row.waits or row.due):
         return ""
     what = {MESSAGE: "a message", TIME: "its time"}.get(row.waits, "another attempt")
