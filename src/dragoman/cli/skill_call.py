@@ -60,11 +60,23 @@ def _add_output(parser: argparse.ArgumentParser, taken: Sequence[str] = ()) -> N
     itself has."""
     for names, more in (
         (("--json",), {"action": "store_true", "help": "print JSON"}),
-        (("-o", "--output"), {"metavar": "FOLDER", "help": "save received files in this folder"}),
-        (("--task",), {"metavar": "TASK", "help": "continue the task with this id"}),
+        (
+            ("-o", "--output"),
+            {
+                "metavar": "FOLDER",
+                "help": "save received files in this folder (default: files are not saved)",
+            },
+        ),
+        (
+            ("--task",),
+            {"metavar": "TASK", "help": "continue the task with this id (default: a new task)"},
+        ),
         (
             ("--context",),
-            {"metavar": "CONTEXT", "help": "use the conversation (context) with this id"},
+            {
+                "metavar": "CONTEXT",
+                "help": "use the conversation (context) with this id (default: a new one)",
+            },
         ),
     ):
         if names[-1] not in taken:
