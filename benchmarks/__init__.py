@@ -1,1 +1,1 @@
-"""dragoman beside its peers: the same agent, the same load, the server's own CPU."""
+"""Benchmarks of dragoman and other A2A servers and clients: the same agent, the same load."""

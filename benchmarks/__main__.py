@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: measure, print, write `benchmarks/out/latest.json`."""
+"""`python -m benchmarks`: measures, prints the tables and writes `benchmarks/out/latest.json`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
         "--stores", type=_some(tuple(STORES)), default=tuple(STORES), metavar="STORE,..."
     )
     parser.add_argument("--rounds", type=int, help="5, or 1 when quick")
-    parser.add_argument("--check", action="store_true", help="fail when a sight is missed")
+    parser.add_argument("--check", action="store_true", help="fail if a figure misses its target")
     chosen = parser.parse_args(given)
     chosen.rounds = chosen.rounds or (1 if chosen.quick else 5)
     return chosen

@@ -1,4 +1,4 @@
-"""The engine: the same work on each server in turn, several rounds, the best of each."""
+"""Runs the same work on each server in turn, for several rounds, and keeps the best of each."""
 
 from __future__ import annotations
 

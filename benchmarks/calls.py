@@ -1,4 +1,4 @@
-"""The load over gRPC, bytes in and bytes out, and what its answers must hold."""
+"""Sends load over gRPC, as bytes, and checks the responses."""
 
 from __future__ import annotations
 

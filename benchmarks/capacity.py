@@ -1,7 +1,8 @@
-"""`python -m benchmarks.capacity`: what a task costs PostgreSQL, and where growth ends.
+"""`python -m benchmarks.capacity`: measures what a task costs PostgreSQL, and computes the highest
+load that a system can take.
 
-It measures on a PostgreSQL of its own, or on one that is named, then computes from what it
-measured. Everything that is not measured is an assumption, and is printed as one.
+It measures on its own PostgreSQL, or on a given one, and computes the rest. It prints everything
+that is not measured as an assumption.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""`python -m benchmarks.fill FILE TASKS`: a SQLite store with many tasks, by the store's own hand.
+"""`python -m benchmarks.fill FILE TASKS`: creates a SQLite store with many tasks, with the store's
+own code.
 
-Nine of ten tasks are completed, the tenth waits for input; a hundred share a context. What a
-number's task and context are called is known without looking.
+Nine of ten tasks are completed, the tenth waits for input; a hundred tasks share a context. The ids
+of task and context follow from the number of the task.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A database and the processes on it, played through: tasks come at random, wait where the model of
-`benchmarks.capacity` says that they wait, and are timed."""
+"""Simulates a database and its processes: tasks arrive at random, wait as the model of
+`benchmarks.capacity` predicts, and are timed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A minimal HTTP/1.1 client: cheap enough to stay out of the way of what it measures."""
+"""A minimal HTTP/1.1 client, cheap enough not to disturb what it measures."""
 
 from __future__ import annotations
 

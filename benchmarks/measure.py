@@ -1,4 +1,4 @@
-"""Server and client processes, their CPU and their memory."""
+"""Starts server and client processes, and measures their CPU and memory."""
 
 from __future__ import annotations
 

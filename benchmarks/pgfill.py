@@ -1,5 +1,5 @@
-"""A PostgreSQL store with the tasks of `fill`. The first of each kind is written by the store's own
-hand; the database makes the others from it, each under its own name."""
+"""Creates a PostgreSQL store with the tasks of `fill`. The store's own code writes the first task
+of each kind; the database copies it under new ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ratios, the printed tables, the file, and the sights they are held against."""
+"""Computes ratios, prints the tables, writes the file, and checks the figures against targets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GROWTH = (
 """Which of dragoman's costs is held against which."""
 
 
-class Sight(NamedTuple):
+class Target(NamedTuple):
     """What a figure or ratio should reach."""
 
     key: str
@@ -46,47 +46,47 @@ class Sight(NamedTuple):
         return value >= self.limit if self.at_least else value <= self.limit
 
 
-SIGHTS = (
-    Sight("send.memory.c32.vs.a2a-sdk", 25),
-    Sight("send.memory.c32.vs.fasta2a", 3),
-    Sight("send.memory.c1.vs.a2a-sdk", 12),
-    Sight("stream100.memory.vs.a2a-sdk", 60),
-    Sight("stream100await.memory.vs.a2a-sdk", 18),
-    Sight("stream5000.over.stream100", 1.2, at_least=False),
-    Sight("get.memory.vs.a2a-sdk", 12),
-    Sight("list10k.memory.vs.a2a-sdk", 80),
-    Sight("idle.memory.dragoman.rss_kib_per_stream", 20, at_least=False),
-    Sight("send.sqlite.c32.throughput.vs.a2a-sdk", 60),
-    Sight("send.postgres.c32.throughput.vs.a2a-sdk", 40),
-    Sight("send.postgres.c32.vs.a2a-sdk", 40),
-    Sight("stream10000.over.stream1000.postgres", 1.2, at_least=False),
-    Sight("stream1000.sqlite.vs.a2a-sdk", 100),
-    Sight("stream10000.over.stream1000.sqlite", 1.2, at_least=False),
+TARGETS = (
+    Target("send.memory.c32.vs.a2a-sdk", 25),
+    Target("send.memory.c32.vs.fasta2a", 3),
+    Target("send.memory.c1.vs.a2a-sdk", 12),
+    Target("stream100.memory.vs.a2a-sdk", 60),
+    Target("stream100await.memory.vs.a2a-sdk", 18),
+    Target("stream5000.over.stream100", 1.2, at_least=False),
+    Target("get.memory.vs.a2a-sdk", 12),
+    Target("list10k.memory.vs.a2a-sdk", 80),
+    Target("idle.memory.dragoman.rss_kib_per_stream", 20, at_least=False),
+    Target("send.sqlite.c32.throughput.vs.a2a-sdk", 60),
+    Target("send.postgres.c32.throughput.vs.a2a-sdk", 40),
+    Target("send.postgres.c32.vs.a2a-sdk", 40),
+    Target("stream10000.over.stream1000.postgres", 1.2, at_least=False),
+    Target("stream1000.sqlite.vs.a2a-sdk", 100),
+    Target("stream10000.over.stream1000.sqlite", 1.2, at_least=False),
     *(
-        Sight(f"{work}1m.over.{work}1k.{store}", 2, at_least=False)
+        Target(f"{work}1m.over.{work}1k.{store}", 2, at_least=False)
         for store in ("sqlite", "postgres")
         for work in ("get", "list", "liststate", "listcontext")
     ),
-    Sight("idle.sqlite.dragoman.rss_kib_per_stream", 20, at_least=False),
-    Sight("start.dragoman.first_answer_ms", 300, at_least=False),
-    Sight("grpc.memory.c32.vs.a2a-sdk", 8),
-    Sight("grpc-stream100.memory.vs.a2a-sdk", 10),
-    Sight("grpc-stream1000.memory.vs.a2a-sdk", 10),
-    Sight("older.over.newer", 1.4, at_least=False),
-    Sight("client.send.c16.vs.a2a-sdk", 8),
-    Sight("client.stream100.vs.a2a-sdk", 5),
-    Sight("client.stream1000.vs.a2a-sdk", 12),
-    Sight("client.stream100slow.vs.a2a-sdk", 2),
+    Target("idle.sqlite.dragoman.rss_kib_per_stream", 20, at_least=False),
+    Target("start.dragoman.first_answer_ms", 300, at_least=False),
+    Target("grpc.memory.c32.vs.a2a-sdk", 8),
+    Target("grpc-stream100.memory.vs.a2a-sdk", 10),
+    Target("grpc-stream1000.memory.vs.a2a-sdk", 10),
+    Target("older.over.newer", 1.4, at_least=False),
+    Target("client.send.c16.vs.a2a-sdk", 8),
+    Target("client.stream100.vs.a2a-sdk", 5),
+    Target("client.stream1000.vs.a2a-sdk", 12),
+    Target("client.stream100slow.vs.a2a-sdk", 2),
     *(
-        Sight(f"cluster500.{bell}.dragoman.{cut}_ms", limit, at_least=False)
+        Target(f"cluster500.{bell}.dragoman.{cut}_ms", limit, at_least=False)
         for bell in ("postgres", "nats")
         for cut, limit in (("p50", 15), ("p99", 60))
     ),
-    Sight("fanout10k.postgres.dragoman.rss_kib_per_stream", 20, at_least=False),
-    Sight("fanout10k.postgres.dragoman.last_ms", 1000, at_least=False),
-    Sight("steps.sqlite.vs.dbos", 5),
-    Sight("steps.postgres.vs.dbos", 5),
-    Sight("auth.warm.dragoman.cpu_us_per_request", 15, at_least=False),
+    Target("fanout10k.postgres.dragoman.rss_kib_per_stream", 20, at_least=False),
+    Target("fanout10k.postgres.dragoman.last_ms", 1000, at_least=False),
+    Target("steps.sqlite.vs.dbos", 5),
+    Target("steps.postgres.vs.dbos", 5),
+    Target("auth.warm.dragoman.cpu_us_per_request", 15, at_least=False),
 )
 
 
@@ -230,16 +230,16 @@ def _cell(bench: Bench, row: str, peer: str, cost: str, found: dict[str, float])
 
 
 def misses(bench: Bench) -> list[str]:
-    """The sights that are not met; those that this run did not measure are said to be so."""
+    """Return the targets that are missed; print those that this run did not measure."""
     found = {**bench.figures, **ratios(bench)}
     missed = []
-    for sight in SIGHTS:
-        if sight.key not in found:
-            print(f"not measured: {sight.key}")
-        elif not sight.met(found[sight.key]):
-            wanted = "at least" if sight.at_least else "at most"
-            value = _number(found[sight.key])
-            missed.append(f"{sight.key} is {value}, should be {wanted} {sight.limit:g}")
+    for target in TARGETS:
+        if target.key not in found:
+            print(f"not measured: {target.key}")
+        elif not target.met(found[target.key]):
+            comparison = "at least" if target.at_least else "at most"
+            value = _number(found[target.key])
+            missed.append(f"{target.key} is {value}, should be {comparison} {target.limit:g}")
     return missed
 
 

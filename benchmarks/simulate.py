@@ -1,7 +1,7 @@
-"""`python -m benchmarks.simulate`: the model of `benchmarks.capacity`, played through.
+"""`python -m benchmarks.simulate`: simulates the model of `benchmarks.capacity`.
 
-It needs no database: costs are what was measured, or what is given. Databases share nothing, so one
-of them is played with its share of the processes, and its rates are multiplied.
+It needs no database: the costs are measured values or given ones. Databases share nothing, so it
+simulates one database with its share of the processes and multiplies the rates.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""JSON-RPC requests of A2A 1.0, and what their answers must hold."""
+"""JSON-RPC requests of A2A 1.0, and checks of their responses."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is measured, one file each; each has `async def run(bench)`."""
+"""The benchmark cases, one in each file; each has `async def run(bench)`."""

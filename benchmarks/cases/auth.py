@@ -1,4 +1,4 @@
-"""What it costs to know who asks, without HTTP: by a token, a key, or both."""
+"""The cost of authenticating a caller without HTTP: by a token, a key, or both."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How long a ring takes to another process, and what it costs one that it does not concern.
+"""The delay of a ring to another process, and the cost for a process that it does not concern.
 
-`python -m benchmarks.cases.bell URL COUNT` is that process.
+`python -m benchmarks.cases.bell URL COUNT` is the other process.
 """
 
 from __future__ import annotations

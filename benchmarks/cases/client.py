@@ -1,4 +1,4 @@
-"""What a client costs: a blocking send with 16 at once, and streamed answers, fast and slow."""
+"""The cost of a client: blocking sends, 16 at once, and streamed responses, fast and slow."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How long an event takes from the agent to a reader at another replica.
+"""The delay of an event from the agent to a reader at another replica.
 
-Two replicas serve, a worker runs the agent, PostgreSQL is between them. Tasks are begun at one
-replica and followed at the other; each chunk says when it was written. a2a-sdk runs the agent at
-the replica that was asked, and has no worker.
+Two replicas serve, a worker runs the agent, and they share a PostgreSQL. Tasks are created at one
+replica and followed at the other; each chunk contains the time at which it was written. a2a-sdk has
+no worker; it runs the agent at the replica that received the message.
 """
 
 from __future__ import annotations

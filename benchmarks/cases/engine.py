@@ -1,4 +1,4 @@
-"""What one small POST costs with the HTTP libraries that a client can be built on."""
+"""The cost of one small POST with the HTTP libraries that a client can use."""
 
 from __future__ import annotations
 

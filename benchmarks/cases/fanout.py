@@ -1,7 +1,7 @@
-"""Very many streams on one task that waits, over two replicas: their memory, and how long one event
-takes to reach the last of them.
+"""Very many streams on one waiting task, over two replicas: their memory, and the delay until the
+last stream has received an event.
 
-`python -m benchmarks.cases.fanout PORT,...` is the process that holds them.
+`python -m benchmarks.cases.fanout PORT,...` is the process that holds the streams.
 """
 
 from __future__ import annotations

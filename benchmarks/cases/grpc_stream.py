@@ -1,4 +1,4 @@
-"""Streamed answers over gRPC, short and long."""
+"""Streamed responses over gRPC, short and long."""
 
 from __future__ import annotations
 

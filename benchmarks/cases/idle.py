@@ -1,4 +1,4 @@
-"""The memory of a stream in which nothing happens."""
+"""The memory of an idle stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A blocking send in 0.3 beside the same in 1.0, both over JSON-RPC with 32 connections."""
+"""A blocking send in 0.3 and the same in 1.0, both over JSON-RPC with 32 connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reader that stops reading for a while and then wants everything."""
+"""A client that stops reading for a while, and then reads everything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the start of a process to its first answer."""
+"""The time from the start of a process to its first response."""
 
 from __future__ import annotations
 

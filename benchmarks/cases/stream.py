@@ -1,4 +1,4 @@
-"""Streamed answers: short, long, very long, and one whose agent gives way between chunks."""
+"""Streamed responses: short, long, very long, and one whose agent yields between chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory of a server whose tasks wait for input: they are in its store, not in it."""
+"""The memory of a server with many tasks that wait for input; they are in its store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""aiohttp with nothing on top: posts, and reads the answer as bytes."""
+"""aiohttp without a client on top: sends a POST and reads the response as bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""httpx with nothing on top: posts, and reads the answer as bytes."""
+"""httpx without a client on top: sends a POST and reads the response as bytes."""
 
 from __future__ import annotations
 

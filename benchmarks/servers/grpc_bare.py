@@ -1,4 +1,4 @@
-"""grpc.aio with nothing on top: answers that were written before, as large as an echo's."""
+"""grpc.aio without server code on top: returns prepared responses of the size of an echo."""
 
 from __future__ import annotations
 

@@ -331,7 +331,7 @@ async def test_a_file_that_cannot_be_saved_does_not_stop_the_others(
     assert 150 < len(shortened.encode()) <= 255
     assert f"{shortened.removesuffix('.pdf')}-1.pdf" in found
     assert {"evil", "evil-1", "_NUL.txt", "file", "file-1", "ok"} <= found
-    assert screen.verdict(TaskState.COMPLETED) == 0
+    assert screen.exit_status(TaskState.COMPLETED) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
 
     (folder / "link").symlink_to(tmp_path / "elsewhere")
@@ -344,8 +344,8 @@ async def test_a_file_that_cannot_be_saved_does_not_stop_the_others(
     screen.parts(parts)
     assert not (tmp_path / "elsewhere").exists()
     assert (folder / "last").read_bytes() == (folder / "full-1").read_bytes() == b"more"
-    assert (screen.unsaved, screen.verdict(TaskState.COMPLETED)) == (1, 1)
-    assert screen.verdict(TaskState.INPUT_REQUIRED) == 4
+    assert (screen.unsaved, screen.exit_status(TaskState.COMPLETED)) == (1, 1)
+    assert screen.exit_status(TaskState.INPUT_REQUIRED) == 4
     out, err = capsys.readouterr()
     assert out.count("not saved: File name too long") == 1
     assert f"{'x' * 270} was not saved: File name too long" in err

@@ -24,7 +24,7 @@ from dragoman.client import (
     Unreachable,
 )
 from dragoman.client.tls import context
-from dragoman.client.transport import whole
+from dragoman.client.transport import read_all
 from dragoman.dialects import v1_0
 from dragoman.model.types import (
     AgentCard,
@@ -204,11 +204,11 @@ async def test_a_connection_that_is_open_leads_no_further() -> None:
         transport = HTTPTransport()
         where = url(inside, "inside.example")
         for _ in range(2):
-            await whole(await transport.send(TransportRequest("GET", where)), 1000)
+            await read_all(await transport.send(TransportRequest("GET", where)), 1000)
         assert inside.visits == 1
         with pytest.raises(NotAllowed):
             await transport.send(TransportRequest("GET", where, allow=()))
-        await whole(await transport.send(TransportRequest("GET", where)), 1000)
+        await read_all(await transport.send(TransportRequest("GET", where)), 1000)
         assert inside.visits == 1
         await transport.close()
 

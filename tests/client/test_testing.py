@@ -149,7 +149,7 @@ async def test_a_conversation_is_played_back(
     # in pieces that are shorter than some characters
     monkeypatch.setattr(Settings, "stream_buffer", 3)
     async with local_client(parrot(), through=recorded) as client:
-        client._spoken = [binding]
+        client._binding_names = [binding]
         client._choose()
         said = await conversation(client)
     recorders[0].save(tmp_path / "said.json")
@@ -170,7 +170,7 @@ async def record(path: Path, binding: str = "JSONRPC") -> None:
         return recorders[0]
 
     async with local_client(parrot(), through=recorded) as client:
-        client._spoken = [binding]
+        client._binding_names = [binding]
         client._choose()
         await client.send("hello", metadata={"a": 1})
         _ = [item async for item in client.list(page=5)]
@@ -386,7 +386,7 @@ async def test_all_of_them_at_once(seed: int, binding: str) -> None:
         return transports[0]
 
     async with local_client(agent, through=faulty) as client:
-        client._spoken = [binding]
+        client._binding_names = [binding]
         client._choose()
         client._attempts = 100
         await count_all(client, 200)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from dragoman import Agent, App, Caller, Part, TaskState, Turn
 from dragoman.client import Client, ClientCertificate, Inbox, Unreachable, tls
-from dragoman.client.binding import spoken
+from dragoman.client.binding import supported_bindings
 from dragoman.client.credentials import CredentialsNotSent, StaticToken
 from dragoman.client.transport import ASGITransport, HTTPTransport
 from dragoman.client.upload import File
@@ -246,10 +246,10 @@ async def test_credentials_do_not_go_to_another_port_unless_trusted() -> None:
 
 
 def test_what_can_be_spoken(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert spoken(HTTPTransport()) == ["JSONRPC", "HTTP+JSON", "GRPC"]
-    assert spoken(ASGITransport(None)) == ["JSONRPC", "HTTP+JSON"]
+    assert supported_bindings(HTTPTransport()) == ["JSONRPC", "HTTP+JSON", "GRPC"]
+    assert supported_bindings(ASGITransport(None)) == ["JSONRPC", "HTTP+JSON"]
     monkeypatch.setattr("dragoman.client.binding._installed", lambda: False)
-    assert spoken(HTTPTransport()) == ["JSONRPC", "HTTP+JSON"]
+    assert supported_bindings(HTTPTransport()) == ["JSONRPC", "HTTP+JSON"]
 
 
 async def test_grpc_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

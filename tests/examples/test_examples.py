@@ -17,7 +17,17 @@ from dragoman import Agent, App, Message, TaskState, Turn
 from dragoman.client import Client
 from dragoman.demo.agents import travel
 from dragoman.testing import run_handler
-from examples import asking, canceling, hello, mounted, remembering, resources, streaming
+from examples import (
+    asking,
+    canceling,
+    durable,
+    hello,
+    mounted,
+    remembering,
+    resources,
+    streaming,
+    typed,
+)
 from tests.harness.server import serving
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,4 +1,4 @@
-"""The agent that the contract is tried on: it does what the text says."""
+"""The agent of the contract tests. The text of a message selects what it does."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ REQUIRED = "urn:example:required"
 
 @dataclass
 class Booking:
-    """What the `book` skill takes."""
+    """The input of the `book` skill."""
 
     city: str
     nights: int = 1
 
 
 def make(*, required: bool = False, streaming: bool = True, extended: bool = False) -> Agent:
-    """A fresh agent; nothing is shared between tests."""
+    """Create an agent; tests share nothing."""
     agent = Agent(
         "Contract",
         description="Does what the text says.",
@@ -36,7 +36,7 @@ def make(*, required: bool = False, streaming: bool = True, extended: bool = Fal
 
     @agent.handler
     async def anything(turn: Turn) -> AsyncIterator[Any]:
-        """Do what the first word says, else echo."""
+        """Do what the first word of the text names, else echo the text."""
         gate: asyncio.Event = agent.gate  # type: ignore[attr-defined]
         verb = turn.text.partition(" ")[0]
         yield turn.working(f"working on {turn.text}")
@@ -77,7 +77,7 @@ def make(*, required: bool = False, streaming: bool = True, extended: bool = Fal
 
     @agent.skill(reply=True, tags=["talk"])
     async def talk(turn: Turn) -> Message | str:
-        """Answer without a task."""
+        """Reply without a task."""
         return f"you said {turn.text}"
 
     @agent.skill(tags=["travel"], input_modes=["image/*"])

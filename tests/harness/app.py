@@ -1,4 +1,4 @@
-"""An application that is served to tests, and its clients."""
+"""An application that is served for tests, with clients for each binding."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.harness.server import serving
 
 
 class RunningApp:
-    """An application that is being served, and clients of it over each binding."""
+    """A served application, with clients for each binding."""
 
     def __init__(self, app: App, url: str, http: httpx.AsyncClient) -> None:
         self.app = app
@@ -26,12 +26,12 @@ class RunningApp:
 
     @property
     def agent(self) -> Agent:
-        """Its agent, the first of several."""
+        """The agent, or the first of several."""
         return next(iter(self.app.agents.values()))
 
     @property
     def address(self) -> str:
-        """Where gRPC is."""
+        """The address of gRPC."""
         return f"127.0.0.1:{self.app.ports[0].number}"
 
     @property
@@ -43,12 +43,12 @@ class RunningApp:
 
     @property
     def gate(self) -> asyncio.Event:
-        """Opens what waits at the gate of the agent in `tests.harness.agents`."""
+        """The event that opens the gate of the agent in `tests.harness.agents`."""
         found: asyncio.Event = self.agent.gate  # type: ignore[attr-defined]
         return found
 
     def client(self, kind: type[Binding], key: str = "", **headers: str) -> Binding:
-        """A client of a binding, with this API key (see `protected`) and these headers."""
+        """Create a client of a binding, with an API key (see `protected_app`) and headers."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         if key:
             named["x-key"] = key

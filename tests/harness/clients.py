@@ -1,7 +1,7 @@
-"""The same operations over each binding, asked for and answered in one form: that of 1.0.
+"""Test clients for each binding, which take parameters and return results in the form of 1.0.
 
-What is translated here is translated by the reference SDK's code, never by ours: a mistake of ours
-could not be seen if it were made on both sides.
+The reference SDK does all conversions, never dragoman's code: a mistake on both sides would go
+unnoticed.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ STREAMS = ("SendStreamingMessage", "SubscribeToTask")
 ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
 BAD_REQUEST = "type.googleapis.com/google.rpc.BadRequest"
 DETAILS = (error_details_pb2.ErrorInfo, error_details_pb2.BadRequest)
-"""What is in a status can only be read when it is known."""
+"""Imported so that protobuf can decode them in a status."""
 
 
 @dataclass
 class Failed(Exception):
-    """An error answer, whatever its envelope."""
+    """An error response of any binding."""
 
     reason: str
     message: str
@@ -44,7 +44,7 @@ class Failed(Exception):
 
     @classmethod
     def of(cls, code: int, status: int, message: str, details: list[Any]) -> Failed:
-        """From the parts that all bindings carry."""
+        """Create it from the fields that all bindings have."""
         info = next(item for item in details if item["@type"] == ERROR_INFO)
         assert info["domain"] == "a2a-protocol.org"
         bad = [item for item in details if item["@type"] == BAD_REQUEST]
@@ -54,7 +54,7 @@ class Failed(Exception):
 
 @dataclass
 class Seen:
-    """One event of a stream. Over gRPC it has no id, and before 1.0 it may say that it is last."""
+    """One event of a stream. Over gRPC it has no id; before 1.0 it may be marked as the last."""
 
     id: str
     event: dict[str, Any]
@@ -67,7 +67,7 @@ class Binding:
     name: str
     version = "1.0"
     lacks: ClassVar[frozenset[str]] = frozenset()
-    """What the form cannot express; see the marker `needs`."""
+    """What this binding cannot express; see the marker `needs`."""
     extensions = "A2A-Extensions"
 
     def __init__(
@@ -83,26 +83,26 @@ class Binding:
 
     @classmethod
     def can(cls, feature: str) -> bool:
-        """Whether the form can express this."""
+        """Whether this binding can express a feature."""
         return feature not in cls.lacks
 
     async def call(self, name: str, **params: Any) -> Any:
-        """One operation; `Failed` if it is answered by an error."""
+        """Call an operation. Raises `Failed` if the response is an error."""
         raise NotImplementedError
 
     @asynccontextmanager
     async def open(self, name: str, **params: Any) -> AsyncIterator[AsyncIterator[Seen]]:
-        """The events of a streaming operation as they come."""
+        """Yield the events of a streaming operation as they arrive."""
         raise NotImplementedError
         yield
 
     async def stream(self, name: str, **params: Any) -> list[Seen]:
-        """All events of a streaming operation."""
+        """Return all events of a streaming operation."""
         async with self.open(name, **params) as events:
             return [seen async for seen in events]
 
     async def tasks(self, **params: Any) -> list[dict[str, Any]]:
-        """All tasks of the caller, in whatever form they can be listed."""
+        """Return all tasks of the caller, over JSON-RPC, because not all bindings have a list."""
         headers = {k: v for k, v in self.headers.items() if k.startswith("X-") and "A2A" not in k}
         found = await JsonRpc(self.url, self.http, headers).call("ListTasks", **params)
         listed: list[dict[str, Any]] = found["tasks"]
@@ -111,12 +111,12 @@ class Binding:
 
     @property
     def activated(self) -> str:
-        """The extensions that the last answer says are active."""
+        """The active extensions in the last response."""
         return str(self.last.headers.get(self.extensions.lower(), ""))
 
 
 class Http(Binding):
-    """Over HTTP, with server-sent events."""
+    """A client over HTTP, with server-sent events."""
 
     async def call(self, name: str, **params: Any) -> Any:
         response = await self.http.send(self.request(name, params))
@@ -159,7 +159,7 @@ class Http(Binding):
 
 
 def opened(response: httpx.Response, body: dict[str, Any]) -> Any:
-    """What is in a JSON-RPC answer."""
+    """Return the result of a JSON-RPC response, or raise its error."""
     assert body["jsonrpc"] == "2.0"
     assert ("result" in body) != ("error" in body)
     if "error" in body:
@@ -171,7 +171,7 @@ def opened(response: httpx.Response, body: dict[str, Any]) -> Any:
 
 
 class JsonRpc(Http):
-    """JSON-RPC at the root."""
+    """A JSON-RPC client."""
 
     name = "jsonrpc"
     ids = count(1)
@@ -188,7 +188,7 @@ class JsonRpc(Http):
 
 
 class HttpJson(Http):
-    """A path for each operation."""
+    """An HTTP+JSON client."""
 
     name = "http"
 
@@ -222,7 +222,7 @@ class HttpJson(Http):
 
 
 def query(params: dict[str, Any]) -> dict[str, str]:
-    """Parameters as a query has them."""
+    """Convert parameters to a query."""
     return {
         key: str(value).lower() if isinstance(value, bool) else str(value)
         for key, value in params.items()
@@ -240,7 +240,7 @@ STATUSES = {
     "UNIMPLEMENTED": 501,
     "UNAVAILABLE": 503,
 }
-"""The HTTP status that a status of gRPC corresponds to."""
+"""The HTTP status for each gRPC status."""
 REQUESTS = {
     "SendMessage": a2a_pb2.SendMessageRequest,
     "SendStreamingMessage": a2a_pb2.SendMessageRequest,
@@ -257,12 +257,12 @@ REQUESTS = {
 
 
 def asked(name: str, params: dict[str, Any]) -> Any:
-    """The parameters of an operation as a message of 1.0's proto."""
+    """Convert the parameters of an operation to a message of the 1.0 proto."""
     return ParseDict(params, REQUESTS[name]())
 
 
 def told(message: Message) -> dict[str, Any]:
-    """A message of 1.0's proto as JSON."""
+    """Convert a message of the 1.0 proto to JSON."""
     found: dict[str, Any] = settled(MessageToDict(message))
     if message.DESCRIPTOR.name == "ListTasksResponse":  # required, whatever they are
         found = {"tasks": [], "nextPageToken": "", "pageSize": 0, "totalSize": 0, **found}
@@ -270,7 +270,7 @@ def told(message: Message) -> dict[str, Any]:
 
 
 def settled(value: Any) -> Any:
-    """With timestamps that tell milliseconds, as ours do, even if there are none."""
+    """Write timestamps with milliseconds, as dragoman does, even if they are 0."""
     if isinstance(value, list):
         return [settled(item) for item in value]
     if not isinstance(value, dict):
@@ -283,7 +283,7 @@ def settled(value: Any) -> Any:
 
 
 class Grpc(Binding):
-    """gRPC."""
+    """A gRPC client."""
 
     name = "grpc"
     lacks = frozenset(("json", "json-query", "ids"))
@@ -317,7 +317,7 @@ class Grpc(Binding):
             raise self.failed(error) from None
 
     def start(self, name: str, params: dict[str, Any], **options: Any) -> Any:
-        """The call, begun."""
+        """Start a call."""
         metadata = [(key.lower(), value) for key, value in self.headers.items()]
         self.last = None
         method = getattr(self.Stub(self.channel), self.method(name))
@@ -328,7 +328,7 @@ class Grpc(Binding):
         self.last = _Last({**dict(first), **dict(after)})
 
     def failed(self, error: grpc.aio.AioRpcError) -> Failed:
-        """What an error means."""
+        """Convert a gRPC error to `Failed`."""
         code = error.code()
         self.last = _Last({**dict(error.initial_metadata()), **dict(error.trailing_metadata())})
         body = self.last.headers.get("grpc-status-details-bin")
@@ -339,7 +339,7 @@ class Grpc(Binding):
         return Failed.of(0, STATUSES[code.name], self.words(error, status.message), details)
 
     def words(self, error: grpc.aio.AioRpcError, message: str) -> str:
-        """What is said of an error, in both of its places."""
+        """Return the text of an error, which the call and its status must have in common."""
         assert error.details() == message
         return message
 
@@ -357,7 +357,7 @@ class Grpc(Binding):
 
 
 class _Last(SimpleNamespace):
-    """The last answer's metadata, where HTTP has headers."""
+    """The metadata of the last response."""
 
     def __init__(self, headers: dict[str, Any]) -> None:
         super().__init__(headers={"content-type": "application/grpc", **headers})

@@ -1,4 +1,4 @@
-"""The `dragoman` command as a process, and agents for it to serve."""
+"""Runs the `dragoman` command as a process, with agents for it to serve."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ number = 5
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The variables of a process: none of ours but those given."""
+    """Return environment variables without dragoman's settings, except the given ones."""
     known = {name: value for name, value in os.environ.items() if not name.startswith("DRAGOMAN_")}
     return known | {"PYTHONDONTWRITEBYTECODE": "1"} | more
 
 
 def run(here: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """The command, run to its end."""
+    """Run the command to its end."""
     return subprocess.run(
         [sys.executable, "-m", "dragoman", *arguments],
         cwd=here,
@@ -100,7 +100,7 @@ def run(here: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> str:
-    """What the command said when it would not: one line, no traceback."""
+    """Return the error of a failed command, which must be one line without a traceback."""
     assert done.returncode == 2, done
     assert done.stdout == ""
     assert done.stderr.startswith("dragoman: ")
@@ -117,11 +117,11 @@ class ServerProcess:
     url: str = ""
 
     def text(self) -> str:
-        """What it has logged."""
+        """The log so far."""
         return self.log.read_text()
 
     def send(self, text: str, **message: Any) -> dict[str, Any]:
-        """Start a task and do not wait for its end."""
+        """Start a task without waiting for its end."""
         known = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}], **message}
         body = {"message": known, "configuration": {"returnImmediately": True}}
         response = httpx.post(f"{self.url}/message:send", json=body, timeout=20)
@@ -129,7 +129,7 @@ class ServerProcess:
         return found
 
     def until(self, task: str, *states: str) -> dict[str, Any]:
-        """The task once it is in a state."""
+        """Wait until a task is in a state, and return it."""
 
         def look() -> dict[str, Any] | None:
             found: dict[str, Any] = httpx.get(f"{self.url}/tasks/{task}").json()
@@ -138,7 +138,7 @@ class ServerProcess:
         return eventually(look)
 
     def end(self, *signals: signal.Signals, within: float = 10) -> int:
-        """Interrupt it: its exit status."""
+        """Interrupt the process, and return its exit status."""
         for number in signals or (signal.SIGINT,):
             self.process.send_signal(number)
         try:
@@ -148,7 +148,7 @@ class ServerProcess:
 
 
 def eventually(look: Callable[[], Any], within: float = 20) -> Any:
-    """What a look finds, sooner or later."""
+    """Call a function until it returns a value, and return that."""
     deadline = time.monotonic() + within
     while not (found := look()):
         assert time.monotonic() < deadline, "waited in vain"
@@ -163,7 +163,7 @@ SERVE = ("-m", "dragoman", "serve", "--port", "0")
 def server_process(
     here: Path, *arguments: str, url: str = "", command: tuple[str, ...] = SERVE, **env: str
 ) -> Iterator[ServerProcess]:
-    """`dragoman serve` up and ready, on a free port that its log tells, or at a known URL."""
+    """Start `dragoman serve`, on a free port or at a URL, and wait until it is ready."""
     log = here / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -190,7 +190,7 @@ def server_process(
         yield found
     finally:
         if process.poll() is None:
-            # with the children of a reload, which are of its own session
+            # with the child processes of --reload, which share its session
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         assert process.stdout is not None

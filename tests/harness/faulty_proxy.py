@@ -1,7 +1,7 @@
-"""A network that fails as told: a proxy that knows where each request and each answer ends.
+"""A proxy that injects faults. It knows where each request and each response ends.
 
-A plan looks at a request and says which fault strikes it. Bytes of an answer are counted from the
-first one of its head, those of a body without their framing.
+A plan selects the fault for each request. Positions in a response count from the first byte of its
+head, positions in a body without the framing.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _END = re.compile(rb"\r?\n\r?\n")
 
 @dataclass(frozen=True)
 class Request:
-    """A request as it came."""
+    """A request as the proxy received it."""
 
     raw: bytes
     streams: bool
-    """Its answer is wanted as a stream."""
+    """Whether the client asks for a stream."""
     resumes: bool
-    """It tells the place of the last event that came."""
+    """Whether it names the last received event."""
 
 
 @dataclass(frozen=True)
 class Lost:
-    """The connection is cut without an answer: before the request was delivered, or just after."""
+    """Cut the connection without a response, before the request is delivered or just after."""
 
     delivered: bool
     reset: bool = False
@@ -42,7 +42,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Cut:
-    """The answer comes up to this byte, then the connection is closed, or reset."""
+    """Deliver the response up to this byte, then close or reset the connection."""
 
     after: int
     reset: bool = False
@@ -50,7 +50,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Stall:
-    """The answer comes up to this byte; when the event is set, it goes on, or is cut."""
+    """Deliver the response up to this byte; when the event is set, continue or cut."""
 
     after: int
     cut: bool = False
@@ -60,21 +60,21 @@ class Stall:
 
 @dataclass(frozen=True)
 class Truncate:
-    """The body comes up to this byte, and looks complete."""
+    """Deliver the body up to this byte, framed as if it were complete."""
 
     after: int
 
 
 @dataclass(frozen=True)
 class Garble:
-    """The body comes up to this byte, and goes on with what is no HTTP."""
+    """Deliver the body up to this byte, then bytes that are not HTTP."""
 
     after: int
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """After so many events of a stream, the last `back` of them come again."""
+    """After this many events of a stream, repeat the last `back` of them."""
 
     events: int
     back: int = 1
@@ -82,41 +82,41 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Twice:
-    """The request is delivered twice, at once; the answer is that to the second."""
+    """Deliver the request twice at once, and return the second response."""
 
 
 Fault = Lost | Cut | Stall | Truncate | Garble | Repeat | Twice
 
 
 def streams(*faults: Fault | None) -> Plan:
-    """A plan with a fault for each stream in turn; then, and for all else, there is none."""
+    """A plan with one fault for each stream in turn, and none for all other requests."""
     left = list(faults)
     return lambda request: left.pop(0) if left and request.streams else None
 
 
 def requests(*faults: Fault | None) -> Plan:
-    """A plan with a fault for each request in turn, and then none."""
+    """A plan with one fault for each request in turn, and then none."""
     left = list(faults)
     return lambda _: left.pop(0) if left else None
 
 
 class Proxy:
-    """Stands before the server of a URL. `struck` counts the faults that took effect."""
+    """A proxy for the server of a URL. `struck` counts the faults that took effect."""
 
     def __init__(self, upstream: str, plan: Plan) -> None:
         self.plan = plan
         self.url = ""
         self.struck = 0
         self.passed: list[int] = []
-        """The bytes of each answer that came to its end."""
+        """The size of each complete response."""
         self.seen: list[Request] = []
-        """The requests, in the order in which they came."""
+        """The requests, in the order of arrival."""
         parts = urlsplit(upstream)
         self._upstream = (parts.hostname or "", parts.port or 80)
         self._open: set[asyncio.Task[None]] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection of a client."""
+        """Serve one connection of a client."""
         task = asyncio.current_task()
         assert task is not None
         self._open.add(task)
@@ -137,7 +137,7 @@ class Proxy:
         await asyncio.gather(*self._open, return_exceptions=True)
 
     async def _exchange(self, reader: asyncio.StreamReader, client: _Client) -> bool:
-        """One request and its answer; whether the connection is still good."""
+        """Forward one request and its response. Returns whether the connection is still usable."""
         request = await _request(reader)
         self.seen.append(request)
         fault = self.plan(request)
@@ -177,7 +177,7 @@ class Proxy:
         return not client.gone
 
     async def _pass(self, client: _Client, data: bytes, fault: Fault | None) -> None:
-        """Pass bytes on, up to where the fault strikes."""
+        """Forward bytes up to the position of the fault."""
         rest = await client.write(data)
         if rest is None or client.gone:
             return
@@ -221,15 +221,15 @@ class Proxy:
         self, request: Request, stack: contextlib.AsyncExitStack
     ) -> asyncio.StreamReader:
         reader, writer = await asyncio.open_connection(*self._upstream, limit=1 << 24)
-        stack.callback(lambda: writer.transport.abort())  # a writer that nobody holds hangs up
+        stack.callback(lambda: writer.transport.abort())  # keeps a reference to the writer
         writer.transport.set_write_buffer_limits(0)
         writer.write(request.raw)
-        await writer.drain()  # now it has gone out, whatever becomes of the connection
+        await writer.drain()  # now it is sent, whatever happens to the connection
         return reader
 
 
 class _Client:
-    """The way back to the client, open up to a limit."""
+    """Writes to the client, up to a limit."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
@@ -239,11 +239,11 @@ class _Client:
         self.gone = False
 
     async def write(self, data: bytes) -> bytes | None:
-        """Write up to the limit; what is held back there, or None if the limit is further on."""
+        """Write up to the limit. Returns the bytes after it, or None if it is not reached."""
         room = len(data) + 1 if self.limit is None else self.limit - self.written
         self._writer.write(data[:room])
         self.written += len(data[:room])
-        await self._writer.drain()  # now it has gone out, and can be followed by a cut
+        await self._writer.drain()  # now it is sent, and a cut can follow
         return None if room > len(data) else data[room:]
 
     def cut(self, reset: bool) -> None:
@@ -268,7 +268,7 @@ def _length(head: bytes) -> int | None:
 
 
 async def _body(reader: asyncio.StreamReader, head: bytes, chunked: bool) -> AsyncIterator[bytes]:
-    """The body of an answer in pieces, without its framing."""
+    """Yield the body of a response in pieces, without its framing."""
     if chunked:
         while size := int(await reader.readline(), 16):
             yield await reader.readexactly(size)
@@ -285,7 +285,7 @@ async def _body(reader: asyncio.StreamReader, head: bytes, chunked: bool) -> Asy
 
 
 async def _events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The events of a stream, each whole; what is no event in the end comes as it is."""
+    """Yield complete events of a stream; the rest at the end is yielded as it is."""
     rest = b""
     async for piece in pieces:
         rest += piece
@@ -298,7 +298,7 @@ async def _events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 @contextlib.asynccontextmanager
 async def proxying(upstream: str, plan: Plan) -> AsyncIterator[Proxy]:
-    """A proxy on a free port of loopback, until the block ends."""
+    """Run a proxy on a free loopback port until the block ends."""
     proxy = Proxy(upstream, plan)
     server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0, limit=1 << 24)
     proxy.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""Many tasks in a PostgreSQL store, by bulk statements instead of one send each."""
+"""Fills a PostgreSQL store with many tasks, by bulk statements instead of sends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 AGENT = "agent"
 OWNERS = 100
-"""Tasks are spread over so many owners, and the first one has half of them."""
+"""The number of owners; the first owns half of the tasks."""
 
 _TASKS = """
 INSERT INTO task SELECT n, 'task-' || lpad(n::text, 9, '0'), 'agent', 'tenant',
@@ -44,7 +44,7 @@ _REST = (
 
 
 async def fill(db: Any, number: int) -> None:
-    """So many tasks, most of which have ended; one in a thousand waits and one is in work."""
+    """Create tasks, most of them ended; of a thousand, one waits and one is working."""
     await db.execute("SET synchronous_commit = off", timeout=60)
     for sql in (_TASKS, *_REST):
         await db.execute(sql.format(number=number, owners=OWNERS), timeout=600)

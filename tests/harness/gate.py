@@ -1,4 +1,4 @@
-"""A gate that handlers wait at until a test opens it."""
+"""A gate at which handlers wait until a test opens it."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from contextlib import suppress
 
 
 class Gate:
-    """Holds handlers, in the loop or in a thread, and knows that one came."""
+    """Holds handlers, in the loop or in a thread, and records that one arrived."""
 
     def __init__(self) -> None:
         self.came = asyncio.Event()
         self.open = asyncio.Event()
         self.thread = threading.Event()
-        with suppress(RuntimeError):  # a test without threads may make it outside of the loop
+        with suppress(RuntimeError):  # a test without threads may create it outside a loop
             self.loop = asyncio.get_running_loop()
 
     async def wait(self) -> None:
-        """Until it is opened."""
+        """Wait until the gate is opened."""
         self.came.set()
         await self.open.wait()
 
     async def wait_stubbornly(self) -> None:
-        """The same, deaf to cancellation."""
+        """Like `wait`, but ignore cancellation."""
         while not self.open.is_set():
             with suppress(asyncio.CancelledError):
                 await self.wait()
 
     def block(self) -> None:
-        """The same in a thread."""
+        """Like `wait`, in a thread."""
         self.loop.call_soon_threadsafe(self.came.set)
         assert self.thread.wait(30)
 
     def release(self) -> None:
-        """Open it."""
+        """Open the gate."""
         self.open.set()
         self.thread.set()

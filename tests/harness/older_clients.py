@@ -1,5 +1,5 @@
-"""Clients of what came before 1.0. The reference SDK's code translates 0.3; 0.1 has none, so a few
-lines by hand do."""
+"""Test clients of versions before 1.0. The reference SDK converts 0.3; no SDK supports 0.1, so this
+module converts it."""
 
 from __future__ import annotations
 
@@ -62,24 +62,24 @@ COMPAT = {
     "GetExtendedAgentCard": conversions.to_compat_get_extended_agent_card_request,
 }
 NEITHER = frozenset(("1.0", "tenant", "json", "media-type", "malformed"))
-"""What no form of 0.3 has."""
+"""The features that no binding of 0.3 has."""
 
 
 def params_of(name: str, params: dict[str, Any], id: int) -> Any:
-    """The parameters as a model of 0.3."""
+    """Convert the parameters to a model of 0.3."""
     request = COMPAT[name](asked(name, params), id)
     return getattr(request, "params", None)
 
 
 def event_of(result: Any) -> Seen:
-    """An event of 0.3 in the form of 1.0."""
+    """Convert an event of 0.3 to 1.0."""
     whole = old.SendStreamingMessageSuccessResponse(result=result)
     final = getattr(result, "final", None)
     return Seen("", told(conversions.to_core_stream_response(whole)), final)
 
 
 def configs_of(configs: list[Any]) -> dict[str, Any]:
-    """Webhooks as a page of 1.0."""
+    """Convert a list of webhooks to a page of 1.0."""
     found = [told(conversions.to_core_task_push_notification_config(c)) for c in configs]
     return {"configs": found}
 
@@ -88,7 +88,7 @@ def configs_of(configs: list[Any]) -> dict[str, Any]:
 
 
 class JsonRpc03(Http):
-    """JSON-RPC in 0.3."""
+    """A JSON-RPC client of 0.3."""
 
     name = "jsonrpc-0.3"
     version = "0.3"
@@ -133,18 +133,18 @@ class JsonRpc03(Http):
 
 
 def hook_name(params: dict[str, Any]) -> str:
-    """What 0.3 calls a webhook."""
+    """Return the resource name of a webhook in 0.3."""
     return f"tasks/{params['taskId']}/pushNotificationConfigs/{params['id']}"
 
 
 def old_request(name: str, params: dict[str, Any]) -> Any:
-    """The parameters as a message of 0.3's proto."""
+    """Convert the parameters to a message of the 0.3 proto."""
     if name in ("SendMessage", "SendStreamingMessage"):
         found = params_of(name, params, 0)
         request = old_pb2.SendMessageRequest(metadata=ToProto.metadata(found.metadata))
         if "message" in params:
             request.request.CopyFrom(ToProto.message(found.message))
-        if found.configuration is not None:  # one that is empty means something else
+        if found.configuration is not None:  # an empty configuration has another meaning
             said = ToProto.message_send_configuration(found.configuration)
             request.configuration.CopyFrom(said)
         return request
@@ -177,12 +177,12 @@ def old_request(name: str, params: dict[str, Any]) -> Any:
 
 
 def new_task(task: Any) -> Any:
-    """A task of 0.3's proto as JSON of 1.0."""
+    """Convert a task of the 0.3 proto to JSON of 1.0."""
     return told(conversions.to_core_task(FromProto.task(task)))
 
 
 def new_answer(name: str, answer: Any) -> Any:
-    """An answer of 0.3's proto as JSON of 1.0."""
+    """Convert a response of the 0.3 proto to JSON of 1.0."""
     if name == "SendMessage":
         if answer.HasField("task"):
             return {"task": new_task(answer.task)}
@@ -202,7 +202,7 @@ def new_answer(name: str, answer: Any) -> Any:
 
 
 def new_event(event: Any) -> Seen:
-    """An event of 0.3's proto."""
+    """Convert an event of the 0.3 proto."""
     return event_of(FromProto.stream_response(event))
 
 
@@ -254,7 +254,7 @@ TRANSPORT = {
 
 
 class Http03(Http):
-    """HTTP+JSON in 0.3."""
+    """An HTTP+JSON client of 0.3."""
 
     name = "http-0.3"
     version = "0.3"
@@ -281,7 +281,7 @@ class Http03(Http):
             return None
         if name == "GetExtendedAgentCard":
             return told(conversions.to_core_agent_card(old.AgentCard.model_validate(body)))
-        if name == "ListTasks":  # the proto has none
+        if name == "ListTasks":  # the 0.3 proto does not have it
             tasks = body.get("tasks", [])
             found = [new_task(ParseDict(task, old_pb2.Task())) for task in tasks]
             blank = {"nextPageToken": "", "pageSize": 0, "totalSize": 0}
@@ -298,7 +298,7 @@ class Http03(Http):
 
     def _failed(self, status: int, body: dict[str, Any]) -> Failed:
         assert body.keys() == {"code", "type", "message"}
-        code = body["code"]  # of an event, it is all that there is
+        code = body["code"]  # an event has only the code
         reason = TRANSPORT.get(status) or TRANSPORT.get(code) or REASONS[code]
         words = renamed(body["message"])
         at = re.match(r"([\w.\[\]-]+): ", words) if reason == "INVALID_PARAMS" else None
@@ -306,12 +306,12 @@ class Http03(Http):
 
 
 def renamed(text: str) -> str:
-    """With the name that 1.0 has for a field."""
+    """Rename a field as in 1.0."""
     return re.sub(r"\bmessage\.content\b", "message.parts", text)
 
 
 class Grpc03(Grpc):
-    """gRPC in 0.3."""
+    """A gRPC client of 0.3."""
 
     name = "grpc-0.3"
     version = "0.3"
@@ -361,7 +361,7 @@ FIRST = {
 
 
 def first_part(part: dict[str, Any]) -> dict[str, Any]:
-    """A part as 0.1 has it."""
+    """Convert a part to 0.1."""
     more = {"metadata": part["metadata"]} if "metadata" in part else {}
     if "text" in part:
         return {"type": "text", "text": part["text"], **more}
@@ -373,7 +373,7 @@ def first_part(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def part_of(part: dict[str, Any]) -> dict[str, Any]:
-    """A part of 0.1 as 1.0 has it."""
+    """Convert a part of 0.1 to 1.0."""
     assert "kind" not in part
     more = {"metadata": part["metadata"]} if "metadata" in part else {}
     if part["type"] != "file":
@@ -383,7 +383,7 @@ def part_of(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def message_of(message: dict[str, Any]) -> dict[str, Any]:
-    """A message of 0.1."""
+    """Convert a message of 0.1."""
     assert not {"messageId", "kind", "taskId", "contextId"} & message.keys()
     found = {**message, "role": f"ROLE_{message['role'].upper()}"}
     found["parts"] = [part_of(part) for part in message["parts"]]
@@ -391,7 +391,7 @@ def message_of(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def status_of(status: dict[str, Any]) -> dict[str, Any]:
-    """A status of 0.1."""
+    """Convert a status of 0.1."""
     found = {**status, "state": f"TASK_STATE_{status['state'].upper().replace('-', '_')}"}
     if "message" in found:
         found["message"] = message_of(found["message"])
@@ -399,14 +399,14 @@ def status_of(status: dict[str, Any]) -> dict[str, Any]:
 
 
 def artifact_of(artifact: dict[str, Any]) -> dict[str, Any]:
-    """An artifact of 0.1, whose index stands for its id."""
+    """Convert an artifact of 0.1, whose index becomes its id."""
     found = {k: v for k, v in artifact.items() if k not in ("index", "append", "lastChunk")}
     parts = [part_of(part) for part in artifact["parts"]]
     return {**found, "artifactId": str(artifact.get("index", 0)), "parts": parts}
 
 
 def task_of(task: dict[str, Any]) -> dict[str, Any]:
-    """A task of 0.1."""
+    """Convert a task of 0.1."""
     assert not {"kind", "contextId"} & task.keys()
     found = {"id": task["id"], "contextId": task["sessionId"], "status": status_of(task["status"])}
     if "artifacts" in task:
@@ -417,7 +417,7 @@ def task_of(task: dict[str, Any]) -> dict[str, Any]:
 
 
 class JsonRpc01(Http):
-    """JSON-RPC in 0.1, where the client chooses the ids of tasks."""
+    """A JSON-RPC client of 0.1, which chooses the task ids."""
 
     name = "jsonrpc-0.1"
     version = "0.1"

@@ -1,4 +1,4 @@
-"""An application that wants an API key, and calls of it over every binding."""
+"""An application that requires an API key, and calls to it over each binding."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ KEYS = {"alice": ["a-key", "a-key-that-comes"], "bob": "b-key"}
 
 
 def message(text: str, **more: Any) -> dict[str, Any]:
-    """What a user says."""
+    """Create a message of the user."""
     return {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}], **more}
 
 
 @asynccontextmanager
 async def protected(agent: Agent, **settings: Any) -> AsyncIterator[RunningApp]:
-    """Serve the agent to callers who have a key."""
+    """Serve the agent to callers with an API key."""
     settings.setdefault("auth", ApiKey(header="X-Key", keys=KEYS))
     app = App(agent, grpc_port=0, bindings=BINDINGS, drain_timeout=0.0, **settings)
     async with running(app) as found:
@@ -32,7 +32,7 @@ async def protected(agent: Agent, **settings: Any) -> AsyncIterator[RunningApp]:
 
 
 async def asked(client: Binding, name: str, params: dict[str, Any]) -> Any:
-    """What comes of it."""
+    """Call an operation, and return its result, its events or its error."""
     try:
         if name in STREAMS:
             return [seen.event for seen in await client.stream(name, **params)]

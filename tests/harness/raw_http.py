@@ -1,4 +1,4 @@
-"""HTTP by hand: it sends what no client library would."""
+"""A raw HTTP client, which can send what no client library sends."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from dataclasses import dataclass
 from typing import Any
 
 HANG = 30.0
-"""Whoever has not answered by then never will."""
+"""Seconds after which a missing response counts as never sent."""
 
 Headers = Iterable[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back."""
+    """A response."""
 
     status: int
     headers: dict[str, str]
     body: bytes
 
     def json(self) -> Any:
-        """The body's content."""
+        """The decoded body."""
         return json.loads(self.body)
 
 
@@ -37,17 +37,18 @@ class Connection:
         self.writer = writer
 
     async def send(self, data: bytes) -> None:
-        """Write bytes as they are; a closed connection takes them too."""
+        """Write raw bytes; a closed connection is not an error."""
         with contextlib.suppress(OSError):
             self.writer.write(data)
             await self.writer.drain()
             if hasattr(socket, "TCP_QUICKACK"):
-                # Or a server that writes head and body apart waits for us to acknowledge the head.
+                # Otherwise a server that writes head and body separately waits for the delayed ACK.
                 peer = self.writer.get_extra_info("socket")
                 peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     async def answer(self, *, whole: bool = True) -> Answer | None:
-        """The next answer, or nothing if the server hung up; with `whole`, all of its body."""
+        """Read the next response, with `whole` its body, too. Returns None if the server closed
+        the connection."""
         async with asyncio.timeout(HANG):
             try:
                 head = await self.reader.readuntil(b"\r\n\r\n")
@@ -76,7 +77,7 @@ class Connection:
         return b"".join(pieces)
 
     async def over(self) -> bool:
-        """Whether the server closes the connection by itself."""
+        """Whether the server closes the connection."""
         try:
             async with asyncio.timeout(HANG):
                 while await self.reader.read(65536):
@@ -90,7 +91,7 @@ class Connection:
 
 @contextlib.asynccontextmanager
 async def connect(url: str) -> AsyncIterator[Connection]:
-    """A connection to the server of a URL."""
+    """Connect to the server of a URL."""
     host, _, port = url.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port), limit=2**24)
     try:
@@ -104,7 +105,7 @@ async def connect(url: str) -> AsyncIterator[Connection]:
 def request(
     method: bytes | str, target: bytes | str, body: bytes | None = None, headers: Headers = ()
 ) -> bytes:
-    """The bytes of a request."""
+    """Encode a request."""
     method, target = (
         part.encode("latin-1") if isinstance(part, str) else part for part in (method, target)
     )
@@ -116,7 +117,7 @@ def request(
 
 
 class Client:
-    """Asks over one connection, and opens another when the server has closed it."""
+    """Sends requests over one connection, and reconnects when the server has closed it."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -130,7 +131,7 @@ class Client:
         body: bytes | None = None,
         headers: Headers = (),
     ) -> Answer | None:
-        """Ask and read the whole answer; nothing if the server hung up instead."""
+        """Send a request and read the response; None if the server closed the connection."""
         if self._connection is None:
             self._connection = await self._stack.enter_async_context(connect(self.url))
         await self._connection.send(request(method, target, body, headers))
@@ -140,7 +141,7 @@ class Client:
         return answer
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._connection = None
         await self._stack.aclose()
         self._stack = contextlib.AsyncExitStack()

@@ -1,4 +1,5 @@
-"""Servers by hand, for what no proper server does; and certificates that only a test trusts."""
+"""Raw servers, which can send what no correct server sends, and certificates that only a test
+trusts."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class Visit:
         self.writer = writer
 
     async def request(self) -> tuple[str, dict[str, str], bytes]:
-        """The next request: its first line, its headers by lower-case name, its body."""
+        """Read the next request: first line, headers by lower-case name, body."""
         head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         first, *lines = head[:-4].split("\r\n")
         pairs = (line.partition(": ") for line in lines)
@@ -35,19 +36,19 @@ class Visit:
         return first, headers, body
 
     async def send(self, data: bytes) -> None:
-        """Write bytes as they are."""
+        """Write raw bytes."""
         self.writer.write(data)
         await self.writer.drain()
 
     async def over(self) -> None:
-        """Wait until the other side has hung up."""
+        """Wait until the client has closed the connection."""
         with contextlib.suppress(ConnectionError):
             while await self.reader.read(1 << 16):
                 pass
 
 
 class Listener:
-    """A server on loopback that talks as told, and remembers who came."""
+    """A loopback server that runs a function for each connection, and records the connections."""
 
     def __init__(self, talk: Talk) -> None:
         self.talk = talk
@@ -74,12 +75,12 @@ class Listener:
             self._open.discard(task)
 
     async def came(self, visits: int) -> None:
-        """Wait for so many connections."""
+        """Wait for this many connections."""
         async with self._came:
             await self._came.wait_for(lambda: self.visits >= visits)
 
     async def unseen(self) -> None:
-        """Nobody has come. A connection of our own proves it, since it would come after theirs."""
+        """Check that there was no connection. It opens one, which must be the first to arrive."""
         before = self.visits
         _, writer = await asyncio.open_connection("127.0.0.1", self.port)
         await self.came(before + 1)
@@ -93,7 +94,7 @@ class Listener:
 
 
 def answer(data: bytes) -> Callable[[Listener], Talk]:
-    """A talk that reads requests and gives each the same answer."""
+    """A function that reads requests and sends the same response to each."""
 
     def of(listener: Listener) -> Talk:
         async def talk(visit: Visit) -> None:
@@ -117,7 +118,7 @@ async def listening(
     both: bool = False,
     port: int = 0,
 ) -> AsyncIterator[Listener]:
-    """A server on 127.0.0.1, with `both` also on ::1 and the same port where there is IPv6."""
+    """Run a server on 127.0.0.1; with `both`, also on ::1 with the same port, if IPv6 works."""
 
     async def silent(visit: Visit) -> None:
         await visit.over()
@@ -140,7 +141,7 @@ async def listening(
 
 
 def ipv6() -> bool:
-    """Whether ::1 can be listened on."""
+    """Whether this machine can listen on ::1."""
     try:
         with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
             probe.bind(("::1", 0))
@@ -150,7 +151,7 @@ def ipv6() -> bool:
 
 
 class Certificate:
-    """A self-signed certificate, for these names and addresses."""
+    """A self-signed certificate for these names and addresses."""
 
     def __init__(self, folder: Path, *names: str) -> None:
         key = ec.generate_private_key(ec.SECP256R1())
@@ -178,7 +179,7 @@ class Certificate:
             + certificate.public_bytes(serialization.Encoding.PEM)
         )
         self.asked: list[str | None] = []
-        """The names that clients have asked for, by SNI."""
+        """The names that clients sent by SNI."""
 
     def server(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -187,7 +188,7 @@ class Certificate:
         return context
 
     def client(self) -> ssl.SSLContext:
-        """A context that trusts this certificate, and checks names as ever."""
+        """A context that trusts this certificate and checks names."""
         return ssl.create_default_context(cafile=str(self.file))
 
 

@@ -1,4 +1,4 @@
-"""An ASGI application that records what reaches it."""
+"""An ASGI application that records the requests it receives."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 @dataclass
 class RecordingApp:
-    """Passes requests to an application, or answers with pages (status, body, location); and
-    remembers what was asked for."""
+    """Passes requests to an application, or answers with pages (status, body, location), and
+    records the requests."""
 
     app: Any = None
     url: str = ""
     pages: dict[str, tuple[int, bytes, str]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
-    """The paths."""
+    """The paths of the requests."""
     seen: list[str] = field(default_factory=list)
-    """All of it: paths, queries, headers and bodies."""
+    """The requests in full: paths, queries, headers and bodies."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":

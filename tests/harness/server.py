@@ -1,4 +1,4 @@
-"""Real servers for tests: an application under uvicorn on a free port of this process."""
+"""Starts servers for tests: an application under uvicorn on a free port, in this process."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from dragoman.cli.server import Server
 from dragoman.server.app import App
 
 BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC")
-"""The setting `bindings` of a card that lists all of them."""
+"""The value of the setting `bindings` that lists all bindings."""
 
 
 class Quiet(uvicorn.Server):
-    """A server that leaves the signals to the test runner, and ends as soon as it can: a tenth of
-    a second here and there is most of the time that thousands of tests take."""
+    """A server that leaves signals to the test runner and stops without pauses, which would be
+    most of the time that thousands of tests take."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Any:
         yield
 
     async def main_loop(self) -> None:
-        """Until it is told."""
+        """Run until `told` is set."""
         await self.on_tick(0)
         self.told = asyncio.Event()
         await self.told.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn does, but for its pauses."""
+        """Like uvicorn's shutdown, without its pauses."""
         for listener in (*self.servers, *(sockets or ())):
             listener.close()
         for connection in list(self.server_state.connections):
@@ -49,7 +49,7 @@ class Quiet(uvicorn.Server):
 
 
 class Served(Server):
-    """What `dragoman serve` runs, likewise."""
+    """The server of `dragoman serve`, with the same changes."""
 
     url = ""
 
@@ -60,7 +60,7 @@ class Served(Server):
 
 @contextlib.asynccontextmanager
 async def served(app: App, **options: Any) -> AsyncIterator[Served]:
-    """The server of `dragoman serve` with this application, on a free port of this process."""
+    """Run the server of `dragoman serve` with this application, on a free port, in this process."""
     listener = serve.bind("127.0.0.1", 0)
     server = Served(serve._config(uvicorn, app, app.settings, **options))
     server.url = (
@@ -81,7 +81,7 @@ async def served(app: App, **options: Any) -> AsyncIterator[Served]:
 
 @contextlib.asynccontextmanager
 async def serving(app: Any, *, port: int = 0, **options: Any) -> AsyncIterator[str]:
-    """The URL of the application, up and running until the block ends."""
+    """Serve an application until the block ends, and return its URL."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))

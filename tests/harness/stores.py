@@ -1,4 +1,4 @@
-"""The backends that have to pass what every store does, and words to say it in."""
+"""The store backends that the contract suite runs on, and helpers to write store tests."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from tests.harness.services import Postgres
 
 
 def sqlite(folder: Path, **options: Any) -> Store:
-    """A store in a new file."""
+    """Create a store in a new file."""
     options.pop("max_tasks", None)
     return SqliteStore(folder / f"{clock.uuid7()}.db", **options)
 
@@ -53,7 +53,7 @@ _schemas = count()
 
 
 def database() -> str:
-    """The URL of new tables in a PostgreSQL that all tests of this process share."""
+    """Return the URL of new tables in a PostgreSQL server that all tests of this process share."""
     if not _shared:
         server = Postgres(fsync=False)
         server.start()
@@ -65,7 +65,7 @@ def database() -> str:
 
 
 def postgres(folder: Path, **options: Any) -> Store:
-    """A store in new tables."""
+    """Create a store in new tables."""
     options.pop("max_tasks", None)
     return PostgresStore(database(), **options)
 
@@ -75,7 +75,7 @@ BACKENDS: dict[str, Callable[..., Store]] = {
     "sqlite": sqlite,
     "postgres": postgres,
 }
-if other := os.environ.get("DRAGOMAN_TEST_STORE"):  # of another package: see docs/backends.md
+if other := os.environ.get("DRAGOMAN_TEST_STORE"):  # see docs/backends.md
     BACKENDS["other"] = pkgutil.resolve_name(other)
 
 Make = Callable[..., Awaitable[Store]]
@@ -94,14 +94,14 @@ W, I, C = TaskState.WORKING, TaskState.INPUT_REQUIRED, TaskState.COMPLETED  # no
 
 
 def stamp(number: int) -> str:
-    """The time of a moment in the test."""
+    """Return a point in time of the test."""
     return f"2026-01-31T12:{number // 60 % 60:02d}:{number % 60:02d}.000Z"
 
 
 def received(
     task: str, name: str = "m1", at: str = AT, context: str = "c", **more: Any
 ) -> Received:
-    """A message from the user."""
+    """Create a message of the user."""
     message = Message(
         message_id=name, task_id=task, context_id=context, role=Role.USER, parts=(Part(text=name),)
     )
@@ -135,14 +135,14 @@ async def accept(
 
 
 def status(task: str, state: TaskState, at: str | None = AT) -> TaskStatusUpdateEvent:
-    """A status of the task."""
+    """Create a status of the task."""
     return TaskStatusUpdateEvent(
         task_id=task, context_id="c", status=TaskStatus(state=state, timestamp=at)
     )
 
 
 def artifact(task: str, text: str, *, append: bool = False) -> TaskArtifactUpdateEvent:
-    """A piece of the task's artifact."""
+    """Create a chunk of the task's artifact."""
     return TaskArtifactUpdateEvent(
         task_id=task,
         context_id="c",
@@ -152,12 +152,12 @@ def artifact(task: str, text: str, *, append: bool = False) -> TaskArtifactUpdat
 
 
 def reply(task: str) -> Reply:
-    """A direct answer."""
+    """Create a direct reply."""
     return Reply(Message(message_id="r", role=Role.AGENT, parts=(Part(text="r"),), context_id="c"))
 
 
 def said(claim: Claim, *events: Event) -> list[Entry]:
-    """What a worker appends."""
+    """Create the batch that a worker appends."""
     return [Entry(0, event, claim.turn) for event in events]
 
 
@@ -168,13 +168,13 @@ async def claim(store: Store, worker: str = "w", lease: float = LONG) -> Claim:
 
 
 async def say(store: Store, held: Claim, *states: TaskState, release: bool = False) -> Head:
-    """Append some statuses; the head after them."""
+    """Append statuses, and return the head."""
     events = [status(held.head.id, state) for state in states]
     return await write(store, held, *events, release=release)
 
 
 async def write(store: Store, held: Claim, *events: Event, release: bool = False) -> Head:
-    """Append some events; the head after them."""
+    """Append events, and return the head."""
     await store.append(held, said(held, *events), release=release)
     found = await store.head(held.head.scope, held.head.id)
     assert found is not None
@@ -188,78 +188,78 @@ async def cancel(
     scope: Scope = SCOPE,
     receipt: Receipt | None = None,
 ) -> Head:
-    """Ask for the end of a task."""
+    """Request the cancellation of a task."""
     asked = CancelRequested(caller=Caller(), at=AT)
     return await store.cancel(scope, task, asked, status(task, TaskState.CANCELED), grace, receipt)
 
 
 async def head(store: Store, task: str = "t") -> Head:
-    """The head of a log that is there."""
+    """Return the head of a log, which must exist."""
     found = await store.head(SCOPE, task)
     assert found is not None
     return found
 
 
 async def task(store: Store, name: str = "t") -> Task:
-    """A task that is there."""
+    """Return a task, which must exist."""
     record = await store.load(SCOPE, name)
     assert record is not None
     return record.task
 
 
 async def log(store: Store, name: str = "t") -> Sequence[Entry]:
-    """A whole log."""
+    """Return all entries of a log."""
     found = await store.read(SCOPE, name, 0, 10_000)
     assert found is not None
     return found
 
 
 async def events(store: Store, name: str = "t") -> list[Event]:
-    """What a log says."""
+    """Return the events of a log."""
     return [entry.event for entry in await log(store, name)]  # type: ignore[misc]
 
 
 async def ended(store: Store, name: str, state: TaskState = C, at: str = AT) -> None:
-    """A task that has come and gone."""
+    """Create a task that has ended."""
     await accept(store, name, at=at)
     held = await claim(store)
     await store.append(held, said(held, status(name, state, at)), release=True)
 
 
 async def waiting(store: Store, name: str) -> None:
-    """A task that waits for its client."""
+    """Create a task that waits for input."""
     await accept(store, name)
     await say(store, await claim(store), I, release=True)
 
 
 async def pause() -> None:
-    """Until what lasts `SOON` has run out."""
+    """Wait until leases of `SOON` seconds have expired."""
     await asyncio.sleep(SOON * 2)
 
 
 def hook(name: str = "h", task: str = "t", url: str = "https://x.example/", **more: Any) -> Webhook:
-    """A webhook of the task."""
+    """Create a webhook of the task."""
     return Webhook(TaskPushNotificationConfig(id=name, task_id=task, url=url, **more))
 
 
 async def take(store: Store, limit: int = 9, lease: float = LONG) -> list[WebhookCursor]:
-    """What is due."""
+    """Claim the deliveries that are due."""
     return list(await store.dispatch(["agent"], limit, lease))
 
 
 async def one(store: Store, lease: float = LONG) -> WebhookCursor:
-    """The only line that is due."""
+    """Claim the only delivery that is due."""
     (found,) = await take(store, lease=lease)
     return found
 
 
 async def followed(store: Store, task: str = "t", *, scope: Scope = SCOPE) -> None:
-    """A task with one webhook, and a status to deliver."""
+    """Create a task with one webhook and a status to deliver."""
     await accept(store, task, webhook=hook(task=task), scope=scope)
     (held,) = await store.claim([scope.agent], "w", LONG, 1)
     await say(store, held, W)
 
 
 async def park(store: Store, line: WebhookCursor, reason: str = "answered 410") -> None:
-    """Give a line up."""
+    """Park a delivery."""
     assert await store.dispatched(line, line.cursor, failed=reason, parked=True)

@@ -1,4 +1,4 @@
-"""A TCP connection through somebody who can fall silent: nothing is cut, and nothing passes."""
+"""A TCP proxy that can become silent: connections stay open, but no byte passes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 
 class Pipe:
-    """Passes bytes on to a port of this machine, while it is not silent."""
+    """Forwards bytes to a local port, unless it is silent."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -16,10 +16,10 @@ class Pipe:
         self._tasks: set[asyncio.Task[None]] = set()
         self.port = 0
         self.silent = False
-        """Swallow what comes on the connections that are there; a new one ends it, and works."""
+        """Discard all bytes of the open connections. A new connection ends this."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection."""
+        """Serve one connection."""
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
@@ -43,7 +43,7 @@ class Pipe:
             await writer.wait_closed()
 
     async def cut(self) -> None:
-        """End the connections that are there."""
+        """Close the open connections."""
         for writer in self._writers:
             writer.transport.abort()
         await asyncio.gather(*self._tasks)
@@ -51,7 +51,7 @@ class Pipe:
 
 @contextlib.asynccontextmanager
 async def piping(port: int) -> AsyncIterator[Pipe]:
-    """A pipe to a port, on a port of its own."""
+    """Run a proxy to a port, on a free port."""
     pipe = Pipe(port)
     server = await asyncio.start_server(pipe.serve, "127.0.0.1", 0)
     pipe.port = server.sockets[0].getsockname()[1]

@@ -1,4 +1,4 @@
-"""Both ends of a webhook: a server that remembers what came, and an application that pushes."""
+"""A webhook receiver that records deliveries, and an application that sends them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from dragoman.stores.store import WebhookCursor
 from tests.harness.raw_server import Visit, listening
 
 PATIENCE = 10.0
-"""After so many seconds a test that waits for something has failed."""
+"""Seconds after which a waiting test fails."""
 
 
 class Post(NamedTuple):
-    """One delivery as it came."""
+    """One received delivery."""
 
     at: float
     line: str
@@ -39,36 +39,36 @@ class Post(NamedTuple):
 
     @property
     def event(self) -> dict[str, Any]:
-        """What is in it."""
+        """The event in the body."""
         found: dict[str, Any] = json.loads(self.body)
         return found
 
     @property
     def task(self) -> str:
-        """The task that it is about."""
+        """The id of the task."""
         event = self.event
-        if "kind" in event:  # before 1.0 it is the task itself
+        if "kind" in event:  # before 1.0 the body is the task itself
             return str(event["id"])
         (inner,) = event.values()
         return str(inner["taskId"])
 
 
 class Inbox:
-    """Takes deliveries. `answers` are used up first: statuses, or whole heads of answers."""
+    """Receives deliveries. The first responses are those in `answers`: statuses, or whole heads."""
 
     def __init__(self, answers: Iterable[int | bytes] = ()) -> None:
         self.posts: list[Post] = []
         self.ends: list[Post] = []
-        """Those of them that tell the end of a task."""
+        """The deliveries with the end of a task."""
         self.answers = list(answers)
         self.always: int | bytes = 200
         self.gate = asyncio.Event()
-        """While it is not set, nobody gets an answer."""
+        """Responses wait until this event is set."""
         self.gate.set()
         self.pace = 0.0
-        """How long each answer takes."""
+        """Seconds before each response."""
         self.busy = self.most = 0
-        """How many deliveries are here now, and the most there ever were."""
+        """The number of concurrent deliveries, now and at most."""
         self.port = 0
         self._changed = asyncio.Condition()
 
@@ -100,22 +100,22 @@ class Inbox:
             await visit.send(answer + b"Content-Length: 0\r\n\r\n")
 
     async def until(self, ready: Callable[[], Any]) -> list[Post]:
-        """What has come, once it is enough."""
+        """Wait until the deliveries satisfy a condition, and return them."""
         async with asyncio.timeout(PATIENCE), self._changed:
             await self._changed.wait_for(ready)
         return list(self.posts)
 
     async def came(self, number: int) -> list[Post]:
-        """What has come, once it is so many."""
+        """Wait for this many deliveries, and return them."""
         return await self.until(lambda: len(self.posts) >= number)
 
     async def end(self, task: str = "") -> list[Post]:
-        """What has come, once the end of the task has."""
+        """Wait for the end of the task, and return the deliveries."""
         return await self.until(lambda: any(task in ("", post.task) for post in self.ends))
 
 
 def over(post: Post) -> bool:
-    """Whether this is the end of a task."""
+    """Whether an event is the end of a task."""
     told = post.event.get("statusUpdate", post.event)
     state = told.get("status", {}).get("state", "").removeprefix("TASK_STATE_").lower()
     return state in ("completed", "failed", "canceled")
@@ -123,7 +123,7 @@ def over(post: Post) -> bool:
 
 @contextlib.asynccontextmanager
 async def receiving(*answers: int | bytes, port: int = 0) -> AsyncIterator[Inbox]:
-    """A receiver on 127.0.0.1."""
+    """Run a receiver on 127.0.0.1."""
     inbox = Inbox(answers)
     async with listening(inbox.talk, port=port) as listener:
         inbox.port = listener.port
@@ -131,7 +131,7 @@ async def receiving(*answers: int | bytes, port: int = 0) -> AsyncIterator[Inbox
 
 
 def talker() -> Agent:
-    """An agent that says the words of its message, and waits for its gate at the word `gate`."""
+    """Create an agent that repeats the words of its message, and waits at the word `gate`."""
     agent = Agent("Talker", description="Says it again.")
     agent.gate = asyncio.Event()  # type: ignore[attr-defined]
 
@@ -150,14 +150,14 @@ def talker() -> Agent:
 
     @agent.skill(reply=True)
     async def answer(turn: Turn) -> Message:
-        """Answer without a task."""
+        """Reply without a task."""
         return turn.reply(f"You said {turn.text}").message
 
     return agent
 
 
 class Sender:
-    """An application that pushes, and its client."""
+    """An application that sends webhooks, and its client."""
 
     def __init__(self, app: App, agent: Agent, http: httpx.AsyncClient) -> None:
         self.app = app
@@ -166,11 +166,11 @@ class Sender:
         self.store = app.store
 
     async def ask(self, path: str, verb: str = "POST", /, **body: Any) -> httpx.Response:
-        """One request."""
+        """Send one request."""
         return await self.http.request(verb, path, json=body or None)
 
     async def send(self, text: str, url: str = "", *, task: str = "", **config: Any) -> str:
-        """Begin a task, or go on with one, with a webhook; the task's id."""
+        """Start or continue a task with a webhook, and return the task's id."""
         message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]}
         configuration: dict[str, Any] = {"returnImmediately": True}
         if url:
@@ -184,7 +184,7 @@ class Sender:
         return str(response.json()["task"]["id"])
 
     async def hook(self, task: str, url: str, **config: Any) -> str:
-        """Register a webhook; its id."""
+        """Register a webhook, and return its id."""
         response = await self.ask(f"/tasks/{task}/pushNotificationConfigs", url=url, **config)
         assert response.status_code == 200, response.text
         return str(response.json()["id"])
@@ -195,7 +195,7 @@ class Sender:
         assert response.status_code == 200, response.text
 
     async def ended(self, task: str) -> dict[str, Any]:
-        """The task, once it has ended; for those that must not be told by a webhook."""
+        """Wait until a task has ended, by polling, and return it."""
         async with asyncio.timeout(PATIENCE):
             while True:
                 found: dict[str, Any] = (await self.ask(f"/tasks/{task}", "GET")).json()
@@ -206,18 +206,18 @@ class Sender:
     async def lines(
         self, ready: Callable[[Sequence[WebhookCursor]], Any], **which: Any
     ) -> Sequence[WebhookCursor]:
-        """The lines that are behind, once they are as they should be."""
+        """Wait until the pending deliveries satisfy a condition, and return them."""
         async with asyncio.timeout(PATIENCE):
             while not ready(found := await self.store.lines(1000, **which)):
                 await asyncio.sleep(0.005)
         return found
 
     async def parked(self, number: int = 1) -> Sequence[WebhookCursor]:
-        """The lines that were given up, once they are so many."""
+        """Wait for this many parked deliveries, and return them."""
         return await self.lines(lambda lines: len(lines) == number, parked=True)
 
     async def log(self, task: str) -> list[dict[str, Any]]:
-        """All that can be told of a task, in order."""
+        """Return all events of a task that are delivered, in order."""
         entries = await self.store.read(Scope(self.agent.key), task, 0, 100_000)
         told = [v1_0.streamed(entry) for entry in entries or ()]
         return [json.loads(wire) for wire in told if wire]
@@ -227,7 +227,7 @@ class Sender:
 async def pushing(
     agent: Agent | None = None, *, egress: Egress | None = None, **settings: Any
 ) -> AsyncIterator[Sender]:
-    """An application at work, with its own way out or this one. What fails is tried again soon."""
+    """Run an application, with its own egress or a given one. Retries are fast."""
     agent = agent or talker()
     known = {
         "push": True,
@@ -236,7 +236,7 @@ async def pushing(
         "poll": 0.02,
     }
     with pytest.MonkeyPatch.context() as patch:
-        # they are constants
+        # these settings are constants
         for name in {"push_running", "push_per_host", "push_timeout"} & set(settings):
             patch.setattr(Settings, name, settings.pop(name))
         app = App(agent, **{**known, "drain_timeout": 0.0, **settings})

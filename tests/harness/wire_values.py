@@ -1,4 +1,4 @@
-"""Strategies for every value of the wire, built from the definitions of the structs."""
+"""Hypothesis strategies for all values of the protocol, built from the struct definitions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS: tuple[type[WireStruct], ...] = tuple(
     for kind in vars(types).values()
     if isinstance(kind, type) and issubclass(kind, WireStruct) and kind is not WireStruct
 )
-"""Every struct of the wire."""
+"""All structs of the protocol."""
 
 ONEOFS = {
     types.OAuthFlows,
@@ -29,7 +29,7 @@ ONEOFS = {
     types.SendMessageResponse,
     types.StreamResponse,
 }
-"""Those whose fields are the members of one oneof."""
+"""The structs whose fields are the members of one oneof."""
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 JSON = st.recursive(
@@ -55,7 +55,7 @@ TIMES = st.builds(
 
 @cache
 def values(kind: Any) -> st.SearchStrategy[Any]:
-    """Any value of a type that appears on the wire."""
+    """A strategy for a type of the protocol."""
     origin = get_origin(kind)
     if origin is Annotated:
         (meta,) = (note for note in kind.__metadata__ if isinstance(note, msgspec.Meta))
@@ -88,7 +88,7 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
 
 
 def hints(kind: type[WireStruct]) -> dict[str, Any]:
-    """The types of a struct's fields, with their constraints."""
+    """Return the types of a struct's fields, with their constraints."""
     return {
         name: hint
         for name, hint in get_type_hints(kind, include_extras=True).items()
@@ -97,7 +97,7 @@ def hints(kind: type[WireStruct]) -> dict[str, Any]:
 
 
 def structs(kind: type[WireStruct]) -> st.SearchStrategy[Any]:
-    """Any value of a struct; of a oneof, at most one member is there."""
+    """A strategy for a struct; of a oneof, at most one member is set."""
     fields = hints(kind)
     if kind in ONEOFS:
         return st.just(kind()) | st.one_of(
@@ -130,7 +130,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", re.ASCII)
 
 
 def same(value: Any) -> Any:
-    """A document in which all spellings of a number or of a time are one."""
+    """Normalise a document, so that all spellings of a number or time are equal."""
     if isinstance(value, dict):
         return {key: same(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -143,12 +143,12 @@ def same(value: Any) -> Any:
 
 
 def document(value: Any) -> Any:
-    """A value as plain data."""
+    """Convert a value to plain data."""
     return same(msgspec.to_builtins(value))
 
 
 def filled(value: Any) -> Any:
-    """A document without what is empty."""
+    """Remove empty values from a document."""
     if isinstance(value, dict):
         kept = {key: filled(item) for key, item in value.items()}
         return {k: v for k, v in kept.items() if v is None or v not in ("", 0, False, [], {})}

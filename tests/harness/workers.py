@@ -1,4 +1,4 @@
-"""A store and workers in this process, which a test moves step by step."""
+"""A store and workers in this process, which a test runs step by step."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from dragoman.testing import message
 AT = "2026-01-31T12:00:00.000Z"
 CALL = Call(Caller())
 OVER = -1.0
-"""A lease that has run out."""
+"""A lease that has expired."""
 
 
 class WorkerHarness:
-    """A store, its workers and its maintenance; nothing runs by itself."""
+    """A store, its workers and its maintenance; nothing runs in the background."""
 
     def __init__(
         self,
@@ -56,13 +56,13 @@ class WorkerHarness:
         self.workers: list[Worker] = []
 
     def worker(self) -> Worker:
-        """One more worker."""
+        """Add a worker."""
         worker = Worker(self.agents, self.store, self.bell, self.settings)
         self.workers.append(worker)
         return worker
 
     async def send(self, text: Any = "x", task: str = "") -> Accepted:
-        """Accept a message, and wait for nothing."""
+        """Accept a message without waiting."""
         asked = message(text)
         asked = type(asked)(
             message_id=asked.message_id, role=asked.role, parts=asked.parts, task_id=task
@@ -70,45 +70,45 @@ class WorkerHarness:
         return await self.service._accept(SendMessageRequest(message=asked), self.scope, CALL)
 
     async def claim(self, worker: Worker, lease: float = 30.0) -> Claim:
-        """The claim of what waits."""
+        """Claim the waiting task."""
         (claim,) = await self.store.claim(self.agents, worker.id, lease, 1)
         return claim
 
     async def orphan(self, text: str = "x") -> Claim:
-        """A task whose worker has died."""
+        """Create a task whose worker has died."""
         await self.send(text)
         return await self.claim(self.worker(), OVER)
 
     async def run(self, worker: Worker | None = None, lease: float = 30.0) -> Run:
-        """Work on what waits until the handler has ended."""
+        """Run the waiting turn until the handler has ended."""
         worker = worker or self.worker()
         run = worker.begin(await self.claim(worker, lease))
         await run.task
         return run
 
     async def head(self, task: str) -> Head:
-        """The head of a log."""
+        """Return the head of a log."""
         found = await self.store.head(self.scope, task)
         assert found is not None
         return found
 
     async def task(self, task: str) -> Task:
-        """The task as it is now."""
+        """Return the current task."""
         found = await self.store.load(self.scope, task)
         assert found is not None
         return found.task
 
     async def log(self, task: str) -> list[Entry]:
-        """All entries."""
+        """Return all entries."""
         return list(await self.store.read(self.scope, task, 0, 10_000) or ())
 
     async def reap(self) -> None:
-        """As many looks as it takes to be sure that nobody renews: the first is never in time."""
+        """Run maintenance until a lease that is not renewed has expired; one run is not enough."""
         for _ in range(1 + LOOKS_IN_TIME):
             await self.maintenance.reap()
 
     async def ask_to_cancel(self, task: str, grace: float = 30.0, *, undo: bool = False) -> None:
-        """Log the wish that the task end."""
+        """Request the cancellation of a task."""
         head = await self.head(task)
         status = TaskStatus(state=TaskState.CANCELED, timestamp=AT)
         canceled = TaskStatusUpdateEvent(task_id=task, context_id=head.context, status=status)
@@ -117,7 +117,7 @@ class WorkerHarness:
 
     @asynccontextmanager
     async def working(self, *, keeping: bool = False) -> AsyncIterator[Worker]:
-        """A worker, and perhaps the maintenance, going about their work."""
+        """Run a worker, and optionally the maintenance, in the background."""
         worker = self.worker()
         jobs = [asyncio.create_task(worker.run())]
         if keeping:
@@ -131,17 +131,17 @@ class WorkerHarness:
             for job in jobs[1:]:
                 job.cancel()
             await asyncio.wait(jobs)
-            gc.collect()  # an exception that nobody has looked at is logged now
-        await jobs[0]  # it has ended in peace
+            gc.collect()  # logs exceptions that were never retrieved
+        await jobs[0]  # raises if the worker failed
 
     async def until(self, ready: Callable[[], Any]) -> None:
-        """Until something is so."""
+        """Wait until a condition is true."""
         async with asyncio.timeout(5):
             while not ready():
                 await asyncio.sleep(0.002)
 
     async def ended(self, task: str) -> Task:
-        """The task once it has ended."""
+        """Wait until a task has ended, and return it."""
         async with asyncio.timeout(5):
             while not (await self.head(task)).state.terminal:
                 await asyncio.sleep(0.002)
@@ -149,5 +149,5 @@ class WorkerHarness:
 
 
 async def echo(turn: Turn) -> str:
-    """Says it again."""
+    """Repeats the text."""
     return turn.text

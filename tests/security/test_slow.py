@@ -91,7 +91,7 @@ async def test_the_event_loop() -> None:
 async def empty(server: Served) -> None:
     """Until nobody is connected."""
     async with asyncio.timeout(10):
-        while server.book.count or server.server_state.connections:
+        while server.limits.count or server.server_state.connections:
             await asyncio.sleep(0.02)
 
 
@@ -362,11 +362,11 @@ async def test_a_crowd_keeps_nobody_out(tmp_path: Path, secured: bool) -> None:
             crowd(plain, 300, hold),
             httpx.AsyncClient(base_url=server.url, verify=verify) as http,
         ):
-            assert server.book.count >= 300
+            assert server.limits.count >= 300
             for _ in range(50):
                 answer = await http.post("/message:send", json=SEND, timeout=3)
                 assert answer.json()["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
-            assert server.book.count >= 300, "they were there all the while"
+            assert server.limits.count >= 300, "they were there all the while"
             await http.aclose()
             await empty(server)  # although they are still open at the other end
         async with asyncio.timeout(5):
@@ -435,7 +435,7 @@ async def held(server: Served, count: int) -> AsyncIterator[None]:
         for _ in range(count):
             await stack.enter_async_context(connect(server.url.replace("https", "http")))
         async with asyncio.timeout(5):
-            while server.book.count < count:
+            while server.limits.count < count:
                 await asyncio.sleep(0.01)
         yield
 

@@ -136,7 +136,7 @@ class Endpoint:
         if self._observer is not None:
             self._observer.refused(error, incoming)
         if isinstance(error, AuditedTaskNotFound):
-            self._note(error.event, incoming, error.reason, error.who, **error.about)
+            self._note(error.event, incoming, error.reason, error.caller, **error.about)
 
     def note_refusal(self, event: str, incoming: RequestInfo, error: A2AError) -> None:
         """Write to the audit log a request that was refused before its caller was known."""
@@ -291,17 +291,17 @@ class Endpoint:
         event: str,
         incoming: RequestInfo,
         result: str,
-        who: Caller | None = None,
+        caller: Caller | None = None,
         **about: str,
     ) -> None:
-        who = who or ANONYMOUS["1.0"].caller
+        caller = caller or ANONYMOUS["1.0"].caller
         audit(
             event,
             result=result,
             agent=self.service.agent.key,
-            who=who.identity,
-            realm=who.realm,
-            tenant=who.tenant,
+            who=caller.identity,
+            realm=caller.realm,
+            tenant=caller.tenant,
             client=origin(incoming, self.limits),
             path=incoming.request().path,
             **about,
@@ -414,14 +414,16 @@ def origin(incoming: RequestInfo, limits: Limits | None) -> str:
 class AuditedTaskNotFound(TaskNotFound):
     """A TaskNotFound with the fields of its audit line."""
 
-    def __init__(self, error: TaskNotFound, event: str, who: Caller, about: dict[str, str]) -> None:
+    def __init__(
+        self, error: TaskNotFound, event: str, caller: Caller, about: dict[str, str]
+    ) -> None:
         super().__init__(
             error.message,
             violations=error.violations,
             metadata=error.metadata,
             headers=error.headers,
         )
-        self.event, self.who, self.about = event, who, about
+        self.event, self.caller, self.about = event, caller, about
 
 
 def _outcome(error: Exception) -> str:

@@ -230,7 +230,7 @@ class HTTPRequest:
         try:
             message = await self.bodies.wait(self.receive(), arriving)
             found: bytes = message.get("body", b"")
-            if message.get("more_body") or not 0 < len(found) <= self.bodies.whole:
+            if message.get("more_body") or not 0 < len(found) <= self.bodies.uncounted:
                 rest = self._read(message, settings.max_body, arriving)
                 found = await self.bodies.wait(rest, arriving)
             if not self.bodies.light(found):

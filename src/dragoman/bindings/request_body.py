@@ -99,8 +99,8 @@ class BodyReader:
         self.large: dict[str, float] = {}
         """The callers that recently got a large response, and when. Their next responses are
         encoded one after another."""
-        self.whole = min(SMALL, settings.max_body)
-        """A body that arrives in one message of at most this size is not counted."""
+        self.uncounted = min(SMALL, settings.max_body)
+        """The maximum size of a body that is not counted if it arrives in one message."""
         self._light = HEAVY if settings.max_elements >= HEAVY else -1
         self._depth = settings.max_depth
         self.proxies = Proxies(settings.trusted_proxies)

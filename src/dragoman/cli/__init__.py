@@ -31,9 +31,9 @@ VALUES = {
     "key": "FILE",
     "ca": "FILE",
 }
-"""What the help calls the values of options."""
+"""The placeholders of option values in the help."""
 WORK = ("store", "bell", "log_level", "log_format", "push")
-"""The settings that are options of `worker`, which does not listen."""
+"""The settings that `worker` has options for; it does not listen."""
 SERVE = (
     *("host", "port", "grpc_port", "url", "cert", "key", "ca", "store", "bell"),
     *("log_level", "log_format", "push", "serve_only", "access_log"),
@@ -41,7 +41,7 @@ SERVE = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; the exit status."""
+    """Run the command and return the exit status."""
     parser = _parser()
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["--complete"]:
@@ -57,23 +57,23 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"dragoman: {line}", file=sys.stderr)
         return 2
     except ImportError as error:
-        if "pip install" not in str(error):  # an extra that says how to get it
+        if "pip install" not in str(error):  # a missing extra names the command that installs it
             raise
         print(f"dragoman: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # whoever read it has read enough
+    except BrokenPipeError:  # the reader of the output has closed the pipe
         sys.stdout = None
         return 0
 
 
 class UsageError(Exception):
-    """The command cannot do what it was asked, and says why."""
+    """A wrong use of the command. The text says what is wrong."""
 
 
 def examples(*lines: str, more: str = "") -> dict[str, Any]:
-    """The arguments of a parser whose help ends with these examples, and with `more` before."""
+    """Return arguments for a parser whose help ends with `more` and these examples."""
     shown = "\n".join(f"  dragoman {line}" for line in lines)
     return {
         "epilog": (f"{more}\n\n" if more else "") + f"Examples:\n{shown}",
@@ -82,14 +82,15 @@ def examples(*lines: str, more: str = "") -> dict[str, Any]:
 
 
 class Parser(argparse.ArgumentParser):
-    """One whose first word may be a command of its own, although it takes an argument there."""
+    """A parser with subcommands in `inner` that also accepts a plain argument in their place."""
 
     inner: dict[str, argparse.ArgumentParser]
     skills: Callable[[Sequence[str]], dict[str, argparse.ArgumentParser]]
-    """The parsers of what follows `SKILL`, given the words before it; an agent is asked."""
+    """Returns the parsers of the arguments after each skill, given the words before it. It asks the
+    agent."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As ever, by the parser whose word comes first."""
+        """See `argparse`. If the first word names a subcommand, its parser parses the rest."""
         inner = getattr(self, "inner", {})
         if args and args[0] in inner:
             return inner[args[0]].parse_known_args(args[1:], namespace)
@@ -131,7 +132,9 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--reload", action="store_true", help="restart when a Python file changes; for development"
     )
-    serve.add_argument("--workers", nargs="?", const="", help=argparse.SUPPRESS)  # of uvicorn
+    serve.add_argument(
+        "--workers", nargs="?", const="", help=argparse.SUPPRESS
+    )  # known from uvicorn
     _add_settings(serve)
     serve.set_defaults(run=_serve)
 
@@ -203,7 +206,7 @@ def _add_settings(
         flag = choices == settings.BOOLEAN
         more: dict[str, Any] = {"action": "store_true", "default": None} if flag else {}
         if not flag:
-            # argparse would refuse a wrong value before the other settings are checked
+            # argparse would reject a wrong value before the other settings are checked
             more["metavar"] = f"{{{','.join(choices)}}}" if choices else VALUES[name]
             more |= {"type": int} if name.endswith("port") else {}
         parser.add_argument(
@@ -219,7 +222,7 @@ def _add_settings(
 
 
 def _described(name: str, flag: bool, store: str) -> str:
-    """The help of a setting: what it does, and its default unless it is a flag."""
+    """Return the help of a setting: its description, and its default unless it is a flag."""
     text = settings.DESCRIPTIONS[name]
     if flag:
         return text
@@ -228,22 +231,22 @@ def _described(name: str, flag: bool, store: str) -> str:
 
 
 class Options(Struct, frozen=True):
-    """The settings that a command line names."""
+    """The settings on a command line."""
 
     given: dict[str, Any]
     texts: dict[str, str]
-    """Those of `--set`, which are not of their type yet."""
+    """The values of `--set`, not converted to their types yet."""
     file: str | None = None
 
     def in_force(self, own: Mapping[str, Any] | None = None) -> settings.Settings:
-        """All settings in force. `own` are those that an `App` was given in code: they come before
-        the environment and the file, and the command line comes before them."""
+        """Return all settings in force. `own` are the arguments of an `App`: they override the
+        environment and the file, and the command line overrides them."""
         return self.resolve(own)[0]
 
     def resolve(
         self, own: Mapping[str, Any] | None = None
     ) -> tuple[settings.Settings, dict[str, str]]:
-        """All settings in force, and the source of each."""
+        """Return all settings in force, and the source of each."""
         from dragoman.server.wiring import CHECKS
 
         named = {name: value for name, value in self.given.items() if value is not None}
@@ -254,7 +257,7 @@ class Options(Struct, frozen=True):
             texts=self.texts,
             file=self.file,
             checks=CHECKS,
-            warn=warn if own is None else lambda text: None,  # it has been said
+            warn=warn if own is None else lambda text: None,  # already warned
         )
 
 
@@ -270,7 +273,7 @@ def _options(arguments: argparse.Namespace, **more: Any) -> Options:
 
 
 def warn(text: str) -> None:
-    """Tell something that need not stop the command."""
+    """Print a warning."""
     print(f"dragoman: warning: {text}", file=sys.stderr)
 
 

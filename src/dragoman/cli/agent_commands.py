@@ -93,9 +93,12 @@ def add(commands: Any) -> None:
     card.set_defaults(run=_card)
     card_signatures.add(card)
 
-    send = _command(commands, "send", "send a message and show the answer", say)
+    send = _command(commands, "send", "send a message and show the answer", send_message)
     send.add_argument(
-        "said", nargs="*", metavar="TEXT", help="a text; @FILE sends a file, - reads standard input"
+        "texts",
+        nargs="*",
+        metavar="TEXT",
+        help="a text; @FILE sends a file, - reads standard input",
     )
     send.add_argument(
         "--data",
@@ -237,7 +240,7 @@ def _positive(text: str) -> int:
 
 
 async def show_card(agent: Client, arguments: argparse.Namespace) -> int:
-    """The card."""
+    """Show the card."""
     if arguments.json:
         document = json.loads(v1_0.encode(agent.card))
         print(json_text(json.dumps(document, indent=2, ensure_ascii=False)))
@@ -249,24 +252,26 @@ async def show_card(agent: Client, arguments: argparse.Namespace) -> int:
     if card.provider is not None:
         print(f"  by {plain(card.provider.organization)}, {plain(card.provider.url)}")
     for interface in card.supported_interfaces:
-        same = interface.protocol_binding, interface.protocol_version, interface.tenant
+        listed = interface.protocol_binding, interface.protocol_version, interface.tenant
         here = agent.interface
-        spoken = same == (here.protocol_binding, here.protocol_version, here.tenant)
-        # (how a gRPC address is dialled is not on the card)
+        same_interface = listed == (here.protocol_binding, here.protocol_version, here.tenant)
+        # compared without the scheme, which a card may omit for gRPC
         used = (
-            "  (used here)" if spoken and here.url.endswith(interface.url.split("://")[-1]) else ""
+            "  (used here)"
+            if same_interface and here.url.endswith(interface.url.split("://")[-1])
+            else ""
         )
         print(
             f"  {plain(interface.protocol_binding)} {plain(interface.protocol_version)}"
             f"  {plain(interface.url)}{used}"
         )
-    able = card.capabilities
-    can = [name for name in ("streaming", "push_notifications") if getattr(able, name)]
+    capabilities = card.capabilities
+    can = [name for name in ("streaming", "push_notifications") if getattr(capabilities, name)]
     print(f"  can: {', '.join(can).replace('_', ' ') or 'answer'}")
     print(f"  takes: {', '.join(map(plain, card.default_input_modes))}")
-    if way := _way_in(card):
+    if way := _required_schemes(card):
         print(f"  wants: {plain(way)}")
-    for extension in able.extensions:
+    for extension in capabilities.extensions:
         print(f"  extension {plain(extension.uri)}{' (required)' if extension.required else ''}")
     for skill in card.skills:
         print(f"  skill {paint(plain(skill.id), BOLD, out)}: {plain(skill.description)}")
@@ -275,17 +280,17 @@ async def show_card(agent: Client, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _way_in(card: AgentCard) -> str:
-    from dragoman.client.credentials import wanted
+def _required_schemes(card: AgentCard) -> str:
+    from dragoman.client.credentials import required_schemes
 
-    return wanted(card)
+    return required_schemes(card)
 
 
-async def say(agent: Client, arguments: argparse.Namespace) -> int:
+async def send_message(agent: Client, arguments: argparse.Namespace) -> int:
     """Send a message."""
     from dragoman.cli.terminal_output import Screen
 
-    parts = _said(arguments.said)
+    parts = _message_parts(arguments.texts)
     for text in arguments.data:
         try:
             parts.append(Part(data=json.loads(text, parse_constant=_number)))
@@ -293,19 +298,19 @@ async def say(agent: Client, arguments: argparse.Namespace) -> int:
             raise UsageError(f"--data: not valid JSON: {error}") from None
     if not parts:
         raise UsageError("nothing to send: give a text, @FILE, --data, or - for standard input")
-    saying: SendOptions = {"skill": arguments.skill}
+    options: SendOptions = {"skill": arguments.skill}
     screen = Screen(as_json=arguments.json, folder=arguments.output)
     where = {"task": arguments.task, "context": arguments.context}
     with _interruptible(agent, screen, arguments):
         if not arguments.stream:
             with connect_options.waiting(WAITING):
-                result = await agent.send(parts, wait=not arguments.no_wait, **where, **saying)
+                result = await agent.send(parts, wait=not arguments.no_wait, **where, **options)
             return screen.result(result)
-        async with agent.stream(parts, keep=False, **where, **saying) as stream:
+        async with agent.stream(parts, keep=False, **where, **options) as stream:
             async for event in stream:
                 screen.event(event)
-        screen.rest()
-        return screen.verdict(stream.result.state)
+        screen.end_line()
+        return screen.exit_status(stream.result.state)
 
 
 async def get(agent: Client, arguments: argparse.Namespace) -> int:
@@ -318,7 +323,7 @@ async def get(agent: Client, arguments: argparse.Namespace) -> int:
 
 
 async def watch(agent: Client, arguments: argparse.Namespace) -> int:
-    """Follow a task."""
+    """Show the events of a task until it ends."""
     from dragoman.cli.terminal_output import Screen
     from dragoman.client import Result
 
@@ -330,12 +335,12 @@ async def watch(agent: Client, arguments: argparse.Namespace) -> int:
         async with agent.task(arguments.task).subscribe(keep=False) as stream:
             async for event in stream:
                 screen.event(event)
-    screen.rest()
-    return screen.verdict(stream.result.state)
+    screen.end_line()
+    return screen.exit_status(stream.result.state)
 
 
 async def cancel(agent: Client, arguments: argparse.Namespace) -> int:
-    """End a task."""
+    """Cancel a task."""
     from dragoman.cli.terminal_output import FAILED, Screen
     from dragoman.client import Result
 
@@ -347,12 +352,12 @@ async def cancel(agent: Client, arguments: argparse.Namespace) -> int:
 
 
 async def approve(agent: Client, arguments: argparse.Namespace) -> int:
-    """Allow what a task asks for."""
+    """Approve the operation that a task asks for."""
     return await _answer(agent, arguments, approved=True)
 
 
 async def decline(agent: Client, arguments: argparse.Namespace) -> int:
-    """Do not allow it."""
+    """Decline the operation that a task asks for."""
     return await _answer(agent, arguments, approved=False)
 
 
@@ -364,15 +369,15 @@ async def _answer(agent: Client, arguments: argparse.Namespace, *, approved: boo
     grant = Result(await remote.get()).grant
     if grant is None:
         raise UsageError("the task does not ask for an approval")
-    print(f"{'approving' if approved else 'declining'}: {asks(grant)}", file=sys.stderr)
+    print(f"{'approving' if approved else 'declining'}: {operation_text(grant)}", file=sys.stderr)
     screen = Screen(as_json=arguments.json, folder=arguments.output)
     with _interruptible(agent, screen, arguments), connect_options.waiting(WAITING):
         result = await (remote.approve(grant) if approved else remote.decline(grant))
     return screen.result(result)
 
 
-def asks(grant: ApprovalRequest) -> str:
-    """What is to be approved, in a line."""
+def operation_text(grant: ApprovalRequest) -> str:
+    """Format the operation to approve in one line."""
     return plain(json.dumps(grant.operation, ensure_ascii=False))
 
 
@@ -397,11 +402,11 @@ async def listing(agent: Client, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _said(words: Sequence[str]) -> list[Part | File]:
-    """The words of a command line: those that stand together are one text, as with echo."""
+def _message_parts(words: Sequence[str]) -> list[Part | File]:
+    """Convert arguments to parts. Adjacent words become one text, as with echo."""
     found: list[Part | File] = []
-    for plainly, group in groupby(words, lambda word: word != "-" and not word.startswith("@")):
-        if plainly:
+    for is_text, group in groupby(words, lambda word: word != "-" and not word.startswith("@")):
+        if is_text:
             found.append(Part(text=" ".join(group)))
         else:
             found += [_part(word) for word in group]
@@ -430,13 +435,13 @@ def _part(text: str) -> Part | File:
 
 @contextmanager
 def _interruptible(agent: Client, screen: Screen, arguments: argparse.Namespace) -> Iterator[None]:
-    """When it is interrupted, tell which task goes on."""
+    """On Ctrl-C, print which task continues."""
     from dragoman.client.deadline import following
 
     with following(agent) as progress:
         try:
             yield
-        except asyncio.CancelledError:  # Ctrl-C
+        except asyncio.CancelledError:
             if progress.task:
                 task = plain(progress.task)
                 watch = f"dragoman task watch {plain(arguments.url)} {task}"

@@ -1,4 +1,4 @@
-"""`--trace`: the bytes of a connection, with secrets masked."""
+"""`--trace`: prints the bytes of a connection, with secrets masked."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ SHOWN = {
     *("transfer-encoding", "user-agent", "vary", "via", "www-authenticate"),
     *("x-a2a-extensions", "x-accel-buffering", "x-content-type-options"),
 }
-"""The headers whose values are shown. Any other may hold a secret, whatever its name."""
+"""The headers whose values are shown. Any other header may contain a secret."""
 PARAMETERS = {
     *("contextId", "historyLength", "includeArtifacts", "pageSize", "pageToken", "status"),
     *("statusTimestampAfter",),
 }
-"""The parameters of a query whose values are shown: those of A2A."""
+"""The query parameters whose values are shown: those of A2A."""
 _HEAD = re.compile(r"(?:[A-Z]+ \S+ HTTP/1\.\d|HTTP/1\.\d \d{3}|gRPC )")
 _QUERY = re.compile(r"([?&]([^=&\s]+)=)([^&\s]+)")
 MOST = 1000
-"""The most secrets that are remembered; the first make room."""
+"""The maximum number of remembered secrets; the oldest are dropped."""
 
 
 class Tap:
-    """Shows what is sent (>) and what comes (<) on standard error. `hidden` are secrets that no
-    name gives away. What was masked once is masked wherever it appears again."""
+    """Prints sent (>) and received (<) bytes on standard error. `hidden` are secrets to mask
+    wherever they appear. A value that was masked once is masked everywhere from then on."""
 
     def __init__(self, hidden: Sequence[str] = ()) -> None:
         self._hidden: dict[str, None] = {}
@@ -46,7 +46,7 @@ class Tap:
             self._hide(text, shortest=1)
 
     def __call__(self, out: bool, data: bytes) -> None:
-        """Show a piece of one direction. The head of a message comes in one piece."""
+        """Print a piece of one direction. The head of a message must be in one piece."""
         text = data.decode("utf-8", "replace")
         lines: list[str] = []
         body = text
@@ -102,8 +102,8 @@ class Tap:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """A header's value, and the secrets in it: without the name of its scheme, the password of
-    HTTP Basic, the values of cookies."""
+    """Yield a header's value and the secrets in it: the value without its scheme, the login and
+    password of HTTP Basic, the values of cookies."""
     scheme, _, rest = value.partition(" ")
     yield value
     yield rest.strip()

@@ -1,4 +1,4 @@
-"""`dragoman card --check`: what is wrong with a card, for people and for programs."""
+"""`dragoman card --check`: prints the problems of a card, as text or JSON."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 STYLES = {"error": RED, "warning": YELLOW, "note": DIM}
 WIDE = 40
-"""The most room that the names of fields get in a line."""
+"""The maximum width of the column with field names."""
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Find the card and print what is to be said of it, 1 if there is an error; or, with `--raw`,
-    the card as it is."""
+    """Fetch the card, print its problems and return 1 if there is an error; with `--raw`, print the
+    card as it is."""
 
     def work() -> int:
         if not arguments.raw:
@@ -42,19 +42,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _checked(arguments: argparse.Namespace) -> list[Finding]:
-    """All that is to be said of a card and of the interfaces behind it, the worst first."""
-    from dragoman.client.binding import spoken
+    """Return the findings about a card and its interfaces, the worst first."""
+    from dragoman.client.binding import supported_bindings
     from dragoman.client.credentials import Guard
     from dragoman.conformance.card import check, ordered
     from dragoman.conformance.interfaces import probe
 
     sockets = connect_options.sockets(arguments)
-    guard = Guard(sockets, allow=arguments.allow)  # without the headers: others may listen there
+    guard = Guard(sockets, allow=arguments.allow)  # no headers: other parties may own the URLs
     try:
         found = await fetch(arguments, guard.confine)
         findings = check(found.body, url=found.url, headers=found.headers)
         with connect_options.waiting("connecting to the interfaces"):
-            findings += await probe(found, guard, spoken(sockets))
+            findings += await probe(found, guard, supported_bindings(sockets))
     finally:
         await guard.close()
     return ordered(findings)
@@ -63,8 +63,8 @@ async def _checked(arguments: argparse.Namespace) -> list[Finding]:
 async def fetch(
     arguments: argparse.Namespace, confine: Callable[[], None] | None = None
 ) -> Document:
-    """The document by itself: a client would not go on with a card that it cannot read. `confine`
-    is called if it came from a public address."""
+    """Fetch the document without a client, which would reject a card that it cannot read. Calls
+    `confine` if the card came from a public address."""
     from dragoman.client.credentials import Guard
     from dragoman.client.discovery import Cards, address
 
@@ -99,7 +99,7 @@ def _report(findings: Sequence[Finding], arguments: argparse.Namespace) -> int:
 
 
 def text(findings: Sequence[Finding], columns: int) -> Iterator[str]:
-    """The findings in lines of so many columns, and their sum."""
+    """Format the findings in lines of at most this many columns, followed by their count."""
     rows = [(item.level, plain(item.field) or "card", plain(item.text)) for item in findings]
     longest = max((len(field) for _, field, _ in rows), default=0)
     wide = max(min(longest, WIDE, columns // 2 - 9), 0)
@@ -110,7 +110,7 @@ def text(findings: Sequence[Finding], columns: int) -> Iterator[str]:
         )
         begin = paint(level, STYLES[level], sys.stdout) + " " * (9 - len(level))
         begin += f"{field:{wide}}  "
-        if len(field) > wide:  # its words begin on a line of their own
+        if len(field) > wide:  # the text starts on the next line
             yield begin.rstrip()
             begin = space
         yield begin + lines[0]

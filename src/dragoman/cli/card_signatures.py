@@ -1,4 +1,5 @@
-"""`dragoman card keygen`, `sign`, `verify` and `trust`: keys and signatures of cards."""
+"""`dragoman card keygen`, `sign`, `verify` and `trust`: creates keys, signs and verifies cards, and
+pins keys."""
 
 from __future__ import annotations
 
@@ -23,11 +24,11 @@ NOT_SENT = (
     *("api_key", "user", "client_id", "client_secret", "issuer", "resource", "cert"),
     *("trust", "allow", "pin", "binding"),
 )
-"""The options of a connection that `verify` has no use for: it only fetches the card."""
+"""The connection options that `verify` does not have, because it only fetches the card."""
 
 
 def add(card: Parser) -> None:
-    """Add them to `card`, which shows one when none of them comes first."""
+    """Add the commands to `card`, which shows a card if the first word names none of them."""
     keygen = Parser(
         prog=f"{card.prog} keygen",
         description="Create a private key that signs cards, and print its public key as a JWK.",
@@ -121,7 +122,7 @@ def add(card: Parser) -> None:
         metavar="ORIGIN",
         help="delete the pinned keys of this origin (default: none)",
     )
-    trust.set_defaults(run=_trust, tells_pins=False)  # they are shown
+    trust.set_defaults(run=_trust, shows_pins=False)  # it prints them itself
     card.inner = {"keygen": keygen, "sign": sign, "verify": verify, "trust": trust}
     card.epilog = (
         "`card keygen FILE` creates a key, `card sign FILE` signs a card, `card verify URL` "
@@ -150,12 +151,12 @@ def _keygen(arguments: argparse.Namespace) -> int:
 
 
 def _trust(arguments: argparse.Namespace) -> int:
-    asked = [bool(arguments.url), arguments.list, bool(arguments.forget)]
-    if sum(asked) != 1:
+    given = [bool(arguments.url), arguments.list, bool(arguments.forget)]
+    if sum(given) != 1:
         raise UsageError("card trust: give a URL, --list, or --forget ORIGIN")
 
     def work() -> int:
-        pins = connect_options.pins(tell=False)
+        pins = connect_options.pins(show=False)
         if arguments.forget:
             if pins.forget(arguments.forget):
                 return 0
@@ -172,7 +173,7 @@ def _trust(arguments: argparse.Namespace) -> int:
 
 
 async def _pinned(arguments: argparse.Namespace) -> str:
-    """Have the client do it; the origin."""
+    """Let the client pin the keys of an agent, and return the agent's origin."""
     from dragoman.client.discovery import address
     from dragoman.client.transport import origin
 
@@ -222,14 +223,14 @@ def _sign(arguments: argparse.Namespace) -> int:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write all of it, or nothing."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    """Replace the content of a file atomically."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_text(text)
-        beside.chmod(path.stat().st_mode & 0o777)
-        beside.replace(path)
+        temporary.write_text(text)
+        temporary.chmod(path.stat().st_mode & 0o777)
+        temporary.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise UsageError(f"{path}: {error.strerror}") from None
 
 

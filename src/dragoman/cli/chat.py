@@ -1,7 +1,7 @@
 """`dragoman chat`: a conversation with an agent on the terminal.
 
-The conversation is plain code in the main thread, where Ctrl-C arrives, and the client is in
-another, so that whatever is waited for can be interrupted.
+The conversation runs in the main thread, which receives Ctrl-C, and the client runs in another
+thread, so that Ctrl-C can interrupt every wait.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.cli import UsageError, connect_options
-from dragoman.cli.agent_commands import CHAT, asks
+from dragoman.cli.agent_commands import CHAT, operation_text
 from dragoman.cli.colors import BOLD, CYAN, DIM, RED, YELLOW, paint
-from dragoman.cli.terminal_output import Screen, complaint, verdict
+from dragoman.cli.terminal_output import Screen, error_text, exit_status
 from dragoman.cli.text_table import plain, word
 from dragoman.client import File, Unreachable
 from dragoman.client.sync import Client, Stream
@@ -32,22 +32,22 @@ _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Talk until there is nothing more to say."""
+    """Chat until the input ends, and return the exit status."""
 
-    def talk() -> int:
+    def chat() -> int:
         with ExitStack() as stack:
             with connect_options.waiting(connect_options.FETCHING):
                 agent = stack.enter_context(Client(connect_options.client(arguments)))
-            stack.enter_context(Memory())
+            stack.enter_context(InputHistory())
             return Chat(agent, arguments).run()
 
-    return connect_options.guarded(talk, arguments)
+    return connect_options.guarded(chat, arguments)
 
 
-class Memory:
-    """The lines that were typed before, where the terminal can edit lines."""
+class InputHistory:
+    """Loads and saves the history of typed lines, if readline is available."""
 
-    def __enter__(self) -> Memory:
+    def __enter__(self) -> InputHistory:
         self._readline: Any = None
         if sys.stdin.isatty():
             with suppress(ImportError):  # not on every system
@@ -69,7 +69,8 @@ class Memory:
 
 
 class Chat:
-    """One conversation: what is said next goes to the task that waits, or begins another."""
+    """One conversation. The next message goes to the task that waits for input, or starts a new
+    task."""
 
     def __init__(self, agent: Client, arguments: argparse.Namespace) -> None:
         self._agent = agent
@@ -85,9 +86,9 @@ class Chat:
         self._status = 0
 
     def run(self) -> int:
-        """Until the end of the input."""
+        """Read lines until the input ends, and return the exit status."""
         if self._live:
-            self._introduce()
+            self._show_card()
         while True:
             try:
                 line = self._read()
@@ -96,68 +97,68 @@ class Chat:
                     print(file=sys.stderr)
                 return 0 if self._live else self._status
             except KeyboardInterrupt:
-                self._aside("\n(Ctrl-D or /quit to leave)")
+                self._note("\n(Ctrl-D or /quit to leave)")
                 continue
             if line.startswith("/") and self._live:
                 if line.strip() in ("/quit", "/exit"):
                     return 0
                 self._command(line)
             elif line.strip() or self._attached:
-                self._say(line)
+                self._send(line)
 
     def _read(self) -> str:
-        """A line, or several that were joined."""
-        said = ""
+        """Read a line; a line that ends in a backslash continues on the next one."""
+        text = ""
         while True:
-            line = input(self._prompt(bool(said)) if self._live else "")
+            line = input(self._prompt(bool(text)) if self._live else "")
             if not line.endswith("\\"):
-                return said + line
-            said += line[:-1] + "\n"
+                return text + line
+            text += line[:-1] + "\n"
 
     def _prompt(self, more: bool) -> str:
         text = "...> " if more else "answer> " if self._waiting else "you> "
-        # readline must be told what takes no room
+        # readline needs marks around characters that take no space on the screen
         return _STYLE.sub("\001\\g<0>\002", paint(text, f"{BOLD};{CYAN}", sys.stdout))
 
     # -- a turn
 
-    def _say(self, text: str, **saying: Any) -> None:
+    def _send(self, text: str, **more: Any) -> None:
         parts: list[File | Part] = [*([Part(text=text)] if text.strip() else []), *self._attached]
         stream = self._agent.stream(
             parts,
             task=self._waiting,
             context=self._context,
-            keep=False,  # it is on the screen
-            **self._saying(),
-            **saying,
+            keep=False,  # the events are printed, not collected
+            **self._options(),
+            **more,
         )
         try:
             with stream:
                 for event in stream:
-                    # what the person has just said need not be told
+                    # the first task of a stream only repeats what the user has just typed
                     if not isinstance(event, Task) or event.status.state.terminal:
                         self._screen.event(event)
-            self._screen.rest()
+            self._screen.end_line()
             self._settle(stream)
         except KeyboardInterrupt:
-            self._screen.rest()
+            self._screen.end_line()
             self._stop(stream)
         except (A2AError, Unreachable, TimeoutError, OSError) as error:
-            self._screen.rest()
-            self._aside(complaint(error) or "no answer in time", RED)
+            self._screen.end_line()
+            self._note(error_text(error) or "no answer in time", RED)
             self._status = 1
             if isinstance(error, TaskNotFound | UnsupportedOperation):
-                self._waiting = ""  # it has ended meanwhile
+                self._waiting = ""  # the task has ended meanwhile
             if stream.task is None:
-                return  # it may be said again, with what was attached
+                return  # keep the attachments, so that the user can send again
         self._attached = []
 
-    def _saying(self) -> Any:
+    def _options(self) -> Any:
         return {"skill": self._skill} if self._skill else {}
 
     def _settle(self, stream: Stream) -> None:
         result = stream.result
-        self._status = verdict(result.state)
+        self._status = exit_status(result.state)
         if result.task is None:
             message = result.message
             self._context = (message.context_id if message else "") or self._context
@@ -167,30 +168,30 @@ class Chat:
         self._waiting = result.task.id if state.interrupted else ""
         self._grant = result.grant
         if self._grant is not None:
-            self._aside(f"(the agent asks for approval: {asks(self._grant)})", YELLOW)
-            self._aside("(until " + plain(self._grant.expires) + "; /approve or /decline)", YELLOW)
+            self._note(f"(the agent asks for approval: {operation_text(self._grant)})", YELLOW)
+            self._note("(until " + plain(self._grant.expires) + "; /approve or /decline)", YELLOW)
         elif state is TaskState.AUTH_REQUIRED:
-            self._aside("(the agent waits until you have logged in)", YELLOW)
+            self._note("(the agent waits until you have logged in)", YELLOW)
 
     def _stop(self, stream: Stream) -> None:
-        """The person has had enough of this turn."""
+        """Handle Ctrl-C during a turn: cancel the task."""
         self._status = 130
         if stream.task is None:
-            self._aside("(stopped waiting; the agent has not answered)", YELLOW)
+            self._note("(stopped waiting; the agent has not answered)", YELLOW)
             return
         self._last, self._context, self._waiting = stream.task.id, stream.task.context_id, ""
         self._cancel(stream.task.id)
 
     def _cancel(self, task: str) -> None:
-        self._aside("(canceling; press Ctrl-C again to stop waiting)", YELLOW)
+        self._note("(canceling; press Ctrl-C again to stop waiting)", YELLOW)
         try:
             found = self._agent.task(task).cancel()
             self._waiting = ""
-            self._aside(f"[{word(found.status.state)}]", YELLOW)
+            self._note(f"[{word(found.status.state)}]", YELLOW)
         except KeyboardInterrupt:
-            self._aside("(not canceled)", YELLOW)
+            self._note("(not canceled)", YELLOW)
         except (A2AError, Unreachable, TimeoutError) as error:
-            self._aside(complaint(error) or "no answer in time", RED)
+            self._note(error_text(error) or "no answer in time", RED)
 
     # -- commands
 
@@ -205,23 +206,23 @@ class Chat:
             "decline": lambda _: self._answer(approved=False),
             "cancel": lambda _: self._cancel(self._waiting) if self._waiting else self._idle(),
             "history": self._history,
-            "card": lambda _: self._introduce(),
-            "help": lambda _: self._aside(CHAT),
+            "card": lambda _: self._show_card(),
+            "help": lambda _: self._note(CHAT),
         }
         try:
             if name in known:
                 known[name](rest)
             else:
-                self._aside(f"unknown command /{plain(name)}; type /help for the list")
+                self._note(f"unknown command /{plain(name)}; type /help for the list")
         except (A2AError, Unreachable, TimeoutError, UsageError) as error:
-            self._aside(complaint(error), RED)
+            self._note(error_text(error), RED)
 
     def _answer(self, *, approved: bool) -> None:
         if self._grant is None:
             raise UsageError("the agent does not ask for an approval")
         metadata = answer(self._grant, approved=approved)
         self._grant = None
-        self._say("Approved" if approved else "Declined", metadata=metadata)
+        self._send("Approved" if approved else "Declined", metadata=metadata)
 
     def _attach(self, rest: str) -> None:
         try:
@@ -230,31 +231,31 @@ class Chat:
             raise UsageError(str(error)) from None
         paths = [Path(name).expanduser() for name in names]
         missing = [name for name, path in zip(names, paths, strict=True) if not path.is_file()]
-        if missing:  # all or none: whoever tries again would attach some twice
+        if missing:  # attach all or none, so that a second attempt attaches no file twice
             none = "; no file was attached" if len(names) > 1 else ""
             raise UsageError(f"{', '.join(missing)}: no such file{none}")
         self._attached += map(File, paths)
         count = len(self._attached)
-        self._aside(f"{count} attached to the next message" if count else "usage: /attach FILE …")
+        self._note(f"{count} attached to the next message" if count else "usage: /attach FILE …")
 
     def _data(self, rest: str) -> None:
         try:
             self._attached.append(Part(data=json.loads(rest)))
         except ValueError as error:
             raise UsageError(f"not valid JSON: {error}") from None
-        self._aside(f"{len(self._attached)} attached to the next message")
+        self._note(f"{len(self._attached)} attached to the next message")
 
     def _new(self, _: str) -> None:
         self._context = self._waiting = self._last = ""
         self._attached = []
-        self._aside("started a new conversation")
+        self._note("started a new conversation")
 
     def _task(self, _: str) -> None:
         if not self._last:
             self._idle()
             return
         task = self._agent.task(self._last).get()
-        self._aside(f"[{word(task.status.state)}] task {plain(task.id)}")
+        self._note(f"[{word(task.status.state)}] task {plain(task.id)}")
 
     def _history(self, _: str) -> None:
         if not self._last:
@@ -262,37 +263,37 @@ class Chat:
             return
         task = self._agent.task(self._last).get()
         for message in task.history:
-            self._tell("you  " if message.role is Role.USER else "agent", message.parts)
+            self._show_parts("you  " if message.role is Role.USER else "agent", message.parts)
         for artifact in task.artifacts:
-            self._tell("agent", _joined(artifact.parts), artifact.name)
+            self._show_parts("agent", _joined(artifact.parts), artifact.name)
         if task.status.message is not None:
-            self._tell("agent", task.status.message.parts)
+            self._show_parts("agent", task.status.message.parts)
 
-    def _tell(self, who: str, parts: Sequence[Part], name: str = "") -> None:
-        """What somebody has said or produced, in a line."""
-        shown = Screen()  # it saves no file a second time
-        words = " ".join(shown.words(part) for part in parts)
-        self._aside(f"{who}  {f'{plain(name)}: ' if name else ''}{words}")
+    def _show_parts(self, sender: str, parts: Sequence[Part], name: str = "") -> None:
+        """Print a message or an artifact in one line."""
+        screen = Screen()  # without a folder, so that no file is saved a second time
+        words = " ".join(screen.words(part) for part in parts)
+        self._note(f"{sender}  {f'{plain(name)}: ' if name else ''}{words}")
 
     def _idle(self) -> None:
-        self._aside("there is no task yet")
+        self._note("there is no task yet")
 
-    def _introduce(self) -> None:
+    def _show_card(self) -> None:
         card = self._agent.card
-        self._aside(f"{plain(card.name)} {plain(card.version)}", BOLD)
-        self._aside(plain(card.description))
+        self._note(f"{plain(card.name)} {plain(card.version)}", BOLD)
+        self._note(plain(card.description))
         for skill in card.skills:
             such = f", for example: {plain(skill.examples[0])}" if skill.examples else ""
-            self._aside(f"  {plain(skill.id)}: {plain(skill.description)}{such}")
-        self._aside("type /help for the list of commands")
+            self._note(f"  {plain(skill.id)}: {plain(skill.description)}{such}")
+        self._note("type /help for the list of commands")
 
-    def _aside(self, text: str, style: str = DIM) -> None:
+    def _note(self, text: str, style: str = DIM) -> None:
         for line in text.split("\n"):
             print(paint(line, style, sys.stderr), file=sys.stderr, flush=True)
 
 
 def _joined(parts: Sequence[Part]) -> list[Part]:
-    """The parts of an artifact, with texts that follow each other as one: they are pieces."""
+    """Join adjacent texts of an artifact, because they are chunks of one text."""
     found: list[Part] = []
     for part in parts:
         before = found[-1].text if found else None

@@ -1,4 +1,4 @@
-"""Colours on a terminal, unless NO_COLOR is set; FORCE_COLOR turns them on."""
+"""Colours for terminals. NO_COLOR turns them off, FORCE_COLOR turns them on."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ BOLD, DIM, RED, GREEN, YELLOW, BLUE, CYAN = "1", "2", "31", "32", "33", "34", "3
 
 
 def paint(text: str, style: str, stream: TextIO) -> str:
-    """The text in a style, if this stream shows any."""
+    """Add a style to the text, if this stream shows colours."""
     return f"\033[{style}m{text}\033[0m" if text and coloured(stream) else text
 
 
 def coloured(stream: TextIO) -> bool:
-    """Whether colours are seen there."""
+    """Whether this stream shows colours."""
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR"):
@@ -25,7 +25,7 @@ def coloured(stream: TextIO) -> bool:
 
 
 def hue(state: TaskState) -> str:
-    """The colour of a state."""
+    """Return the colour of a state."""
     if state is TaskState.COMPLETED:
         return GREEN
     if state.terminal:

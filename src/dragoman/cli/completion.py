@@ -1,7 +1,7 @@
-"""`dragoman completion`: what can come next on the command line, for bash, zsh and fish.
+"""`dragoman completion`: completes the command line in bash, zsh and fish.
 
-The shell asks `dragoman --complete SHELL …` at each Tab, so whatever the parser knows is offered,
-and nothing need be generated anew when it changes.
+The shell calls `dragoman --complete SHELL …` at each Tab, which reads the parser. So the scripts
+need no update when a command changes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dragoman.server.settings import DECLARED, choices
 from dragoman.third_party_internals import parser_actions, repeatable, subparsers
 
 SCRIPTS = {
-    # `=`, `:` and `@` end a word for bash, which then replaces only what follows: hence $2
+    # In bash, `=`, `:` and `@` end a word, and only the text after them ($2) is replaced.
     "bash": """\
 _dragoman() {
     local line
@@ -74,7 +74,8 @@ FILES = {
     "FOLDER": ("", "/"),
     "URL": ("", ".json"),
 }
-"""Arguments that take files, by what the help calls them: the mark before the name, its ending."""
+"""Arguments that take files, by their placeholder in the help: the prefix before the file name, and
+the ending of the name."""
 MANY = ("*", "+", argparse.REMAINDER)
 _SPECIAL = re.compile(r"([^\w@%+=:,./~-])")
 
@@ -97,8 +98,8 @@ def _print(arguments: argparse.Namespace) -> int:
 
 
 def answer(parser: ArgumentParser, arguments: Sequence[str]) -> int:
-    """Print what a shell asked for, a line each, in its quoting. bash sends its line and the piece
-    at the end that it will replace; the others send the words, the last one as it was typed."""
+    """Print the completions for a shell, one on each line, quoted for it. bash sends its line and
+    the piece at the end that it will replace; other shells send the words, the last as typed."""
     shell, *words = arguments or ("",)
     piece = words.pop() if words else ""
     line = words.pop() if shell == "bash" and words else piece
@@ -116,20 +117,20 @@ def answer(parser: ArgumentParser, arguments: Sequence[str]) -> int:
 
 
 def split(line: str) -> tuple[list[str], str]:
-    """The words of a line that is still being written, and the quote that is open at its end. The
+    """Split an unfinished line into words, and return the quote that is open at its end, too. The
     last word may be empty."""
     for quote in ("", '"', "'"):
         with suppress(ValueError):
-            *words, last = shlex.split(f"{line}.{quote}")  # with the dot, there is a last word
+            *words, last = shlex.split(f"{line}.{quote}")  # the dot makes sure of a last word
             return [*words, last.removesuffix(".")], quote
     return [line], ""
 
 
-# ---- what can come next --------------------------------------------------------------------
+# ---- completions ---------------------------------------------------------------------------
 
 
 def complete(parser: ArgumentParser, words: Sequence[str]) -> list[str]:
-    """What the last of these words can become, given those before it."""
+    """Return the completions of the last word, given the words before it."""
     *before, last = words or [""]
     place = _Place(parser)
     for word in before:
@@ -139,13 +140,13 @@ def complete(parser: ArgumentParser, words: Sequence[str]) -> list[str]:
 
 
 class _Place:
-    """How far the words have led through the tree of parsers."""
+    """The position in the tree of parsers after the words so far."""
 
     def __init__(self, parser: ArgumentParser) -> None:
         self.enter(parser)
 
     def enter(self, parser: ArgumentParser) -> None:
-        """Begin with this parser."""
+        """Continue with this parser."""
         self.inner: dict[str, ArgumentParser] = getattr(parser, "inner", {})
         actions = parser_actions(parser)
         self.options = {name: a for a in actions for name in a.option_strings}
@@ -157,7 +158,7 @@ class _Place:
         self.words: list[str] = []
 
     def take(self, word: str) -> bool:
-        """Go on behind this word; whether there is a way."""
+        """Move past this word. Returns False if no parser accepts it."""
         if self.skills is not None and self._at_skill(word):
             found = self.skills(self.words)
             if word not in found:
@@ -165,7 +166,7 @@ class _Place:
             self.enter(found[word])
             return True
         self.words.append(word)
-        inner, self.inner = self.inner, {}  # only the first word can be one
+        inner, self.inner = self.inner, {}  # only the first word can name a subcommand
         if word in inner:
             self.enter(inner[word])
         elif self.pending is not None:
@@ -186,14 +187,14 @@ class _Place:
         return True
 
     def _at_skill(self, word: str) -> bool:
-        """Whether the word is the name of an agent's skill."""
+        """Whether a word at this position names a skill of an agent."""
         free = self.pending is None and not word.startswith("-")
         return free and bool(self.positions) and self.positions[0].dest == "skill"
 
     def _option(self, word: str) -> None:
         name, equals, _ = word.partition("=")
         names = [name] if name in self.options else []
-        if not names and name.startswith("--"):  # which may be cut short
+        if not names and name.startswith("--"):  # argparse accepts unique prefixes
             names = [other for other in self.options if other.startswith(name)]
         if len(names) == 1:
             action = self.options[names[0]]
@@ -202,7 +203,7 @@ class _Place:
                 self.pending = action
 
     def offers(self, last: str) -> Iterator[str]:
-        """What fits here, whether it begins with the last word or not."""
+        """Yield all words that fit here, including those that do not start with the last word."""
         name, equals, value = last.partition("=")
         if self.pending is not None:
             yield from _values(self.pending, last)
@@ -239,7 +240,7 @@ def _values(action: Action, text: str) -> Iterator[str]:
         else:
             yield from (f"{each}=" for each in DECLARED)
     elif shown == "URL" and action.option_strings:
-        return  # only the agent's may be a file
+        return  # only the argument URL, the agent's, may be a file
     elif shown in FILES or action.type is Path:
         mark, ending = FILES.get(shown, ("", ""))
         if text.startswith(mark):
@@ -247,7 +248,7 @@ def _values(action: Action, text: str) -> Iterator[str]:
 
 
 def _files(text: str, ending: str) -> Iterator[str]:
-    """Files whose names begin so, and folders, which end with a slash."""
+    """Yield files and folders whose path starts with this text; folders end with a slash."""
     folder, slash, begin = text.rpartition("/")
     try:
         inside = sorted(Path(folder + slash or ".").expanduser().iterdir())
@@ -258,5 +259,5 @@ def _files(text: str, ending: str) -> Iterator[str]:
                     yield f"{folder}{slash}{path.name}/"
                 elif path.name.endswith(ending):
                     yield f"{folder}{slash}{path.name}"
-    except (OSError, RuntimeError):  # no such folder, or no such user
+    except (OSError, RuntimeError):  # no such folder, or no such user after `~`
         return

@@ -1,4 +1,4 @@
-"""The options of all commands that call an agent."""
+"""The connection options of all commands that call an agent, and the client made from them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dragoman.client.credentials import Auth
 
 MISTAKE, SILENT = 2, 3
-"""The exit statuses of a mistake in the command, and where nobody answers."""
+"""Exit statuses. MISTAKE: wrong arguments. SILENT: the agent is unreachable or too slow."""
 TOKENS, PINS = "tokens.json", "pins.json"
 FETCHING = "fetching the card"
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -34,8 +34,8 @@ _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 def add(
     parser: argparse.ArgumentParser, *, needed: bool = True, without: Collection[str] = ()
 ) -> None:
-    """Add the options, and the agent's address before them. `without` names those that the command
-    does not have, since they would have no effect."""
+    """Add the argument URL and the connection options. `without` names options that the command
+    does not have, because they would have no effect."""
     parser.add_argument(
         "url",
         metavar="URL",
@@ -154,9 +154,9 @@ def add(
 
 
 def client(arguments: argparse.Namespace) -> Client:
-    """The client that the options describe."""
-    from dragoman.client import Client  # other commands do without it
-    from dragoman.client.binding import BINDINGS, spoken
+    """Create the client that the options describe."""
+    from dragoman.client import Client  # imported late, because other commands do not need it
+    from dragoman.client.binding import BINDINGS, supported_bindings
     from dragoman.client.transport import origin
     from dragoman.security.egress import Rule
 
@@ -172,16 +172,16 @@ def client(arguments: argparse.Namespace) -> Client:
             Rule.parse(entry)
         except ValueError as error:
             raise UsageError(f"--allow: {error}") from None
-    # what is followed may last
+    # a stream may take longer than the timeout
     follows = getattr(arguments, "follows", False) or getattr(arguments, "stream", False)
     if arguments.binding and arguments.binding.upper() not in BINDINGS:
         raise UsageError(f"--binding {arguments.binding}: must be one of {', '.join(BINDINGS)}")
     transport = sockets(arguments)
-    _tell()
+    _show_client_log()
     return Client.connect(
         arguments.url,
         transport=transport,
-        signed_by=pins(tell=getattr(arguments, "tells_pins", True)) if arguments.pin else None,
+        signed_by=pins(show=getattr(arguments, "shows_pins", True)) if arguments.pin else None,
         headers=headers(arguments),
         auth=_auth(arguments),
         trust=arguments.trust,
@@ -189,12 +189,12 @@ def client(arguments: argparse.Namespace) -> Client:
         insecure=arguments.insecure_http,
         timeout=arguments.timeout,
         deadline=None if follows else arguments.timeout,
-        bindings=[arguments.binding] if arguments.binding else spoken(transport),
+        bindings=[arguments.binding] if arguments.binding else supported_bindings(transport),
     )
 
 
 def sockets(arguments: argparse.Namespace) -> HTTPTransport:
-    """The way out that the options describe."""
+    """Create the transport that the options describe."""
     from dragoman.cli.byte_trace import Tap
     from dragoman.client import HTTPTransport, tls
 
@@ -206,7 +206,7 @@ def sockets(arguments: argparse.Namespace) -> HTTPTransport:
 
 
 def headers(arguments: argparse.Namespace) -> dict[str, str]:
-    """The headers that the options ask for."""
+    """Return the headers that the options set."""
     found = {}
     for item in arguments.header:
         name, colon, value = item.partition(":")
@@ -247,7 +247,7 @@ def _auth(arguments: argparse.Namespace) -> Auth:
 
 
 def _hidden(arguments: argparse.Namespace) -> list[str]:
-    """The secrets of the options, which a trace must not show whatever they are sent as."""
+    """Return the secrets in the options, which a trace must mask wherever they appear."""
     given = (arguments.bearer, arguments.api_key, arguments.user, arguments.client_secret)
     found = [_secret(text) for text in given]
     password = _secret(arguments.user).partition(":")[2]
@@ -255,7 +255,8 @@ def _hidden(arguments: argparse.Namespace) -> list[str]:
 
 
 def _secret(text: str) -> str:
-    """An option's value; @file keeps it out of the list of processes."""
+    """Return an option's value. @FILE reads it from a file, which keeps it out of the process
+    list."""
     if not text.startswith("@"):
         return text
     try:
@@ -265,21 +266,21 @@ def _secret(text: str) -> str:
 
 
 def state() -> Path:
-    """Where the command keeps what it remembers."""
+    """Return the folder in which the command stores tokens, pinned keys and history."""
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(home) / "dragoman"
 
 
-def pins(*, tell: bool = True) -> TrustedKeys:
-    """The keys that agents have been known by here. When one is new, that is told if asked for."""
+def pins(*, show: bool = True) -> TrustedKeys:
+    """Return the pinned keys of agents. With `show`, print a line when a key is pinned."""
     from dragoman.client import TrustedKeys
 
-    _tell(pins=tell)
+    _show_client_log(pins=show)
     return TrustedKeys(state() / PINS)
 
 
-class _Told(logging.Handler):
-    """Tells what the client logs about cards, and about keys that it pins if that is wanted."""
+class _ClientLogHandler(logging.Handler):
+    """Prints what the client logs about cards and, with `pins`, about pinned keys."""
 
     pins = True
 
@@ -288,16 +289,16 @@ class _Told(logging.Handler):
             say(plain(record.getMessage()), 0)
 
 
-def _tell(*, pins: bool = True) -> None:
+def _show_client_log(*, pins: bool = True) -> None:
     logger = logging.getLogger("dragoman")
-    told = next((each for each in logger.handlers if isinstance(each, _Told)), None)
-    if told is None:
-        logger.addHandler(told := _Told())
-    told.pins = pins
+    handler = next((each for each in logger.handlers if isinstance(each, _ClientLogHandler)), None)
+    if handler is None:
+        logger.addHandler(handler := _ClientLogHandler())
+    handler.pins = pins
 
 
 def run(arguments: argparse.Namespace, work: Callable[[Client, Any], Awaitable[int]]) -> int:
-    """Do it with a client; the exit status."""
+    """Run a function with a client, and return the exit status."""
 
     async def main() -> int:
         async with AsyncExitStack() as stack:
@@ -310,7 +311,7 @@ def run(arguments: argparse.Namespace, work: Callable[[Client, Any], Awaitable[i
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Show on the terminal how long it has been taking, once it takes long."""
+    """Show the elapsed seconds on the terminal while the block runs, from the first second on."""
     if not sys.stderr.isatty():
         yield
         return
@@ -333,26 +334,26 @@ def waiting(what: str) -> Iterator[None]:
 
 
 def guarded(work: Callable[[], int], arguments: argparse.Namespace) -> int:
-    """Do it, and tell what goes wrong in a line."""
-    from dragoman.cli.terminal_output import FAILED, complaint
+    """Run a function, and print an error in one line instead of a traceback."""
+    from dragoman.cli.terminal_output import FAILED, error_text
     from dragoman.client import CredentialsNotSent, Unreachable, Unverified
 
     try:
         return work()
-    except BrokenPipeError:  # whoever read it has read enough
+    except BrokenPipeError:  # handled in `main`; it is an OSError
         raise
     except (Unreachable, TimeoutError) as error:
-        words = complaint(error) or f"no answer within {arguments.timeout:g} s"
+        words = error_text(error) or f"no answer within {arguments.timeout:g} s"
         return say(words, SILENT)
     except FileNotFoundError as error:
         return say(f"{error.filename}: no such file", MISTAKE)
     except ValueError as error:
-        return say(complaint(error), MISTAKE)
+        return say(error_text(error), MISTAKE)
     except (A2AError, ModuleNotFoundError, Unverified, CredentialsNotSent, OSError) as error:
-        return say(complaint(error), FAILED)
+        return say(error_text(error), FAILED)
 
 
 def say(text: str, status: int) -> int:
-    """Tell what went wrong; the status."""
+    """Print an error, and return the exit status."""
     print(paint(f"dragoman: {text}", RED, sys.stderr), file=sys.stderr)
     return status

@@ -1,4 +1,4 @@
-"""Limits on the connections of `dragoman serve`: in all, and for each address."""
+"""Limits on the connections of `dragoman serve`: in total, and for each client network."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dragoman.server.settings import Settings
 from dragoman.telemetry.logs import logger
 
 RESERVE = 64
-"""The files that are kept for other things than connections."""
+"""The number of file descriptors that are not used for connections."""
 PAUSE = 60.0
-"""So long it is not said again that connections are refused."""
+"""Seconds between two warnings about refused connections."""
 
 
 class ConnectionLimits:
-    """The open connections: so many in all, and half of them of one address that is no trusted
-    proxy."""
+    """Counts open connections and limits them: in total, and to half of that for one client network
+    unless it is a trusted proxy."""
 
     def __init__(self, settings: Settings, files: int | None = None) -> None:
         self.most = settings.max_connections
@@ -28,41 +28,41 @@ class ConnectionLimits:
         self.each = max(1, self.most // 2)
         self._proxies = Proxies(settings.trusted_proxies)
         self.count = 0
-        self._of: dict[str, int] = {}
-        self._told = -PAUSE
+        self._by_network: dict[str, int] = {}
+        self._warned_at = -PAUSE
 
-    def enter(self, who: str, address: str) -> bool:
-        """Whether there is room for one more of them, which comes from this address; it has been
-        taken, then."""
-        held = self._of.get(who, 0)
+    def enter(self, network: str, address: str) -> bool:
+        """Count a new connection from this address. Returns False, without counting it, if the
+        limit is reached."""
+        held = self._by_network.get(network, 0)
         if self.count >= self.most or (held >= self.each and not self._proxies.trusts(address)):
-            self._tell(who, held)
+            self._warn(network, held)
             return False
         self.count += 1
-        self._of[who] = held + 1
+        self._by_network[network] = held + 1
         return True
 
-    def leave(self, who: str) -> None:
-        """One of them is gone."""
+    def leave(self, network: str) -> None:
+        """Stop counting a closed connection."""
         self.count -= 1
-        self._of[who] -= 1
-        if not self._of[who]:
-            del self._of[who]
+        self._by_network[network] -= 1
+        if not self._by_network[network]:
+            del self._by_network[network]
 
-    def _tell(self, who: str, held: int) -> None:
+    def _warn(self, network: str, held: int) -> None:
         now = time.monotonic()
-        if now - self._told < PAUSE:
+        if now - self._warned_at < PAUSE:
             return
-        self._told = now
+        self._warned_at = now
         logger.warning(
             "refusing new connections: %d are open, %d of them from %s; max_connections allows %d, "
             "and %d from one address",
-            *(self.count, held, who or "nowhere", self.most, self.each),
+            *(self.count, held, network or "nowhere", self.most, self.each),
         )
 
 
 def files() -> int | None:
-    """How many files the process may have open, where that is known."""
+    """Return how many files the process may have open; None if unknown or unlimited."""
     try:
         import resource
     except ImportError:
@@ -71,11 +71,11 @@ def files() -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def taken(listener: socket.socket) -> list[tuple[socket.socket, Any]]:
-    """Whoever waits at a listener that is about to be closed, which would send them away."""
+def accept_pending(listener: socket.socket) -> list[tuple[socket.socket, Any]]:
+    """Accept all pending connections of a listener; closing it would reset them."""
     found = []
     listener.setblocking(False)
-    with suppress(OSError):  # there is nobody else
+    with suppress(OSError):  # raised when no connection is pending
         while True:
             found.append(listener.accept())
     for peer, _ in found:

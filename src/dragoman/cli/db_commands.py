@@ -1,4 +1,4 @@
-"""What `dragoman db` does: one function for each command."""
+"""The commands of `dragoman db`: one function for each."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from dragoman.stores.admin import BATCH, HEAVY, Choice, Differs, Make, Pruned, S
 from dragoman.stores.export_format import ExportedTask
 
 PAUSE = 0.2
-"""How often to look whether there is more."""
+"""Seconds between two checks for new entries."""
 
 
 def fail(words: str) -> int:
-    """Say what is wrong; the status."""
+    """Print an error, and return the exit status."""
     print(f"dragoman: {words}", file=sys.stderr)
     return 1
 
 
-# -- looking
+# -- commands that read
 
 
 def list_(arguments: Namespace, make: Make) -> int:
@@ -88,8 +88,7 @@ def show(arguments: Namespace, make: Make) -> int:
 
 
 def follow(arguments: Namespace, make: Make) -> int:
-    """Print a log until it ends."""
-    # an interrupt is how one leaves
+    """Print a log until it ends, or until Ctrl-C."""
     with suppress(KeyboardInterrupt), make() as admin:
         for entry in admin.follow(arguments.task, arguments.after, PAUSE):
             if arguments.json:
@@ -101,7 +100,7 @@ def follow(arguments: Namespace, make: Make) -> int:
 
 
 def webhooks(arguments: Namespace, make: Make) -> int:
-    """Print lines that are behind."""
+    """Print webhooks that have undelivered events."""
     with make() as admin:
         found = admin.lines(arguments.limit, parked=arguments.parked)
     if arguments.json:
@@ -114,7 +113,7 @@ def webhooks(arguments: Namespace, make: Make) -> int:
 
 
 def check(arguments: Namespace, make: Make) -> int:
-    """Print what is wrong with the store."""
+    """Print the problems of the store."""
     problems = 0
     with make() as admin:
         name, (room, log) = admin.name, admin.size()
@@ -131,11 +130,11 @@ def check(arguments: Namespace, make: Make) -> int:
     return fail(f"{name}: {count(problems, 'problem')}")
 
 
-# -- changing
+# -- commands that write
 
 
 def prune(arguments: Namespace, make: Make) -> int:
-    """Forget tasks that have ended."""
+    """Delete tasks that ended long ago."""
     if arguments.realm and arguments.owner is None:
         raise UsageError("prune: --realm needs --owner")
     owner = None
@@ -161,7 +160,7 @@ def prune(arguments: Namespace, make: Make) -> int:
 
 
 def redrive(arguments: Namespace, make: Make) -> int:
-    """Let parked lines go on."""
+    """Resume the delivery to parked webhooks."""
     some = bool(arguments.task or arguments.webhook)
     if some == arguments.all:
         raise UsageError("redrive: name the webhooks with --task and --webhook, or give --all")
@@ -174,7 +173,7 @@ def redrive(arguments: Namespace, make: Make) -> int:
 
 
 def rename_owner(arguments: Namespace, make: Make) -> int:
-    """Give tasks to another owner."""
+    """Move tasks to another owner."""
     realm = arguments.realm if arguments.to_realm is None else arguments.to_realm
     for name, value in (("new", arguments.new), ("--to-realm", realm)):
         if why := fault(value):
@@ -207,7 +206,7 @@ def rename_owner(arguments: Namespace, make: Make) -> int:
 
 
 def backup(arguments: Namespace, make: Make) -> int:
-    """Copy the file."""
+    """Copy a SQLite store to a file."""
     target = arguments.file
     with make() as admin, Meter() as meter:
         try:
@@ -239,7 +238,7 @@ def export(arguments: Namespace, make: Make) -> int:
         for task in admin.export(broken.append, agent=arguments.agent, since=arguments.since or ""):
             file.write(export_format.encode(task) + b"\n")
             number += 1
-            if arguments.file != "-":  # there, the tasks themselves are what is seen
+            if arguments.file != "-":  # standard output shows the tasks themselves
                 meter.show(count(number, "task"))
     for words in broken:
         fail(words)
@@ -248,7 +247,8 @@ def export(arguments: Namespace, make: Make) -> int:
 
 
 def import_(arguments: Namespace, make: Make) -> int:
-    """Read them back. What cannot be taken is named, and the rest goes on."""
+    """Import tasks from JSON lines. Prints an error for each task that cannot be imported, and
+    continues."""
     sums = {"new": 0, "same": 0, "replaced": 0, "refused": 0}
     with (
         _reading(arguments.file) as source,
@@ -256,7 +256,7 @@ def import_(arguments: Namespace, make: Make) -> int:
         Meter() as meter,
     ):
         for batch in _batches(source, sums):
-            _take(admin, batch, sums, replace=arguments.replace)
+            _import_batch(admin, batch, sums, replace=arguments.replace)
             meter.show(count(sum(sums.values()), "task"))
     print(
         f"{count(sums['new'], 'task')} imported, {sums['replaced']} replaced, "
@@ -268,7 +268,8 @@ def import_(arguments: Namespace, make: Make) -> int:
 
 
 def _batches(source: BinaryIO, sums: dict[str, int]) -> Iterator[list[ExportedTask]]:
-    """The tasks of a file, as many as share a transaction. None is open while they are read."""
+    """Yield the tasks of a file in batches for one transaction each. No transaction is open while
+    the file is read."""
     batch: list[ExportedTask] = []
     heavy = 0
     for number, line in enumerate(source, start=1):
@@ -286,19 +287,19 @@ def _batches(source: BinaryIO, sums: dict[str, int]) -> Iterator[list[ExportedTa
     yield batch
 
 
-def _take(
+def _import_batch(
     admin: StoreAdmin, batch: list[ExportedTask], sums: dict[str, int], *, replace: bool
 ) -> None:
-    for fate in admin.put(batch, replace=replace):
-        if isinstance(fate, Differs):
+    for outcome in admin.put(batch, replace=replace):
+        if isinstance(outcome, Differs):
             sums["refused"] += 1
-            fail(str(fate))
+            fail(str(outcome))
         else:
-            sums[fate] += 1
+            sums[outcome] += 1
 
 
 def migrate(arguments: Namespace, make: Make) -> int:
-    """Bring the tables up to date."""
+    """Update the tables to the current schema."""
     admin = make()
     before, after = admin.migrate(row_security=arguments.row_security)
     if before == after:
@@ -310,7 +311,7 @@ def migrate(arguments: Namespace, make: Make) -> int:
     return 0
 
 
-# -- inside
+# -- helpers
 
 
 @contextmanager
@@ -324,7 +325,7 @@ def _reading(name: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _writing(name: str) -> Iterator[BinaryIO]:
-    """Standard output, or a file that is there when all of it is."""
+    """Open standard output, or a file that appears only when it is complete."""
     if name == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -332,7 +333,7 @@ def _writing(name: str) -> Iterator[BinaryIO]:
     part = Path(f"{name}.part")
     part.unlink(missing_ok=True)
     try:
-        # what tasks say, and perhaps secrets, are for nobody else's eyes
+        # the export may contain secrets, so only the owner may read it
         with os.fdopen(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
             yield file
             file.flush()

@@ -1,4 +1,4 @@
-"""Tasks, entries and webhooks as `dragoman db` prints them: JSON and text."""
+"""Formats tasks, log entries and webhooks for `dragoman db`, as JSON and as text."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from dragoman.stores.store import MESSAGE, TIME
 from dragoman.stores.stored_head import StoredHead
 
 WIDE = 120
-"""The most of a text that is shown in one line of a log."""
+"""The maximum number of characters of a text in one line of a log."""
 
 
 def unread(row: StoredHead) -> int:
-    """How many messages wait for their turn."""
+    """Return how many messages wait for a turn."""
     return max(len(row.inbox) - bool(row.holder), 0)
 
 
@@ -37,7 +37,7 @@ def unread(row: StoredHead) -> int:
 
 
 def head(row: StoredHead) -> dict[str, Any]:
-    """The head of a log."""
+    """Return the head of a log as a JSON object."""
     return {
         "id": row.id,
         "state": "replied" if row.replied else word(row.state),
@@ -64,7 +64,7 @@ def head(row: StoredHead) -> dict[str, Any]:
 
 
 def webhook(waiting: Waiting) -> dict[str, Any]:
-    """A webhook and its line; no secrets."""
+    """Return a webhook and the state of its delivery as a JSON object, without secrets."""
     line = waiting.line
     return {
         "task": line.task,
@@ -80,7 +80,7 @@ def webhook(waiting: Waiting) -> dict[str, Any]:
 
 
 def event(entry: Entry) -> dict[str, Any]:
-    """An entry of a log."""
+    """Return an entry of a log as a JSON object."""
     return {
         "number": entry.number,
         "turn": entry.turn,
@@ -103,7 +103,7 @@ _KINDS: dict[type, str] = {
 
 
 def heads(rows: Sequence[StoredHead]) -> str:
-    """A table of tasks."""
+    """Format a table of tasks."""
     names = ["task", "state", "changed", "agent", "tenant", "realm", "owner"]
     names += ["context", "entries", "size"]
     cells = [
@@ -117,7 +117,7 @@ def heads(rows: Sequence[StoredHead]) -> str:
 
 
 def webhooks(found: Sequence[Waiting]) -> str:
-    """A table of lines."""
+    """Format a table of webhooks and their deliveries."""
     names = ["task", "webhook", "url", "delivered", "attempts", "next", "reason"]
     cells = []
     for waiting in found:
@@ -132,7 +132,7 @@ def webhooks(found: Sequence[Waiting]) -> str:
 
 
 def text(row: StoredHead, task: Task, lines: Sequence[Waiting]) -> Iterator[str]:
-    """A task, line by line."""
+    """Format a task, line by line."""
     state = "replied (there is no task)" if row.replied else word(row.state)
     facts: list[tuple[str, object]] = [
         ("task", row.id),
@@ -159,18 +159,18 @@ def text(row: StoredHead, task: Task, lines: Sequence[Waiting]) -> Iterator[str]
             yield f"{name:9}{plain(value)}"
     yield ""
     for message in task.history:
-        yield from _said(message)
+        yield from _message(message)
     if task.status.message is not None:
-        yield from _said(task.status.message)
+        yield from _message(task.status.message)
     for artifact in task.artifacts:
-        yield from _made(artifact)
+        yield from _artifact(artifact)
     if lines:
         yield ""
         yield webhooks(lines)
 
 
 def _waits(row: StoredHead) -> str:
-    """What a suspended handler waits for."""
+    """Describe what a suspended handler waits for; empty if it does not wait."""
     if row.ended or not (row.waits or row.due):
         return ""
     what = {MESSAGE: "a message", TIME: "its time"}.get(row.waits, "another attempt")
@@ -182,13 +182,13 @@ def _waits(row: StoredHead) -> str:
 
 
 def entry(found: Entry) -> str:
-    """An entry, in one line."""
+    """Format an entry in one line."""
     at, kind, what = _summary(found)
     return f"{found.number:>6}  {at:24}  {kind:14}  {plain(_cut(what))}".rstrip()
 
 
 def _summary(entry: Entry) -> tuple[str, str, str]:
-    """When, of what kind, and what it says."""
+    """Return the time, the kind and the content of an entry."""
     event = entry.event
     if isinstance(event, Received):
         return event.at, "received", _parts(event.message.parts)
@@ -205,26 +205,26 @@ def _summary(entry: Entry) -> tuple[str, str, str]:
         return "", "artifact", f"{name}: {more}{_parts(event.artifact.parts)}"
     assert isinstance(event, TaskStatusUpdateEvent)
     status = event.status
-    said = _parts(status.message.parts) if status.message else ""
-    return status.timestamp or "", word(status.state), said
+    text = _parts(status.message.parts) if status.message else ""
+    return status.timestamp or "", word(status.state), text
 
 
-def _said(message: Message) -> Iterator[str]:
-    who = "user" if message.role is Role.USER else "agent"
-    yield from _block(who, message.parts)
+def _message(message: Message) -> Iterator[str]:
+    sender = "user" if message.role is Role.USER else "agent"
+    yield from _block(sender, message.parts)
 
 
-def _made(artifact: Artifact) -> Iterator[str]:
+def _artifact(artifact: Artifact) -> Iterator[str]:
     yield ""
     yield f"artifact {plain(artifact.name or artifact.artifact_id)}"
     yield from _block("", artifact.parts)
 
 
-def _block(who: str, parts: Sequence[Part]) -> Iterator[str]:
+def _block(label: str, parts: Sequence[Part]) -> Iterator[str]:
     for part in parts:
         for line in _part(part).splitlines() or [""]:
-            yield f"{who:9}{plain(line)}".rstrip()
-            who = ""
+            yield f"{label:9}{plain(line)}".rstrip()
+            label = ""
 
 
 def _parts(parts: Sequence[Part]) -> str:
@@ -257,7 +257,7 @@ def _next(waiting: Waiting) -> str:
 def _used(
     names: list[str], rows: list[list[Any]], optional: set[str]
 ) -> tuple[list[str], list[list[Any]]]:
-    """Without the columns that are empty in every row."""
+    """Remove the optional columns that are empty in every row."""
     keep = [
         place
         for place, name in enumerate(names)

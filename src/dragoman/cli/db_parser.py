@@ -1,4 +1,5 @@
-"""`dragoman db`: a store that lasts, also while servers are running on it."""
+"""The arguments of `dragoman db`, which inspects and maintains a store, also while servers use
+it."""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ def add(commands: Any) -> None:
     one.add_argument("task", metavar="TASK", help="the id of the task")
     one.add_argument(
         "--after",
-        type=_whole,
+        type=_number,
         default=0,
         metavar="N",
         help="print only entries after this number (default: 0)",
@@ -202,12 +203,12 @@ def add(commands: Any) -> None:
     )
 
 
-def _command(commands: Any, name: str, help: str, *tried: str) -> argparse.ArgumentParser:
+def _command(commands: Any, name: str, help: str, *lines: str) -> argparse.ArgumentParser:
     one: argparse.ArgumentParser = commands.add_parser(
         name,
         help=help,
         description=f"{help[0].upper()}{help[1:]}.",
-        **examples(*(f"db {name} {each}".rstrip() for each in tried)),
+        **examples(*(f"db {name} {each}".rstrip() for each in lines)),
     )
     one.add_argument(
         "--store",
@@ -252,7 +253,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _make(arguments: argparse.Namespace) -> Make:
-    """What opens the store that the settings name, or the one that is here."""
+    """Return the function that opens the store in the settings, or the local one."""
     from dragoman import stores
 
     chosen = load_settings.load(
@@ -261,7 +262,7 @@ def _make(arguments: argparse.Namespace) -> Make:
     try:
         if chosen.store == stores.LOCAL:
             chosen = replace(chosen, store=stores.find_local())
-        store = stores.connect(replace(chosen, seal_keys=()))  # nothing is unsealed here
+        store = stores.connect(replace(chosen, seal_keys=()))  # no command decrypts anything
     except ValueError as error:
         raise UsageError(str(error)) from None
     if store.admin is None:
@@ -272,14 +273,14 @@ def _make(arguments: argparse.Namespace) -> Make:
     return store.admin
 
 
-def _whole(text: str) -> int:
+def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return int(text)
 
 
 def _positive(text: str) -> int:
-    number = _whole(text)
+    number = _number(text)
     if not number:
         raise argparse.ArgumentTypeError("must be greater than 0")
     return number

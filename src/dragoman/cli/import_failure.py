@@ -1,4 +1,4 @@
-"""Why a user's module could not be imported, without the frames that are not the user's."""
+"""Formats the error of a failed import, with only the frames of the user's code."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 import dragoman
 
 OURS = tuple(str(Path(str(module.__file__)).parent) for module in (dragoman, importlib))
-"""The folders of code that only stands between the command and the module."""
+"""The folders whose frames are left out of the traceback."""
 
 
 def failure(name: str, error: BaseException) -> str:
-    """The traceback of a failed import as text, below a line that says what failed."""
+    """Return a line that names the module, followed by the traceback."""
     found = traceback.TracebackException.from_exception(error)
     link: traceback.TracebackException | None = found
     while link is not None:

@@ -1,4 +1,4 @@
-"""`dragoman serve`: agents by name, under uvicorn."""
+"""`dragoman serve`: imports agents by name, and serves them with uvicorn."""
 
 from __future__ import annotations
 
@@ -30,19 +30,20 @@ from dragoman.telemetry.logs import configure, logger
 
 CHILD = "DRAGOMAN__SERVE"
 OBJECTS = ("store", "bell", "auth")
-"""What may be given in code as an object where others give a setting."""
+"""The settings for which code may pass an object instead of a text."""
 _importing = ""
-"""The `module:attribute` that is being imported."""
+"""The `module:attribute` that is being imported; empty otherwise."""
 
 GARBAGE = 10_000
-"""How many objects there must be more before the collector looks for those that hold each other:
-requests make many, and leave nearly none."""
+"""The number of new objects that starts the cyclic garbage collector. Requests create many objects,
+but hardly any cycles."""
 
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1
-"""The numbers of these options in glibc's malloc.h."""
+"""Numbers of these options in glibc's malloc.h."""
 SWITCH = 0.0005
-"""How many seconds a busy event loop keeps a thread waiting, such as the one that writes to SQLite;
-Python's own five milliseconds, several times for each write, add up to most of an answer's time."""
+"""Seconds after which a busy event loop lets another thread run, such as the one that writes to
+SQLite. A write waits several times, and with Python's default of 5 ms these waits are most of the
+response time."""
 
 
 def run(names: Sequence[str], options: Options, *, reload: bool) -> int:
@@ -87,7 +88,7 @@ def start(served: Sequence[Agent | App], given: Mapping[str, Any]) -> None:
 
 
 def _is_setting(value: Any) -> bool:
-    """Whether it can stand in a file of settings, and is no object that was made in code."""
+    """Whether a value is one of a settings file, and not an object made in code."""
     return value is None or isinstance(value, str)
 
 
@@ -112,18 +113,18 @@ def _uvicorn() -> Any:
 def _listen(settings: Settings) -> socket.socket:
     from dragoman.cli import tls
 
-    tls.context(settings)  # now, so that a wrong file is told in a line
+    tls.context(settings)  # reports a wrong file before the server starts
     return bind(settings.host, settings.port)
 
 
 def _host(uvicorn: Any, app: App) -> int:
-    """Serve the application until interrupted; the exit status."""
+    """Serve the application until interrupted, and return the exit status."""
     from dragoman.cli.server import Server
 
     settings = app.settings
     listener = _listen(settings)
-    with suppress(KeyboardInterrupt):  # uvicorn passes the signal on after it has ended in order
-        # what is loaded now stays: the collector need not look at it again
+    with suppress(KeyboardInterrupt):  # uvicorn raises the signal again after a clean shutdown
+        # objects that exist now stay, so the collector need not check them again
         gc.collect()
         gc.freeze()
         gc.set_threshold(GARBAGE)
@@ -138,20 +139,19 @@ def _host(uvicorn: Any, app: App) -> int:
 
 
 def _return_memory() -> None:
-    """Have blocks of a megabyte and more given back to the system as soon as they are free. glibc
-    keeps them by default once some have been freed, and a server would stay as large as it ever
-    was."""
+    """Make glibc return freed blocks of a megabyte and more to the system at once. By default it
+    keeps them after a while, so that a server never becomes smaller."""
     try:
         libc = ctypes.CDLL(None)
         libc.mallopt(MMAP_THRESHOLD, 1 << 20)
-        libc.mallopt(TRIM_THRESHOLD, 32 << 20)  # or small ones are given back again and again
+        libc.mallopt(TRIM_THRESHOLD, 32 << 20)  # otherwise small blocks are returned too often
     except (OSError, AttributeError):  # another C library
         return
 
 
 def build(names: Sequence[str], options: Options) -> App:
-    """The application of agents given as `module:agent`, or the one that is given as `module:app`,
-    with the settings in force; logging is set up as they say."""
+    """Import agents (`module:agent`) or one App (`module:app`), and return the application with the
+    settings in force. Configures logging."""
     settings = options.in_force()
     configure(settings.log_level, settings.log_format)
     found = [load(name) for name in names]
@@ -163,8 +163,8 @@ def build(names: Sequence[str], options: Options) -> App:
 def compose(
     found: Sequence[Agent | App], options: Options, settings: Settings, **objects: Any
 ) -> App:
-    """The application of agents, or the one that is given, with the settings in force. `objects`
-    are a store, a bell or schemes that were made in code."""
+    """Return the given App, or an application of the given agents, with the settings in force.
+    `objects` are a store, a bell or security schemes made in code."""
     apps = [each for each in found if isinstance(each, App)]
     if apps and len(found) > 1:
         raise UsageError("serve: give agents, or one App, which has its agents")
@@ -192,7 +192,8 @@ def compose(
 
 @contextmanager
 def _import_of(name: str) -> Iterator[None]:
-    """A block in which `start` is refused: the module would serve before it is imported."""
+    """Mark an import, during which `start` fails, because the module would serve before its import
+    is complete."""
     global _importing
     _importing = name
     try:
@@ -202,7 +203,7 @@ def _import_of(name: str) -> Iterator[None]:
 
 
 def load(name: str) -> Agent | App:
-    """The agent, or the application, that `module:attribute` names."""
+    """Import the Agent or App that `module:attribute` names. Raises UsageError."""
     module, colon, attribute = name.partition(":")
     if not colon or not module or not attribute:
         raise UsageError(f"{name}: expected module:agent, such as booking:agent")
@@ -216,7 +217,7 @@ def load(name: str) -> Agent | App:
         if error.name and (module == error.name or module.startswith(f"{error.name}.")):
             hint = "; omit the .py" if module.endswith(".py") else ""
             raise UsageError(f"{name}: there is no module {error.name!r} here{hint}") from None
-        if "pip install" in str(error):  # it says what to do
+        if "pip install" in str(error):  # the text says what to do
             raise
         if module.endswith(".py"):
             right = f"{module.removesuffix('.py')}:{attribute}"
@@ -237,9 +238,9 @@ def load(name: str) -> Agent | App:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket at this address; UsageError if it cannot be had."""
+    """Return a socket bound to this address. Raises UsageError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio switches Nagle's algorithm off only where the protocol is named
+    # asyncio turns off Nagle's algorithm only if the socket names the protocol
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -253,14 +254,14 @@ def bind(host: str, port: int) -> socket.socket:
 def _config(uvicorn: Any, app: Any, settings: Settings, **more: Any) -> Any:
     return uvicorn.Config(
         app,
-        ws="none",  # agents speak none, and such a connection would leave our sight
+        ws="none",  # no agent uses WebSockets, and the limits would not cover them
         h11_max_incomplete_event_size=settings.max_head,
         host=settings.host,
         port=settings.port,
         log_config=None,
-        access_log=False,  # ours knows the operation, the caller and the task
+        access_log=False,  # dragoman's own log has the operation, the caller and the task
         server_header=False,
-        proxy_headers=False,  # whom to believe is a setting of ours
+        proxy_headers=False,  # dragoman's own setting names the trusted proxies
         backlog=2048,
         timeout_graceful_shutdown=int(settings.drain_timeout) + 5,
         **more,
@@ -274,7 +275,7 @@ def _reload(
     settings: Settings,
     listener: socket.socket,
 ) -> None:
-    """Let uvicorn start a child per change; it builds the application by `child`."""
+    """Let uvicorn start a child process after each change, which calls `child`."""
     from uvicorn.supervisors import ChangeReload
 
     from dragoman.cli.server import Server
@@ -292,18 +293,18 @@ def _reload(
 
 
 def child() -> App:
-    """The application in a process that a reload started."""
+    """Return the application in a process that `--reload` started."""
     names, options = msgspec.json.decode(os.environ[CHILD], type=tuple[list[str], Options])
     try:
         return build(names, options)
-    except (SettingsError, UsageError) as error:  # the next change may mend it
+    except (SettingsError, UsageError) as error:  # the next change may fix it
         print(f"dragoman: {error}", file=sys.stderr)
         raise SystemExit(2) from None
 
 
 def hang_up(then: Callable[[], None] | None = None) -> None:
-    """From now on SIGHUP, which a closed terminal sends as well, does not end the process; it does
-    this, on the running loop."""
+    """Handle SIGHUP, which a closed terminal sends, too: call `then` on the running loop, or ignore
+    the signal."""
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGHUP"):
         return
     if then is None:
@@ -313,7 +314,7 @@ def hang_up(then: Callable[[], None] | None = None) -> None:
 
 
 def leave(how: str) -> None:
-    """End the process without those who would never let it go."""
+    """End the process at once, without waiting for anything that is still running."""
     logger.warning("stopped %s", how)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,5 +1,5 @@
-"""The connections of `dragoman serve`: how long each may take to say what it wants, and how much it
-may say."""
+"""The HTTP connections of `dragoman serve`: limits how long a request may take to arrive, and how
+much of it is held in memory."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from dragoman.third_party_internals import uvicorn_protocol
 UvicornProtocol = uvicorn_protocol()
 
 PLAIN = 4096
-"""Data up to this size that begins at most two requests is parsed at once."""
+"""Data up to this size that starts at most two requests is parsed at once."""
 SLICE = 256
-"""Other data is parsed in slices of this size, so that few requests can queue up in one of them."""
+"""Other data is parsed in slices of this size, so that a slice adds only few requests to the
+queue."""
 
 
 class CoalescingTransport:
-    """A transport that sends the head of an answer together with the first of its body, and that
-    can keep uvicorn from reading on."""
+    """A transport that sends the head of a response together with the start of its body, and that
+    can stop uvicorn from reading."""
 
     __slots__ = ("_held", "_transport", "stopped")
 
@@ -35,16 +36,16 @@ class CoalescingTransport:
         self._transport = transport
         self._held = b""
         self.stopped = False
-        """Whether nothing is read, whatever uvicorn says: requests wait that were read already."""
+        """Whether reading is stopped, even if uvicorn resumes it, because earlier requests wait."""
 
     def stop_reading(self) -> None:
-        """Read nothing more until `start_reading`."""
+        """Stop reading until `start_reading`."""
         if not self.stopped and not self._transport.is_closing():
             self.stopped = True
             self._transport.pause_reading()
 
     def start_reading(self, paused: bool) -> None:
-        """Read again, unless uvicorn has paused it."""
+        """Read again, unless uvicorn has paused reading."""
         if self.stopped:
             self.stopped = False
             if not paused and not self._transport.is_closing():
@@ -61,7 +62,7 @@ class CoalescingTransport:
             self._transport.resume_reading()
 
     def write(self, data: bytes) -> None:
-        """Hold a head until its body comes; an empty one lets it go, too."""
+        """Write data. Holds a response head until the next write, which may be empty."""
         if self._held:
             held, self._held = self._held, b""
             self._transport.writelines((held, data))
@@ -71,13 +72,13 @@ class CoalescingTransport:
             self._transport.write(data)
 
     def flush(self) -> None:
-        """Hold nothing back."""
+        """Write the head if one is held."""
         if self._held:
             held, self._held = self._held, b""
             self._transport.write(held)
 
     def close(self) -> None:
-        """Close, when all is written."""
+        """Close after all data is written."""
         self.flush()
         self._transport.close()
 
@@ -86,41 +87,43 @@ class CoalescingTransport:
 
 
 class Protocol(UvicornProtocol):  # type: ignore[misc,valid-type]
-    """uvicorn's HTTP, with one write for a short answer instead of two, and with deadlines."""
+    """uvicorn's HTTP protocol, with deadlines, and with one write for a short response instead of
+    two."""
 
     def __init__(
         self,
         *arguments: Any,
-        book: ConnectionLimits,
+        limits: ConnectionLimits,
         budget: ByteBudget,
         settings: Settings,
-        who: str = "",
+        network: str = "",
     ) -> None:
         super().__init__(*arguments)
-        self.book = book
+        self.limits = limits
         self.budget = budget
         self.settings = settings
-        self.who = who
-        """Whose connection it is, as the book has it; empty until it is entered."""
+        self.network = network
+        """The client network that the limits count this connection for; empty until they do."""
         self._since = 0.0
-        """Since when a head has been due; 0 if none is."""
+        """When the connection began to wait for a request head; 0 if it does not wait."""
         self._last: Any = None
-        """The request that was the last one then."""
+        """The last request at that time."""
         self._left = 0
-        """What was left to write when it was looked at, and since when it is as much."""
+        """The unsent bytes at the last check."""
         self._stuck = 0.0
+        """Since when the number of unsent bytes has not changed."""
 
     def connection_made(self, transport: Any) -> None:
-        """A connection with a cork in it, if there is room for it."""
-        if not self.who:
+        """Accept the connection if the limits allow it, else refuse it with 503."""
+        if not self.network:
             peer = transport.get_extra_info("peername")
             address = peer[0] if isinstance(peer, tuple) else ""
-            who = client_network(address)
-            if not self.book.enter(who, address):
+            network = client_network(address)
+            if not self.limits.enter(network, address):
                 transport.write(refusal(503, "Too many open connections"))
                 transport.close()
                 return
-            self.who = who
+            self.network = network
         self._since = self._stuck = time.monotonic()
         super().connection_made(CoalescingTransport(transport))
         about = tls.about(transport)
@@ -128,13 +131,13 @@ class Protocol(UvicornProtocol):  # type: ignore[misc,valid-type]
             self.app = _extended(self.config.loaded_app, {"tls": about})
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Make room."""
-        if self.transport is not None:  # it was let in
-            self.book.leave(self.who)
+        """Stop counting the connection."""
+        if self.transport is not None:  # None if it was refused
+            self.limits.leave(self.network)
             super().connection_lost(exc)
 
     def look(self, now: float) -> None:
-        """End it if its request is late, or if nothing is read of what it was sent."""
+        """Close the connection if its request is late, or if the client does not read."""
         transport, cycle = self.transport, self.cycle
         closing = transport.is_closing()
         left = transport.get_write_buffer_size()
@@ -143,8 +146,8 @@ class Protocol(UvicornProtocol):  # type: ignore[misc,valid-type]
         elif now - self._stuck > self.settings.stall:
             transport.abort()
             return
-        # With a request under way its body is due, or its answer: they have their own deadlines.
-        # After an answer uvicorn's timer runs until a byte comes; from then on nothing else does.
+        # A request in progress waits for its body or its response, which have their own deadlines.
+        # After a response, uvicorn's keep-alive timer runs only until the next byte arrives.
         if closing or not (
             cycle is None or (cycle.response_complete and self.timeout_keep_alive_task is None)
         ):
@@ -157,64 +160,64 @@ class Protocol(UvicornProtocol):  # type: ignore[misc,valid-type]
             transport.close()
 
     def data_received(self, data: bytes) -> None:
-        """Read on only when no request waits for the one before it."""
+        """Parse data, and read more only if no request waits for an earlier one."""
         super().data_received(data)
         self._wait()
 
     def on_response_complete(self) -> None:
-        """Answer the next request, if one waits; uvicorn would read on before that."""
+        """Start the next waiting request before more is read; uvicorn would read first."""
         super().on_response_complete()
         self._wait()
 
     def _wait(self) -> None:
-        """(h11 keeps what it has been given while a request is under way.)"""
+        """Stop reading while a request waits; h11 buffers its data during another request."""
         if self.begun() and self.cycle is not None and not self.cycle.response_complete:
             self.transport.stop_reading()
         else:
             self.transport.start_reading(self.flow.read_paused)
 
     def unfinished(self) -> bool:
-        """Whether a part of a request has come, head or body, and not all of it."""
+        """Whether only a part of a request has arrived."""
         cycle = self.cycle
         return not self.transport.is_closing() and (
             self.begun() or (cycle is not None and cycle.more_body and not cycle.response_started)
         )
 
     def refuse(self) -> None:
-        """End it, without the rest of its request."""
+        """Refuse the unfinished request with 503, and close the connection."""
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             self.transport.write(refusal(503, "The server is shutting down"))
         self.transport.close()
 
     def due(self) -> bool:
-        """Whether a request will come, or the rest of it: nobody connects for nothing."""
+        """Whether the client is expected to send a request or the rest of its head."""
         return not self.transport.is_closing() and (self.cycle is None or self.begun())
 
     def begun(self) -> bool:
-        """Whether there is a part of a request that is due."""
+        """Whether a part of a request head has arrived."""
         return bool(self.conn.trailing_data[0])
 
 
 class Counted(Protocol):
-    """The same on httptools, which by itself takes a head of any size."""
+    """`Protocol` for httptools, which does not limit the size of a request head."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._size = 0
-        """How much has come since the last that was of any use: the end of a head, or a body."""
+        """The bytes received since the last end of a head or piece of a body."""
         self._most = self.settings.max_head
         self._rest, self._place = b"", 0
-        """What was read, and from where on it is not parsed yet: requests wait for those before
-        them."""
+        """The data that was read, and the position from which it is not parsed, because a request
+        waits for an earlier one."""
         self._counted = 0
-        """How much of it counts as under way."""
+        """The bytes of it that are counted in the budget."""
         self._body_of: Any = None
         self._body_size = 0
-        """How much of the body of that request has come."""
+        """The bytes that have arrived of the body of this request."""
 
     def data_received(self, data: bytes) -> None:
-        """Parse it, but not beyond a request that must wait for the one before it: uvicorn would
-        queue all that was read, and read on."""
+        """Parse data, but stop at a request that must wait for an earlier one. uvicorn would queue
+        all requests that it has read, and continue to read."""
         if len(data) <= PLAIN and not self._rest and data.count(b" HTTP/") <= 2:
             self._parse(data)
             if self.pipeline:
@@ -225,13 +228,13 @@ class Counted(Protocol):
             self._advance()
 
     def on_response_complete(self) -> None:
-        """Answer the next request, then parse on."""
+        """Start the next waiting request, then continue to parse."""
         _completed(self)
         if self._rest or self.transport.stopped:
             self._advance()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget what waits."""
+        """Drop the data that is not parsed."""
         self._forget()
         super().connection_lost(exc)
 
@@ -252,12 +255,12 @@ class Counted(Protocol):
             self.transport.start_reading(self.flow.read_paused)
 
     def _count(self, size: int) -> None:
-        """Count what waits as under way. If too much is, hang up: an answer is being written, so
-        that nothing can be said."""
+        """Count the waiting data in the budget. If the budget is exceeded, close the connection; an
+        error response is not possible, because another response is being written."""
         if size <= max(SMALL, self._counted):
             return
         try:
-            self.budget.take(self.who, size - self._counted)
+            self.budget.take(self.network, size - self._counted)
             self._counted = size
         except A2AError:
             self._forget()
@@ -266,32 +269,34 @@ class Counted(Protocol):
     def _forget(self) -> None:
         self._rest, self._place = b"", 0
         if self._counted:
-            self.budget.give(self.who, self._counted)
+            self.budget.give(self.network, self._counted)
             self._counted = 0
 
     def _step(self) -> int:
-        """How much may be parsed at once: the rest of a body whose length is known, or a slice."""
+        """Return how much to parse at once: the rest of a body of known length, or a slice."""
         cycle = self.cycle
         if cycle is None or not cycle.more_body or cycle.scope is not self.scope:
             return SLICE
         length = next((value for name, value in self.headers if name == b"content-length"), b"")
-        came = self._body_size if self._body_of is cycle else 0
-        return max(SLICE, int(length) - came if length.isdigit() and len(length) < 19 else 0)
+        arrived = self._body_size if self._body_of is cycle else 0
+        return max(SLICE, int(length) - arrived if length.isdigit() and len(length) < 19 else 0)
 
     def _parse(self, data: bytes) -> None:
-        """Also trailers, and whatever stands between requests, end somewhere."""
+        """Parse data, within the limit on the size of heads, trailers and anything between
+        requests."""
         self._size += len(data)
         if self._size > self._most:
-            return self._much(data)
+            return self._parse_excess(data)
         cycle = self.cycle
         _received(self, data)
         if self.cycle is not cycle:
             self._size = 0
         return None
 
-    def _much(self, data: bytes) -> None:
+    def _parse_excess(self, data: bytes) -> None:
+        """Parse data that may exceed the limit, and refuse the request with 431 if it does."""
         cycle, app = self.cycle, self.app
-        self.app = self._checked  # a head that has come all at once may be too large as well
+        self.app = self._checked  # a complete head may be too large, too
         _received(self, data)
         self.app = app
         if self.cycle is not cycle:
@@ -302,7 +307,7 @@ class Counted(Protocol):
             self.transport.close()
 
     def on_body(self, body: bytes) -> None:
-        """Bodies have a limit of their own."""
+        """Count the body apart from the head, because it has its own limit."""
         self._size = 0
         if self._body_of is not self.cycle:
             self._body_of, self._body_size = self.cycle, 0
@@ -314,7 +319,7 @@ class Counted(Protocol):
         return self.scope is not None and (self.cycle is None or self.cycle.scope is not self.scope)
 
     async def _checked(self, scope: Any, receive: Any, send: Any) -> None:
-        """The application, for requests whose head is not too large."""
+        """Call the application, or refuse a request whose head is too large."""
         size = sum(len(name) + len(value) + 4 for name, value in scope["headers"])
         size += len(scope["raw_path"]) + len(scope["query_string"])
         if size <= self._most:
@@ -338,7 +343,7 @@ class Counted(Protocol):
         return None
 
 
-# by name, since each of a request's steps counts
+# looked up once, because each request calls them several times
 _received: Callable[[Any, bytes], None] = UvicornProtocol.data_received
 _completed: Callable[[Any], None] = UvicornProtocol.on_response_complete
 _body: Callable[[Any, bytes], None] = getattr(
@@ -346,14 +351,14 @@ _body: Callable[[Any, bytes], None] = getattr(
 )
 
 HTTP = Counted if hasattr(UvicornProtocol, "on_body") else Protocol
-"""What is spoken, by the parser that is installed; h11 limits what it holds by itself."""
+"""The protocol for the installed parser; h11 limits the size of heads itself."""
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 TOO_LARGE = "The request line and headers are too large"
 
 
 def refusal(status: int, text: str) -> bytes:
-    """An answer to somebody whose request is not looked at."""
+    """Return a response that refuses a request before it is parsed."""
     return (
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n"
         "content-type: text/plain; charset=utf-8\r\nx-content-type-options: nosniff\r\n"
@@ -362,7 +367,7 @@ def refusal(status: int, text: str) -> bytes:
 
 
 def _extended(app: App, extensions: dict[str, Any]) -> App:
-    """The application, told more of each request."""
+    """Wrap the application so that each scope contains these extensions."""
 
     def extended(scope: Any, receive: Any, send: Any) -> Awaitable[None]:
         scope["extensions"] = extensions

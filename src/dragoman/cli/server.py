@@ -1,4 +1,5 @@
-"""The HTTP server of `dragoman serve`: uvicorn, which drains its requests before it stops."""
+"""The HTTP server of `dragoman serve`: uvicorn with limits on connections, a graceful shutdown and
+reloading of certificates."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from types import FrameType
 import uvicorn
 
 from dragoman.cli import tls
-from dragoman.cli.connection_limits import ConnectionLimits, files, taken
+from dragoman.cli.connection_limits import ConnectionLimits, accept_pending, files
 from dragoman.cli.serve import hang_up, leave
 from dragoman.cli.served_connection import HTTP, Protocol
 from dragoman.model.errors import A2AError
@@ -21,24 +22,25 @@ from dragoman.server.settings import SettingsError
 from dragoman.telemetry.logs import logger
 
 LINGER = 1.0
-"""How long whoever is connected may still take to ask, when it ends."""
+"""Seconds for which open connections may still send a request during the shutdown."""
 
 
 class Server(uvicorn.Server):
-    """Drains before it waits for connections: open streams would keep it waiting."""
+    """A uvicorn server that drains turns and streams before it waits for connections to close,
+    because open streams would delay that."""
 
-    book: ConnectionLimits
-    """Who is connected."""
+    limits: ConnectionLimits
+    """Counts and limits the open connections."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Drain; at the second signal, whichever it is, end at once. An interrupt that was obeyed
-        is no failure: uvicorn's own way would raise it once more at the end."""
+        """Start to drain; a second signal stops the process at once. uvicorn's own method would
+        raise the signal again at the end, as if the process had failed."""
         self.force_exit = self.force_exit or self.should_exit
         self.should_exit = True
 
     def reload(self) -> None:
-        """Read the certificates again. Connections from now on get the new ones; what cannot be
-        used is told, and the old one stays."""
+        """Read the certificates again, for new connections. Logs an error, and keeps the old
+        certificate, if a new one is not usable."""
         app: App = self.config.loaded_app
         settings = app.settings
         if not settings.cert:
@@ -68,21 +70,21 @@ class Server(uvicorn.Server):
                 logger.info("SIGHUP: reloaded the certificate %s of gRPC", settings.cert)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to serve, and say where."""
-        await super().startup([])  # everything but to listen, which has limits here
+        """Start to serve, and log the addresses."""
+        await super().startup([])  # without sockets, which are opened here with their limits
         app = self.config.loaded_app
         if not self.started or not isinstance(app, App):
             return
         self.started = False
         settings = app.settings
-        self.book = ConnectionLimits(settings, files())
+        self.limits = ConnectionLimits(settings, files())
         secured = tls.context(settings)
         loop = asyncio.get_running_loop()
         for listener in sockets or ():
             app.hosts.address = listener.getsockname()[0]
             if secured is not None:
                 acceptor = tls.TLSAcceptor(
-                    *(listener, secured, self.book, self._protocol, settings.header_timeout),
+                    *(listener, secured, self.limits, self._protocol, settings.header_timeout),
                     audited=settings.audit,
                 )
                 acceptor.open(self.config.backlog)
@@ -97,21 +99,21 @@ class Server(uvicorn.Server):
         hang_up(self.reload)
         if sockets:
             announce(app, sockets[0].getsockname()[1])
-            if self.book.most < settings.max_connections:
-                logger.info("the limit of open files allows only %d connections", self.book.most)
+            if self.limits.most < settings.max_connections:
+                logger.info("the limit of open files allows only %d connections", self.limits.most)
 
-    def _protocol(self, who: str = "") -> Protocol:
+    def _protocol(self, network: str = "") -> Protocol:
         app: App = self.config.loaded_app
         return HTTP(
             *(self.config, self.server_state, self.lifespan.state),
-            book=self.book,
+            limits=self.limits,
             budget=app.bodies.budget,
             settings=app.settings,
-            who=who,
+            network=network,
         )
 
     async def on_tick(self, counter: int) -> bool:
-        """Also look after the connections: one clock for all of them."""
+        """Check the deadlines of all connections."""
         app: App = self.config.loaded_app
         pause = min(1.0, app.settings.header_timeout / 4, app.settings.stall / 4)
         if counter % max(1, round(pause * 10)) == 0:
@@ -122,10 +124,10 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let running turns end, then streams, then connections."""
+        """Wait for running turns, then end streams, then close connections."""
         app = self.config.loaded_app
         assert isinstance(app, App)
-        # whoever is answered from now on asks somebody else the next time
+        # clients close their connection after the next response, and use another replica
         self.server_state.default_headers = [
             *self.server_state.default_headers,
             (b"connection", b"close"),
@@ -139,7 +141,7 @@ class Server(uvicorn.Server):
             while not drain.done() and not self.force_exit:
                 await asyncio.wait([drain], timeout=0.1)
             drain.cancel()
-        await self._last(sockets or ())
+        await self._accept_last(sockets or ())
         for connection in list(self.server_state.connections):
             if isinstance(connection, Protocol) and connection.unfinished():
                 connection.refuse()
@@ -153,17 +155,17 @@ class Server(uvicorn.Server):
                 "cancellation"
             )
 
-    async def _last(self, sockets: Sequence[socket.socket]) -> None:
-        """Let nobody else in; who has come in by now may still say what they came for."""
+    async def _accept_last(self, sockets: Sequence[socket.socket]) -> None:
+        """Stop listening, and give open connections a second to send their request."""
         loop = asyncio.get_running_loop()
         waiting = []
         for server, listener in zip(self.servers, sockets, strict=False):
             if not isinstance(server, tls.TLSAcceptor):
-                waiting += taken(listener)
+                waiting += accept_pending(listener)
             server.close()
         await asyncio.gather(
             *(loop.connect_accepted_socket(self._protocol, peer) for peer, _ in waiting),
-            return_exceptions=True,  # they are gone again
+            return_exceptions=True,  # some clients have disconnected
         )
         until = time.monotonic() + LINGER
         while self._due():
@@ -172,7 +174,7 @@ class Server(uvicorn.Server):
             await asyncio.sleep(0.02)
 
     def _due(self) -> bool:
-        """Whether somebody has come in and not asked yet, or not to the end."""
+        """Whether a connection has not sent its request, or not all of it."""
         return any(
             isinstance(connection, Protocol) and (connection.due() or connection.unfinished())
             for connection in self.server_state.connections
@@ -180,7 +182,7 @@ class Server(uvicorn.Server):
 
 
 def announce(app: App, port: int) -> None:
-    """Say where everything is."""
+    """Log the addresses and the main settings of the server."""
     settings = app.settings
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     scheme = "https" if settings.cert else "http"
@@ -192,10 +194,10 @@ def announce(app: App, port: int) -> None:
         logger.info("  card %s%s/.well-known/agent-card.json", base, endpoint.prefix)
         if endpoint.grpc:
             secured = " (TLS)" if settings.cert else ""
-            told = ", not on the card: `bindings` does not name GRPC"
+            note = ", not on the card: `bindings` does not name GRPC"
             if endpoint.lists_grpc:
-                told = f", announced as {settings.grpc_url}" if settings.grpc_url else ""
-            logger.info("  gRPC %s:%d%s%s", host, endpoint.grpc, secured, told)
+                note = f", announced as {settings.grpc_url}" if settings.grpc_url else ""
+            logger.info("  gRPC %s:%d%s%s", host, endpoint.grpc, secured, note)
     logger.info("tasks are kept in %s", app.store.name)
     if settings.serve_only:
         logger.info("it runs no turns: `dragoman worker` with the same store does")
@@ -211,7 +213,7 @@ def announce(app: App, port: int) -> None:
 
 
 def warn(app: App, base: str) -> None:
-    """Say what is not safe about serving others than this machine."""
+    """Log warnings about a server that other machines can reach without authentication or TLS."""
     settings = app.settings
     if app.unguarded:
         more = ", and make it call webhooks" if settings.push else ""
@@ -225,7 +227,7 @@ def warn(app: App, base: str) -> None:
         )
         return
     if all(endpoint.gate and endpoint.gate.only for endpoint in app.endpoints.values()):
-        return  # there is no secret to be read
+        return  # clients send no secret
     if not settings.cert and not settings.url.startswith("https:"):
         logger.warning(
             "NO TLS: clients send credentials to %s unencrypted; anyone on the network "

@@ -1,4 +1,4 @@
-"""`dragoman call`: call a skill with options that its schema names."""
+"""`dragoman call`: calls a skill, with options made from its schema."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EXAMPLES = (
     "call --bearer @token.txt https://agent.example develop --photo face.png -o files",
 )
 COMPLETION_TIMEOUT = 3.0
-"""Seconds that a completion may take to fetch a card."""
+"""Seconds in which a completion must fetch the card."""
 
 
 def add(commands: Any) -> None:
@@ -56,14 +56,27 @@ def add(commands: Any) -> None:
 
 
 def _add_output(parser: argparse.ArgumentParser, taken: Sequence[str] = ()) -> None:
-    """The options that may stand before or behind the skill, unless the skill has them itself."""
+    """Add the options that may appear before or after the skill, except those that the skill
+    itself has."""
     for names, more in (
         (("--json",), {"action": "store_true", "help": "print JSON"}),
-        (("-o", "--output"), {"metavar": "FOLDER", "help": "save received files in this folder"}),
-        (("--task",), {"metavar": "TASK", "help": "continue the task with this id"}),
+        (
+            ("-o", "--output"),
+            {
+                "metavar": "FOLDER",
+                "help": "save received files in this folder (default: files are not saved)",
+            },
+        ),
+        (
+            ("--task",),
+            {"metavar": "TASK", "help": "continue the task with this id (default: a new task)"},
+        ),
         (
             ("--context",),
-            {"metavar": "CONTEXT", "help": "use the conversation (context) with this id"},
+            {
+                "metavar": "CONTEXT",
+                "help": "use the conversation (context) with this id (default: a new one)",
+            },
         ),
     ):
         if names[-1] not in taken:
@@ -102,8 +115,8 @@ async def call(agent: Client, arguments: argparse.Namespace) -> int:
 
 
 def _offered(parser: Parser, words: Sequence[str]) -> dict[str, argparse.ArgumentParser]:
-    """The parsers of the skills of the agent that the words name, for completion; none if it does
-    not answer."""
+    """Return the parsers of the agent's skills, for completion; none if the agent is not
+    reachable."""
     from dragoman.client import CredentialsNotSent, Unreachable, Unverified
 
     silent = (A2AError, CredentialsNotSent, OSError, SystemExit, Unreachable, Unverified)
@@ -127,7 +140,7 @@ async def _parsers(arguments: argparse.Namespace) -> dict[str, argparse.Argument
 
 
 def skill_parser(skill: RemoteSkill, url: str) -> argparse.ArgumentParser:
-    """The parser of a skill's options."""
+    """Create the parser of a skill's options."""
     parser = argparse.ArgumentParser(
         prog=f"dragoman call {plain(url)} {plain(skill.id)}",
         description=_shown(skill.description),
@@ -176,26 +189,27 @@ def _closed(schema: Mapping[str, Any]) -> bool:
 
 
 def _option(name: str, taken: Sequence[str]) -> str:
-    """The option for a parameter; empty if there can be none: the name may come from a stranger."""
+    """Return the option for a parameter; empty if the name, which is not trusted, does not allow
+    one."""
     option = f"--{name.replace('_', '-')}"
-    fine = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
-    return option if fine and not name.startswith("-") and option not in taken else ""
+    valid = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
+    return option if valid and not name.startswith("-") and option not in taken else ""
 
 
 def _shown(text: str) -> str:
-    """A text of the agent for argparse, which formats it."""
+    """Escape a text of the agent for argparse, which formats it."""
     return "\n".join(map(plain, text.splitlines())).replace("%", "%%")
 
 
 def _about(item: Mapping[str, Any], root: Mapping[str, Any], asked: bool) -> str:
     found = resolved(item, root)
     text = found.get("description")
-    said = [text] if isinstance(text, str) else []
+    texts = [text] if isinstance(text, str) else []
     if "default" in item and item["default"] is not None:
-        said.append(f"(default: {_text(item['default'])})")
+        texts.append(f"(default: {_text(item['default'])})")
     if asked:
-        said.append("(the agent asks for it if it is missing)")
-    return _shown(" ".join(said))
+        texts.append("(the agent asks for it if it is missing)")
+    return _shown(" ".join(texts))
 
 
 def _text(value: Any) -> str:
@@ -274,8 +288,8 @@ READERS: dict[str, Any] = {"string": str, "integer": _integer, "number": _number
 METAVARS = {"string": "STRING", "integer": "INTEGER", "number": "NUMBER"}
 
 
-def _apart(field: str) -> dict[str, Any]:
-    """Where argparse would keep the value: not under a name that the command has, too."""
+def _destination(field: str) -> dict[str, Any]:
+    """Return the argparse destination of a value, which must not be a name of the command."""
     return {"dest": f"parameter {field}", "default": argparse.SUPPRESS}
 
 
@@ -283,7 +297,7 @@ class Store(argparse.Action):
     """Stores a value under the parameter's name."""
 
     def __init__(self, *names: Any, field: str, reader: Any = str, **more: Any) -> None:
-        super().__init__(*names, **{**more, **_apart(field)})
+        super().__init__(*names, **{**more, **_destination(field)})
         self.field = field
         self.reader = reader
 
@@ -292,7 +306,7 @@ class Store(argparse.Action):
         namespace.values = self.added(dict(namespace.values), self._read(parser, values))
 
     def added(self, known: dict[str, Any], value: Any) -> dict[str, Any]:
-        """The values with one more."""
+        """Return the values with one more."""
         return {**known, self.field: value}
 
     def _read(self, parser: argparse.ArgumentParser, text: Any) -> Any:
@@ -303,7 +317,7 @@ class Store(argparse.Action):
 
 
 class Append(Store):
-    """Collects the values of an option that is repeated."""
+    """Collects the values of a repeated option."""
 
     def added(self, known: dict[str, Any], value: Any) -> dict[str, Any]:
         """See `Store.added`."""
@@ -314,13 +328,13 @@ class Flag(argparse.BooleanOptionalAction):
     """An option without a value, and its opposite."""
 
     def __init__(self, *names: Any, field: str, **more: Any) -> None:
-        super().__init__(*names, **{**more, **_apart(field)})
+        super().__init__(*names, **{**more, **_destination(field)})
         self.field = field
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
         """See `argparse.Action`."""
-        said = not str(option).startswith("--no-")
-        namespace.values = {**namespace.values, self.field: said}
+        value = not str(option).startswith("--no-")
+        namespace.values = {**namespace.values, self.field: value}
 
 
 class Merge(argparse.Action):

@@ -1,6 +1,7 @@
-"""Output of agents on a terminal, without control characters, and in pipes.
+"""Prints events and results of agents, without control characters.
 
-Content goes to standard output, states to standard error; JSON is the wire's own objects.
+Content goes to standard output, states to standard error. JSON output has the objects of the
+protocol.
 """
 
 from __future__ import annotations
@@ -32,31 +33,31 @@ from dragoman.model.types import (
 if TYPE_CHECKING:
     from dragoman.client import Result
 
-FAILED, ASKED = 1, 4
-"""Exit statuses: the task failed, was refused or canceled, or a file could not be saved; the agent
-waits for something."""
+FAILED, WAITING = 1, 4
+"""Exit statuses. FAILED: the task failed, was rejected or canceled, or a file could not be saved.
+WAITING: the agent waits for input."""
 
 
 class Screen:
-    """Shows events and results, one after the other."""
+    """Prints events and results."""
 
     def __init__(self, *, as_json: bool = False, folder: str = "", brief: bool = False) -> None:
         self._json = as_json
         self._brief = brief
-        """Somebody talks with the agent: what it says last is told with its state."""
+        """For a chat: print the last message of a task on the line of its state."""
         self._folder = Path(folder) if folder else None
         self._line = False
-        """The cursor stands behind a text that has no end yet."""
+        """Whether the last line on standard output is still open."""
         self._artifact = ""
         self.unsaved = 0
-        """How many files could not be saved."""
+        """The number of files that could not be saved."""
 
     # -- events
 
     def event(
         self, event: Task | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
     ) -> None:
-        """One event of a stream."""
+        """Print one event of a stream."""
         if self._json:
             shown = Reply(event) if isinstance(event, Message) else event
             print(json_text(v1_0.response(shown)), flush=True)
@@ -73,59 +74,59 @@ class Screen:
 
     def _chunk(self, artifact: Artifact, append: bool) -> None:
         if artifact.artifact_id != self._artifact or not append:
-            self.rest()
+            self.end_line()
             self._artifact = artifact.artifact_id
             if artifact.name and sys.stdout.isatty():
                 print(paint(f"{plain(artifact.name)}:", DIM, sys.stdout))
         self.parts(artifact.parts, open_end=True)
 
     def _status(self, status: TaskStatus, task: str) -> None:
-        said = status.message
+        message = status.message
         if status.state.settled and not self._brief:
-            self.rest()
-            self.parts(said.parts if said else ())
+            self.end_line()
+            self.parts(message.parts if message else ())
             self.note(f"{state(status.state)} task {plain(task)}")
             return
-        text = " ".join(self.words(part) for part in said.parts) if said else ""
+        text = " ".join(self.words(part) for part in message.parts) if message else ""
         self.note(f"{state(status.state)} {text}".rstrip())
 
     # -- results
 
     def result(self, result: Result) -> int:
-        """What a send came to; the exit status that it deserves."""
+        """Print the result of a send, and return the exit status."""
         if self._json:
             print(json_text(v1_0.encode(result.task or result.message)))
-            return verdict(result.state)
+            return exit_status(result.state)
         task = result.task
-        said = task.status.message if task else None
+        message = task.status.message if task else None
         if task is not None and result.parts and task.artifacts:
             for artifact in task.artifacts:
                 self._chunk(artifact, append=False)
-            self.rest()
-            if said is not None and task.status.state.settled:
-                self.parts(said.parts)
+            self.end_line()
+            if message is not None and task.status.state.settled:
+                self.parts(message.parts)
         else:
             self.parts(result.parts)
         if task is not None:
-            if said is not None and not task.status.state.settled:
+            if message is not None and not task.status.state.settled:
                 self._status(task.status, task.id)
             self.note(f"{state(task.status.state)} task {plain(task.id)}")
-        return self.verdict(result.state)
+        return self.exit_status(result.state)
 
-    def verdict(self, state: TaskState | None) -> int:
-        """The exit status that a state deserves, if all files were saved."""
-        return verdict(state) or (FAILED if self.unsaved else 0)
+    def exit_status(self, state: TaskState | None) -> int:
+        """Return the exit status for a state; FAILED if a file could not be saved."""
+        return exit_status(state) or (FAILED if self.unsaved else 0)
 
     def parts(self, parts: Iterable[Part], *, open_end: bool = False) -> None:
-        """Content, on standard output. Texts that follow each other are one."""
+        """Print content on standard output. Adjacent texts are joined."""
         for part in parts:
             if part.text is not None:
                 self._write(part.text)
             else:
-                self.rest()
+                self.end_line()
                 print(self.words(part), flush=True)
         if not open_end:
-            self.rest()
+            self.end_line()
 
     def _write(self, text: str) -> None:
         lines = [plain(line) for line in text.split("\n")]
@@ -133,7 +134,7 @@ class Screen:
         self._line = bool(lines[-1]) or (self._line and len(lines) == 1)
 
     def words(self, part: Part) -> str:
-        """A part in a line. A file is saved if there is a folder for it."""
+        """Format a part in one line. Saves a file if there is a folder for it."""
         if part.text is not None:
             return plain(part.text.rstrip("\n").replace("\n", " "))
         if part.data is not UNSET:
@@ -147,42 +148,42 @@ class Screen:
 
         try:
             saved = f"saved as {plain(save(self._folder, part.filename, part.raw))}"
-        except OSError as error:  # the others may be saved
+        except OSError as error:  # continue, because other files may be saved
             self.unsaved += 1
             saved = f"not saved: {error.strerror or error}"
             self.note(paint(f"dragoman: {name} was {saved}", RED, sys.stderr))
         return f"<{name}, {size(len(part.raw))}, {saved}>"
 
-    # -- beside the content
+    # -- other output
 
     def note(self, text: str) -> None:
-        """A line on standard error."""
-        self.rest()
+        """Print a line on standard error."""
+        self.end_line()
         print(text, file=sys.stderr, flush=True)
 
-    def rest(self) -> None:
-        """End the line that is open."""
+    def end_line(self) -> None:
+        """End the open line on standard output."""
         if self._line:
             print(flush=True)
             self._line = False
 
 
 def state(state: TaskState) -> str:
-    """A state in brackets and its colour."""
+    """Format a state in brackets and its colour."""
     return paint(f"[{word(state)}]", hue(state), sys.stderr)
 
 
-def verdict(state: TaskState | None) -> int:
-    """The exit status that a state deserves."""
+def exit_status(state: TaskState | None) -> int:
+    """Return the exit status for a state."""
     if state is None or state is TaskState.COMPLETED:
         return 0
     if state.terminal:
         return FAILED
-    return ASKED if state.interrupted else 0
+    return WAITING if state.interrupted else 0
 
 
-def complaint(error: BaseException) -> str:
-    """An error in a line, with the fields that it blames."""
+def error_text(error: BaseException) -> str:
+    """Format an error in one line, with the fields that it names."""
     text = plain(error)
     if isinstance(error, A2AError):
         missing = [f"{f}: {d}" for f, d in error.violations if f not in error.message]

@@ -1,6 +1,6 @@
-"""Text for people: columns, sizes, durations and progress.
+"""Formats output for terminals, and parses arguments: tables, sizes, times and progress.
 
-What tasks say comes from strangers: nothing of it may steer a terminal.
+The content of tasks is not trusted, so control characters in it must not reach the terminal.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 
 
 def plain(text: object) -> str:
-    """One line that changes nothing but its own place on the screen."""
+    """Escape everything that is not printable, line breaks included."""
     return "".join(
         mark if mark.isprintable() else mark.encode("unicode_escape").decode() for mark in str(text)
     )
 
 
 def json_text(text: str | bytes) -> str:
-    """A JSON text that does not steer a terminal: what cannot be printed is escaped as JSON does
-    it, so that it means the same."""
+    """Escape control characters in a JSON text with JSON's own escapes, so that its value stays the
+    same."""
     found = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
     return _UNUSUAL.sub(_escaped, found)
 
 
 def _escaped(match: re.Match[str]) -> str:
     mark = match[0]
-    if mark in "\t\r":  # only between values, where a space will do
+    if mark in "\t\r":  # JSON allows these only between values, where a space is equivalent
         return " "
     if mark.isprintable():
         return mark
@@ -47,7 +47,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Aligned columns below their names."""
+    """Format rows as aligned columns below their names."""
     cells = [[plain(cell) for cell in row] for row in (names, *rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     if sys.stdout.isatty() and sum(widths) + 2 * len(widths) - 2 > get_terminal_size().columns:
@@ -60,7 +60,7 @@ def table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def _records(cells: Sequence[Sequence[str]]) -> str:
-    """Each row as lines of their own, for terminals that are too narrow for columns."""
+    """Format each cell on its own line, for terminals that are too narrow for columns."""
     names, *rows = cells
     width = max(map(len, names))
     return "\n\n".join(
@@ -70,7 +70,7 @@ def _records(cells: Sequence[Sequence[str]]) -> str:
 
 
 def size(number: float) -> str:
-    """Bytes, rounded."""
+    """Format a number of bytes, rounded."""
     if number < 1024:
         return f"{number} B"
     for unit in ("KiB", "MiB", "GiB"):
@@ -81,22 +81,22 @@ def size(number: float) -> str:
 
 
 def word(state: TaskState) -> str:
-    """A state as it is typed."""
+    """Return a state as it is written on the command line."""
     return state.name.lower().replace("_", "-")
 
 
 def count(number: int, noun: str) -> str:
-    """So many of them."""
+    """Format a number with its noun, in the plural if needed."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def when(seconds: float) -> str:
-    """A Unix time."""
+    """Format a Unix time."""
     return clock.stamp(seconds)
 
 
 def host(url: str) -> str:
-    """A URL without what may be secret in it."""
+    """Return the scheme, host and port of a URL; the rest may contain a secret."""
     try:
         parts = urlsplit(url)
         name, port = parts.hostname or "", parts.port
@@ -107,7 +107,7 @@ def host(url: str) -> str:
 
 
 def duration(text: str) -> float:
-    """An argument such as 90m or 30d, in seconds."""
+    """Parse an argument such as 90m or 30d to seconds."""
     try:
         return parse_duration(text)
     except ValueError as error:
@@ -115,7 +115,7 @@ def duration(text: str) -> float:
 
 
 def seconds(text: str) -> float:
-    """An argument such as 90m, or a plain number of seconds."""
+    """Parse an argument such as 90m, or a plain number of seconds."""
     try:
         return float(text)
     except ValueError:
@@ -123,7 +123,7 @@ def seconds(text: str) -> float:
 
 
 def moment(text: str) -> str:
-    """An argument such as 1h (ago) or 2026-01-31T12:00:00Z, as the wire writes it."""
+    """Parse an argument such as 1h (ago) or 2026-01-31T12:00:00Z to a timestamp of the protocol."""
     with suppress(ValueError):
         return clock.stamp(max(time.time() - parse_duration(text), 0))
     try:
@@ -135,7 +135,7 @@ def moment(text: str) -> str:
 
 
 class Meter:
-    """A line on the terminal that says how far it has come; nothing where nobody looks."""
+    """A progress line on the terminal; prints nothing if standard error is not a terminal."""
 
     def __init__(self) -> None:
         self._on = sys.stderr.isatty()
@@ -150,7 +150,7 @@ class Meter:
             print(f"\r{' ' * self._width}\r", end="", file=sys.stderr, flush=True)
 
     def show(self, text: str) -> None:
-        """Show it, unless something was shown a moment ago."""
+        """Show a text, at most ten times a second."""
         if not self._on or time.monotonic() < self._next:
             return
         self._next = time.monotonic() + 0.1
@@ -158,5 +158,5 @@ class Meter:
         self._width = max(self._width, len(text))
 
     def part(self, what: str, done: int, of: int) -> None:
-        """Show a share of a whole."""
+        """Show how much is done, with the percentage."""
         self.show(f"{what}: {done} of {of} ({done * 100 // of} %)" if of else f"{what} …")

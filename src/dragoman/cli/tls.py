@@ -1,4 +1,4 @@
-"""TLS for `dragoman serve`: its context, its handshakes, and what an application is told of it."""
+"""TLS for `dragoman serve`: creates the context, accepts connections and performs handshakes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dragoman.cli.connection_limits import ConnectionLimits, taken
+from dragoman.cli.connection_limits import ConnectionLimits, accept_pending
 from dragoman.security.client_network import client_network
 from dragoman.server.settings import Settings, SettingsError
 from dragoman.telemetry.logs import audit, logger
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from dragoman.cli.served_connection import Protocol
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""Of TLS 1.2, those that keep what was said when the key gets lost. 1.3 has no others."""
+"""The TLS 1.2 ciphers with forward secrecy. TLS 1.3 has no others."""
 VERSIONS = {"TLSv1.2": 0x0303, "TLSv1.3": 0x0304}
 
 
 _PEER: ContextVar[socket.socket | None] = ContextVar("peer", default=None)
-"""The connection whose handshake begins."""
+"""The connection whose handshake starts."""
 
 
 class Handshake(ssl.SSLObject):
-    """Tells the other side why a handshake fails: event loops close the connection without writing
-    the alert."""
+    """Sends the TLS alert when a handshake fails, because event loops close the connection without
+    sending it."""
 
     peer: socket.socket | None = None
     outgoing: ssl.MemoryBIO | None = None
@@ -50,7 +50,7 @@ class Handshake(ssl.SSLObject):
 
 
 class Context(ssl.SSLContext):
-    """A context whose handshakes end with an alert if they fail."""
+    """A context whose failed handshakes send an alert."""
 
     sslobject_class = Handshake
 
@@ -65,7 +65,8 @@ class Context(ssl.SSLContext):
 
 
 def context(settings: Settings) -> ssl.SSLContext | None:
-    """What connections are secured with, if they are; SettingsError names what is wrong."""
+    """Create the TLS context from the settings; None without a certificate. Raises SettingsError,
+    which names the wrong setting."""
     for name in ("key", "ca"):
         if getattr(settings, name) and not settings.cert:
             raise SettingsError(f"{name}: needs cert; without cert there is no TLS")
@@ -79,7 +80,7 @@ def context(settings: Settings) -> ssl.SSLContext | None:
     made.set_ciphers(CIPHERS)
     made.set_alpn_protocols(["http/1.1"])
     made.options |= ssl.OP_NO_RENEGOTIATION
-    _show(made, settings)
+    _load_certificate(made, settings)
     if settings.ca:
         try:
             made.load_verify_locations(settings.ca)
@@ -96,11 +97,11 @@ def _read(name: str, path: str) -> bytes:
         raise SettingsError(f"{name}: {path}: {error.strerror}") from None
 
 
-def _show(made: ssl.SSLContext, settings: Settings) -> None:
+def _load_certificate(made: ssl.SSLContext, settings: Settings) -> None:
     """Load the certificate and its key."""
     locked = False
 
-    def password() -> str:  # without it, OpenSSL would ask at the terminal
+    def password() -> str:  # without this function, OpenSSL would prompt on the terminal
         nonlocal locked
         locked = True
         return settings.key_password
@@ -121,8 +122,8 @@ def _show(made: ssl.SSLContext, settings: Settings) -> None:
 
 
 def about(transport: Any) -> dict[str, Any] | None:
-    """What ASGI's extension `tls` says of a connection; nothing of one that is not secured. Of a
-    client's chain it has the certificate itself."""
+    """Return the data of the ASGI extension `tls` for a connection; None without TLS. Of the
+    client's chain it contains only the client certificate."""
     found = transport.get_extra_info("ssl_object")
     if found is None:
         return None
@@ -138,14 +139,14 @@ def about(transport: Any) -> dict[str, Any] | None:
 
 
 class TLSAcceptor:
-    """Takes connections and shakes hands, as one of uvicorn's servers. It does so itself since who
-    never ends a handshake must count as well, and must not take long."""
+    """Accepts connections and performs their handshakes, as one of uvicorn's servers. It does this
+    itself so that connections count, and have a deadline, from before their handshake."""
 
     def __init__(
         self,
         listener: socket.socket,
         secured: ssl.SSLContext,
-        book: ConnectionLimits,
+        limits: ConnectionLimits,
         make: Callable[[str], Protocol],
         timeout: float,
         *,
@@ -154,35 +155,35 @@ class TLSAcceptor:
         self._audited = audited
         self._listener = listener
         self.secured = secured
-        """What the next connections are secured with."""
-        self._book = book
+        """The TLS context for new connections."""
+        self._limits = limits
         self._make = make
         self._timeout = timeout
         self._tasks: set[asyncio.Task[None]] = set()
-        """The handshakes."""
+        """The running handshakes."""
         self._accepting: asyncio.Task[None] | None = None
 
     @property
     def busy(self) -> bool:
-        """Whether somebody is still shaking hands."""
+        """Whether a handshake is running."""
         return bool(self._tasks)
 
     def open(self, backlog: int) -> None:
-        """Begin to listen."""
+        """Start to listen."""
         self._listener.setblocking(False)
         self._listener.listen(backlog)
         self._accepting = asyncio.get_running_loop().create_task(self._accept())
 
     def close(self) -> None:
-        """Take no more of them; those that are taken go on."""
+        """Stop accepting connections. Pending ones are accepted first, and open ones continue."""
         if self._accepting is not None and self._listener.fileno() >= 0:
             self._accepting.cancel()
-            for peer, address in taken(self._listener):
+            for peer, address in accept_pending(self._listener):
                 self._enter(peer, address)
             self._listener.close()
 
     async def wait_closed(self) -> None:
-        """Until nothing goes on here; who has not shaken hands by now does not."""
+        """Cancel the handshakes that are still running, and wait for them to end."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -197,21 +198,21 @@ class TLSAcceptor:
         while True:
             try:
                 peer, address = await loop.sock_accept(self._listener)
-            except OSError as error:  # gone again, or there are too many files
+            except OSError as error:  # the client disconnected, or too many files are open
                 logger.warning("cannot accept a connection: %s", error)
                 await asyncio.sleep(0.1)
                 continue
             self._enter(peer, address)
 
     def _enter(self, peer: socket.socket, address: Any) -> None:
-        who = client_network(address[0])
-        if self._book.enter(who, address[0]):
-            self._keep(self._greet(peer, who, str(address[0])))
+        network = client_network(address[0])
+        if self._limits.enter(network, address[0]):
+            self._keep(self._handshake(peer, network, str(address[0])))
         else:
             peer.close()
 
-    async def _greet(self, peer: socket.socket, who: str, client: str) -> None:
-        protocol = self._make(who)
+    async def _handshake(self, peer: socket.socket, network: str, client: str) -> None:
+        protocol = self._make(network)
         _PEER.set(peer)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
@@ -224,14 +225,15 @@ class TLSAcceptor:
         except ssl.SSLError as error:
             self._refused(error, client)
         except OSError:
-            pass  # it is gone, or took too long
+            pass  # the client disconnected, or the handshake took too long
         finally:
             if protocol.transport is None:
-                self._book.leave(who)
+                self._limits.leave(network)
                 peer.close()
 
     def _refused(self, error: ssl.SSLError, client: str) -> None:
-        """Put down a certificate that is wrong or missing; what else fails is noise."""
+        """Write a wrong or missing client certificate to the audit log; other failures are not
+        recorded."""
         if not self._audited:
             return
         if isinstance(error, ssl.SSLCertVerificationError):

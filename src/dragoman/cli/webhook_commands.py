@@ -1,4 +1,4 @@
-"""`dragoman push` and `dragoman listen`: register webhooks, and receive them."""
+"""`dragoman push` and `dragoman listen`: manage webhooks, and receive deliveries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dragoman.cli import UsageError, connect_options, examples
 from dragoman.cli.colors import DIM, GREEN, RED, paint
-from dragoman.cli.terminal_output import Screen, complaint
+from dragoman.cli.terminal_output import Screen, error_text
 from dragoman.cli.text_table import json_text, plain, table
 from dragoman.dialects import v1_0
 from dragoman.model.errors import A2AError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dragoman.webhooks.receiver import Receiver
 
 CONNECTIONS = 256
-"""The most connections of `listen`; more are answered with 503."""
+"""The maximum number of connections of `listen`; further ones get status 503."""
 
 EXAMPLES = {
     "add": (
@@ -153,7 +153,7 @@ async def _list(agent: Client, arguments: argparse.Namespace) -> int:
         for config in found:
             print(json_text(v1_0.encode(config)))
     else:
-        rows = [(config.id, config.url, _how(config)) for config in found]
+        rows = [(config.id, config.url, _authentication(config)) for config in found]
         print(table(("id", "url", "authentication"), rows) if rows else "no webhooks")
     return 0
 
@@ -173,15 +173,15 @@ def _show(config: TaskPushNotificationConfig, as_json: bool) -> int:
     if as_json:
         print(json_text(v1_0.encode(config)))
     else:
-        print(f"{plain(config.id)}  {plain(config.url)}  {_how(config)}".rstrip())
+        print(f"{plain(config.id)}  {plain(config.url)}  {_authentication(config)}".rstrip())
     return 0
 
 
-def _how(config: TaskPushNotificationConfig) -> str:
-    """How its receiver knows the agent, without the secrets."""
-    known = config.authentication
-    ways = [*(["token"] if config.token else []), *([plain(known.scheme)] if known else [])]
-    return ", ".join(ways)
+def _authentication(config: TaskPushNotificationConfig) -> str:
+    """Describe how a delivery authenticates itself, without the secrets."""
+    given = config.authentication
+    names = [*(["token"] if config.token else []), *([plain(given.scheme)] if given else [])]
+    return ", ".join(names)
 
 
 # ---- listen --------------------------------------------------------------------------------
@@ -207,11 +207,11 @@ def _listen(arguments: argparse.Namespace) -> int:
     host, port = listener.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
     server: uvicorn.Server
-    hook = ListenApp(receiver, arguments, lambda: setattr(server, "should_exit", True))
+    app = ListenApp(receiver, arguments, lambda: setattr(server, "should_exit", True))
 
     class Listening(uvicorn.Server):  # type: ignore[misc,unused-ignore]
         async def startup(self, sockets: Any = None) -> None:
-            """Say where it listens once it does: a Ctrl-C that came before could get lost."""
+            """Print the URL only once the server listens; an earlier Ctrl-C could be lost."""
             await super().startup(sockets)
             _note(f"listening at {url}; press Ctrl-C to stop")
             if not arguments.token and token:
@@ -221,20 +221,20 @@ def _listen(arguments: argparse.Namespace) -> int:
                 )
 
     config = uvicorn.Config(
-        hook,
+        app,
         log_config=None,
         lifespan="off",
         access_log=False,
         limit_concurrency=CONNECTIONS,
     )
     server = Listening(config)
-    with suppress(KeyboardInterrupt):  # uvicorn passes it on
+    with suppress(KeyboardInterrupt):  # uvicorn raises it again after it has stopped
         server.run(sockets=[listener])
     return 0
 
 
 class ListenApp:
-    """The application: shows each notification, or why it was refused."""
+    """The ASGI application that prints each notification, or why it was rejected."""
 
     def __init__(self, receiver: Receiver, arguments: argparse.Namespace, end: Any) -> None:
         self._receiver = receiver
@@ -244,7 +244,7 @@ class ListenApp:
         self._screen = Screen()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Take one."""
+        """Receive one notification."""
         from dragoman.webhooks.receiver import Gone
 
         try:
@@ -253,7 +253,7 @@ class ListenApp:
         except Gone:
             return
         except A2AError as error:
-            _note(paint(f"refused ({error.http}): {complaint(error)}", RED, sys.stderr))
+            _note(paint(f"refused ({error.http}): {error_text(error)}", RED, sys.stderr))
             headers = [(name.encode(), value.encode()) for name, value in error.headers.items()]
             await _answer(send, error.http, json.dumps(error.to_http()).encode(), headers)
             return
@@ -262,10 +262,10 @@ class ListenApp:
             print(json_text(body.strip()).replace("\n", " "), flush=True)
         else:
             again = "" if notification.fresh else ", a repeated delivery"
-            told = f"task {plain(notification.task_id)}{again}" if notification.task_id else again
-            _note(f"{paint('verified', GREEN, sys.stderr)} {told}")
+            text = f"task {plain(notification.task_id)}{again}" if notification.task_id else again
+            _note(f"{paint('verified', GREEN, sys.stderr)} {text}")
             self._screen.event(notification.event)
-            self._screen.rest()
+            self._screen.end_line()
         self._left -= 1
         if self._left == 0:
             self._end()

@@ -14,7 +14,7 @@ from dragoman.telemetry.logs import logger, redacted
 
 
 def run(names: Sequence[str], options: Options) -> int:
-    """Work until interrupted."""
+    """Run turns until interrupted."""
     hang_up()
     app = build(names, options)
     if not app.store.shared:
@@ -27,19 +27,19 @@ def run(names: Sequence[str], options: Options) -> int:
 
 
 async def _work(app: App) -> int:
-    """Run turns until a signal comes; a second one ends it at once."""
+    """Run turns until a signal arrives; a second signal stops the process at once."""
     loop = asyncio.get_running_loop()
     ending = asyncio.Event()
-    signs: list[int] = []
+    signals: list[int] = []
 
-    def heard(sign: int) -> None:
-        if signs:
+    def handle(number: int) -> None:
+        if signals:
             leave("immediately")
-        signs.append(sign)
+        signals.append(number)
         ending.set()
 
-    for sign in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(sign, heard, sign)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, handle, number)
     hang_up(lambda: logger.info("SIGHUP: a worker has no certificate to reload"))
     try:
         await app.start()

@@ -22,7 +22,7 @@ from dragoman.client.transport import (
     Transport,
     TransportRequest,
     TransportResponse,
-    whole,
+    read_all,
 )
 from dragoman.client.upload import File
 from dragoman.client.wire import HTTP, RPC, WireFormat
@@ -110,7 +110,9 @@ class JsonRpc:
         """See `Binding.call`."""
         operation = order.operation
         response = await self.transport.send(self._request(order))
-        return self._read(operation, await whole(response, self.limits.answer, "answer"), response)
+        return self._read(
+            operation, await read_all(response, self.limits.answer, "answer"), response
+        )
 
     async def stream(self, order: Order) -> AsyncGenerator[StreamResponse, None]:
         """See `Binding.stream`."""
@@ -118,7 +120,8 @@ class JsonRpc:
         response = await self.transport.send(self._request(order))
         if not _streams(response):
             self._result(
-                _document(await whole(response, self.limits.answer, "answer"), response), response
+                _document(await read_all(response, self.limits.answer, "answer"), response),
+                response,
             )
             raise InvalidAgentResponse("the agent did not answer with a stream")
         try:
@@ -207,7 +210,7 @@ class HttpJson:
         """See `Binding.call`."""
         operation = order.operation
         response = await self.transport.send(self._request(order))
-        body = await whole(response, self.limits.answer, "answer")
+        body = await read_all(response, self.limits.answer, "answer")
         if not 200 <= response.status < 300:
             raise self._error(_document(body, response), response)
         return None if operation.response is None else self._read(operation, body, response)
@@ -253,7 +256,7 @@ class HttpJson:
 
     async def _read_error(self, response: TransportResponse) -> A2AError:
         """Decode an error response."""
-        body = await whole(response, self.limits.answer, "answer")
+        body = await read_all(response, self.limits.answer, "answer")
         try:
             return self._error(_document(body, response), response)
         except A2AError as error:
@@ -365,7 +368,7 @@ class Grpc:
     async def call(self, order: Order) -> Any:
         """See `Binding.call`."""
         response = await self.transport.send(self._request(order))
-        body = await whole(response, self.limits.answer, "answer")
+        body = await read_all(response, self.limits.answer, "answer")
         if response.status != 200:
             raise self._error(response.headers, body)
         kind = order.operation.response
@@ -377,7 +380,9 @@ class Grpc:
 
         response = await self.transport.send(self._request(order))
         if response.status != 200:
-            raise self._error(response.headers, await whole(response, self.limits.answer, "answer"))
+            raise self._error(
+                response.headers, await read_all(response, self.limits.answer, "answer")
+            )
         try:
             async for message in response.chunks():
                 if order.meter is not None:
@@ -448,7 +453,7 @@ _LARGER = re.compile(r"received message larger than max", re.IGNORECASE)
 _FIELD = re.compile(r"\{(\w+)(=[^}]*)?\}")
 
 
-def spoken(transport: Transport) -> list[str]:
+def supported_bindings(transport: Transport) -> list[str]:
     """The bindings that this transport supports."""
     grpc = isinstance(transport, HTTPTransport) and _installed()
     return [name for name in BINDINGS if name != Grpc.name or grpc]

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from dragoman.client import skills
 from dragoman.client.address_rules import NotAllowed
-from dragoman.client.binding import BINDINGS, Binding, Order, minor, spoken
+from dragoman.client.binding import BINDINGS, Binding, Order, minor, supported_bindings
 from dragoman.client.credentials import ANYWHERE, LIMIT, Auth, Guard
 from dragoman.client.deadline import Limit, Progress
 from dragoman.client.delegation import Delegation
@@ -184,11 +184,13 @@ class Client:
         )
         self.extensions = tuple(options.get("extensions", ()))
         """The extensions that the caller asked for and the agent offers."""
-        self._spoken = [name.upper() for name in options.get("bindings", spoken(transport))]
+        self._binding_names = [
+            name.upper() for name in options.get("bindings", supported_bindings(transport))
+        ]
         if (
-            "GRPC" in self._spoken
+            "GRPC" in self._binding_names
             and isinstance(transport, HTTPTransport)
-            and "GRPC" not in spoken(transport)
+            and "GRPC" not in supported_bindings(transport)
         ):
             raise ModuleNotFoundError(f"gRPC is not installed{INSTALL}", name="grpc")
         self._timeout = options.get("timeout", 60.0)
@@ -310,7 +312,9 @@ class Client:
     def _choose(self) -> None:
         """Pick the agent's first interface that this client supports, and the extensions to use."""
         target = self._target if isinstance(self._target, str) else ""
-        usable = interfaces(self.card, self._spoken, plain=address(target).startswith("http://"))
+        usable = interfaces(
+            self.card, self._binding_names, plain=address(target).startswith("http://")
+        )
         if isinstance(self._target, AgentCard) or not address(self._target):
             self._guard.trust(item.url for item in usable)  # the giver of the card vouches
         self._guard.read(self.card)

@@ -180,7 +180,7 @@ def fits(provider: TokenProvider, scheme: SecurityScheme) -> bool:
     )
 
 
-def wanted(card: AgentCard) -> str:
+def required_schemes(card: AgentCard) -> str:
     """Describe the security schemes that a card requires, for error messages; empty if none."""
     ways = []
     for requirement in card.security_requirements:
@@ -235,7 +235,8 @@ def choose(card: AgentCard, auth: Auth) -> dict[str, tuple[TokenProvider, tuple[
             "headers={'authorization': 'Bearer …'}"
         )
     raise CredentialsNotSent(
-        f"the card requires {wanted(card) or kinds(card)}; auth= contains no such credential"
+        f"the card requires {required_schemes(card) or kinds(card)}; auth= contains no such "
+        "credential"
     )
 
 

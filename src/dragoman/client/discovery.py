@@ -15,7 +15,13 @@ from msgspec.structs import replace
 
 from dragoman.client.credentials import private
 from dragoman.client.limits import CARD, TooLarge
-from dragoman.client.transport import Transport, TransportRequest, TransportResponse, origin, whole
+from dragoman.client.transport import (
+    Transport,
+    TransportRequest,
+    TransportResponse,
+    origin,
+    read_all,
+)
 from dragoman.dialects import v1_0, versions
 from dragoman.dialects.missing_fields import at, partial
 from dragoman.dialects.v0_3 import card as v0_3
@@ -155,7 +161,7 @@ class Cards:
             if response.status != 200:
                 await response.close()
                 raise _not_a_card(url, response)
-            return await whole(response, SET_SIZE)
+            return await read_all(response, SET_SIZE)
 
     async def _read(self, body: bytes, where: str, url: str) -> AgentCard:
         """Decode the card in a document. If it must be signed, return what the signature covers."""
@@ -195,7 +201,7 @@ class Cards:
             headers["if-none-match"] = tag
         response = await self._transport.send(TransportRequest("GET", url, headers))
         try:
-            return response, await whole(response, CARD)
+            return response, await read_all(response, CARD)
         except TooLarge as error:
             if self._judge is None:
                 raise TooLarge(f"the card at {url}: {error}", value=CARD) from None

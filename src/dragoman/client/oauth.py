@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from dragoman.client.credentials import AuthRequest, CredentialsNotSent, private
 from dragoman.client.limits import CARD, TooLarge
-from dragoman.client.transport import Transport, TransportRequest, Unreachable, origin, whole
+from dragoman.client.transport import Transport, TransportRequest, Unreachable, origin, read_all
 from dragoman.model.errors import Unauthenticated
 
 Flow = Literal["", "client", "code", "device"]
@@ -228,7 +228,7 @@ class OAuth:
             async with asyncio.timeout(10):
                 request = TransportRequest("GET", url, {"accept": "application/json"})
                 response = await need.transport.send(request)
-                body = await whole(response, CARD)
+                body = await read_all(response, CARD)
             if response.status == 200:
                 named = _resource_in(body)
                 if origin(named) == where and f"{need.agent}/".startswith(f"{named.rstrip('/')}/"):
@@ -241,7 +241,7 @@ class OAuth:
         response = await need.transport.send(
             TransportRequest("GET", url, {"accept": "application/json"})
         )
-        document = _parse_response(await whole(response, CARD), response.status, url)
+        document = _parse_response(await read_all(response, CARD), response.status, url)
         issuer = str(document.get("issuer", ""))
         if url != f"{issuer.rstrip('/')}/.well-known/openid-configuration":
             raise Unauthenticated(f"{url} belongs to another issuer: {issuer or 'none'}")
@@ -375,7 +375,7 @@ class OAuth:
         body = urlencode(sent).encode()
         async with asyncio.timeout(30):
             response = await transport.send(TransportRequest("POST", url, headers, body))
-            return _parse_response(await whole(response, CARD), response.status, url)
+            return _parse_response(await read_all(response, CARD), response.status, url)
 
     # -- stored tokens
 

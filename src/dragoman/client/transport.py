@@ -119,7 +119,7 @@ def origin(url: str) -> str:
     return f"{parts.scheme}://{host}{shown}"
 
 
-async def whole(response: TransportResponse, most: int, limit: str = "") -> bytes:
+async def read_all(response: TransportResponse, most: int, limit: str = "") -> bytes:
     """Read the whole body and close the response. Raises TooLarge if it is longer than `most`
     bytes. `limit` is the field of `Limits` to name in the error."""
     found = bytearray()

@@ -1,4 +1,4 @@
-"""What every bell does, and what those do that reach other processes: with real servers."""
+"""The contract of all bells, and of those that reach other processes, on real services."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""A server per test, and a client of each binding; with a bell, with a deaf one, and on disk.
+"""A server for each test, and clients of each binding; with a bell, with a silent one, and on disk.
 
-JSON-RPC runs with all of them, the other bindings and the older dialects with the usual bell only:
-what is behind them is the same. `make soak` runs HTTP+JSON with all of them, too.
-`@pytest.mark.storeless` marks tests that are not about the store or the bell: they run with the
-usual ones, and with all of them in `make soak`. `@pytest.mark.needs("list")` leaves out bindings
-that cannot say it; 0.1 can say so little that tests ask for it, with `@pytest.mark.first`.
+JSON-RPC runs with all of these; the other bindings and the older dialects run only with the default
+bell, because the code behind them is the same. `make soak` also runs HTTP+JSON with all of them.
+`@pytest.mark.storeless` marks tests that do not depend on store or bell: they run only with the
+defaults, and in `make soak` with all. `@pytest.mark.needs("list")` leaves out bindings that cannot
+express this. 0.1 can express so little that tests must include it, with `@pytest.mark.first`.
 """
 
 from __future__ import annotations

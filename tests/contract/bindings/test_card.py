@@ -1,4 +1,4 @@
-"""The card at its well-known addresses: caching, the URLs it tells; and health."""
+"""The card at its well-known paths: caching, the URLs in it; and the health endpoints."""
 
 from __future__ import annotations
 

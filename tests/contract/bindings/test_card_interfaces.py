@@ -1,4 +1,4 @@
-"""What the card lists: bindings and versions, their order and their paths, as the author chose."""
+"""The interfaces on the card: bindings and versions, their order and paths, as configured."""
 
 from __future__ import annotations
 

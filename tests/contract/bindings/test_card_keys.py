@@ -1,4 +1,4 @@
-"""The keys of a card that is served: where others find them, and who signs."""
+"""The keys of a served card: where clients find them, and which keys sign."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Extensions: whose data stand where, and which version of one is in force."""
+"""Extensions: where their data is, and which version of an extension is active."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only gRPC has: deadlines, metadata, rich statuses, health, reflection, TLS, its bytes."""
+"""gRPC only: deadlines, metadata, rich statuses, health, reflection, TLS, encoding."""
 
 from __future__ import annotations
 

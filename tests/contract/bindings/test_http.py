@@ -1,4 +1,4 @@
-"""HTTP+JSON itself: paths and verbs, queries, media types, ids in paths, and streams."""
+"""HTTP+JSON only: paths and methods, queries, media types, ids in paths, and streams."""
 
 from __future__ import annotations
 

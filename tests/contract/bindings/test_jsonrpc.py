@@ -1,4 +1,4 @@
-"""JSON-RPC itself: envelopes, ids, notifications, codes, and how it is posted."""
+"""JSON-RPC only: envelopes, ids, notifications, error codes, and the HTTP request."""
 
 from __future__ import annotations
 

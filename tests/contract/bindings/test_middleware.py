@@ -1,4 +1,4 @@
-"""Headers that every answer has, hosts that are served, and pages that may call."""
+"""Headers of every response, accepted hosts, and origins that may call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that mix versions, and what older ones are told at the end of a stream."""
+"""Clients that mix versions, and the end of a stream for older clients."""
 
 from __future__ import annotations
 

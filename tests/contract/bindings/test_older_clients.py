@@ -1,4 +1,4 @@
-"""What only older clients do: 0.1 with ids of its own, and gRPC in 0.3."""
+"""Features of older clients only: 0.1 with task ids of the client, and gRPC in 0.3."""
 
 from __future__ import annotations
 

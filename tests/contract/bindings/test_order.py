@@ -1,4 +1,4 @@
-"""The steps of a request come in one order over each binding: a request with several faults is
+"""The steps of a request have the same order in each binding: a request with several errors is
 answered with the first of them in that order."""
 
 from __future__ import annotations

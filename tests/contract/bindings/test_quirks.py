@@ -1,5 +1,5 @@
-"""What clients in use do otherwise than the specification: the list in docs/dialects.md, row by
-row. Each row names its test, which is here or in another file of the suite."""
+"""Deviations of real clients from the specification: the list in docs/dialects.md, row by row. Each
+row names its test, which is here or in another file of the suite."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a server that was killed leaves behind, and the next one makes of it.
+"""What a new server does with the store of a killed one.
 
-The files are copied while the first server works on them, which is what a kill leaves; the second
-server begins with the copy.
+The files are copied while the first server uses them, which equals what a kill leaves; the second
+server starts with the copy.
 """
 
 from __future__ import annotations

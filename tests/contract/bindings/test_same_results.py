@@ -1,7 +1,7 @@
-"""The same requests over all bindings to one server: the same results, and the same errors.
+"""The same requests over all bindings to one server give the same results and the same errors.
 
-Both JSON forms of 1.0 are compared to the letter; gRPC and what came before 1.0 with the first of
-them, as far as they can say the same.
+The two JSON forms of 1.0 must be identical; gRPC and older versions are compared with the first, as
+far as they can express the same.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SendMessage: what it waits for, what it refuses, and what it leads to."""
+"""SendMessage: what it waits for, what it rejects, and what it returns."""
 
 from __future__ import annotations
 

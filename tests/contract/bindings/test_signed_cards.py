@@ -1,4 +1,4 @@
-"""A card that is served with signatures, and what its readers make of them."""
+"""A card that is served with signatures, and how clients verify it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SendStreamingMessage and SubscribeToTask: what is streamed, in which order, until when."""
+"""SendStreamingMessage and SubscribeToTask: which events, in which order, until when."""
 
 from __future__ import annotations
 

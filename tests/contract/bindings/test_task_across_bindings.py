@@ -1,4 +1,4 @@
-"""One task over all bindings and versions: begun over one, read and canceled over the others."""
+"""One task over all bindings and versions: created over one, read and canceled over others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GetTask, ListTasks, CancelTask, and who may see what."""
+"""GetTask, ListTasks, CancelTask, and access to tasks of others."""
 
 from __future__ import annotations
 

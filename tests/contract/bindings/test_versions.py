@@ -1,4 +1,4 @@
-"""How the version of a request is found, and what is particular to the older ones."""
+"""How the server finds the version of a request, and features of older versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of all stores share."""
+"""Fixtures for the tests of all stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a store says when it is counted."""
+"""The counts that a store reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One row that cannot be read: it is named and set aside, and all others go on."""
+"""A damaged row: the store names it and sets it aside, and all others work."""
 
 from __future__ import annotations
 

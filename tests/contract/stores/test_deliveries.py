@@ -1,4 +1,4 @@
-"""Lines: what every store does for webhooks."""
+"""Webhook deliveries: the contract of all stores."""
 
 from __future__ import annotations
 

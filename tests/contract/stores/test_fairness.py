@@ -1,4 +1,4 @@
-"""Who is next when many wait: owners take turns, whatever the number of their tasks."""
+"""The order of claims: owners take turns, however many tasks they have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A task as it was: the same as the fold of its log up to there, and cheap at the end of it."""
+"""A task at an earlier place of its log: it equals the fold of the log up to there, and is cheap
+near the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What every store does. A backend is added to `BACKENDS` in `stores.py`, and passes all of it."""
+"""The contract of all stores. To add a backend, add it to `BACKENDS` in `stores.py`; it must pass
+all of these tests."""
 
 from __future__ import annotations
 

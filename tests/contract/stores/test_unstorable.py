@@ -1,4 +1,5 @@
-"""What a database cannot keep: it is refused, and those who share its write do not notice."""
+"""Values that a database cannot store: the store rejects them, and writes that share the
+transaction succeed."""
 
 from __future__ import annotations
 
