@@ -673,8 +673,8 @@ async def test_an_entry_of_a_newer_version_does_not_fail_the_task(
     await asyncio.gather(*lives.workers[-1]._returned)
     assert "is of the unknown kind 7" in caplog.text
     head = await lives.head(task)
-    assert (head.state, head.holder) == (TaskState.INPUT_REQUIRED, "")
-    assert (await lives.task(task)).status.state is TaskState.INPUT_REQUIRED
+    assert (head.state, head.holder) == (TaskState.WORKING, "")
+    assert (await lives.task(task)).status.state is TaskState.WORKING
     assert await store.claim(lives.agents, "w", 30.0, 1) == [], "it waits for its time"
 
 

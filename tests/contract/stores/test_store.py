@@ -842,7 +842,7 @@ async def test_the_same_follow_up_twice_is_one(store: Store) -> None:
     assert (first.number, again.number) == (3, 3)
     assert not again.fresh
     assert again.received.message.message_id == "m2"
-    assert (await head(store)).last == 3
+    assert (await head(store)).last == 4
 
 
 async def test_concurrent_duplicates_are_one(store: Store) -> None:
