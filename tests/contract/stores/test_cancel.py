@@ -212,6 +212,27 @@ async def test_what_a_task_delegated_is_canceled_with_it(
     assert "which it began" not in caplog.text
 
 
+async def test_what_earlier_turns_delegated_is_canceled_with_a_turn_in_work(store: Store) -> None:
+    helper = Helper()
+    begun = asyncio.Event()
+
+    async def handler(turn: Turn) -> Any:
+        if turn.text == "wait":
+            begun.set()
+            await asyncio.Event().wait()
+        return await delegate(turn)
+
+    harness = WorkerHarness(handler, store=store)
+    harness.agent.connections = lambda address: {"app": helper.app}
+    async with helper.app:
+        task = await waiting(harness)
+        async with harness.working(keeping=True):
+            await harness.send("wait", task)
+            await begun.wait()
+            assert (await cancel(harness, task)).status.state is CANCELED
+        assert await helper.states() == [CANCELED]
+
+
 async def test_what_could_not_be_canceled_is_logged(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
