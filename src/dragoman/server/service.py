@@ -238,9 +238,12 @@ class Service:
             handler = self.agent.handler_of(head.skill)
             undo = handler.durable or handler.cancel is not None or head.began > 0
             undo = undo or bool(await delegated_by(self.store, head))
+            known = head.private
             head = await self.store.cancel(
                 scope, head.id, asked, canceled, grace, receipt, undo=undo
             )
+            if not undo and head.private > known and head.state is TaskState.CANCELED:
+                await log_remaining(self.store, head)  # it has begun something meanwhile
         except Conflict:
             raise InvalidParams.at("Idempotency-Key", USED) from None
         self.bell.ring(head.holder or f"work:{head.scope.agent}")

@@ -382,3 +382,16 @@ async def until_history(client: Binding, task: str, text: str) -> None:
             if any(m["parts"][0].get("text") == text for m in found["history"]):
                 return
             await asyncio.sleep(0.01)
+
+
+async def test_nobody_sees_a_question_that_was_answered(client: Binding) -> None:
+    task = (await client.call("SendMessage", message=user("ask")))["task"]
+    assert task["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+    answer = await client.call(
+        "SendMessage",
+        message=user("june", taskId=task["id"]),
+        configuration={"returnImmediately": True},
+    )
+    seen = [answer["task"]["status"]["state"]]
+    seen.append((await client.call("GetTask", id=task["id"]))["status"]["state"])
+    assert "TASK_STATE_INPUT_REQUIRED" not in seen

@@ -10,11 +10,14 @@ import pytest
 
 from dragoman import Agent, App, RemoteTask, Task, TaskState, Turn
 from dragoman.agent import durable
+from dragoman.bells.bell import Bell
+from dragoman.bells.memory import MemoryBell
 from dragoman.client import Client
 from dragoman.model.errors import TaskNotCancelable
 from dragoman.model.events import CancelRequested
 from dragoman.model.types import CancelTaskRequest
 from dragoman.stores.store import Store
+from dragoman.testing import SilentBell
 from tests.harness.workers import CALL, WorkerHarness
 
 CANCELED = TaskState.CANCELED
@@ -80,11 +83,14 @@ class Careful:
         await turn.emit(turn.artifact("tidied up"))
 
 
-async def test_the_authors_cancel_is_called_for_a_task_that_waits(store: Store) -> None:
+@pytest.mark.parametrize("bell", [MemoryBell, SilentBell])
+async def test_the_authors_cancel_is_called_for_a_task_that_waits(
+    store: Store, bell: type[Bell]
+) -> None:
     Careful.canceled = 0
-    harness = WorkerHarness(Careful, store=store)
+    harness = WorkerHarness(Careful, store=store, bell=bell())
     task = await waiting(harness)
-    async with harness.working():
+    async with harness.working(keeping=True):
         answers = await asyncio.gather(*(cancel(harness, task) for _ in range(3)))
     assert [answer.status.state for answer in answers] == [CANCELED] * 3
     assert [artifact.text for artifact in answers[0].artifacts] == ["tidied up"]
@@ -204,6 +210,27 @@ async def test_what_a_task_delegated_is_canceled_with_it(
             assert (await cancel(harness, task)).status.state is CANCELED
         assert await helper.states() == [CANCELED]
     assert "which it began" not in caplog.text
+
+
+async def test_what_earlier_turns_delegated_is_canceled_with_a_turn_in_work(store: Store) -> None:
+    helper = Helper()
+    begun = asyncio.Event()
+
+    async def handler(turn: Turn) -> Any:
+        if turn.text == "wait":
+            begun.set()
+            await asyncio.Event().wait()
+        return await delegate(turn)
+
+    harness = WorkerHarness(handler, store=store)
+    harness.agent.connections = lambda address: {"app": helper.app}
+    async with helper.app:
+        task = await waiting(harness)
+        async with harness.working(keeping=True):
+            await harness.send("wait", task)
+            await begun.wait()
+            assert (await cancel(harness, task)).status.state is CANCELED
+        assert await helper.states() == [CANCELED]
 
 
 async def test_what_could_not_be_canceled_is_logged(

@@ -130,7 +130,9 @@ async def test_a_turn_is_not_changed_by_what_comes_after() -> None:
     seen = Seen(lambda turn: turn.ask("?"))
     await run_handler(seen.agent, "one", "two")
     assert [m.text for m in seen[0].history] == ["one"]
-    assert seen[0].task.status.state is TaskState.SUBMITTED
+    # it has what the turn said itself
+    assert seen[0].task.status.state is TaskState.INPUT_REQUIRED
+    assert [m.text for m in seen[0].task.history] == ["one"]
 
 
 @pytest.mark.clause("metadata.any-json", "send.accepted-output-modes")
