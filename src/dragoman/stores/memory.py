@@ -495,7 +495,7 @@ class MemoryStore:
             self._push(row)
         if row.due > 0:
             heappush(self._due, (row.due, row.id))
-        if not row.ended and not row.holder and (row.deadline or row.cancel_at):
+        if (row.deadline or row.cancel_at) and not row.holder and not row.ended:
             self._timed[row.id] = row
         elif self._timed:
             self._timed.pop(row.id, None)

@@ -153,7 +153,9 @@ class TaskHead:
         suspends the handler at this time. True if more messages wait."""
         if self.epoch != claim.epoch:
             raise Stale(self.id)
-        more = len(self.inbox) > self.reading
+        inbox = self.inbox
+        # not by way of `reading`: this is done for every event
+        more = len(inbox) > 1 or (len(inbox) == 1 and inbox[0] != self.turn)
         illegal: IllegalEvent | None = None
         for entry in entries:
             event = entry.event
@@ -296,6 +298,7 @@ class TaskHead:
         head = self._head
         if head is not None and head.version == self.version:
             return head
+        inbox = self.inbox
         self._head = head = Head(
             id=self.id,
             context=self.context,
@@ -309,14 +312,15 @@ class TaskHead:
             epoch=self.epoch,
             holder=self.holder,
             turn=self.turn,
-            unread=len(self.inbox) > (self.reading if self.holder else 0),
+            unread=bool(inbox) and not (self.holder and len(inbox) == 1 and inbox[0] == self.turn),
             settled=self.settled,
             attempt=self.attempt,
             canceling=self.cancel_at > 0,
             hooked=self.hooked,
             lease=self.lease,
-            woken=self.due < 0,
-            began=self.began,
-            private=self.private,
         )
+        if self.private or self.began or self.due:
+            self._head = head = replace(
+                head, woken=self.due < 0, began=self.began, private=self.private
+            )
         return head
