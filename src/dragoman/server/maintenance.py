@@ -76,9 +76,13 @@ class Maintenance:
         return min(2.0 ** (head.attempt - 2), LONGEST_DELAY) if self._durable(head) else 0.0
 
     async def wake_tasks(self) -> None:
-        """Have the handlers go on whose time has come."""
-        for agent in await self.store.wake(self.agents, WAKE):
-            self.bell.ring(f"work:{agent}")
+        """Have the handlers go on whose time has come; very many of them in several looks."""
+        until = time.monotonic() + self.settings.poll / 2  # the rest of maintenance waits
+        while woken := await self.store.wake(self.agents, WAKE):
+            for agent in woken:
+                self.bell.ring(f"work:{agent}")
+            if sum(woken.values()) < WAKE or time.monotonic() > until:
+                return
 
     async def wake(self) -> None:
         """Wake the readers of logs with new entries, and the listeners whose timeout is over."""

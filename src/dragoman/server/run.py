@@ -377,8 +377,10 @@ class Run:
             )
             self._append(event, ours=True)
 
-    def _suspend(self, suspended: Suspended) -> None:
-        """Have the claim released until the handler goes on."""
+    def _suspend(self, suspended: Suspended | None) -> None:
+        """Have the claim released until the handler goes on, if it is suspended."""
+        if suspended is None or self.reason not in ("", "drain"):
+            return
         handler, turn = self.handler, self.turn
         self.pausing = Pause(
             waits=MESSAGE if suspended.message else TIME,
@@ -610,7 +612,7 @@ class Run:
                     await self.handler.perform(self.turn, self, self.worker.threads)
                 if self.journal is not None:
                     self.journal.end()
-                if self.turn._made_count > self.turn._handed_count and self.journal is None:
+                elif self.turn._made_count > self.turn._handed_count:
                     self._unyielded()
             except asyncio.CancelledError as error:
                 if not self.reason and not self.lost:
@@ -624,9 +626,8 @@ class Run:
                     raise
                 self._raised(_ungrouped(error))
             self.closing = True
-            suspended = self.journal.suspended if self.journal is not None else None
-            if suspended is not None and self.reason in ("", "drain"):
-                self._suspend(suspended)
+            if self.journal is not None:
+                self._suspend(self.journal.suspended)
             if self._stopper is not None and not self.lost:
                 await asyncio.wait([self._stopper])
             if self.lost:

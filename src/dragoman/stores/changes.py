@@ -6,6 +6,7 @@ changed. How rows are found, locked and committed is each store's own affair.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
@@ -152,14 +153,14 @@ def revoke(
     return row.head()
 
 
-def wake(transaction: Transaction[H], tasks: Iterable[str]) -> set[str]:
-    """Have tasks run whose time has come: the agents that have something to do."""
-    agents = set()
+def wake(transaction: Transaction[H], tasks: Iterable[str]) -> Counter[str]:
+    """Have tasks run whose time has come: how many of each agent."""
+    agents: Counter[str] = Counter()
     for task in tasks:
         row = transaction.claimed(task)
         if row is not None and row.wake(transaction.wall):
             transaction.touch(row)
-            agents.add(row.scope.agent)
+            agents[row.scope.agent] += 1
     return agents
 
 

@@ -281,7 +281,7 @@ class MemoryStore:
         """See `Store.revoke`."""
         return changes.revoke(self, head, event, expired=expired, begun=begun, delay=delay)
 
-    async def wake(self, agents: Collection[str], limit: int) -> Collection[str]:
+    async def wake(self, agents: Collection[str], limit: int) -> Mapping[str, int]:
         """See `Store.wake`."""
         now = time.time()
         tasks: list[str] = []

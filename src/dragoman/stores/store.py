@@ -438,8 +438,9 @@ class Store(Protocol):
         time has still run out: with a terminal event, or without one to let another worker try
         again, after `delay` seconds. What was not `begun` has cost no attempt."""
 
-    async def wake(self, agents: Collection[str], limit: int) -> Collection[str]:
-        """Make up to `limit` tasks of these agents ready whose time has come; which agents."""
+    async def wake(self, agents: Collection[str], limit: int) -> Mapping[str, int]:
+        """Make up to `limit` tasks of these agents ready whose time has come: how many of each
+        agent that has some."""
 
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:
         """Those of these logs whose head has another version than the given one, or is gone."""

@@ -160,7 +160,12 @@ class TaskHead:
         if self.epoch != claim.epoch:
             raise Stale(self.id)
         inbox = self.inbox
+<<<<<<< HEAD
         more = len(inbox) > 1 or bool(inbox and inbox[0] != self.turn)
+=======
+        # not by way of `reading`: this is done for every event
+        more = len(inbox) > 1 or (len(inbox) == 1 and inbox[0] != self.turn)
+>>>>>>> q-crash
         illegal: IllegalEvent | None = None
         for entry in entries:
             event = entry.event
@@ -318,14 +323,19 @@ class TaskHead:
             epoch=self.epoch,
             holder=self.holder,
             turn=self.turn,
+<<<<<<< HEAD
             unread=bool(inbox) and (not self.holder or len(inbox) > 1 or inbox[0] != self.turn),
+=======
+            unread=bool(inbox) and not (self.holder and len(inbox) == 1 and inbox[0] == self.turn),
+>>>>>>> q-crash
             settled=self.settled,
             attempt=self.attempt,
             canceling=self.cancel_at > 0,
             hooked=self.hooked,
             lease=self.lease,
-            woken=self.due < 0,
-            began=self.began,
-            private=self.private,
         )
+        if self.private or self.began or self.due:
+            self._head = head = replace(
+                head, woken=self.due < 0, began=self.began, private=self.private
+            )
         return head

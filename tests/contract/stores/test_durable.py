@@ -39,8 +39,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 class Lives(WorkerHarness):
     """A harness whose workers die where a test wants them to."""
 
-    def __init__(self, handler: Any, store: Store, **skill: Any) -> None:
-        super().__init__(handler, store=store, skill={"durable": True, **skill})
+    def __init__(self, handler: Any, store: Store, *, poll: float = 0.01, **skill: Any) -> None:
+        super().__init__(handler, store=store, skill={"durable": True, **skill}, poll=poll)
         self.done: Counter[str] = Counter()
         """How often each effect took place."""
         self.die_at = 0
@@ -289,6 +289,23 @@ async def test_a_drain_cuts_no_sleep_short(store: Store) -> None:
     assert not await store.wake(lives.agents, 1)
     head = await lives.head(task)
     assert (head.state, head.holder, head.woken) == (TaskState.WORKING, "", False)
+
+
+async def test_more_sleepers_than_one_look_wakes(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.server.maintenance.WAKE", 2)
+
+    async def handler(turn: Turn) -> None:
+        await turn.sleep(0.05)
+
+    lives = Lives(handler, store, poll=60)
+    for _ in range(5):
+        await lives.send()
+        await lives.life()
+    await asyncio.sleep(0.1)
+    await lives.maintenance.wake_tasks()
+    assert (await store.census(lives.agents))[lives.agent.key].ready == 5
 
 
 async def test_a_message_that_is_waited_for(store: Store) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -547,14 +548,14 @@ class PostgresStore:
             await self._set_aside(head.id, error)
             return None
 
-    async def wake(self, agents: Collection[str], limit: int) -> Collection[str]:
+    async def wake(self, agents: Collection[str], limit: int) -> Mapping[str, int]:
         """See `Store.wake`."""
-        found: set[str] = set()
+        found: Counter[str] = Counter()
         tasks = await self._view.due_tasks(agents, limit)
         for start in range(0, len(tasks), WOKEN_AT_ONCE):
             some = tasks[start : start + WOKEN_AT_ONCE]
             work = partial(changes.wake, tasks=some)
-            found |= await self._writer.submit(work, *some, fresh=True)
+            found += await self._writer.submit(work, *some, fresh=True)
         return found
 
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:

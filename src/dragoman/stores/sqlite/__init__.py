@@ -474,10 +474,10 @@ class SqliteStore:
             await self._set_aside([(head.id, error)])
             return None
 
-    async def wake(self, agents: Collection[str], limit: int) -> Collection[str]:
+    async def wake(self, agents: Collection[str], limit: int) -> Mapping[str, int]:
         """See `Store.wake`."""
         tasks = await self._read(lambda view: view.due_tasks(agents, limit))
-        return await self._writer.submit(partial(changes.wake, tasks=tasks)) if tasks else ()
+        return await self._writer.submit(partial(changes.wake, tasks=tasks)) if tasks else {}
 
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:
         """See `Store.moved`."""
