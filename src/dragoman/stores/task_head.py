@@ -160,12 +160,8 @@ class TaskHead:
         if self.epoch != claim.epoch:
             raise Stale(self.id)
         inbox = self.inbox
-<<<<<<< HEAD
-        more = len(inbox) > 1 or bool(inbox and inbox[0] != self.turn)
-=======
         # not by way of `reading`: this is done for every event
         more = len(inbox) > 1 or (len(inbox) == 1 and inbox[0] != self.turn)
->>>>>>> q-crash
         illegal: IllegalEvent | None = None
         for entry in entries:
             event = entry.event
@@ -323,11 +319,7 @@ class TaskHead:
             epoch=self.epoch,
             holder=self.holder,
             turn=self.turn,
-<<<<<<< HEAD
-            unread=bool(inbox) and (not self.holder or len(inbox) > 1 or inbox[0] != self.turn),
-=======
             unread=bool(inbox) and not (self.holder and len(inbox) == 1 and inbox[0] == self.turn),
->>>>>>> q-crash
             settled=self.settled,
             attempt=self.attempt,
             canceling=self.cancel_at > 0,
