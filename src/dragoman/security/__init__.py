@@ -1,4 +1,4 @@
-"""Authentication of callers (`schemes`, `tokens`, …), outgoing requests (`egress`), signatures and
+"""Authentication of callers (`schemes`, `bearer_tokens`, …), outgoing requests (`egress`), signatures and
 encryption.
 
 `App(agent, auth=Bearer(issuer=…, audience=…))` enforces a scheme and lists it on the card. If there

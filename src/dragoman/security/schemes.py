@@ -36,8 +36,8 @@ from dragoman.model.types import (
     StringList,
 )
 from dragoman.security import cookie_header
+from dragoman.security.author_verifier import Verifier, Verify
 from dragoman.security.realms import Mark, Tenants, check
-from dragoman.security.verify_callback import Verifier, Verify
 
 DIGEST = "sha256:"
 Found = Caller | None

@@ -25,7 +25,7 @@ from dragoman.stores.cache import LogCache
 from dragoman.stores.claim_order import fair
 from dragoman.stores.codec import body, entry, secrets, webhook_of
 from dragoman.stores.damage import ASIDE, DECODING, PAUSE, Damage
-from dragoman.stores.owner_turns import DeliveryTurns
+from dragoman.stores.delivery_turns import DeliveryTurns
 from dragoman.stores.postgres import deliveries
 from dragoman.stores.postgres.pool import Pool, place
 from dragoman.stores.postgres.prune import MOST, OLD, SHARDS, START, merge

@@ -30,7 +30,7 @@ from dragoman.stores import changes
 from dragoman.stores.cache import LogCache
 from dragoman.stores.codec import keep, secrets
 from dragoman.stores.damage import Damage
-from dragoman.stores.owner_turns import DeliveryTurns, Lane
+from dragoman.stores.delivery_turns import DeliveryTurns, Lane
 from dragoman.stores.sealed import open_private, seal_private, unsealed
 from dragoman.stores.sqlite import deliveries
 from dragoman.stores.sqlite.driver import STANDARD, Driver, prepare, unavailable
