@@ -1,5 +1,5 @@
-"""Authentication of callers (`schemes`, `bearer_tokens`, …), outgoing requests (`egress`), signatures and
-encryption.
+"""Authentication of callers (`schemes`, `bearer_tokens`, …), outgoing requests (`egress`),
+signatures and encryption.
 
 `App(agent, auth=Bearer(issuer=…, audience=…))` enforces a scheme and lists it on the card. If there
 are several, each needs a `realm`.
