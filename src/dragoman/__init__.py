@@ -16,6 +16,7 @@ serves agents under any ASGI server.
 from dragoman._serve import serve
 from dragoman._version import __version__ as __version__
 from dragoman.agent.agent import Agent, AgentError
+from dragoman.agent.durable import StepFailed, StepUncertain
 from dragoman.agent.turn import Turn
 from dragoman.agent.user_error import UserError
 from dragoman.model.caller import Caller, Request
@@ -59,6 +60,8 @@ __all__ = [
     "Request",
     "Role",
     "Settings",
+    "StepFailed",
+    "StepUncertain",
     "Task",
     "TaskArtifactUpdateEvent",
     "TaskPushNotificationConfig",

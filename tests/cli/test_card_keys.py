@@ -11,7 +11,7 @@ from joserfc import jwk
 
 from dragoman import App
 from dragoman.dialects.v1_0 import encode
-from dragoman.security.jwk import CardKey
+from dragoman.security.card_keys import CardKey
 from tests.cli.test_agent_commands import agent, run
 from tests.harness.server import serving
 

@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.cli import SERVE, _parser
 from dragoman.server.settings import DECLARED
-from dragoman.undocumented import parser_actions, subparsers
+from dragoman.third_party_internals import parser_actions, subparsers
 
 
 def commands(

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from dragoman.dialects.protobuf.wire import BY_VERSION
+from dragoman.dialects.protobuf.package_codec import BY_VERSION
 from dragoman.model.types import AgentCard, Artifact, Part, Task, TaskState, TaskStatus
 from dragoman.model.types import TaskArtifactUpdateEvent as Chunk
 from dragoman.model.types import TaskStatusUpdateEvent as Status

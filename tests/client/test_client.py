@@ -234,7 +234,7 @@ class Cut:
 async def test_a_stream_that_is_cut_anywhere(
     app: App, binding: str, resumes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
+    monkeypatch.setattr("dragoman.client.retry_pauses.FIRST", 0.0)
     for place in range(0, 6000, 101):
         await cut(app, binding, resumes, place, place // 2, place // 3)
 
@@ -309,7 +309,7 @@ async def test_a_cancel_that_is_lost_is_made_up_for(app: App, binding: str, lost
 
 
 async def test_what_keeps_failing_is_told(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
+    monkeypatch.setattr("dragoman.client.retry_pauses.FIRST", 0.0)
     transport = Failing(app, before=100)
     async with Client.connect(app=app, transport=transport, attempts=3) as client:
         with pytest.raises(Unreachable, match="refused"):

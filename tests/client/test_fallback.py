@@ -37,7 +37,7 @@ ORDERS = [BINDINGS, BINDINGS[::-1]]
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries again without a pause."""
-    monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
+    monkeypatch.setattr("dragoman.client.retry_pauses.FIRST", 0.0)
 
 
 @pytest.fixture

@@ -388,7 +388,7 @@ async def test_artifacts_that_are_not_kept(keep: bool, peak: Callable[[], int]) 
 async def test_what_is_not_kept_is_told_once_across_cuts(
     binding: str, resumes: bool, following: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
+    monkeypatch.setattr("dragoman.client.retry_pauses.FIRST", 0.0)
     agent = Agent("Counter", description="Counts.")
 
     @agent.handler
@@ -442,7 +442,7 @@ async def test_what_an_artifact_has_become_meanwhile(
     then: list[str], keep: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Strangers replace artifacts, or put their pieces together."""
-    monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
+    monkeypatch.setattr("dragoman.client.retry_pauses.FIRST", 0.0)
 
     def answer(request: TransportRequest) -> TransportResponse:
         if b"SendStreaming" in request.body:  # type: ignore[operator]

@@ -197,7 +197,7 @@ async def test_no_text_is_told_twice_after_a_reconnect(
 ) -> None:
     """Whether the agent joins the text of its task or not, and also if it starts anew (`placed`)
     because it does not know the place that it is asked for."""
-    monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
+    monkeypatch.setattr("dragoman.client.retry_pauses.FIRST", 0.0)
 
     def at(number: int, value: dict[str, Any], **mark: Any) -> bytes:
         if placed:

@@ -19,11 +19,11 @@ from msgspec.structs import replace
 from dragoman.client import CardCache, Client, TransportRequest, Unverified
 from dragoman.client.discovery import Cards, decode
 from dragoman.conformance.card import check
-from dragoman.dialects.partial import partial
+from dragoman.dialects.missing_fields import partial
 from dragoman.model.errors import InvalidAgentResponse, InvalidParams
 from dragoman.model.types import AgentCapabilities, AgentCard
 from dragoman.security.canonical import canonical
-from dragoman.security.jwk import CardKey
+from dragoman.security.card_keys import CardKey
 from tests.client.transports import Answer, Script, card, interface, result, task
 
 FULL: dict[str, Any] = {

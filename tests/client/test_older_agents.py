@@ -38,7 +38,7 @@ def old(state: str, *texts: str) -> dict[str, Any]:
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries and looks again without a pause."""
-    monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
+    monkeypatch.setattr("dragoman.client.retry_pauses.FIRST", 0.0)
     monkeypatch.setattr("dragoman.client.stream.POLL", 0.005)
 
 

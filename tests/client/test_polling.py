@@ -181,7 +181,7 @@ async def test_a_follow_up_whose_answer_cannot_be_told_from_before_ends() -> Non
 async def test_what_fails_is_tried_as_often_as_it_should_be(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
+    monkeypatch.setattr("dragoman.client.retry_pauses.FIRST", 0.0)
     for request in ("subscribe", "stream"):
         transport = Dead()
         async with Client.connect(card(streaming=False), transport=transport, attempts=3) as client:
@@ -222,7 +222,7 @@ REFUSALS = {
 async def test_a_stream_that_broke_off_is_looked_at_if_it_cannot_be_listened_to_again(
     why: str, places: bool, sending: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
+    monkeypatch.setattr("dragoman.client.retry_pauses.FIRST", 0.0)
     looks = [task("WORKING", "a"), task("WORKING", "a", "b"), task("COMPLETED", "a", "b", "c")]
     begun = event({"task": task("WORKING", "a")})
     streams = [
@@ -256,7 +256,7 @@ async def test_a_stream_that_broke_off_is_looked_at_if_it_cannot_be_listened_to_
 async def test_looks_that_fail_are_repeated_as_often_as_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
+    monkeypatch.setattr("dragoman.client.retry_pauses.FIRST", 0.0)
     streams = [Answer(event({"task": task("WORKING")}), headers=STREAM)]
 
     def answer(request: TransportRequest) -> TransportResponse:
@@ -273,7 +273,7 @@ async def test_looks_that_fail_are_repeated_as_often_as_calls(
 
 async def test_the_task_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without places, what the task has told may be told again by its stream."""
-    monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
+    monkeypatch.setattr("dragoman.client.retry_pauses.FIRST", 0.0)
     ids = {"taskId": "t", "contextId": "c"}
     again = {"artifactId": "a", "parts": [{"text": "b"}]}
     ended = task("COMPLETED", "a", "b")

@@ -58,7 +58,7 @@ async def test_a_question_ends_the_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As it does where nothing was cut; a subscription goes on, but the answer is there."""
-    monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
+    monkeypatch.setattr("dragoman.client.retry_pauses.FIRST", 0.0)
     (tmp_path / "a.txt").write_text("a")
     agent = asker()
     async with App(agent, drain_timeout=0.0) as app:
@@ -116,7 +116,7 @@ class Broken:
 async def test_a_connection_that_breaks_when_all_is_said(
     text: str, resumes: bool, file: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
+    monkeypatch.setattr("dragoman.client.retry_pauses.FIRST", 0.0)
     (tmp_path / "a.txt").write_text("a")
     agent = asker()
     agent.gate.set()  # type: ignore[attr-defined]
@@ -145,7 +145,7 @@ async def test_an_agent_that_goes_on_is_followed(
     binding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client must log in somewhere, and then the same turn goes on."""
-    monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
+    monkeypatch.setattr("dragoman.client.retry_pauses.FIRST", 0.0)
     agent = asker()
     async with App(agent, drain_timeout=0.0) as app:
         for place in PLACES:
@@ -208,7 +208,7 @@ async def test_a_follow_up_that_is_cut_while_the_task_stands_as_before(
     binding: str, resumes: bool, file: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The agent writes before it says that it works, so the question is still the last status."""
-    monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
+    monkeypatch.setattr("dragoman.client.retry_pauses.FIRST", 0.0)
     (tmp_path / "a.txt").write_text("x")
     agent = admin()
     async with App(agent, drain_timeout=0.0) as app:

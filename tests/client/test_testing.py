@@ -286,7 +286,7 @@ async def test_no_secret_is_written_down(tmp_path: Path) -> None:
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries again without a pause."""
-    monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
+    monkeypatch.setattr("dragoman.client.retry_pauses.FIRST", 0.0)
     monkeypatch.setattr("dragoman.testing.faults.HOLD", 0.005)
 
 

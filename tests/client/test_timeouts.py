@@ -65,7 +65,7 @@ class Deaf(ASGITransport):
 
 
 async def test_an_attempt_at_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
+    monkeypatch.setattr("dragoman.client.retry_pauses.FIRST", 0.0)
     transport = Mute()
     async with Client.connect(card(), transport=transport, timeout=0.01, attempts=3) as client:
         async with asyncio.timeout(10):
@@ -75,7 +75,7 @@ async def test_an_attempt_at_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
+    monkeypatch.setattr("dragoman.client.retry_pauses.FIRST", 0.0)
     transport = Mute()
     async with asyncio.timeout(10):
         with pytest.raises(TimeoutError):
@@ -104,7 +104,7 @@ async def test_an_answer_that_begins_and_never_ends() -> None:
 async def test_a_send_that_takes_long_is_repeated_where_there_are_receipts(
     app: App, binding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
+    monkeypatch.setattr("dragoman.client.retry_pauses.FIRST", 0.0)
     transport = Deaf(app, mute=2)
     connected = Client.connect(
         app=app, transport=transport, bindings=[binding], timeout=0.2, attempts=20
@@ -336,7 +336,7 @@ async def test_a_stranger_that_takes_long_to_begin_is_not_asked_again(first: byt
 
 
 async def test_a_stream_without_an_event_has_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
+    monkeypatch.setattr("dragoman.client.retry_pauses.FIRST", 0.0)
     transport = Script(lambda _: Answer(b": nothing\n\n", headers=STREAM))
     async with Client.connect(card(), transport=transport) as client:
         with pytest.raises(Unreachable, match="ended before"):
@@ -399,7 +399,7 @@ class Inner:
 async def test_a_silent_server_is_given_up_after_so_many_attempts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dragoman.client.retry.FIRST", 0.0)
+    monkeypatch.setattr("dragoman.client.retry_pauses.FIRST", 0.0)
 
     async def silent(visit: Visit) -> None:
         await visit.over()
@@ -423,7 +423,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     async def sleep(seconds: float) -> None:
         found.append(seconds)
 
-    monkeypatch.setattr("dragoman.client.retry.asyncio", types.SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("dragoman.client.retry_pauses.asyncio", types.SimpleNamespace(sleep=sleep))
     return found
 
 

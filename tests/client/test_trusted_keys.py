@@ -19,8 +19,8 @@ from dragoman import App
 from dragoman.client import Client, Origins, TransportRequest, Trust, TrustedKeys, Unverified
 from dragoman.dialects.v1_0 import encode
 from dragoman.model.caller import Caller
-from dragoman.security.jwk import CardKey
-from dragoman.security.signing import signatures
+from dragoman.security.card_keys import CardKey
+from dragoman.security.card_signatures import signatures
 from tests.client.transports import Answer, Script
 from tests.contract.bindings.test_signed_cards import agent
 from tests.harness.server import serving
@@ -300,7 +300,7 @@ async def test_a_file_that_is_none(text: str, tmp_path: Path) -> None:
 WRITER = """
 import sys
 from dragoman.client import TrustedKeys
-from dragoman.security.jwk import CardKey
+from dragoman.security.card_keys import CardKey
 
 book, key = TrustedKeys(sys.argv[1]), CardKey.generate("EdDSA")
 for number in range(25):

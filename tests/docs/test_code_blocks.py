@@ -29,7 +29,7 @@ import pytest
 
 from dragoman import App
 from dragoman.cli import _parser
-from dragoman.security.jwk import CardKey
+from dragoman.security.card_keys import CardKey
 from dragoman.server import load_settings, settings, wiring
 from dragoman.webhooks.signature import secret
 from tests.harness.server import serving

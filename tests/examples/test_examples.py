@@ -16,7 +16,7 @@ import pytest
 from dragoman import Agent, App, Message, TaskState, Turn
 from dragoman.demo.agents import travel
 from dragoman.testing import run_handler
-from examples import asking, canceling, hello, mounted, resources, streaming
+from examples import asking, canceling, durable, hello, mounted, resources, streaming
 from tests.harness.server import serving
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,6 +36,15 @@ async def test_asking() -> None:
     assert (first.state, first.text) == (TaskState.INPUT_REQUIRED, "Which size: S, M or L?")
     both = await run_handler(asking.agent, "A shirt please", "M")
     assert both.state is TaskState.COMPLETED
+
+
+async def test_durable() -> None:
+    asked = await run_handler(durable.agent, "bike")
+    assert (asked.state, asked.text) == (TaskState.INPUT_REQUIRED, "Shall I buy bike for 40?")
+    bought = await run_handler(durable.agent, "bike", "yes")
+    assert (bought.state, bought.text) == (TaskState.COMPLETED, "Bought bike for 40")
+    refused = await run_handler(durable.agent, "bike", "no")
+    assert refused.state is TaskState.REJECTED
 
 
 @pytest.mark.parametrize("skill", ["", "tell_slowly"])

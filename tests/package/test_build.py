@@ -32,7 +32,7 @@ NEEDS = {
     "dragoman.bells.postgres": "asyncpg",
     "dragoman.bells.redis": "redis",
     "dragoman.bindings.grpc": "grpc",
-    "dragoman.cli.connection": "uvicorn",
+    "dragoman.cli.served_connection": "uvicorn",
     "dragoman.cli.server": "uvicorn",
     "dragoman.client.grpc": "grpc",
     "dragoman.client.wire_trace": "aiohttp",

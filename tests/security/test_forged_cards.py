@@ -30,10 +30,10 @@ from dragoman.client import (
 from dragoman.dialects.v0_3.card import merged
 from dragoman.dialects.v1_0 import decode, encode
 from dragoman.model.types import AgentCard
-from dragoman.security import signing
+from dragoman.security import card_signatures
 from dragoman.security.canonical import canonical
+from dragoman.security.card_keys import CardKey
 from dragoman.security.egress import Egress
-from dragoman.security.jwk import CardKey
 from tests.contract.bindings.test_signed_cards import agent
 from tests.harness.raw_server import Listener, listening
 from tests.harness.recording_app import RecordingApp
@@ -359,13 +359,13 @@ async def test_very_many_signatures(servers: CardServers) -> None:
     (good,) = signed(card)["signatures"]
     (bad,) = signed(card, OTHER)["signatures"]
     await servers.refused(card | {"signatures": [{}] * 10_000 + [good]}, "signature 16")
-    many = [bad] * (signing.MOST - 1)
+    many = [bad] * (card_signatures.MOST - 1)
     await servers.taken(card | {"signatures": [*many, good]})
     away = [
         signed(card, jku=f"{servers.site.url}/keys/{number}")["signatures"][0]
-        for number in range(2 * signing.MOST)
+        for number in range(2 * card_signatures.MOST)
     ]
-    asked = tuple(f"/keys/{number}" for number in range(signing.MOST_SETS))
+    asked = tuple(f"/keys/{number}" for number in range(card_signatures.MOST_SETS))
     await servers.refused(
         card | {"signatures": away}, "cannot fetch its keys", keys_at(servers), asked=asked
     )

@@ -108,7 +108,7 @@ async def test_a_token_that_is_no_good_is_not_asked_about_at_once_again(
 async def test_what_is_kept_is_bounded(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.security.tokens.REMEMBERED", 3)
+    monkeypatch.setattr("dragoman.security.bearer_tokens.REMEMBERED", 3)
     asking = scheme(authority)
     for n in range(5):
         with pytest.raises(Unauthenticated):

@@ -17,7 +17,7 @@ from joserfc.jwk import ECKey
 
 from dragoman import App
 from dragoman.model.errors import Unauthenticated, Unavailable
-from dragoman.security import Bearer, Introspection, introspection, issuers, tokens
+from dragoman.security import Bearer, Introspection, bearer_tokens, introspection, issuer_requests
 from tests.harness.raw_server import Listener, Visit, listening
 from tests.harness.server import serving
 from tests.security.scheme_requests import doorman, identified, request, said, send
@@ -129,7 +129,7 @@ async def test_an_answer_about_a_token_that_comes_in_segments() -> None:
 async def test_an_answer_that_is_too_large(
     make: Any, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (tokens, introspection):
+    for module in (bearer_tokens, introspection):
         monkeypatch.setattr(module, "LARGEST", 4000)
     good = {"active": True, "sub": "ann", "keys": [KEY.as_dict(private=False)]}
     async with issuing(Answers(padded(good, 4001))) as issuer:
@@ -143,7 +143,7 @@ async def test_an_answer_that_is_too_large(
 @pytest.mark.parametrize("make", [bearer, asking])
 async def test_an_answer_that_takes_too_long(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It drips: each piece comes in time, and all of it does not."""
-    for module in (tokens, introspection):
+    for module in (bearer_tokens, introspection):
         monkeypatch.setattr(module, "PATIENCE", 0.3)
     answers = Answers(JWKS * 200)
     answers.pause = 0.05
@@ -184,7 +184,7 @@ async def test_invented_tokens_while_the_issuer_fails(
         assert pauses == [1, 2, 4, 8, 16, 30, 30, 30]
         # and the issuer's first good answer ends them
         answers.body, answers.status = JWKS, "200 OK"
-        later(monkeypatch, issuers.LONGEST_PAUSE + 1)
+        later(monkeypatch, issuer_requests.LONGEST_PAUSE + 1)
         assert (await identified(scheme, request(token()))).identity == "ann"
         assert scheme._keys._backoff.left() == 0
 

@@ -21,8 +21,8 @@ from dragoman.dialects.protobuf import V1
 from dragoman.dialects.protobuf.wellknown import framed
 from dragoman.model.errors import InvalidRequest, LimitExceeded, Unavailable
 from dragoman.model.types import SendMessageRequest
-from dragoman.security.budget import SMALL, ByteBudget
-from dragoman.server.pace import Pace
+from dragoman.security.byte_budget import SMALL, ByteBudget
+from dragoman.server.loop_pacing import Pace
 from tests.harness.raw_http import connect
 from tests.harness.server import Served, served
 

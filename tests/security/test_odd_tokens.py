@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding
 
 from dragoman.model.errors import A2AError, Unauthenticated
-from dragoman.security import tokens
+from dragoman.security import bearer_tokens
 from tests.security.test_tokens import (
     CURVE,
     ISSUER,
@@ -189,7 +189,10 @@ async def test_a_key_that_is_withdrawn_takes_its_tokens_along(
     assert (await identified(scheme, request(token))).identity == "ann"
     issuer.keys = [CURVE]
     assert (await identified(scheme, request(token))).identity == "ann"  # not known here yet
-    later, monotonic = time.time() + tokens.FRESH + 1, time.monotonic() + tokens.FRESH + 1
+    later, monotonic = (
+        time.time() + bearer_tokens.FRESH + 1,
+        time.monotonic() + bearer_tokens.FRESH + 1,
+    )
     monkeypatch.setattr("time.time", lambda: later)
     monkeypatch.setattr("time.monotonic", lambda: monotonic)
     with pytest.raises(Unauthenticated):

@@ -19,9 +19,9 @@ from joserfc.jws import JWSRegistry
 from dragoman.model.caller import Caller, Request
 from dragoman.model.errors import Unauthenticated, Unavailable
 from dragoman.security import AllOf, Anonymous, ApiKey, Basic, Bearer, Token
-from dragoman.security.issuers import FIRST_PAUSE
+from dragoman.security.bearer_tokens import AGE, FRESH, OUTAGE, REMEMBERED
+from dragoman.security.issuer_requests import FIRST_PAUSE
 from dragoman.security.schemes import Authenticator
-from dragoman.security.tokens import AGE, FRESH, OUTAGE, REMEMBERED
 
 ISSUER, AUDIENCE = "https://id.example", "flights"
 KEY = RSAKey.generate_key(2048, parameters={"kid": "one", "use": "sig"})
@@ -220,7 +220,7 @@ async def test_a_header_may_say_more_than_we_know() -> None:
 
 
 async def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.security.tokens.REMEMBERED", 3)
+    monkeypatch.setattr("dragoman.security.bearer_tokens.REMEMBERED", 3)
     scheme = bearer()
     for n in range(5):
         await identified(scheme, request(signed(jti=str(n))))
@@ -270,7 +270,7 @@ async def test_a_flood_of_unknown_keys_asks_once(monkeypatch: pytest.MonkeyPatch
     assert len(issuer.asked) == 1
     # a key that is really new is found when the pause is over
     issuer.keys = [CURVE]
-    monkeypatch.setattr("dragoman.security.tokens.PAUSE", 0.0)
+    monkeypatch.setattr("dragoman.security.bearer_tokens.PAUSE", 0.0)
     assert (await identified(scheme, request(signed(CURVE, "ES256")))).identity == "ann"
     with pytest.raises(Unauthenticated):
         await identified(scheme, request(signed(jti="after")))  # the old one is gone

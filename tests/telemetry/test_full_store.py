@@ -21,7 +21,7 @@ from dragoman import App
 from dragoman.stores.postgres import PostgresStore
 from dragoman.stores.sqlite import SqliteStore
 from dragoman.stores.sqlite.driver import STANDARD, Driver
-from dragoman.telemetry import health
+from dragoman.telemetry import store_health
 from tests.harness.server import serving
 from tests.harness.stores import BACKENDS, _shared, accept, database
 from tests.telemetry.monitored_agent import office, port
@@ -33,7 +33,7 @@ MESSAGE = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "x" * 30_00
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at the store whenever somebody asks."""
-    monkeypatch.setattr(health, "FRESH", 0.01)
+    monkeypatch.setattr(store_health, "FRESH", 0.01)
 
 
 @contextlib.contextmanager
@@ -180,7 +180,7 @@ async def test_who_asks_often_does_not_write_often(
 ) -> None:
     store = BACKENDS[kind](tmp_path)
     await store.open()
-    looks = health.StoreHealth(store)
+    looks = store_health.StoreHealth(store)
     if kind == "memory":
         assert await looks.beats()
         return

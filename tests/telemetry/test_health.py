@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from dragoman import App
 from dragoman.model.errors import Unavailable
 from dragoman.stores.memory import MemoryStore
-from dragoman.telemetry import health
+from dragoman.telemetry import store_health
 from tests.harness.server import serving
 from tests.telemetry.monitored_agent import office, port
 from tests.telemetry.scrape import get, scrape
@@ -45,8 +45,8 @@ class Fickle(MemoryStore):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at once, and be patient for a moment."""
-    monkeypatch.setattr(health, "FRESH", 0.02)
-    monkeypatch.setattr(health, "PATIENCE", 0.1)
+    monkeypatch.setattr(store_health, "FRESH", 0.02)
+    monkeypatch.setattr(store_health, "PATIENCE", 0.1)
 
 
 async def test_a_store_that_fails() -> None:
@@ -89,7 +89,7 @@ async def test_a_store_that_hangs_is_asked_once() -> None:
 
 
 async def test_many_who_ask_cost_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "FRESH", 60.0)
+    monkeypatch.setattr(store_health, "FRESH", 60.0)
     store = Fickle()
     async with (
         serving(App(office(), store=store, poll=60)) as url,

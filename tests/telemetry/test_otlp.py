@@ -23,7 +23,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from dragoman import App
 from dragoman.client import Client
-from dragoman.telemetry import health
+from dragoman.telemetry import store_health
 from tests.harness.command import AGENTS, environment
 from tests.telemetry.monitored_agent import office
 from tests.telemetry.otlp_collector import Collector, attributes, collecting
@@ -43,7 +43,7 @@ def exporters(protocol: str, collector: Collector) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 async def test_all_of_it_arrives(monkeypatch: pytest.MonkeyPatch, protocol: str) -> None:
-    monkeypatch.setattr(health, "COUNTED", 0.0)  # count whenever somebody asks
+    monkeypatch.setattr(store_health, "COUNTED", 0.0)  # count whenever somebody asks
     async with collecting() as collector:
         to_metrics, to_spans = exporters(protocol, collector)
         meters = MeterProvider([PeriodicExportingMetricReader(to_metrics, 600_000)])

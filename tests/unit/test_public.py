@@ -21,7 +21,8 @@ TURN = {
     *("accepted_output_modes", "metadata", "extensions", "idempotency_key", "attempt", "state"),
     *("canceled", "context_tasks", "referenced_tasks", "connect", "relay", "approval", "granted"),
     *("working", "ask", "require_auth", "complete", "reject", "fail", "reply", "artifact"),
-    *("write", "emit"),
+    *("write", "emit", "step", "sleep", "ask_for", "receive", "wait", "now", "uuid", "random"),
+    *("version", "save", "saved"),
 }
 
 
@@ -45,7 +46,7 @@ async def test_a_client_shows_only_public_names() -> None:
 
 def test_a_turn_shows_only_public_names() -> None:
     assert shown(turn("hello")) == TURN
-    page = "".join((DOCS / name).read_text() for name in ("agents.md", "client.md"))
+    page = "".join((DOCS / name).read_text() for name in ("agents.md", "client.md", "durable.md"))
     undocumented = {name for name in TURN if not re.search(rf"turn\.{name}\b", page)}
     assert not undocumented
 

@@ -24,7 +24,7 @@ from dragoman.model.types import (
     AgentSkill,
     Message,
 )
-from dragoman.security.files import admits
+from dragoman.security.file_rules import admits
 from dragoman.telemetry.logs import logger
 
 if TYPE_CHECKING:

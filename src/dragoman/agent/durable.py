@@ -36,6 +36,8 @@ SHORT = 5.0
 """A sleep of fewer seconds keeps the worker: to give the task back costs more."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Between two attempts at one step, in seconds; each pause is twice the last."""
+FIRST_LOOK, LAST_LOOK = 2.0, 300.0
+"""The shortest and the longest pause between two looks at somebody else's task, in seconds."""
 PLAIN = (type(None), bool, int, float, str, list, tuple, dict)
 """What JSON gives back as it was."""
 
@@ -49,10 +51,17 @@ _FINISHED = {
     "slept": "sleep",
     "answered": "ask",
     "heard": "receive",
+    "waited": "wait",
     "now": "now",
 }
 """The kinds of entries that finish an operation, and the operation."""
-_BEGUN = {"begun": "step", "sleep": "sleep", "asked": "ask", "listening": "receive"}
+_BEGUN = {
+    "begun": "step",
+    "sleep": "sleep",
+    "asked": "ask",
+    "listening": "receive",
+    "waiting": "wait",
+}
 """The kinds that begin one."""
 
 Key = tuple[str, str, int]
@@ -71,8 +80,10 @@ class StepUncertain(Exception):
 class Suspended(BaseException):
     """Ends a run of a handler that goes on later. Handlers must let it pass."""
 
-    def __init__(self, message: bool, seconds: float) -> None:
+    def __init__(self, message: bool, seconds: float, asks: bool) -> None:
         super().__init__("the handler is suspended")
+        self.asks = asks
+        """It has asked the client; else the task goes on working."""
         self.message = message
         """A message wakes it; else only the time does."""
         self.seconds = seconds
@@ -238,7 +249,7 @@ class Journal:
             seconds = 0.0 if self._woken else due - time.time()
             self._woken = False
         if seconds > SHORT:
-            await self._suspend(message=False, seconds=seconds)
+            await self._suspend(seconds=seconds)
         if seconds > 0:
             await asyncio.sleep(seconds)
         self._record("slept", key)
@@ -256,7 +267,7 @@ class Journal:
             await question()
             self._record("asked", key)
         if self._incoming is None:
-            await self._suspend(message=True, seconds=0.0)
+            await self._suspend(message=True, asks=True)
         return self._take("answered", key)
 
     async def receive(self, timeout: float | None) -> Received | None:
@@ -281,6 +292,23 @@ class Journal:
             return None
         await self._suspend(message=True, seconds=0.0 if due is None else due - time.time())
         return None
+
+    async def wait(self, name: str, look: Callable[[], Awaitable[bytes | None]]) -> bytes:
+        """What a look finds in the end. The pauses between two looks grow with the time that has
+        passed."""
+        key = self._key("wait", name)
+        if (known := self._done.get(key)) is not None:
+            return bytes(known.value)
+        self._live(key)
+        begun = self._begun.get(key) or self._record("waiting", key)
+        while (value := await look()) is None:
+            passed = time.time() - clock.seconds(begun.at)
+            pause = min(max(passed / 2, FIRST_LOOK), LAST_LOOK)
+            if pause > SHORT:
+                await self._suspend(seconds=pause)
+            await asyncio.sleep(pause)
+        self._record("waited", key, value)
+        return value
 
     def _take(self, kind: str, key: Key) -> Received:
         """Read the message that has come."""
@@ -366,10 +394,12 @@ class Journal:
         while self._running:
             await asyncio.wait(list(self._running))
 
-    async def _suspend(self, *, message: bool, seconds: float) -> None:
+    async def _suspend(
+        self, *, message: bool = False, seconds: float = 0.0, asks: bool = False
+    ) -> None:
         """End this run."""
         await self._others()
-        self.suspended = Suspended(message, max(seconds, 0.001) if seconds else 0.0)
+        self.suspended = Suspended(message, max(seconds, 0.001) if seconds else 0.0, asks)
         raise self.suspended
 
 

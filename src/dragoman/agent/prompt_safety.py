@@ -29,7 +29,7 @@ from dragoman.model.types import (
     Part,
     SecurityScheme,
 )
-from dragoman.security.addresses import loopback
+from dragoman.security.client_network import loopback
 from dragoman.security.egress import EgressRefused, Rule, parse
 
 LIMIT = 8000

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
 from uuid import UUID, uuid4
 
@@ -15,7 +16,7 @@ import msgspec
 from msgspec import UNSET, to_builtins
 from msgspec.structs import replace
 
-from dragoman.agent.durable import Journal, current_step, encoded, uuid_of
+from dragoman.agent.durable import LARGEST, Journal, current_step, encoded, uuid_of
 from dragoman.agent.unyielded import MOST, Made, hand_over, note
 from dragoman.model import approvals, clock, content
 from dragoman.model.approvals import Approval
@@ -40,10 +41,12 @@ from dragoman.model.types import (
 from dragoman.telemetry.logs import logger
 
 if TYPE_CHECKING:
-    from dragoman.client import Client, Options, Result, Stream, Transport
+    from dragoman.client import Client, Options, Result, Stream, TaskHandle, Transport
 
 T = TypeVar("T")
 W = TypeVar("W", bound=WireStruct)
+TOO_LARGE = b"true"
+"""Stands for another agent's task that is too large to be kept: it is fetched again."""
 _EVENTS = (TaskArtifactUpdateEvent, TaskStatusUpdateEvent, Reply)
 
 EARLY = 0.01
@@ -384,6 +387,15 @@ class Turn:
         self._heard = found or self._heard
         return found.message if found else None
 
+    async def wait(self, remote: TaskHandle) -> Task:
+        """Wait until another agent's task ends or asks for input, and return it. While a durable
+        handler waits for long, it holds no worker: it looks again after pauses of 2 seconds to 5
+        minutes."""
+        if self._journal is None:
+            return await remote.wait()
+        data = await self._journal.wait(remote.id, partial(_look, remote))
+        return await remote.get() if data == TOO_LARGE else msgspec.json.decode(data, type=Task)
+
     def now(self) -> datetime:
         """Return the time. In a durable handler it is the same on replay."""
         return self._journal.now() if self._journal else datetime.now(UTC)
@@ -681,6 +693,21 @@ class Turn:
             message, context_id=self.task.context_id, task_id=self.task.id, role=Role.AGENT
         )
         return _valid(own)
+
+
+async def _look(remote: TaskHandle) -> bytes | None:
+    """The other agent's task if it has ended or asks, as it is kept; None otherwise."""
+    from dragoman.client import Unreachable
+
+    try:
+        task = await remote.get()
+    except (Unreachable, TimeoutError) as error:  # it may come back
+        logger.warning("cannot look at task %s of another agent: %s", remote.id, error)
+        return None
+    if not task.status.state.settled:
+        return None
+    data = msgspec.json.encode(task)
+    return data if len(data) <= LARGEST else TOO_LARGE
 
 
 def _valid(value: W) -> W:

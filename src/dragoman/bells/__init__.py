@@ -1,4 +1,7 @@
-"""Makes the bell of a URL. The backends are in the table of `dragoman.backends`."""
+"""Bells: wake-ups between processes, by memory, PostgreSQL, NATS or Redis.
+
+`connect` makes the bell of a URL; the backends are in the table of `dragoman.backends`.
+"""
 
 from __future__ import annotations
 

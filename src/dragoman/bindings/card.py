@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from msgspec import to_builtins
 from msgspec.structs import replace
 
+from dragoman.bindings.agent_endpoint import Endpoint, Writing
 from dragoman.bindings.card_signing import JWKS
-from dragoman.bindings.endpoint import Endpoint, Writing
 from dragoman.bindings.http import fail
 from dragoman.bindings.http_request import JSON, Gone, HTTPRequest
 from dragoman.dialects import versions
@@ -24,8 +24,8 @@ from dragoman.model.errors import (
 )
 from dragoman.model.operations import BY_CALL
 from dragoman.model.types import AgentCard, GetExtendedAgentCardRequest
-from dragoman.security.jwk import CardKey
-from dragoman.security.signing import signatures, signed
+from dragoman.security.card_keys import CardKey
+from dragoman.security.card_signatures import signatures, signed
 from dragoman.server.settings import Settings
 from dragoman.telemetry.logs import logger
 

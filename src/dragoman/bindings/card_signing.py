@@ -11,8 +11,8 @@ from typing import TypeVar
 from dragoman.dialects.v1_0 import encode
 from dragoman.model.errors import Unavailable
 from dragoman.model.types import AgentCard
-from dragoman.security import signing
-from dragoman.security.jwk import CardKey
+from dragoman.security import card_signatures
+from dragoman.security.card_keys import CardKey
 from dragoman.server.settings import Settings, SettingsError
 from dragoman.telemetry.logs import logger
 
@@ -59,7 +59,9 @@ class CardSigner:
                 "public=…), or set card_jku to its URL"
             )
         try:
-            made = await asyncio.to_thread(signing.signed, card, self.keys, self.jku(EXAMPLE))
+            made = await asyncio.to_thread(
+                card_signatures.signed, card, self.keys, self.jku(EXAMPLE)
+            )
         except ValueError:
             raise
         except Exception as error:  # whatever somebody's own function raises
@@ -68,8 +70,8 @@ class CardSigner:
             if key.made is None:
                 continue
             try:
-                signing.verify(made, {key.kid: key})
-            except signing.Unverified:
+                card_signatures.verify(made, {key.kid: key})
+            except card_signatures.Unverified:
                 text = f"the signature of the key {key.kid!r} does not match its public key"
                 raise ValueError(text) from None
 
@@ -85,7 +87,7 @@ class CardSigner:
         name = hashlib.sha256(encode(card)).digest()
         if (known := self._known.get(name)) is not None:
             return known
-        found = await self.make(lambda: signing.signed(card, self.keys, self.jku(url)))
+        found = await self.make(lambda: card_signatures.signed(card, self.keys, self.jku(url)))
         if len(self._known) >= KEPT:
             self._known.clear()
         self._known[name] = found

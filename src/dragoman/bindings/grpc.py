@@ -18,14 +18,14 @@ from grpc_reflection.v1alpha import reflection
 
 from dragoman.bindings import pipeline
 from dragoman.bindings.access_log import GONE, AccessLine
-from dragoman.bindings.endpoint import Endpoint, origin
-from dragoman.bindings.headers import check_single
+from dragoman.bindings.agent_endpoint import Endpoint, origin
 from dragoman.bindings.http_request import extensions_of
 from dragoman.bindings.pipeline import Decoded
+from dragoman.bindings.repeated_headers import check_single
 from dragoman.bindings.request_body import Arriving, BodyReader, bulk
 from dragoman.bindings.sse import asking, current, formed, fresh_start, wrote
 from dragoman.dialects import client_quirks, protobuf, v1_0
-from dragoman.dialects.protobuf.wire import BARE, OLDER, PACKAGES, PackageCodec
+from dragoman.dialects.protobuf.package_codec import BARE, OLDER, PACKAGES, PackageCodec
 from dragoman.model.caller import Call, Request
 from dragoman.model.errors import (
     A2AError,

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.bindings import pipeline
-from dragoman.bindings.endpoint import Endpoint
+from dragoman.bindings.agent_endpoint import Endpoint
 from dragoman.bindings.http_request import (
     A2A,
     JSON,

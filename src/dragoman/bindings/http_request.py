@@ -11,7 +11,7 @@ from dragoman.bindings.access_log import AccessLine
 from dragoman.bindings.request_body import LARGE, Arriving, BodyReader, Headers
 from dragoman.model.caller import Call, Request
 from dragoman.model.errors import A2AError, MediaTypeNotAccepted, TooLarge
-from dragoman.security.budget import SMALL
+from dragoman.security.byte_budget import SMALL
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from dragoman.bindings import pipeline
-from dragoman.bindings.endpoint import Endpoint
+from dragoman.bindings.agent_endpoint import Endpoint
 from dragoman.bindings.http_request import JSON, HTTPRequest, extension_headers, headers_of
 from dragoman.bindings.sse import EVENT_STREAM, SSEResponse
 from dragoman.dialects import Dialect, v1_0

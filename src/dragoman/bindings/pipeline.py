@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any, Protocol, TypeAlias
 
-from dragoman.bindings.endpoint import ANONYMOUS, Endpoint
+from dragoman.bindings.agent_endpoint import ANONYMOUS, Endpoint
 from dragoman.bindings.http_request import Gone, RequestInfo
 from dragoman.dialects import versions
 from dragoman.model.caller import Call
 from dragoman.model.errors import A2AError, InternalError, TaskNotFound
 from dragoman.model.operations import Operation
 from dragoman.model.types import WireStruct
-from dragoman.security.budget import SMALL
+from dragoman.security.byte_budget import SMALL
 from dragoman.server.reader import LogStream
 from dragoman.telemetry.logs import logger
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
+from dragoman.bindings.agent_endpoint import METADATA, Endpoint
 from dragoman.bindings.card import vary
-from dragoman.bindings.endpoint import METADATA, Endpoint
 from dragoman.bindings.http import fail
 from dragoman.bindings.http_request import JSON, HTTPRequest
 from dragoman.dialects.v1_0 import encode

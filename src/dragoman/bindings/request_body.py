@@ -19,10 +19,10 @@ from msgspec import UNSET
 
 from dragoman.model.errors import A2AError, InvalidRequest, TooSlow
 from dragoman.model.types import ListTasksResponse, SendMessageResponse, Task
-from dragoman.security.addresses import client_network
-from dragoman.security.budget import SMALL, ByteBudget
+from dragoman.security.byte_budget import SMALL, ByteBudget
+from dragoman.security.client_network import client_network
 from dragoman.security.limits import Proxies
-from dragoman.server.pace import SHARE, Pace
+from dragoman.server.loop_pacing import SHARE, Pace
 from dragoman.server.settings import Settings
 
 R = TypeVar("R")

@@ -16,7 +16,7 @@ from dragoman.model.caller import Call
 from dragoman.model.errors import A2AError, InternalError, LimitExceeded, Unauthenticated
 from dragoman.model.events import RESUME, Entry, placed
 from dragoman.model.types import TaskStatusUpdateEvent
-from dragoman.security.budget import SMALL
+from dragoman.security.byte_budget import SMALL
 from dragoman.server.reader import LogStream
 from dragoman.server.settings import Settings
 from dragoman.telemetry.logs import logger

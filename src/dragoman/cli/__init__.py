@@ -181,9 +181,9 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--once", action="store_true", help="stop after one round")
     demo.set_defaults(run=_demo)
 
-    from dragoman.cli import agent_commands, completion, db, webhook_commands
+    from dragoman.cli import agent_commands, completion, db_parser, webhook_commands
 
-    for part in (agent_commands, webhook_commands, db, completion):
+    for part in (agent_commands, webhook_commands, db_parser, completion):
         part.add(commands)
     return parser
 

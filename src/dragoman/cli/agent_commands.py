@@ -12,9 +12,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dragoman.cli import Parser, UsageError, card_keys, connect_options, examples
+from dragoman.cli import Parser, UsageError, card_signatures, connect_options, examples
 from dragoman.cli.colors import BOLD, DIM, paint
-from dragoman.cli.db import STATES
+from dragoman.cli.db_parser import STATES
 from dragoman.cli.text_table import json_text, moment, plain, table, word
 from dragoman.dialects import v1_0
 from dragoman.model.approvals import ApprovalRequest
@@ -91,7 +91,7 @@ def add(commands: Any) -> None:
         "--json", action="store_true", help="print JSON; with --check, one line for each problem"
     )
     card.set_defaults(run=_card)
-    card_keys.add(card)
+    card_signatures.add(card)
 
     send = _command(commands, "send", "send a message and show the answer", say)
     send.add_argument(

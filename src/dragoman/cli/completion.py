@@ -17,7 +17,7 @@ from typing import Any
 
 from dragoman.cli import examples
 from dragoman.server.settings import DECLARED, choices
-from dragoman.undocumented import parser_actions, repeatable, subparsers
+from dragoman.third_party_internals import parser_actions, repeatable, subparsers
 
 SCRIPTS = {
     # `=`, `:` and `@` end a word for bash, which then replaces only what follows: hence $2

@@ -21,6 +21,7 @@ from dragoman.model.types import (
     TaskStatusUpdateEvent,
 )
 from dragoman.stores.admin import Waiting
+from dragoman.stores.store import MESSAGE, TIME
 from dragoman.stores.stored_head import StoredHead
 
 WIDE = 120
@@ -52,6 +53,9 @@ def head(row: StoredHead) -> dict[str, Any]:
         "epoch": row.epoch,
         "holder": row.holder,
         "attempt": row.attempt,
+        "due": row.due,
+        "deadline": row.deadline,
+        "private": row.private,
         "unread": unread(row),
         "canceling": row.cancel_at > 0,
         "born": row.born,
@@ -142,6 +146,8 @@ def text(row: StoredHead, task: Task, lines: Sequence[Waiting]) -> Iterator[str]
         ("log", f"{row.last} entries, {size(row.size)}"),
         ("epoch", row.epoch),
         ("holder", f"{row.holder}, attempt {row.attempt}" if row.holder else "nobody"),
+        ("waits", _waits(row)),
+        ("private", f"{row.private} of the entries" if row.private else ""),
         ("unread", count(unread(row), "message")),
         ("cancel", "requested" if row.cancel_at and not row.ended else ""),
         ("ended", when(row.ended_at) if row.ended_at else ""),
@@ -161,6 +167,18 @@ def text(row: StoredHead, task: Task, lines: Sequence[Waiting]) -> Iterator[str]
     if lines:
         yield ""
         yield webhooks(lines)
+
+
+def _waits(row: StoredHead) -> str:
+    """What a suspended handler waits for."""
+    if row.ended or not (row.waits or row.due):
+        return ""
+    what = {MESSAGE: "a message", TIME: "its time"}.get(row.waits, "another attempt")
+    until = ", which has come" if row.due < 0 else ""
+    if row.due > 0:
+        until = f", until {when(row.due)}"
+    limit = f"; it must end by {when(row.deadline)}" if row.deadline else ""
+    return f"for {what}{until}{limit}"
 
 
 def entry(found: Entry) -> str:

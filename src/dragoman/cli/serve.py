@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from dragoman import stores
 from dragoman.agent.agent import Agent, AgentError
 from dragoman.cli import Options, UsageError
-from dragoman.cli.imports import failure
+from dragoman.cli.import_failure import failure
 from dragoman.server.app import App
 from dragoman.server.settings import Settings, SettingsError
 from dragoman.server.wiring import check_serve_only

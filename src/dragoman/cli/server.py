@@ -1,4 +1,4 @@
-"""uvicorn, drained before it is stopped."""
+"""The HTTP server of `dragoman serve`: uvicorn, which drains its requests before it stops."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from types import FrameType
 import uvicorn
 
 from dragoman.cli import tls
-from dragoman.cli.connection import HTTP, Protocol
 from dragoman.cli.connection_limits import ConnectionLimits, files, taken
 from dragoman.cli.serve import hang_up, leave
+from dragoman.cli.served_connection import HTTP, Protocol
 from dragoman.model.errors import A2AError
-from dragoman.security.addresses import loopback
+from dragoman.security.client_network import loopback
 from dragoman.server.app import App
 from dragoman.server.settings import SettingsError
 from dragoman.telemetry.logs import logger

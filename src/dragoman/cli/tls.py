@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dragoman.cli.connection_limits import ConnectionLimits, taken
-from dragoman.security.addresses import client_network
+from dragoman.security.client_network import client_network
 from dragoman.server.settings import Settings, SettingsError
 from dragoman.telemetry.logs import audit, logger
 
 if TYPE_CHECKING:
-    from dragoman.cli.connection import Protocol
+    from dragoman.cli.served_connection import Protocol
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Of TLS 1.2, those that keep what was said when the key gets lost. 1.3 has no others."""

@@ -30,7 +30,7 @@ from dragoman.client.transport import (
 )
 from dragoman.client.trusted_keys import Origins, TrustedKeys
 from dragoman.client.upload import File
-from dragoman.security.signing import Trust, Unverified
+from dragoman.security.card_signatures import Trust, Unverified
 
 __all__ = (
     "AuthRequest",

@@ -353,7 +353,7 @@ class Grpc:
     def __init__(
         self, transport: Transport, interface: AgentInterface, limits: Limits = DEFAULT
     ) -> None:
-        from dragoman.dialects.protobuf.wire import BY_VERSION
+        from dragoman.dialects.protobuf.package_codec import BY_VERSION
 
         self.transport = transport
         self.limits = limits

@@ -23,11 +23,11 @@ from dragoman.client.credentials import ANYWHERE, LIMIT, Auth, Guard
 from dragoman.client.deadline import Limit, Progress
 from dragoman.client.delegation import Delegation
 from dragoman.client.discovery import INSTALL, SPOKEN, CardCache, Cards, address, interfaces
-from dragoman.client.error_messages import explain
+from dragoman.client.error_advice import explain
 from dragoman.client.inbox import Inbox
 from dragoman.client.limits import DEFAULT, Limits, TooLarge
 from dragoman.client.result import Result
-from dragoman.client.retry import PASSING, Pauses
+from dragoman.client.retry_pauses import PASSING, Pauses
 from dragoman.client.stream import Stream
 from dragoman.client.task_handle import TaskHandle
 from dragoman.client.transport import (
@@ -68,7 +68,7 @@ from dragoman.model.types import (
     TaskState,
     WireStruct,
 )
-from dragoman.security.signing import Keys, Verifier
+from dragoman.security.card_signatures import Keys, Verifier
 from dragoman.telemetry import logs, otel
 
 T = TypeVar("T")
@@ -531,7 +531,7 @@ class Client:
                 raise progress.late(self._timeout, about) from error
 
     def _explain(self, error: BaseException, about: str = "") -> None:
-        """Add details to an error: see `dragoman.client.error_messages`."""
+        """Add details to an error: see `dragoman.client.error_advice`."""
         target = self._target if isinstance(self._target, str) else ""
         explain(
             error,

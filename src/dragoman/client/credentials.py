@@ -29,7 +29,7 @@ from dragoman.client.transport import (
     origin,
 )
 from dragoman.model.types import AgentCard, AgentInterface, SecurityScheme
-from dragoman.security.addresses import loopback
+from dragoman.security.client_network import loopback
 from dragoman.security.egress import Rule
 from dragoman.telemetry.logs import MASK, secretive
 

@@ -17,7 +17,7 @@ from dragoman.client.credentials import private
 from dragoman.client.limits import CARD, TooLarge
 from dragoman.client.transport import Transport, TransportRequest, TransportResponse, origin, whole
 from dragoman.dialects import v1_0, versions
-from dragoman.dialects.partial import at, partial
+from dragoman.dialects.missing_fields import at, partial
 from dragoman.dialects.v0_3 import card as v0_3
 from dragoman.dialects.v0_3 import card_proto
 from dragoman.model.errors import (
@@ -28,7 +28,7 @@ from dragoman.model.errors import (
     restored,
 )
 from dragoman.model.types import AgentCard, AgentInterface
-from dragoman.security.signing import PATIENCE, SET_SIZE, Unverified, Verifier
+from dragoman.security.card_signatures import PATIENCE, SET_SIZE, Unverified, Verifier
 from dragoman.telemetry.logs import logger
 
 T = TypeVar("T")

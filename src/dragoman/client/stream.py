@@ -17,7 +17,7 @@ from dragoman.client.deadline import Limit, Progress
 from dragoman.client.fold import Event, Folding
 from dragoman.client.limits import Meter, TooLarge
 from dragoman.client.result import Result
-from dragoman.client.retry import PASSING, Pauses
+from dragoman.client.retry_pauses import PASSING, Pauses
 from dragoman.client.transport import Silent, Unreachable
 from dragoman.client.upload import File
 from dragoman.model.errors import (

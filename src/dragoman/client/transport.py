@@ -26,7 +26,7 @@ from dragoman.client.address_rules import (
     rules_for,
 )
 from dragoman.client.limits import DEFAULT, TooLarge
-from dragoman.security.addresses import loopback
+from dragoman.security.client_network import loopback
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession

@@ -22,10 +22,9 @@ from msgspec import Struct
 from dragoman.client.transport import origin
 from dragoman.model import clock
 from dragoman.model.errors import A2AError
-from dragoman.security.addresses import loopback
 from dragoman.security.canonical import Document
-from dragoman.security.jwk import CardKey
-from dragoman.security.signing import (
+from dragoman.security.card_keys import CardKey
+from dragoman.security.card_signatures import (
     UNSIGNED,
     Fetch,
     Keys,
@@ -37,6 +36,7 @@ from dragoman.security.signing import (
     published,
     witnesses,
 )
+from dragoman.security.client_network import loopback
 from dragoman.telemetry.logs import logger
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import TCPConnector
 
 from dragoman.client.transport import Tap
-from dragoman.undocumented import aiohttp_protocol, set_aiohttp_protocol
+from dragoman.third_party_internals import aiohttp_protocol, set_aiohttp_protocol
 
 LONGEST = 1 << 16
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,9})", re.IGNORECASE)

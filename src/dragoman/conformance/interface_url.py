@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from dragoman.client.transport import origin
 from dragoman.conformance.shape import Finding, Level
-from dragoman.security.addresses import loopback
+from dragoman.security.client_network import loopback
 
 LOCAL = (".local", ".internal", ".localdomain", ".home.arpa", ".lan")
 REACH = ("nobody", "loopback", "private", "public")

@@ -24,7 +24,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from dragoman.dialects import Received, client_quirks, protojson
-from dragoman.dialects.v0_3 import mixed, rpc
+from dragoman.dialects.v0_3 import fasta2a, rpc
 from dragoman.dialects.v0_3.common import CONFIG, Pair, PushNotificationConfig, Way
 from dragoman.model import clock, types
 from dragoman.model.caller import Call, Scope
@@ -226,7 +226,7 @@ def receive(agent: str, kind: type[WireStruct], params: bytes, call: Call) -> Re
     it names. Where only the method's name is of 0.1, it is a request in 0.2."""
     if client_quirks.is_0_2_by_its_params(params):
         call = replace(call, caller=replace(call.caller, version="0.2"))
-        return mixed.receive(agent, kind, params, call)
+        return fasta2a.receive(agent, kind, params, call)
     dialect = V01Codec(Scope(agent, call.caller.tenant, call.caller.qualified))
     request = dialect.decode(kind, params)
     if isinstance(request, types.SendMessageRequest):

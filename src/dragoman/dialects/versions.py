@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.dialects import Received, v0_1, v1_0
-from dragoman.dialects.v0_3 import mixed, rpc
+from dragoman.dialects.v0_3 import fasta2a, rpc
 from dragoman.model.caller import Call
 from dragoman.model.errors import VersionNotSupported
 from dragoman.model.operations import OPERATIONS
@@ -50,7 +50,7 @@ _V1_0 = Version(
 _V0_3 = Version(
     name="0.3",
     methods={each.former.method: each.call for each in OPERATIONS if each.former.method},
-    receive=mixed.receive,
+    receive=fasta2a.receive,
     ask=rpc.ask,
     told=rpc.convert,
     push=rpc.encode,

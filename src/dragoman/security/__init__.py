@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dragoman.security.bearer_tokens import Bearer, OpenId
     from dragoman.security.certificates import Certificate
     from dragoman.security.introspection import Introspection
-    from dragoman.security.oauth2 import OAuth2
+    from dragoman.security.oauth_flows import OAuth2
     from dragoman.security.schemes import AllOf, Anonymous, ApiKey, Basic, Scheme, Token
-    from dragoman.security.tokens import Bearer, OpenId
 
 __all__ = [
     "AllOf",
@@ -31,11 +31,11 @@ __all__ = [
 ]
 
 _PLACES = {
-    "Bearer": "tokens",
+    "Bearer": "bearer_tokens",
     "Certificate": "certificates",
     "Introspection": "introspection",
-    "OAuth2": "oauth2",
-    "OpenId": "tokens",
+    "OAuth2": "oauth_flows",
+    "OpenId": "bearer_tokens",
 }
 
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
 import msgspec
 
 from dragoman.model.types import AgentCard, WireStruct
-from dragoman.security.jwk import unique
+from dragoman.security.card_keys import unique
 
 Document: TypeAlias = AgentCard | Mapping[str, Any] | bytes | str
 Form: TypeAlias = Literal["whole", "1.0"]

@@ -90,7 +90,7 @@ def _verified(proof: str, key: str) -> Mapping[str, Any]:
     from joserfc.errors import JoseError
     from joserfc.jwk import KeySet
 
-    from dragoman.security.tokens import unverified_header, verified_claims
+    from dragoman.security.bearer_tokens import unverified_header, verified_claims
 
     if len(proof) > LONGEST:
         raise Unproven("The proof is too long")

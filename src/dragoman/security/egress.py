@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct
 
-from dragoman.security.shares import Shares
+from dragoman.security.fair_shares import Shares
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession

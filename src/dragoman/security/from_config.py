@@ -172,14 +172,14 @@ def _revealed(value: Any, where: str, secrets: list[str]) -> Any:
 
 
 def _flow_kind() -> Any:
-    from dragoman.security.oauth2 import Flow
+    from dragoman.security.oauth_flows import Flow
 
     return Flow
 
 
 def _flow(value: Mapping[str, Any], where: str) -> Any:
     """`{"client_credentials": {"token_url": …}}`: a flow by its name, with its fields."""
-    from dragoman.security.oauth2 import FLOWS
+    from dragoman.security.oauth_flows import FLOWS
 
     if len(value) != 1 or (name := next(iter(value))) not in FLOWS:
         raise Wrong(f"{where}: must be one of {', '.join(FLOWS)}, with its fields")

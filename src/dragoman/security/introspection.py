@@ -17,12 +17,12 @@ from urllib.parse import quote, urlencode, urlsplit
 from dragoman.model.caller import Request
 from dragoman.model.errors import Unauthenticated, Unavailable
 from dragoman.model.types import HTTPAuthSecurityScheme, SecurityScheme
-from dragoman.security.addresses import loopback
+from dragoman.security.bearer_tokens import KeySets, Terms, Verdict, challenge
+from dragoman.security.client_network import loopback
 from dragoman.security.extras import need
-from dragoman.security.issuers import Backoff, read
+from dragoman.security.issuer_requests import Backoff, read
 from dragoman.security.realms import Tenants
 from dragoman.security.schemes import Found
-from dragoman.security.tokens import KeySets, Terms, Verdict, challenge
 
 BRIEF = 10.0
 """Seconds until the server asks again about an inactive token."""

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from dragoman.model.caller import Caller, Scope
 from dragoman.model.errors import LimitExceeded
 from dragoman.model.types import TaskState
-from dragoman.security.addresses import client_network
+from dragoman.security.client_network import client_network
 
 KNOWN = 100_000
 """The most callers to remember; the least recently active are removed first."""

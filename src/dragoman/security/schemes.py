@@ -35,9 +35,9 @@ from dragoman.model.types import (
     SecurityScheme,
     StringList,
 )
-from dragoman.security import cookies
+from dragoman.security import cookie_header
 from dragoman.security.realms import Mark, Tenants, check
-from dragoman.security.verify import Verifier, Verify
+from dragoman.security.verify_callback import Verifier, Verify
 
 DIGEST = "sha256:"
 Found = Caller | None
@@ -182,7 +182,7 @@ class ApiKey:
             found = [value for name, value in parse_qsl(request.query) if name == self._what]
         else:
             try:
-                found = cookies.values(request.headers.get("cookie", ""), self._what)
+                found = cookie_header.values(request.headers.get("cookie", ""), self._what)
             except ValueError as error:
                 raise Unauthenticated(str(error)) from None
         if len(found) > 1:

@@ -14,19 +14,19 @@ from dragoman import bells, stores
 from dragoman.agent.agent import Agent, AgentError
 from dragoman.bells.bell import Bell
 from dragoman.bindings import card, http, jsonrpc, protected_resource
+from dragoman.bindings.admission import Admission
+from dragoman.bindings.agent_endpoint import METADATA, Endpoint, Identify, origin
+from dragoman.bindings.allowed_hosts import Hosts
 from dragoman.bindings.card_signing import JWKS
-from dragoman.bindings.endpoint import METADATA, Endpoint, Identify, origin
-from dragoman.bindings.hosts import Hosts
 from dragoman.bindings.http_request import Gone, HTTPRequest, Receive, Scope, Send
-from dragoman.bindings.middleware import Admission
 from dragoman.bindings.request_body import BodyReader
 from dragoman.bindings.sse import Streams
 from dragoman.dialects import v1_0
 from dragoman.model.caller import Policy
 from dragoman.model.errors import A2AError, MethodNotAllowed, MethodNotFound, Unavailable
+from dragoman.security.card_keys import CardKey
 from dragoman.security.egress import Egress
-from dragoman.security.files import Scan
-from dragoman.security.jwk import CardKey
+from dragoman.security.file_rules import Scan
 from dragoman.server import load_settings, wiring
 from dragoman.server.app_options import AppOptions
 from dragoman.server.maintenance import Maintenance
@@ -37,7 +37,7 @@ from dragoman.server.watchdog import Watchdog
 from dragoman.server.worker import Worker, blamed
 from dragoman.stores.store import Store
 from dragoman.telemetry.logs import logger, redacted, secret
-from dragoman.telemetry.monitoring import Monitoring
+from dragoman.telemetry.process_telemetry import Monitoring
 from dragoman.webhooks import delivery
 
 if TYPE_CHECKING:

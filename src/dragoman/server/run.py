@@ -40,7 +40,7 @@ from dragoman.model.types import (
     TaskState,
     TaskStatusUpdateEvent,
 )
-from dragoman.server.pace import Pace
+from dragoman.server.loop_pacing import Pace
 from dragoman.server.resume import SAVED, received, resumed
 from dragoman.server.settings import Settings
 from dragoman.stores.store import (
@@ -91,6 +91,7 @@ class Working(Protocol):
     pace: Pace
     timed: Callable[[float], None] | None
     raised: Callable[[BaseException], None] | None
+    steps: Callable[[str, str], None] | None
 
     async def hand_back(self, run: Run) -> None:
         """Let another worker try again, or fail the task."""
@@ -279,6 +280,8 @@ class Run:
             return
         if self._grown:
             self._rewrite()
+        if event.kind in ("step", "failed") and (count := self.worker.steps) is not None:
+            count(self.agent.key, event.kind)
         self._pending.append(Entry(0, event, self.claim.turn, b""))
         self._held += len(event.value)
         if not self._scheduled:
@@ -369,7 +372,7 @@ class Run:
             seconds=suspended.seconds,
             timeout=handler.timeout,
         )
-        if not suspended.message and self.state is not WORKING:
+        if not suspended.asks and self.state is not WORKING:
             self._append(turn._status(WORKING, None, None), ours=True)
 
     def audit(self, event: str, result: str, **about: str) -> None:

@@ -55,7 +55,7 @@ from dragoman.model.types import (
     TaskStatusUpdateEvent,
 )
 from dragoman.security.egress import Egress, EgressRefused, EgressUnreachable
-from dragoman.security.files import Files, Scan
+from dragoman.security.file_rules import Files, Scan
 from dragoman.security.limits import Quota
 from dragoman.server.reader import History, LogStream, Reader, Shutdown
 from dragoman.server.settings import Settings

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from dragoman.bindings.agent_endpoint import Endpoint
 from dragoman.bindings.card_interfaces import GRPC, check_bindings, check_versions, listed
-from dragoman.bindings.endpoint import Endpoint
 from dragoman.model.errors import Unavailable
-from dragoman.security.jwk import CardKey
+from dragoman.security.card_keys import CardKey
 from dragoman.security.limits import Limits, Proxies
 from dragoman.server.load_settings import Checks
 from dragoman.server.settings import Settings, SettingsError, table_secrets

@@ -22,7 +22,7 @@ from dragoman.bells.bell import Bell
 from dragoman.model import clock
 from dragoman.model.errors import Unavailable
 from dragoman.model.types import TaskStatusUpdateEvent
-from dragoman.server.pace import Pace
+from dragoman.server.loop_pacing import Pace
 from dragoman.server.run import Run
 from dragoman.server.settings import Settings
 from dragoman.stores.store import NOBODY, Claim, Head, Party, Store, party
@@ -62,6 +62,10 @@ class Worker:
         """Receives the seconds of each append, for metrics."""
         self.raised: Callable[[BaseException], None] | None = None
         """Receives the errors of handlers, for tests."""
+        self.steps: Callable[[str, str], None] | None = (
+            None if metrics is None else metrics.steps.add
+        )
+        """Counts the steps of an agent by their result, if metrics are kept."""
         self._waits = {} if metrics is None else {key: metrics.claim.at(key) for key in agents}
         self.store = store
         self.bell = bell

@@ -1,4 +1,8 @@
-"""The store that the settings name. The backends are in the table of `dragoman.backends`."""
+"""Stores: the logs of tasks, in memory, SQLite or PostgreSQL.
+
+The protocol is in `store`, the rules that all stores share are in `task_head` and `changes`. The
+backends are in the table of `dragoman.backends`.
+"""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ import msgspec
 
 from dragoman.model.caller import Scope
 from dragoman.model.events import Entry
+from dragoman.stores.log_slice import Tail
 from dragoman.stores.store import LARGE, Head
-from dragoman.stores.tail import Tail
 
 ROOM = 16 * 1024 * 1024
 """The bytes of entries that are remembered in all; of one log, at most LARGE."""

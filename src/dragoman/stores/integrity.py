@@ -11,10 +11,10 @@ from dragoman.model.events import CancelRequested, Entry, Private, Received, Rep
 from dragoman.model.lifecycle import IllegalEvent, fold
 from dragoman.model.types import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from dragoman.security.encryption import PLAIN, SEALED
+from dragoman.stores.claim_order import HIGHEST
 from dragoman.stores.codec import KINDS, STATES, Outdated, entry, secrets, snapshot, webhook_of
 from dragoman.stores.damage import ASIDE, DECODING
 from dragoman.stores.export_format import VEIL, VEILED
-from dragoman.stores.ranks import HIGHEST
 from dragoman.stores.store import MESSAGE, TIME, WOKEN
 from dragoman.stores.stored_head import StoredHead
 

@@ -21,10 +21,10 @@ from dragoman.model.lifecycle import IllegalEvent
 from dragoman.model.types import TaskState, TaskStatusUpdateEvent
 from dragoman.server.settings import Settings
 from dragoman.stores import changes
+from dragoman.stores.claim_order import Ranks
 from dragoman.stores.damage import KINDS
 from dragoman.stores.memory_log import Log, TaskIndex
 from dragoman.stores.memory_queue import Queue
-from dragoman.stores.ranks import Ranks
 from dragoman.stores.store import (
     MANY,
     NOBODY,
@@ -317,6 +317,7 @@ class MemoryStore:
             oldest=age(first) if first else 0.0,
             behind=lines.count(False),
             parked=lines.count(True),
+            sleeping=sum(log.due > 0 and log.scope.agent == agent for log in self._logs.values()),
         )
 
     async def probe(self) -> None:

@@ -9,8 +9,8 @@ import msgspec
 
 from dragoman.model.events import Received
 from dragoman.model.types import TaskArtifactUpdateEvent, TaskState
+from dragoman.stores.log_slice import Tail
 from dragoman.stores.store import Query, WebhookCursor
-from dragoman.stores.tail import Tail
 from dragoman.stores.task_head import TaskHead
 
 encode = msgspec.json.Encoder().encode

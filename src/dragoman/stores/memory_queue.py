@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator
 from heapq import heappop, heappush
 
 from dragoman.model.caller import Scope
+from dragoman.stores.claim_order import Ranks
 from dragoman.stores.memory_log import Log
-from dragoman.stores.ranks import Ranks
 from dragoman.stores.store import Party, party
 
 Place = tuple[int, int, Log]

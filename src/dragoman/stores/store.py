@@ -293,6 +293,8 @@ class Census(Struct, frozen=True, kw_only=True):
     """How many have something to deliver and were given up."""
     aside: int = 0
     """How many tasks are set aside, since their head cannot be read."""
+    sleeping: int = 0
+    """How many tasks have a handler that goes on at a later time."""
 
 
 class Store(Protocol):

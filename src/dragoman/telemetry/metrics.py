@@ -157,6 +157,12 @@ class Metrics:
             *("agent", "outcome"),
             buckets=LONG,
         )
+        self.steps = Counter(
+            "dragoman_steps_total", "Steps of durable turns, by their result", "agent", "result"
+        )
+        self.sleeping = Gauge(
+            "dragoman_tasks_sleeping", "Tasks whose durable turn goes on later", "agent"
+        )
         self.postponed = Counter(
             "dragoman_turns_postponed_total",
             "Durable turns that this version of the code cannot continue",
@@ -202,7 +208,8 @@ class Metrics:
         info.read = lambda: [((__version__,), 1)]
         self.figures: tuple[Figure, ...] = (
             *(self.requests, self.request, self.refused, self.accept, self.claim, self.append),
-            *(self.turn, self.postponed, self.running, self.streams, self.lag, self.deliveries),
+            *(self.turn, self.postponed, self.steps, self.sleeping, self.running),
+            *(self.streams, self.lag, self.deliveries),
             *(self.rings, self.tasks, self.queue, self.oldest, self.lines, self.aside),
             *(self.unreadable, self.ready, self.store, info, *_process()),
         )

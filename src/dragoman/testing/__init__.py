@@ -12,8 +12,8 @@ from dragoman.agent.unyielded import EventNotYielded
 from dragoman.client import Client, Transport
 from dragoman.client.transport import ASGITransport
 from dragoman.server.app import App
-from dragoman.testing.conversation import Exchange, Recorder, Replay
 from dragoman.testing.faults import FaultyTransport, SilentBell
+from dragoman.testing.recording import Exchange, Recorder, Replay
 from dragoman.testing.run_handler import HandlerRun, fault, message, run_handler, turn
 
 __all__ = (

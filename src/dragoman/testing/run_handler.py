@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from dragoman.agent.user_error import UserError
 from dragoman.bells.memory import MemoryBell
 from dragoman.model import clock, content
 from dragoman.model.caller import Call, Caller
-from dragoman.model.events import Entry, Event, Received, Reply
+from dragoman.model.events import Entry, Event, Private, Received, Reply
 from dragoman.model.lifecycle import apply
 from dragoman.model.types import Message, Part, Role, SendMessageRequest, Task, TaskState
 from dragoman.server.reader import Shutdown
@@ -23,6 +24,7 @@ from dragoman.server.service import Service
 from dragoman.server.settings import Settings
 from dragoman.server.worker import Worker
 from dragoman.stores.memory import MemoryStore
+from dragoman.stores.store import TIME
 
 
 class HandlerRun(Struct, frozen=True):
@@ -113,13 +115,23 @@ async def run_handler(
         asked = replace(asked, task_id=task)
         accepted = await service._accept(SendMessageRequest(message=asked), scope, call)
         task = accepted.head.id
-        for claim in await store.claim([agent.key], worker.id, chosen.lease, 1):
-            await worker.begin(claim).task
+        while claims := await store.claim([agent.key], worker.id, chosen.lease, 1):
+            await worker.begin(claims[0]).task
+            await _pass_time(store, task)
         if (error := fault(errors, strict)) is not None:
             raise error
     entries = await store.read(scope, task, 0, 2 * chosen.max_events + 100)
     error = errors[0] if errors else None
     return _told(entries or (), await store.load(scope, task), error)
+
+
+async def _pass_time(store: MemoryStore, task: str) -> None:
+    """Let the time pass for which a durable handler sleeps."""
+    log = store.row(task)
+    if log is not None and log.waits == TIME:
+        log.due = time.time()
+        store.touch(log)
+        await store.wake([log.scope.agent], 1)
 
 
 def fault(errors: Sequence[BaseException], strict: bool) -> BaseException | None:
@@ -136,6 +148,7 @@ def fault(errors: Sequence[BaseException], strict: bool) -> BaseException | None
 
 
 def _told(entries: Sequence[Entry], record: Any, error: BaseException | None) -> HandlerRun:
-    events = [e.event for e in entries if not isinstance(e.event, Received | Task)]
+    hidden = Received | Private | Task
+    events = [e.event for e in entries if not isinstance(e.event, hidden)]
     reply = next((event.message for event in events if isinstance(event, Reply)), None)
     return HandlerRun(events, record.task if record and reply is None else None, reply, error)

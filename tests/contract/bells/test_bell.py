@@ -258,13 +258,14 @@ async def test_an_oversized_word_is_dropped_unread(
 ) -> None:
     """Anybody who reaches the server may publish what no replica would send."""
     one, other = pair
-    heard, deaf = Count(other, "a"), Count(other, "b")
+    heard, heard_too, deaf = Count(other, "a"), Count(one, "a"), Count(other, "b")
     line = await one._connect(lambda word: None, lambda: None)
     size = remote.SIZE + 1 if "postgres" in place.url else 900_000
     for _ in range(3):
         await line.send(["stranger\nb\n".ljust(size, "x")])
     await line.send(["stranger\na\n".ljust(remote.SIZE, "x")])
     await heard.reach()
+    await heard_too.reach()
     await line.close()
     assert deaf.times == 0
     said = [record.getMessage() for record in caplog.records if "oversized" in record.getMessage()]

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from dragoman import Agent, App, Turn
 from dragoman.bindings import card
-from dragoman.bindings.endpoint import CARDS
+from dragoman.bindings.agent_endpoint import CARDS
 from dragoman.bindings.http_request import HTTPRequest
 from dragoman.client.discovery import decode
 from dragoman.dialects import v1_0

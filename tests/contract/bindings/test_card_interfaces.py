@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dragoman import Agent, App, Settings, Turn
 from dragoman.client import Client
-from dragoman.security.jwk import CardKey
+from dragoman.security.card_keys import CardKey
 from dragoman.server.load_settings import load
 from dragoman.server.settings import SettingsError
 from tests.contract.bindings.conftest import user

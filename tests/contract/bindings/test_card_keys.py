@@ -15,8 +15,8 @@ import pytest
 
 from dragoman import Agent, App, Turn
 from dragoman.client import Client
-from dragoman.security.jwk import CardKey, key_set
-from dragoman.security.signing import HEIRS, verify
+from dragoman.security.card_keys import CardKey, key_set
+from dragoman.security.card_signatures import HEIRS, verify
 from dragoman.server.settings import SettingsError
 from tests.contract.bindings.test_signed_cards import agent, app
 from tests.harness.server import serving

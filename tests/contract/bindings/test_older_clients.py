@@ -16,7 +16,7 @@ from google.protobuf import json_format
 
 from dragoman import Agent, Part, Turn
 from dragoman.bindings.grpc import _handler
-from dragoman.dialects.protobuf.wire import PACKAGES
+from dragoman.dialects.protobuf.package_codec import PACKAGES
 from dragoman.model.events import RESUME
 from dragoman.model.operations import OPERATIONS
 from dragoman.server import service

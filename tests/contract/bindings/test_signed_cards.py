@@ -18,7 +18,7 @@ from dragoman.dialects.v1_0 import decode, encode
 from dragoman.model.caller import Caller
 from dragoman.model.types import AgentCard
 from dragoman.security.canonical import canonical
-from dragoman.security.signing import verify
+from dragoman.security.card_signatures import verify
 from dragoman.server.settings import SettingsError
 from tests.client.transports import Answer, Script
 from tests.harness.server import BINDINGS, serving

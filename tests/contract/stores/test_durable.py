@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dragoman import Task, TaskState, Turn
+from dragoman import Agent, App, Task, TaskState, Turn
 from dragoman.agent import durable
 from dragoman.agent.durable import StepFailed, StepUncertain
+from dragoman.client import Client
 from dragoman.model.errors import Unavailable
 from dragoman.model.events import Private
 from dragoman.security.encryption import Seal, key
 from dragoman.server.maintenance import ATTEMPTS
 from dragoman.server.run import Run
+from dragoman.stores.postgres import PostgresStore
+from dragoman.stores.sqlite import SqliteStore
 from dragoman.stores.store import Store
 from tests.harness.stores import Make
 from tests.harness.workers import OVER, WorkerHarness
@@ -312,7 +317,7 @@ async def test_a_message_that_is_waited_for(store: Store) -> None:
     lives = Lives(handler, store)
     task = (await lives.send()).head.id
     await lives.life()
-    assert (await lives.head(task)).state is not TaskState.INPUT_REQUIRED
+    assert (await lives.head(task)).state is TaskState.WORKING
     await lives.send("hello", task)
     await lives.life()
     await lives.recover()
@@ -619,3 +624,89 @@ async def test_private_values_are_encrypted_with_a_key(make: Make, tmp_path: Pat
     await lives.send("x", task)
     await lives.life()
     assert texts(await lives.task(task)) == ["did tell nobody, {'hidden': 'did tell nobody'}"]
+
+
+async def test_waiting_for_another_agents_task(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durable, "FIRST_LOOK", 0.05)
+    gate = asyncio.Event()
+    other = Agent("Other", description="Takes its time.")
+
+    @other.skill
+    async def slow(turn: Turn) -> str:
+        await gate.wait()
+        return f"done: {turn.text}"
+
+    async def handler(turn: Turn) -> str:
+        async with turn.connect(app=app) as client:
+            begun = await turn.step("begin", begin, client)
+            found = await turn.wait(client.task(begun))
+        await turn.ask_for("?")
+        return "".join(part.text or "" for part in found.artifacts[0].parts)
+
+    async def begin(client: Client) -> str:
+        result = await client.send("work", wait=False)
+        assert result.task is not None
+        return result.task.id
+
+    async with App(other) as app:
+        lives = Lives(handler, store)
+        task = (await lives.send()).head.id
+        await lives.life()
+        head = await lives.head(task)
+        assert (head.state, head.holder) == (TaskState.WORKING, "")
+        gate.set()
+        while (await lives.head(task)).state is TaskState.WORKING:
+            await lives.recover()
+            await lives.life()
+        await lives.send("x", task)
+        await lives.life()
+    assert texts(await lives.task(task)) == ["done: work"]
+    assert (await lives.private(task)).count("waiting") == 1
+
+
+async def test_an_entry_of_a_newer_version_does_not_fail_the_task(
+    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handler(turn: Turn) -> str:
+        await turn.step("step", lives.effect, "step")
+        await turn.ask_for("?")
+        return "done"
+
+    store = await make()
+    lives = Lives(handler, store)
+    task = (await lives.send()).head.id
+    await lives.life()
+    if isinstance(store, SqliteStore):
+        with closing(sqlite3.connect(store.path)) as db, db:
+            db.execute("UPDATE entry SET kind = 7 WHERE kind = 6")
+    elif isinstance(store, PostgresStore):
+        await store._link.fetch("UPDATE entry SET kind = 7 WHERE kind = 6")
+    else:
+        return  # memory has no other versions
+    await lives.send("x", task)
+    await lives.life()
+    await asyncio.gather(*lives.workers[-1]._returned)
+    assert "is of the unknown kind 7" in caplog.text
+    head = await lives.head(task)
+    assert (head.state, head.holder) == (TaskState.INPUT_REQUIRED, "")
+    assert (await lives.task(task)).status.state is TaskState.INPUT_REQUIRED
+    assert await store.claim(lives.agents, "w", 30.0, 1) == [], "it waits for its time"
+
+
+async def test_a_cancel_survives_the_restart_of_a_file(tmp_path: Path) -> None:
+    async def handler(turn: Turn) -> None:
+        await turn.sleep(days=1)
+
+    store = SqliteStore(tmp_path / "x.db")
+    await store.open()
+    lives = Lives(handler, store)
+    task = (await lives.send()).head.id
+    await lives.life()
+    await lives.ask_to_cancel(task, grace=10_000.0, undo=True)
+    await store.close()
+    await store.open()
+    await lives.reap()
+    assert (await lives.head(task)).state is TaskState.CANCELED
+    await store.close()

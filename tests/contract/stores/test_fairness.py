@@ -13,10 +13,10 @@ import asyncpg
 import pytest
 
 from dragoman.model.caller import Scope
+from dragoman.stores.claim_order import AHEAD
 from dragoman.stores.postgres import PostgresStore
 from dragoman.stores.postgres.admin import PostgresAdmin as PostgresClerk
 from dragoman.stores.postgres.queue import CLAIM
-from dragoman.stores.ranks import AHEAD
 from dragoman.stores.sqlite import SqliteStore
 from dragoman.stores.sqlite.admin import SqliteAdmin as FileClerk
 from dragoman.stores.store import Claim, Draft, Receipt, Store

@@ -90,7 +90,7 @@ def pushed(
     order. Posts are told by their ids, and whether they were taken."""
     places = {
         delivery(task, webhook, number): (task, number)
-        for task in tasks
+        for task in found  # also those whose sender never heard of them
         for number in found[task].shown
     }
     taken: dict[str, list[int]] = defaultdict(list)

@@ -12,7 +12,7 @@ import httpx
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.dialects.protobuf.wire import PACKAGES
+from dragoman.dialects.protobuf.package_codec import PACKAGES
 from dragoman.model.operations import OPERATIONS
 from tests.faults.test_bytes import samples
 from tests.harness.clients import Binding, Grpc, HttpJson, JsonRpc

@@ -23,8 +23,8 @@ from dragoman.bindings import jsonrpc
 from dragoman.client import discovery, sse
 from dragoman.conformance import card as checking
 from dragoman.model.errors import A2AError
-from dragoman.security import ApiKey, canonical, signing
-from dragoman.security.jwk import CardKey
+from dragoman.security import ApiKey, canonical, card_signatures
+from dragoman.security.card_keys import CardKey
 from dragoman.webhooks.receiver import Receiver
 from tests.faults.test_bytes import FULL, echo
 from tests.security.fuzz.cases import (
@@ -342,7 +342,7 @@ async def read(case: Case) -> None:
             (lambda: discovery.decode(body, "here"), A2AError),
             (lambda: canonical.parse(body), ValueError),
             (lambda: canonical.canonical(body), ValueError),
-            (lambda: signing.verify(body, [TRUSTED]), signing.Unverified),
+            (lambda: card_signatures.verify(body, [TRUSTED]), card_signatures.Unverified),
             (lambda: checking.check(body, url="https://h.example/x"), ()),
         ):
             _refusing(reading, allowed)  # type: ignore[arg-type]

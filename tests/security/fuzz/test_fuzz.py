@@ -8,7 +8,7 @@ import os
 import random
 from pathlib import Path
 
-from dragoman.dialects.protobuf.wire import PACKAGES
+from dragoman.dialects.protobuf.package_codec import PACKAGES
 from dragoman.model.operations import OPERATIONS
 from tests.harness.raw_http import connect, request
 from tests.harness.scale import SCALE, SOAK, seeded

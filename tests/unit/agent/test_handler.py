@@ -17,7 +17,7 @@ from dragoman import Agent, Message, Part, Role, TaskState, Turn
 from dragoman.agent.handler import SMALL, Handler, structured
 from dragoman.model.errors import InvalidParams
 from dragoman.model.types import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
-from dragoman.server.pace import Pace
+from dragoman.server.loop_pacing import Pace
 from dragoman.telemetry.logs import TASK
 from dragoman.testing import HandlerRun, message, run_handler
 

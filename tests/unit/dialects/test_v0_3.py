@@ -18,7 +18,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from dragoman.dialects.protobuf import V1
-from dragoman.dialects.protobuf.wire import BARE, OLDER, V03Codec
+from dragoman.dialects.protobuf.package_codec import BARE, OLDER, V03Codec
 from dragoman.dialects.v0_3 import proto, rpc
 from dragoman.model import types
 from dragoman.model.events import Reply

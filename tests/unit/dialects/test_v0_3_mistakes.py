@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.dialects import client_quirks, v0_1, v1_0
-from dragoman.dialects.protobuf.wire import OLDER
+from dragoman.dialects.protobuf.package_codec import OLDER
 from dragoman.dialects.v0_3 import card, proto, rpc
 from dragoman.model import types
 from dragoman.model.caller import Scope

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dragoman.client import discovery
 from dragoman.dialects import client_quirks
-from dragoman.dialects.protobuf.wire import BARE, OLDER
+from dragoman.dialects.protobuf.package_codec import BARE, OLDER
 from dragoman.dialects.v0_3 import card, card_proto, proto, rpc
 from dragoman.model import types
 from dragoman.model.types import Part, Role, TaskState

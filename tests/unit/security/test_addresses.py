@@ -10,7 +10,7 @@ import pytest
 
 import dragoman
 from dragoman.conformance.interface_url import reach
-from dragoman.security.addresses import client_network, loopback
+from dragoman.security.client_network import client_network, loopback
 
 SOURCES = Path(dragoman.__file__).parent
 HERE = [
@@ -46,7 +46,7 @@ def test_no_other_module_decides_that() -> None:
     found = [
         name for name, text in sources.items() if re.search(r"is_loopback|== .localhost", text)
     ]
-    assert found == ["addresses.py"]
+    assert found == ["client_network.py"]
 
 
 @pytest.mark.parametrize(

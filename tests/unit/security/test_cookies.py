@@ -9,7 +9,7 @@ import pytest
 from dragoman.model.caller import Request
 from dragoman.model.errors import AmbiguousRequest, Unauthenticated
 from dragoman.security import ApiKey
-from dragoman.security.cookies import LARGEST, MOST, values
+from dragoman.security.cookie_header import LARGEST, MOST, values
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_a_hostile_header_costs_nothing(cookie: str) -> None:
 
 def test_the_standard_library_is_not_asked() -> None:
     """Its parser takes seconds for such a header."""
-    from dragoman.security import cookies, schemes
+    from dragoman.security import cookie_header, schemes
 
-    for module in (cookies, schemes):
+    for module in (cookie_header, schemes):
         assert not {"SimpleCookie", "BaseCookie", "http"} & vars(module).keys()
     header = "; ".join(f"a{n}={'x' * 40}" for n in range(MOST - 1)) + "; key=k"
     assert ApiKey(cookie="key", keys=["k"]).identify(shown(header)) is not None

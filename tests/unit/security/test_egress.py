@@ -29,7 +29,7 @@ from dragoman.security.egress import (
     Target,
     denied,
 )
-from dragoman.security.shares import Shares
+from dragoman.security.fair_shares import Shares
 from tests.harness.raw_server import OK, Certificate, Visit, ipv6, listening
 from tests.harness.scale import examples
 

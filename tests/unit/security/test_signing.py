@@ -19,11 +19,11 @@ from dragoman.dialects.v0_3.card import merged
 from dragoman.dialects.v1_0 import decode, encode
 from dragoman.model.types import AgentCard
 from dragoman.security import canonical as forms
-from dragoman.security import signing
+from dragoman.security import card_signatures
 from dragoman.security.canonical import canonical
+from dragoman.security.card_keys import CardKey, key_set
+from dragoman.security.card_signatures import Trust, Unverified, sign, signed, verify
 from dragoman.security.egress import EgressRefused
-from dragoman.security.jwk import CardKey, key_set
-from dragoman.security.signing import Trust, Unverified, sign, signed, verify
 
 CARD: dict[str, Any] = {
     "name": "Grüße €",
@@ -85,9 +85,9 @@ def header(**changes: Any) -> str:
 def forged(**changes: Any) -> dict[str, Any]:
     """A card whose signature is right in all but its header, which the signer chose."""
     protected = header(**changes)
-    content = signing._input(protected, canonical(CARD))
+    content = card_signatures._input(protected, canonical(CARD))
     signature = CardKey.load(private()).sign(content)
-    return with_signature({"protected": protected, "signature": signing._encode(signature)})
+    return with_signature({"protected": protected, "signature": card_signatures._encode(signature)})
 
 
 # ---- the form ------------------------------------------------------------------------------
@@ -392,9 +392,9 @@ def test_a_secret_made_of_the_public_key() -> None:
     import hmac
 
     protected = header(alg="HS256")
-    content = signing._input(protected, canonical(CARD))
+    content = card_signatures._input(protected, canonical(CARD))
     mac = hmac.digest(public("RSA").encode(), content, hashlib.sha256)
-    document = with_signature({"protected": protected, "signature": signing._encode(mac)})
+    document = with_signature({"protected": protected, "signature": card_signatures._encode(mac)})
     refused(document, "alg 'HS256' is not accepted", {"k": public("RSA")})
 
 
@@ -434,8 +434,10 @@ def test_no_signature_and_another_key() -> None:
 
 def test_only_some_signatures_are_looked_at() -> None:
     good = sign(CARD, private(), kid="k")
-    assert verify(with_signature(*[{}] * (signing.MOST - 1), good), {"k": public()})
-    refused(with_signature(*[{}] * signing.MOST, good), "no signature of the card is accepted")
+    assert verify(with_signature(*[{}] * (card_signatures.MOST - 1), good), {"k": public()})
+    refused(
+        with_signature(*[{}] * card_signatures.MOST, good), "no signature of the card is accepted"
+    )
 
 
 def test_names_that_are_there_twice() -> None:
@@ -551,7 +553,7 @@ async def test_keys_at_other_addresses(url: str) -> None:
 @pytest.mark.parametrize(
     ("page", "path", "why"),
     [
-        (b" " * (signing.SET_SIZE + 1), "", "the key set is larger"),
+        (b" " * (card_signatures.SET_SIZE + 1), "", "the key set is larger"),
         (b"nothing", "", "it is not valid JSON"),
         (b"[]", "", "not a JSON object"),
         (b'{"keys":[],"keys":[]}', "", "appears twice"),
@@ -578,7 +580,7 @@ async def test_few_key_sets_are_asked_for() -> None:
     )
     with pytest.raises(Unverified):
         await whom.verify(card)
-    assert len(web.asked) == signing.MOST_SETS
+    assert len(web.asked) == card_signatures.MOST_SETS
 
 
 def test_what_is_no_address() -> None:

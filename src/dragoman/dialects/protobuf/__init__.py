@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 from msgspec import Struct
 
-from dragoman.dialects.partial import partial
+from dragoman.dialects.missing_fields import partial
 from dragoman.dialects.protobuf.count import count
 from dragoman.dialects.protobuf.plan import Read, Write, reader, writer
 from dragoman.dialects.protobuf.status import restored_status as restored_status

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from dragoman.dialects import protojson
 from dragoman.dialects.v0_3 import card, card_proto, common
 from dragoman.dialects.v0_3.common import CONFIG, Pair, Way
-from dragoman.dialects.v0_3.messages import (
+from dragoman.dialects.v0_3.proto_structs import (
     Artifact,
     CancelTaskRequest,
     CreateTaskPushNotificationConfigRequest,

@@ -22,10 +22,10 @@ from dragoman.security.encryption import Seal, Unsealable
 from dragoman.server.settings import MAX_TASK_BYTES, Settings
 from dragoman.stores import changes
 from dragoman.stores.cache import LogCache
+from dragoman.stores.claim_order import fair
 from dragoman.stores.codec import body, entry, secrets, webhook_of
 from dragoman.stores.damage import ASIDE, DECODING, PAUSE, Damage
-from dragoman.stores.delivery_turns import DeliveryTurns
-from dragoman.stores.folding import Folded
+from dragoman.stores.owner_turns import DeliveryTurns
 from dragoman.stores.postgres import deliveries
 from dragoman.stores.postgres.pool import Pool, place
 from dragoman.stores.postgres.prune import MOST, SHARDS, START, merge, old
@@ -34,7 +34,6 @@ from dragoman.stores.postgres.queue import CLAIM, Others
 from dragoman.stores.postgres.schema import Unusable, usable
 from dragoman.stores.postgres.transaction import MORE, NAMES, NOW, PostgresHead, Transaction
 from dragoman.stores.postgres.writer import Writer
-from dragoman.stores.ranks import fair
 from dragoman.stores.sealed import open_private, seal_private, unsealed
 from dragoman.stores.store import (
     MANY,
@@ -59,6 +58,7 @@ from dragoman.stores.store import (
     WebhookCursor,
     party,
 )
+from dragoman.stores.task_reads import Folded
 from dragoman.telemetry.logs import logger
 
 if TYPE_CHECKING:

@@ -33,10 +33,10 @@ from dragoman.stores.export_format import ExportedTask
 from dragoman.stores.integrity import Progress
 from dragoman.stores.postgres import (
     RECEIPTS,
+    change_owner,
     deliveries,
     integrity,
     prune,
-    rename,
     schema,
     transfer,
 )
@@ -368,7 +368,9 @@ class PostgresAdmin:
         dry: bool = False,
     ) -> Renamed:
         """See `PostgresAdmin.rename_owner`."""
-        return self._do(rename.rename(self._db, old, new, agent=agent, tenant=tenant, dry=dry))
+        return self._do(
+            change_owner.rename(self._db, old, new, agent=agent, tenant=tenant, dry=dry)
+        )
 
     def put(self, tasks: Sequence[ExportedTask], *, replace: bool) -> list[Fate | Differs]:
         """Write tasks; what came of each. Of those that come twice, one after the other."""

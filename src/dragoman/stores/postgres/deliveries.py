@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dragoman.model.caller import Scope
 from dragoman.stores.codec import stub, webhook_of
 from dragoman.stores.damage import DECODING, Damage
-from dragoman.stores.delivery_turns import DeliveryTurns, Lane
+from dragoman.stores.owner_turns import DeliveryTurns, Lane
 from dragoman.stores.postgres.pool import Pool, Source
 from dragoman.stores.postgres.schema import LANE
 from dragoman.stores.postgres.transaction import ASKED, NOW

@@ -16,11 +16,11 @@ from dragoman.model.types import Task, TaskState
 from dragoman.stores import codec
 from dragoman.stores.codec import ARTIFACT, PRIVATE, entry, private
 from dragoman.stores.damage import ASIDE, DECODING, Damage
-from dragoman.stores.folding import FIRST, SMALL, Folded, counts, heads
 from dragoman.stores.postgres.pool import Pool
 from dragoman.stores.postgres.transaction import ASKED, COLUMNS, NAMES, NEXT, PostgresHead
 from dragoman.stores.store import LARGE, PAGE_BYTES, Census, Head, Page, Query, Unreadable
 from dragoman.stores.task_head import age
+from dragoman.stores.task_reads import FIRST, SMALL, Folded, counts, heads
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -314,10 +314,11 @@ class Queries:
             ((ready, oldest),) = await self._link.fetch(
                 "SELECT count(*), min(key) FROM task WHERE agent = $1 AND ready IS NOT NULL", agent
             )
-            ((behind, parked, aside),) = await self._link.fetch(
+            ((behind, parked, aside, sleeping),) = await self._link.fetch(
                 "SELECT (SELECT count(*) FROM line WHERE agent = $1 AND behind AND NOT parked), "
                 "(SELECT count(*) FROM line WHERE agent = $1 AND behind AND parked), "
-                "(SELECT count(*) FROM task WHERE agent = $1 AND holder <> '' AND holder = $2)",
+                "(SELECT count(*) FROM task WHERE agent = $1 AND holder <> '' AND holder = $2), "
+                "(SELECT count(*) FROM task WHERE agent = $1 AND due > 0)",
                 *(agent, ASIDE),
             )
             # the first in order of age may have a new message, and the next may be a new task
@@ -332,6 +333,7 @@ class Queries:
             found[agent] = Census(
                 tasks=counts(tasks, self._damage),
                 aside=aside,
+                sleeping=sleeping,
                 ready=ready,
                 oldest=_oldest(waiting),
                 behind=behind,

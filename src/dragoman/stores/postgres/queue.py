@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from dragoman.model.caller import Scope
+from dragoman.stores.claim_order import RANKED, Waiting, owners
 from dragoman.stores.postgres.pool import Source
 from dragoman.stores.postgres.transaction import COLUMNS, MORE, NEXT, NOW
-from dragoman.stores.ranks import RANKED, Waiting, owners
 from dragoman.stores.store import TIME, Party
 
 _TAKEN = f"""

@@ -16,10 +16,10 @@ from dragoman.model.caller import Scope
 from dragoman.model.errors import LimitExceeded, TaskNotFound
 from dragoman.model.events import Entry
 from dragoman.stores.cache import Commit
+from dragoman.stores.claim_order import Ranks, Waiting
 from dragoman.stores.codec import body, digested, encode
 from dragoman.stores.damage import Damage
 from dragoman.stores.postgres.schema import BLOCK, LANE
-from dragoman.stores.ranks import Ranks, Waiting
 from dragoman.stores.store import Draft, Receipt, Unreadable, Webhook
 from dragoman.stores.stored_head import StoredHead
 

@@ -11,6 +11,7 @@ from msgspec import Raw
 from dragoman.model.caller import Scope, long
 from dragoman.stores import export_format
 from dragoman.stores.admin import HEAVY, Differs, Fate
+from dragoman.stores.claim_order import Ranks, Waiting
 from dragoman.stores.damage import ASIDE
 from dragoman.stores.export_format import ExportedTask, ExportedWebhook, Item, Stub
 from dragoman.stores.postgres.deliveries import key as webhook_key
@@ -18,7 +19,6 @@ from dragoman.stores.postgres.prune import SHARDS, THESE
 from dragoman.stores.postgres.queue import probe
 from dragoman.stores.postgres.schema import BLOCK, LANE
 from dragoman.stores.postgres.transaction import COLUMNS, NAMES, NOW, PostgresHead
-from dragoman.stores.ranks import Ranks, Waiting
 from dragoman.stores.store import Unreadable
 
 BATCH = 64

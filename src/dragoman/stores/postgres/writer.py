@@ -1,4 +1,4 @@
-"""What is asked for while one write is under way shares the next one."""
+"""The writer on PostgreSQL: changes that arrive during one write share the next one."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dragoman.model.caller import Scope
 from dragoman.model.errors import A2AError, InvalidParams, Unavailable
 from dragoman.model.lifecycle import IllegalEvent
 from dragoman.stores.cache import Commit
-from dragoman.stores.job import Job
 from dragoman.stores.postgres.pool import Pool, gone, refused
 from dragoman.stores.postgres.queue import probe
 from dragoman.stores.postgres.transaction import Transaction
+from dragoman.stores.shared_write import Job
 from dragoman.telemetry.logs import logger
 
 T = TypeVar("T")

@@ -30,8 +30,7 @@ from dragoman.stores import changes
 from dragoman.stores.cache import LogCache
 from dragoman.stores.codec import keep, secrets
 from dragoman.stores.damage import Damage
-from dragoman.stores.delivery_turns import DeliveryTurns, Lane
-from dragoman.stores.folding import Folded
+from dragoman.stores.owner_turns import DeliveryTurns, Lane
 from dragoman.stores.sealed import open_private, seal_private, unsealed
 from dragoman.stores.sqlite import deliveries
 from dragoman.stores.sqlite.driver import STANDARD, Driver, prepare, unavailable
@@ -61,6 +60,7 @@ from dragoman.stores.store import (
     Webhook,
     WebhookCursor,
 )
+from dragoman.stores.task_reads import Folded
 from dragoman.telemetry.logs import logger
 
 if TYPE_CHECKING:
@@ -164,6 +164,11 @@ class SqliteStore:
         # Nobody else has the file: whoever held a claim is dead.
         db.execute(
             "UPDATE task SET lease = ?1, cancel_at = min(cancel_at, ?1) WHERE lease > 0",
+            (GIVEN_UP,),
+        )
+        # A cancel without a worker counts by the clock of the process that took it.
+        db.execute(
+            "UPDATE task SET cancel_at = ? WHERE cancel_at > 0 AND holder = '' AND ended IS NULL",
             (GIVEN_UP,),
         )
         db.execute(

@@ -35,7 +35,7 @@ from dragoman.stores.admin import (
 from dragoman.stores.codec import STATES
 from dragoman.stores.export_format import ExportedTask
 from dragoman.stores.integrity import Progress
-from dragoman.stores.sqlite import RECEIPTS, rename, schema, transfer
+from dragoman.stores.sqlite import RECEIPTS, change_owner, schema, transfer
 from dragoman.stores.sqlite.deliveries import LINE, shown
 from dragoman.stores.sqlite.driver import BUSY, fetch, prepare, unavailable
 from dragoman.stores.sqlite.integrity import audit
@@ -295,7 +295,7 @@ class SqliteAdmin:
     ) -> Renamed:
         """See `SqliteAdmin.rename_owner`."""
         with nullcontext() if dry else self.writing():
-            return rename.rename(self.db, old, new, agent=agent, tenant=tenant, dry=dry)
+            return change_owner.rename(self.db, old, new, agent=agent, tenant=tenant, dry=dry)
 
     def migrate(self, *, row_security: bool | None = None) -> tuple[int, int]:
         """See `migrate`."""

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dragoman.model.caller import Scope
 from dragoman.stores.codec import stub, webhook_of
 from dragoman.stores.damage import DECODING
-from dragoman.stores.delivery_turns import Lane
+from dragoman.stores.owner_turns import Lane
 from dragoman.stores.sqlite.driver import fetch
 from dragoman.stores.sqlite.transaction import Transaction, named
 from dragoman.stores.store import Unreadable, Webhook, WebhookCursor

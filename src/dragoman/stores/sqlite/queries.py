@@ -14,7 +14,6 @@ from dragoman.model.lifecycle import fold
 from dragoman.model.types import Task, TaskState
 from dragoman.stores.codec import PRIVATE, Outdated, private, snapshot, webhook_of
 from dragoman.stores.damage import ASIDE, DECODING, Damage
-from dragoman.stores.folding import FIRST, SMALL, Folded, counts, heads
 from dragoman.stores.sqlite.deliveries import LINE, shown
 from dragoman.stores.sqlite.driver import Connection, fetch
 from dragoman.stores.sqlite.schema import BITS
@@ -31,6 +30,7 @@ from dragoman.stores.store import (
     WebhookCursor,
 )
 from dragoman.stores.task_head import age
+from dragoman.stores.task_reads import FIRST, SMALL, Folded, counts, heads
 
 
 class Queries:
@@ -246,8 +246,12 @@ class Queries:
         (aside,) = db.execute(
             "SELECT count(*) FROM task WHERE lease > 0 AND holder = ? AND agent = ?", (ASIDE, agent)
         ).fetchone()
+        (sleeping,) = db.execute(
+            "SELECT count(*) FROM task WHERE due > 0 AND agent = ?", (agent,)
+        ).fetchone()
         return Census(
             aside=aside,
+            sleeping=sleeping,
             tasks=counts(tasks, self.damage),
             ready=ready,
             oldest=max(ages, default=0.0),

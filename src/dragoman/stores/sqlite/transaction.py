@@ -1,4 +1,4 @@
-"""The writer of a SQLite file: rows that are in use, changed together and written together."""
+"""One transaction on a SQLite file: head rows that change together and are written together."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dragoman.model.caller import Scope, long
 from dragoman.model.errors import LimitExceeded, TaskNotFound
 from dragoman.model.events import Entry, Event, Received
 from dragoman.stores.cache import Commit
+from dragoman.stores.claim_order import RANKED, Ranks, Waiting, fair, owners
 from dragoman.stores.codec import ARTIFACT, PRIVATE, body, encode, entry
 from dragoman.stores.damage import ASIDE, DECODING, PAUSE, Damage
 from dragoman.stores.export_format import veiled
-from dragoman.stores.ranks import RANKED, Ranks, Waiting, fair, owners
 from dragoman.stores.sqlite.driver import Connection, fetch
 from dragoman.stores.sqlite.schema import BITS
 from dragoman.stores.store import LARGE, PROBE, Draft, Party, Receipt, Unreadable, Webhook, party

@@ -12,9 +12,9 @@ from msgspec import Raw
 from dragoman.model.caller import Scope
 from dragoman.stores import export_format
 from dragoman.stores.admin import Differs, Fate
+from dragoman.stores.claim_order import RANKED, Ranks
 from dragoman.stores.damage import ASIDE, DECODING
 from dragoman.stores.export_format import ExportedTask, ExportedWebhook, Item, Stub
-from dragoman.stores.ranks import RANKED, Ranks
 from dragoman.stores.sqlite.driver import Connection, fetch
 from dragoman.stores.sqlite.queries import Queries
 from dragoman.stores.sqlite.schema import BITS

@@ -131,7 +131,7 @@ def add(card: Parser) -> None:
 
 
 def _keygen(arguments: argparse.Namespace) -> int:
-    from dragoman.security.jwk import CardKey
+    from dragoman.security.card_keys import CardKey
 
     path = Path(arguments.file)
     try:
@@ -190,7 +190,7 @@ def _show(book: Book) -> None:
 
 def _sign(arguments: argparse.Namespace) -> int:
     from dragoman.security.canonical import parse
-    from dragoman.security.signing import sign
+    from dragoman.security.card_signatures import sign
 
     name = arguments.card
     try:
@@ -242,8 +242,8 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 async def _verified(arguments: argparse.Namespace) -> int:
     from dragoman.cli.card_check import fetch
-    from dragoman.security.jwk import CardKey, key_set
-    from dragoman.security.signing import Trust
+    from dragoman.security.card_keys import CardKey, key_set
+    from dragoman.security.card_signatures import Trust
 
     if not (arguments.key or arguments.jwks or arguments.jku):
         raise UsageError("no trusted keys: give --key, --jwks or --jku")

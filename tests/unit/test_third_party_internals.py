@@ -20,7 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle as HttpToolsCycle
 
-from dragoman import undocumented
+from dragoman import third_party_internals
 from tests.harness.raw_server import listening
 
 ROOT = Path(__file__).parents[2]
@@ -39,14 +39,14 @@ async def test_the_parts_of_uvicorn_are_there() -> None:
     server.lifespan = config.lifespan_class(config)
     await server.startup([])
     try:
-        for name in undocumented.SERVER:
+        for name in third_party_internals.SERVER:
             assert hasattr(server, name), name
-        for name in undocumented.SERVER_STATE:
+        for name in third_party_internals.SERVER_STATE:
             assert hasattr(server.server_state, name), name
         state = server.lifespan.state
         names: dict[Any, tuple[str, ...]] = {
-            H11Protocol: undocumented.PROTOCOL,
-            HttpToolsProtocol: undocumented.HTTPTOOLS_PROTOCOL,
+            H11Protocol: third_party_internals.PROTOCOL,
+            HttpToolsProtocol: third_party_internals.HTTPTOOLS_PROTOCOL,
         }
         for protocol, parts in names.items():
             made = protocol(config, server.server_state, state)
@@ -54,8 +54,8 @@ async def test_the_parts_of_uvicorn_are_there() -> None:
             found = {*dir(made), *protocol.__annotations__, *_assigned(protocol)}
             assert set(parts) <= found, protocol
         for cycle in (RequestResponseCycle, HttpToolsCycle):
-            assert set(undocumented.CYCLE) <= _assigned(cycle)
-        assert issubclass(undocumented.uvicorn_protocol(), H11Protocol | HttpToolsProtocol)
+            assert set(third_party_internals.CYCLE) <= _assigned(cycle)
+        assert issubclass(third_party_internals.uvicorn_protocol(), H11Protocol | HttpToolsProtocol)
     finally:
         await server.shutdown()
 
@@ -69,7 +69,7 @@ def _assigned(kind: type) -> set[str]:
 async def test_a_protocol_of_our_own_is_used_by_aiohttp() -> None:
     made = []
 
-    class Own(undocumented.aiohttp_protocol()):  # type: ignore[misc]
+    class Own(third_party_internals.aiohttp_protocol()):  # type: ignore[misc]
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             made.append(self)
             super().connection_made(transport)
@@ -77,7 +77,7 @@ async def test_a_protocol_of_our_own_is_used_by_aiohttp() -> None:
     async with listening() as server:
         connector = aiohttp.TCPConnector()
         factory = partial(Own, asyncio.get_running_loop())
-        undocumented.set_aiohttp_protocol(connector, factory)
+        third_party_internals.set_aiohttp_protocol(connector, factory)
         async with (
             aiohttp.ClientSession(connector=connector) as session,
             session.get(f"http://127.0.0.1:{server.port}/") as response,
@@ -92,14 +92,14 @@ def test_the_parts_of_argparse_are_there() -> None:
     once = parser.add_argument("--once")
     commands = parser.add_subparsers()
     inner = commands.add_parser("inner")
-    _, *actions = undocumented.parser_actions(parser)  # the first is --help
+    _, *actions = third_party_internals.parser_actions(parser)  # the first is --help
     assert actions == [option, once, commands]
-    assert undocumented.subparsers(actions[2]) == {"inner": inner}
-    assert undocumented.subparsers(option) is None
-    assert [undocumented.repeatable(each) for each in actions] == [True, False, False]
+    assert third_party_internals.subparsers(actions[2]) == {"inner": inner}
+    assert third_party_internals.subparsers(option) is None
+    assert [third_party_internals.repeatable(each) for each in actions] == [True, False, False]
 
 
-@pytest.mark.parametrize("package", undocumented.BOUNDED)
+@pytest.mark.parametrize("package", third_party_internals.BOUNDED)
 def test_the_versions_have_an_upper_bound(package: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed = chain(project["dependencies"], *project["optional-dependencies"].values())
@@ -127,7 +127,7 @@ def test_no_other_module_uses_what_is_private_elsewhere() -> None:
             ):
                 own.add(node.attr)
     for path, found in nodes.items():
-        if path.name == "undocumented.py":
+        if path.name == "third_party_internals.py":
             continue
         for node in found:
             names: list[str] = []

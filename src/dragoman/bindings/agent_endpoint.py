@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
+from dragoman.bindings.allowed_hosts import Hosts
 from dragoman.bindings.card_interfaces import GRPC, JSONRPC, REST, Listed, listed
 from dragoman.bindings.card_signing import EXAMPLE, CardSigner
-from dragoman.bindings.headers import SINGLE
-from dragoman.bindings.hosts import Hosts
 from dragoman.bindings.http_request import HTTPRequest, RequestInfo, named
 from dragoman.bindings.instrumentation import Instrumentation, Run
+from dragoman.bindings.repeated_headers import SINGLE
 from dragoman.bindings.request_body import BodyReader
 from dragoman.bindings.sse import Streams, current
 from dragoman.dialects import versions
@@ -45,7 +45,7 @@ from dragoman.model.types import (
     TaskPushNotificationConfig,
     WireStruct,
 )
-from dragoman.security.jwk import CardKey
+from dragoman.security.card_keys import CardKey
 from dragoman.security.limits import Limits
 from dragoman.server.service import Service
 from dragoman.server.settings import Settings

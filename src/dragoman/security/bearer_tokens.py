@@ -24,7 +24,7 @@ from dragoman.model.caller import Caller, Request, fault
 from dragoman.model.errors import Forbidden, Unauthenticated, Unavailable
 from dragoman.model.types import HTTPAuthSecurityScheme, OpenIdConnectSecurityScheme, SecurityScheme
 from dragoman.security.extras import need
-from dragoman.security.issuers import Backoff, read
+from dragoman.security.issuer_requests import Backoff, read
 from dragoman.security.realms import Tenants
 from dragoman.security.schemes import Found
 

@@ -1,8 +1,8 @@
 """The undocumented parts of other packages that dragoman uses.
 
 A release of such a package may change them without notice. So pyproject.toml has an upper bound for
-its version, and tests/unit/test_undocumented.py fails when a part is gone. A package of an extra is
-imported in the function that uses it.
+its version, and tests/unit/test_third_party_internals.py fails when a part is gone. A package of an
+extra is imported in the function that uses it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PROTOCOL = (
     *("app", "config", "connection_lost", "connection_made", "conn", "cycle", "data_received"),
     *("flow", "on_response_complete", "scope", "timeout_keep_alive_task", "transport"),
 )
-"""What `cli/connection.py` uses of a uvicorn HTTP connection."""
+"""What `cli/served_connection.py` uses of a uvicorn HTTP connection."""
 HTTPTOOLS_PROTOCOL = (
     *(name for name in PROTOCOL if name != "conn"),
     "headers",

@@ -20,8 +20,8 @@ from msgspec.structs import replace
 
 from dragoman.model.types import AgentCard, AgentCardSignature
 from dragoman.security.canonical import Document, Form, canonical, covered, hollow, parse, read
+from dragoman.security.card_keys import ALGORITHMS, CardKey, Source, key_set
 from dragoman.security.egress import Egress, EgressRefused, EgressUnreachable
-from dragoman.security.jwk import ALGORITHMS, CardKey, Source, key_set
 
 Find: TypeAlias = Callable[[str, str], list[CardKey]]
 Resolver: TypeAlias = "Callable[[str, str], Source | None]"

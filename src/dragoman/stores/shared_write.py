@@ -1,4 +1,4 @@
-"""A piece of work that shares a write with others, and what came of it."""
+"""One change that shares a write with others: a group commit writes many at once."""
 
 from __future__ import annotations
 

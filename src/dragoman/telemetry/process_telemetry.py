@@ -17,9 +17,9 @@ from dragoman.bindings.metrics_server import MetricsServer
 from dragoman.server.settings import Settings
 from dragoman.stores.store import Census, Store
 from dragoman.telemetry import otel
-from dragoman.telemetry.health import COUNTED, UNWRITABLE, Headcount, StoreHealth
 from dragoman.telemetry.logs import logger
 from dragoman.telemetry.metrics import TEXT, Labels, Metrics, render
+from dragoman.telemetry.store_health import COUNTED, UNWRITABLE, Headcount, StoreHealth
 
 JSON = "application/json"
 
@@ -91,6 +91,7 @@ class Monitoring:
         metrics.lines.read = lines
         metrics.queue.read = lambda: each(lambda census: census.ready)
         metrics.oldest.read = lambda: each(lambda census: census.oldest)
+        metrics.sleeping.read = lambda: each(lambda census: census.sleeping)
         metrics.aside.read = lambda: each(lambda census: census.aside)
         metrics.unreadable.read = lambda: [((kind,), n) for kind, n in store.unreadable.items()]
         metrics.ready.read = lambda: [((), int(self.health.up and not self._draining()))]

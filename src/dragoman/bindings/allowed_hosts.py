@@ -6,7 +6,7 @@ import re
 from urllib.parse import urlsplit
 
 from dragoman.bindings.http_request import HTTPRequest
-from dragoman.security.addresses import loopback
+from dragoman.security.client_network import loopback
 from dragoman.server.settings import Settings
 
 _PORT = re.compile(r":\d*$")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from dragoman.bindings import card, http
-from dragoman.bindings.endpoint import METADATA, origin
-from dragoman.bindings.headers import check_single
-from dragoman.bindings.hosts import Hosts
+from dragoman.bindings.agent_endpoint import METADATA, origin
+from dragoman.bindings.allowed_hosts import Hosts
 from dragoman.bindings.http_request import HTTPRequest
+from dragoman.bindings.repeated_headers import check_single
 from dragoman.model.errors import A2AError, Forbidden, Misdirected
 from dragoman.security.limits import Limits
 from dragoman.server.settings import Settings

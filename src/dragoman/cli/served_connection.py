@@ -12,10 +12,10 @@ from dragoman.bindings.access_log import AccessLine
 from dragoman.cli import tls
 from dragoman.cli.connection_limits import ConnectionLimits
 from dragoman.model.errors import A2AError
-from dragoman.security.addresses import client_network
-from dragoman.security.budget import SMALL, ByteBudget
+from dragoman.security.byte_budget import SMALL, ByteBudget
+from dragoman.security.client_network import client_network
 from dragoman.server.settings import Settings
-from dragoman.undocumented import uvicorn_protocol
+from dragoman.third_party_internals import uvicorn_protocol
 
 UvicornProtocol = uvicorn_protocol()
 
