@@ -97,7 +97,7 @@ DAMAGES = [
     head("lease", "9e999", FILE),
     head("lease", "'NaN'", DATABASE),
     head("turn", "2"),
-    head("turn", "0", words="task t: entry 2 belongs to turn 1, which does not exist"),
+    head("turn", "0", words="task t: inbox in its head"),
     head("settled", "0"),
     head("attempt", "-1"),
     head("inbox", "''"),

@@ -187,7 +187,7 @@ async def test_the_delegation_in_the_docs(
         return say({"ask": "When?", "fail": "No seats"}.get(turn.text, "Booked"))
 
     page = (ROOT / "docs/client.md").read_text().partition("## Inside a handler")[2]
-    (code,) = re.findall(r"```python\n(.*?)```", page.partition("\n## ")[0], re.DOTALL)
+    code, *_ = re.findall(r"```python\n(.*?)```", page.partition("\n## ")[0], re.DOTALL)
     agent = Agent("Trips", description="Plans trips.")
     async with serving(App(flights)) as url:
         booking = ModuleType("booking")

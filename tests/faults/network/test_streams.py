@@ -112,7 +112,7 @@ async def test_events_that_come_twice(said: str) -> None:
 
 @pytest.mark.soak
 async def test_a_further_turn_cut_at_every_byte() -> None:
-    """Its stream begins with the question that it answers, which is not its end."""
+    """Its stream begins with the task at work: the question that it answers is not its end."""
     start = seeded("turn").randrange(STRIDE)
     async with proxied() as server:
         faults = [
