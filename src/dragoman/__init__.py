@@ -13,6 +13,7 @@ them. `Agent` and `Turn` are what an author writes with, `serve` starts the serv
 serves agents under any ASGI server.
 """
 
+from dragoman._resume import resume
 from dragoman._serve import serve
 from dragoman._version import __version__ as __version__
 from dragoman.agent.agent import Agent, AgentError
@@ -21,7 +22,8 @@ from dragoman.agent.turn import Turn
 from dragoman.agent.user_error import UserError
 from dragoman.model.caller import Caller, Request
 from dragoman.model.conversation import ConversationMessage
-from dragoman.model.errors import A2AError
+from dragoman.model.errors import A2AError, HandoverEnded
+from dragoman.model.handover import Handover
 from dragoman.model.remote_task import RemoteTask
 from dragoman.model.types import (
     AgentCard,
@@ -58,6 +60,8 @@ __all__ = [
     "AuthenticationInfo",
     "Caller",
     "ConversationMessage",
+    "Handover",
+    "HandoverEnded",
     "Message",
     "Part",
     "RemoteTask",
@@ -75,5 +79,6 @@ __all__ = [
     "Turn",
     "UserError",
     "__version__",
+    "resume",
     "serve",
 ]

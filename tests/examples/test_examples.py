@@ -21,6 +21,7 @@ from examples import (
     asking,
     canceling,
     durable,
+    handing_over,
     hello,
     mounted,
     remembering,
@@ -56,6 +57,15 @@ async def test_durable() -> None:
     assert (bought.state, bought.text) == (TaskState.COMPLETED, "Bought bike for 40")
     refused = await run_handler(durable.agent, "bike", "no")
     assert refused.state is TaskState.REJECTED
+
+
+async def test_handing_over() -> None:
+    app = App(handing_over.agent, url="http://inside")
+    async with app, Client.connect(app=app) as client:
+        sending = asyncio.create_task(client.send("A poster"))
+        await handing_over.printer(app)
+        result = await sending
+    assert (result.state, result.text) == (TaskState.COMPLETED, "Printed: A poster")
 
 
 async def test_remembering() -> None:

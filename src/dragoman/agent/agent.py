@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Unpack, overload
 
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from dragoman._serve import ServeOptions
 
 F = TypeVar("F")
+OneAtATime: TypeAlias = Literal["", "context"]
 Lifespan = Callable[["Agent"], AbstractAsyncContextManager[Any]]
 Connections = Mapping[str, Mapping[str, Any]] | Callable[[str], Mapping[str, Any]]
 Extended = Callable[[Caller, AgentCard], AgentCard | Awaitable[AgentCard]]
@@ -190,6 +191,7 @@ class Agent:
         timeout: float = MONTH,
         version: str = "",
         ask: bool = False,
+        one_at_a_time: OneAtATime = "",
     ) -> Callable[[F], F]: ...
     def skill(
         self,
@@ -208,18 +210,27 @@ class Agent:
         timeout: float = MONTH,
         version: str = "",
         ask: bool = False,
+        one_at_a_time: OneAtATime = "",
     ) -> Any:
         """Register a handler as a skill. Id, name and description come from the function unless
         they are given; the parameters and the result of a function with types stand on the card,
         too. A caller needs all of the `scopes`. A `durable` handler goes on where it was after a
         crash, a sleep or a question, for at most `timeout` seconds in all. With `ask`, the skill
-        asks for parameters that are missing, instead of refusing the message."""
+        asks for parameters that are missing, instead of refusing the message. With
+        `one_at_a_time="context"`, the turns of a context run one after the other, in the order of
+        their messages."""
 
         def register(target: F) -> F:
             if isinstance(target, str):
                 raise AgentError(f"@agent.skill({target!r}): did you mean tags=[{target!r}]?")
             handler = Handler(
-                target, reply=reply, durable=durable, timeout=timeout, version=version, ask=ask
+                target,
+                reply=reply,
+                durable=durable,
+                timeout=timeout,
+                version=version,
+                ask=ask,
+                one_at_a_time=one_at_a_time,
             )
             key = id or handler.name
             if key in self.skills:
@@ -252,6 +263,7 @@ class Agent:
         durable: bool = False,
         timeout: float = MONTH,
         version: str = "",
+        one_at_a_time: OneAtATime = "",
     ) -> Callable[[F], F]: ...
     def handler(
         self,
@@ -261,6 +273,7 @@ class Agent:
         durable: bool = False,
         timeout: float = MONTH,
         version: str = "",
+        one_at_a_time: OneAtATime = "",
     ) -> Any:
         """Register the default handler, which gets the messages that name no skill."""
 
@@ -268,7 +281,12 @@ class Agent:
             if self.default is not None:
                 raise AgentError(f"{self.name}: has two default handlers")
             self.default = Handler(
-                target, reply=reply, durable=durable, timeout=timeout, version=version
+                target,
+                reply=reply,
+                durable=durable,
+                timeout=timeout,
+                version=version,
+                one_at_a_time=one_at_a_time,
             )
             self.default.wraps = False  # no card says what it returns
             self._route_unnamed()

@@ -26,6 +26,7 @@ from msgspec import Raw
 from dragoman.agent.user_error import UserError
 from dragoman.model import clock
 from dragoman.model.events import Event, Private, Received
+from dragoman.model.task_secret import WAITING, digest, new_secret
 from dragoman.model.types import TaskStatusUpdateEvent
 
 LARGEST = 256 * 1024
@@ -60,9 +61,12 @@ _BEGUN = {
     "sleep": "sleep",
     "asked": "ask",
     "listening": "receive",
-    "waiting": "wait",
+    WAITING: "wait",
+    "subscribed": "subscription",
 }
 """The kinds that begin one."""
+TIME, MESSAGE, NOTIFICATION = "time", "message", "notification"
+"""What a suspended handler waits for."""
 
 Key = tuple[str, str, int]
 """An operation, its name, and which one of this name it is."""
@@ -80,12 +84,12 @@ class StepUncertain(Exception):
 class Suspended(BaseException):
     """Ends a run of a handler that goes on later. Handlers must let it pass."""
 
-    def __init__(self, message: bool, seconds: float, asks: bool) -> None:
+    def __init__(self, waits: str, seconds: float, asks: bool) -> None:
         super().__init__("the handler is suspended")
         self.asks = asks
         """It has asked the client; else the task goes on working."""
-        self.message = message
-        """A message wakes it; else only the time does."""
+        self.waits = waits
+        """TIME, MESSAGE or NOTIFICATION. With the last two, the time may wake it as well."""
         self.seconds = seconds
         """After how many seconds it goes on at the latest; 0 if a message alone wakes it."""
 
@@ -114,6 +118,26 @@ class Recorder(Protocol):
 
     async def received(self, number: int) -> Received:
         """The message of this number."""
+
+
+class Awaited(Protocol):
+    """Something that ends elsewhere, and may tell us when it does."""
+
+    name: str
+
+    @property
+    def subscribes(self) -> bool:
+        """Whether it may be able to notify us."""
+
+    async def look(self) -> bytes | None:
+        """How it ended; None if it has not."""
+
+    async def subscribe(self, secret: str) -> str:
+        """Have it notify us, showing this secret: the id of the subscription; empty if it will
+        not."""
+
+    async def unsubscribe(self, id: str) -> None:
+        """Have it notify us no more."""
 
 
 class Journal:
@@ -254,7 +278,7 @@ class Journal:
             seconds = 0.0 if self._woken else due - time.time()
             self._woken = False
         if seconds > SHORT:
-            await self._suspend(seconds=seconds)
+            await self._suspend(TIME, seconds=seconds)
         if seconds > 0:
             await asyncio.sleep(seconds)
         self._record("slept", key)
@@ -272,7 +296,7 @@ class Journal:
             await question()
             self._record("asked", key)
         if self._incoming is None:
-            await self._suspend(message=True, asks=True)
+            await self._suspend(MESSAGE, asks=True)
         return self._take("answered", key)
 
     async def receive(self, timeout: float | None) -> Received | None:
@@ -295,25 +319,51 @@ class Journal:
             self._woken = False
             self._record("heard", key)
             return None
-        await self._suspend(message=True, seconds=0.0 if due is None else due - time.time())
+        await self._suspend(MESSAGE, seconds=0.0 if due is None else due - time.time())
         return None
 
-    async def wait(self, name: str, look: Callable[[], Awaitable[bytes | None]]) -> bytes:
-        """What a look finds in the end. The pauses between two looks grow with the time that has
-        passed."""
-        key = self._key("wait", name)
+    async def wait(self, awaited: Awaited) -> bytes:
+        """What a look finds in the end. A notification leads to the next look; without one, the
+        pauses between two looks grow with the time that has passed."""
+        key = self._key("wait", awaited.name)
         if (known := self._done.get(key)) is not None:
             return bytes(known.value)
         self._live(key)
-        begun = self._begun.get(key) or self._record("waiting", key)
-        while (value := await look()) is None:
+        value = await awaited.look()
+        begun, subscription = self._begun.get(key), self._subscription(key)
+        if begun is None and value is None:
+            begun, subscription = await self._subscribe(key, awaited)
+            value = await awaited.look()  # it may have ended before it was asked to notify us
+        while value is None:
+            assert begun is not None
             passed = time.time() - clock.seconds(begun.at)
             pause = min(max(passed / 2, FIRST_LOOK), LAST_LOOK)
-            if pause > SHORT:
-                await self._suspend(seconds=pause)
+            if subscription:
+                await self._suspend(NOTIFICATION, seconds=LAST_LOOK)
+            elif pause > SHORT:
+                await self._suspend(TIME, seconds=pause)
             await asyncio.sleep(pause)
+            value = await awaited.look()
+        if subscription:
+            await awaited.unsubscribe(subscription)
         self._record("waited", key, value)
         return value
+
+    async def _subscribe(self, key: Key, awaited: Awaited) -> tuple[Private, str]:
+        """Log that the wait begins, and ask for a notification of its end."""
+        if not awaited.subscribes:
+            return self._record(WAITING, key), ""
+        secret = new_secret()
+        # durable before the secret is given away: a notification may come at once
+        begun = await self._settle(WAITING, key, msgspec.json.encode(digest(secret)))
+        if subscription := await awaited.subscribe(secret):
+            self._record("subscribed", key, msgspec.json.encode(subscription))
+        return begun, subscription
+
+    def _subscription(self, key: Key) -> str:
+        """The id of the subscription of a wait; empty if there is none."""
+        found = self._begun.get(("subscription", *key[1:]))
+        return "" if found is None else msgspec.json.decode(found.value, type=str)
 
     def _take(self, kind: str, key: Key) -> Received:
         """Read the message that has come."""
@@ -399,12 +449,10 @@ class Journal:
         while self._running:
             await asyncio.wait(list(self._running))
 
-    async def _suspend(
-        self, *, message: bool = False, seconds: float = 0.0, asks: bool = False
-    ) -> None:
+    async def _suspend(self, waits: str, *, seconds: float = 0.0, asks: bool = False) -> None:
         """End this run."""
         await self._others()
-        self.suspended = Suspended(message, max(seconds, 0.001) if seconds else 0.0, asks)
+        self.suspended = Suspended(waits, max(seconds, 0.001) if seconds else 0.0, asks)
         raise self.suspended
 
 

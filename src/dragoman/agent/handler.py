@@ -60,6 +60,7 @@ class Handler:
         timeout: float = MONTH,
         version: str = "",
         ask: bool = False,
+        one_at_a_time: str = "",
     ) -> None:
         if inspect.isclass(target):
             target = target()
@@ -86,6 +87,10 @@ class Handler:
         self.timeout = timeout
         """How many seconds a durable one has in all."""
         self.version = version
+        if one_at_a_time not in ("", "context"):
+            raise TypeError(f"{self.name}: one_at_a_time must be 'context', not {one_at_a_time!r}")
+        self.one_at_a_time = bool(one_at_a_time)
+        """Whether its turns of one context run one after the other."""
         if durable and not (self._streams or self._awaits):
             raise TypeError(
                 f"{self.name}: a durable handler must be an `async def`; a blocking function can "

@@ -8,7 +8,6 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
 from uuid import UUID, uuid4
 
@@ -17,6 +16,7 @@ from msgspec import UNSET, to_builtins
 from msgspec.structs import replace
 
 from dragoman.agent.durable import LARGEST, Journal, current_step, encoded, uuid_of
+from dragoman.agent.remote_wait import RemoteWait
 from dragoman.agent.unyielded import MOST, Made, hand_over, note
 from dragoman.model import approvals, clock, content
 from dragoman.model.approvals import Approval
@@ -24,9 +24,11 @@ from dragoman.model.caller import Caller
 from dragoman.model.conversation import ConversationMessage, Place, latest
 from dragoman.model.errors import InvalidAgentResponse
 from dragoman.model.events import Event, Received, Reply
+from dragoman.model.handover import Handover
 from dragoman.model.lifecycle import Fold
 from dragoman.model.lineage import Ancestor, lineage
 from dragoman.model.remote_task import RemoteTask, plain_address
+from dragoman.model.task_secret import digest, new_secret
 from dragoman.model.types import (
     AgentCard,
     Artifact,
@@ -49,8 +51,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 W = TypeVar("W", bound=WireStruct)
-TOO_LARGE = b"true"
-"""Stands for another agent's task that is too large to be kept: it is fetched again."""
 _decode = msgspec.json.Decoder(StreamResponse).decode
 _EVENTS = (TaskArtifactUpdateEvent, TaskStatusUpdateEvent, Reply)
 
@@ -74,6 +74,10 @@ class Running(Protocol):
     def origin(self) -> str:
         """The agent's origin, see `lineage`."""
 
+    @property
+    def address(self) -> str:
+        """The URL at which others reach the agent; empty if it is not known."""
+
     async def emit(self, event: Event) -> None:
         """Log an event."""
 
@@ -91,6 +95,10 @@ class Running(Protocol):
     async def save(self, value: bytes) -> None:
         """Keep a private value of the task, and wait until it is durable."""
 
+    async def hand_over(self, digest: str, timeout: float) -> None:
+        """Leave the task to the holder of a secret when the handler ends; durable when it
+        returns."""
+
     def connection(self, address: str) -> Mapping[str, Any]:
         """The agent's client options for another agent."""
 
@@ -104,7 +112,7 @@ class Running(Protocol):
 class Over:
     """Replaces a run that has ended: its turn can log no more events."""
 
-    name = origin = ""
+    name = origin = address = ""
     deadline = 0.0
     reason = ""
 
@@ -137,6 +145,10 @@ class Over:
     async def save(self, value: bytes) -> None:
         """Raise RuntimeError."""
         raise RuntimeError("the turn has ended: nothing can be saved any more")
+
+    async def hand_over(self, digest: str, timeout: float) -> None:
+        """Raise RuntimeError."""
+        raise RuntimeError("the turn has ended: it cannot be handed over any more")
 
     def connection(self, address: str) -> Mapping[str, Any]:
         """No options."""
@@ -480,12 +492,15 @@ class Turn:
 
     async def wait(self, remote: TaskHandle) -> Task:
         """Wait until another agent's task ends or asks for input, and return it. While a durable
-        handler waits for long, it holds no worker: it looks again after pauses of 2 seconds to 5
-        minutes."""
+        handler waits for long, it holds no worker: the other agent notifies it by a webhook, if it
+        can and this server has the setting `url`; else the handler looks again after pauses of 2
+        seconds to 5 minutes."""
         if self._journal is None:
             return await remote.wait()
-        data = await self._journal.wait(remote.id, partial(_look, remote))
-        return await remote.get() if data == TOO_LARGE else msgspec.json.decode(data, type=Task)
+        address = self._run.address if self._run else ""
+        url = f"{address}/notifications/{self._task.id}" if address else ""
+        awaited = RemoteWait(remote, url)
+        return await awaited.result(await self._journal.wait(awaited))
 
     def now(self) -> datetime:
         """Return the time. In a durable handler it is the same on replay."""
@@ -520,6 +535,24 @@ class Turn:
         data = encoded(value, "save")
         await self._run.save(data)
         self._saved = data
+
+    async def hand_over(self, timeout: float = 86400.0) -> Handover:
+        """Let somebody else finish the task. Give the handover to them, and end the handler: the
+        task stays `working`, and they write to it with `dragoman.resume(handover)`, or over HTTP,
+        until they end it. After `timeout` seconds it fails; a cancel ends it as always. The server
+        needs the setting `url`."""
+        if self._run is None:
+            raise RuntimeError("this turn is not running: there is nothing to hand over")
+        if not math.isfinite(timeout) or timeout <= 0:
+            raise ValueError("hand_over: timeout must be greater than 0")
+        if not (address := self._run.address):
+            raise RuntimeError(
+                "hand_over: set `url` (dragoman serve --url https://…), so that others know where "
+                "to write"
+            )
+        secret = new_secret()
+        await self._run.hand_over(digest(secret), timeout)
+        return Handover(f"{address}/handovers/{self._task.id}", secret)
 
     def _durable(self, method: str) -> Journal:
         if self._journal is None:
@@ -784,21 +817,6 @@ class Turn:
             message, context_id=self._task.context_id, task_id=self._task.id, role=Role.AGENT
         )
         return _valid(own)
-
-
-async def _look(remote: TaskHandle) -> bytes | None:
-    """The other agent's task if it has ended or asks, as it is kept; None otherwise."""
-    from dragoman.client import Unreachable
-
-    try:
-        task = await remote.get()
-    except (Unreachable, TimeoutError) as error:  # it may come back
-        logger.warning("cannot look at task %s of another agent: %s", remote.id, error)
-        return None
-    if not task.status.state.settled:
-        return None
-    data = msgspec.json.encode(task)
-    return data if len(data) <= LARGEST else TOO_LARGE
 
 
 def _valid(value: W) -> W:

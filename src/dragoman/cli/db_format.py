@@ -21,7 +21,7 @@ from dragoman.model.types import (
     TaskStatusUpdateEvent,
 )
 from dragoman.stores.admin import Waiting
-from dragoman.stores.store import MESSAGE, TIME
+from dragoman.stores.store import MESSAGE, NOTIFICATION, TIME, WRITER
 from dragoman.stores.stored_head import StoredHead
 
 WIDE = 120
@@ -169,11 +169,19 @@ def text(row: StoredHead, task: Task, lines: Sequence[Waiting]) -> Iterator[str]
         yield webhooks(lines)
 
 
+_AWAITED = {
+    TIME: "its time",
+    MESSAGE: "a message",
+    NOTIFICATION: "another agent's task",
+    WRITER: "the writer that it was handed over to",
+}
+
+
 def _waits(row: StoredHead) -> str:
     """Describe what a suspended handler waits for; empty if it does not wait."""
     if row.ended or not (row.waits or row.due):
         return ""
-    what = {MESSAGE: "a message", TIME: "its time"}.get(row.waits, "another attempt")
+    what = _AWAITED.get(row.waits, "another attempt")
     until = ", which has come" if row.due < 0 else ""
     if row.due > 0:
         until = f", until {when(row.due)}"

@@ -14,6 +14,7 @@ from dragoman.client.deadline import DeadlineExceeded
 from dragoman.client.delegation import Delegation
 from dragoman.client.discovery import CardCache
 from dragoman.client.download import fetch
+from dragoman.client.handover import HandedOverTask
 from dragoman.client.inbox import Inbox
 from dragoman.client.limits import Limits, TooLarge
 from dragoman.client.oauth import LoginPrompt, OAuth
@@ -46,6 +47,7 @@ __all__ = (
     "Delegation",
     "File",
     "HTTPTransport",
+    "HandedOverTask",
     "Inbox",
     "Limits",
     "LoginPrompt",

@@ -112,6 +112,11 @@ class TaskHandle:
             progress.task = self.id
             return await self._wait(poll)
 
+    @property
+    def _pushes(self) -> bool:
+        """Whether the agent says that it can call webhooks."""
+        return bool(self._client.card.capabilities.push_notifications)
+
     async def _wait(self, poll: float) -> Task:
         task = await self.get()
         if self._client._joins and not task.status.state.settled:
@@ -122,7 +127,7 @@ class TaskHandle:
                         if status is not None and status.state.settled:
                             break
             task = await self.get()
-        inbox = self._client._inbox if self._client.card.capabilities.push_notifications else None
+        inbox = self._client._inbox if self._pushes else None
         if inbox is not None and not task.status.state.settled:
             return await self._pushed(inbox)
         while not task.status.state.settled:

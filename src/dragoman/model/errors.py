@@ -5,12 +5,12 @@ A2AError
 ├── TaskNotCancelable                 ├── InvalidRequest
 ├── PushNotificationNotSupported      │   └── AmbiguousRequest
 ├── UnsupportedOperation              ├── MethodNotFound
-├── ContentTypeNotSupported           │   └── MethodNotAllowed
-├── InvalidAgentResponse              ├── InvalidParams
-├── ExtendedAgentCardNotConfigured    ├── InternalError
-├── ExtensionSupportRequired          ├── Unauthenticated
-└── VersionNotSupported               ├── Forbidden
-                                      ├── Unavailable
+│   └── HandoverEnded                 │   └── MethodNotAllowed
+├── ContentTypeNotSupported           ├── InvalidParams
+├── InvalidAgentResponse              ├── InternalError
+├── ExtendedAgentCardNotConfigured    ├── Unauthenticated
+├── ExtensionSupportRequired          ├── Forbidden
+└── VersionNotSupported               ├── Unavailable
                                       ├── MediaTypeNotAccepted
                                       ├── Misdirected
                                       └── LimitExceeded
@@ -120,6 +120,13 @@ class UnsupportedOperation(A2AError):
     rpc, http, grpc = -32004, 400, "FAILED_PRECONDITION"
     reason, text = "UNSUPPORTED_OPERATION", "Operation is not supported"
     former = "UnsupportedOperationError"
+
+
+class HandoverEnded(UnsupportedOperation):
+    """The task is not handed over any more: it has ended, asks its client, or is canceled."""
+
+    http = 409
+    reason, text = "HANDOVER_ENDED", "The task is not handed over any more"
 
 
 class ContentTypeNotSupported(A2AError):

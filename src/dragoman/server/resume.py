@@ -11,7 +11,7 @@ from dragoman.model.remote_task import RemoteTask
 from dragoman.model.types import Artifact, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from dragoman.server.delegated import SENT, delegated
 from dragoman.server.reader import BATCH, History
-from dragoman.stores.store import Claim, Store
+from dragoman.stores.store import Claim, Head, Store
 
 SAVED = "saved"
 """The kind of the private entry that keeps a task's value."""
@@ -43,7 +43,7 @@ async def resumed(store: Store, claim: Claim) -> Resumed:
     """Where the handler of a claim was; UnknownEntry."""
     head = claim.head
     began = head.began or head.turn
-    first = claim.received if began == head.turn else await received(store, claim, began)
+    first = claim.received if began == head.turn else await message_at(store, head, began)
     if not head.private:
         return Resumed(began, first)
     private = await store.private(head.scope, head.id)
@@ -77,9 +77,9 @@ async def resumed(store: Store, claim: Claim) -> Resumed:
     )
 
 
-async def received(store: Store, claim: Claim, number: int) -> Received:
+async def message_at(store: Store, head: Head, number: int) -> Received:
     """The message of this number."""
-    found = await store.read(claim.head.scope, claim.head.id, number - 1, 1)
+    found = await store.read(head.scope, head.id, number - 1, 1)
     event = found[0].event if found else None
     assert isinstance(event, Received)
     return event

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from dragoman.agent import durable
 from dragoman.agent.agent import Agent
 from dragoman.agent.durable import CodeChanged, Journal, Suspended
 from dragoman.agent.handler import large
@@ -35,6 +36,7 @@ from dragoman.model.events import Entry, Event, Private, Received, Reply
 from dragoman.model.lifecycle import IllegalEvent, advance
 from dragoman.model.lineage import origin
 from dragoman.model.remote_task import RemoteTask
+from dragoman.model.task_secret import HANDED_OVER
 from dragoman.model.types import (
     Artifact,
     StreamResponse,
@@ -43,15 +45,17 @@ from dragoman.model.types import (
     TaskState,
     TaskStatusUpdateEvent,
 )
-from dragoman.server import delegated
+from dragoman.server import context_order, delegated
 from dragoman.server.conversation import conversation
 from dragoman.server.loop_pacing import Pace
-from dragoman.server.resume import SAVED, received, resumed
+from dragoman.server.resume import SAVED, message_at, resumed
 from dragoman.server.settings import Settings
 from dragoman.stores.store import (
     LARGE,
     MESSAGE,
+    NOTIFICATION,
     TIME,
+    WRITER,
     Claim,
     Pause,
     Query,
@@ -69,6 +73,7 @@ ENDINGS = ("", *(state.name.lower() for state in TaskState))
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 
 WORKING = TaskState.WORKING
+WAITS = {durable.TIME: TIME, durable.MESSAGE: MESSAGE, durable.NOTIFICATION: NOTIFICATION}
 
 _readable = msgspec.json.Decoder(StreamResponse).decode
 
@@ -97,6 +102,7 @@ class Working(Protocol):
     timed: Callable[[float], None] | None
     raised: Callable[[BaseException], None] | None
     steps: Callable[[str, str], None] | None
+    addresses: Mapping[str, str]
 
     async def hand_back(self, run: Run) -> None:
         """Let another worker try again, or fail the task."""
@@ -106,6 +112,9 @@ class Working(Protocol):
 
     def let_go(self, run: Run) -> None:
         """Give up the run because its claim expired before the handler started."""
+
+    def let_wait(self, run: Run, delay: float) -> None:
+        """Give up the run because another turn is first; it is tried again after `delay`."""
 
     def postpone(self, run: Run, why: BaseException) -> None:
         """Give up the run because this process cannot do it; it is tried again later."""
@@ -171,6 +180,8 @@ class Run:
     """What a durable handler has done so far."""
     pausing: Pause | None = None
     """How the handler is suspended when its claim is released."""
+    handed_over = 0.0
+    """How many seconds somebody else has to finish the task; 0 if it was not handed over."""
     _grown: tuple[Artifact, ...] = ()
     """Artifacts that an attempt before this one has added to since the handler's last finished
     operation, as they were then."""
@@ -207,6 +218,11 @@ class Run:
             state=self.worker.states.get(claim.head.scope.agent),
             run=self,
         )
+
+    @property
+    def address(self) -> str:
+        """See `Running.address`."""
+        return self.worker.addresses.get(self.agent.key, "")
 
     @property
     def origin(self) -> str:
@@ -306,6 +322,13 @@ class Run:
         self.record(Private(kind=SAVED, value=Raw(value), at=clock.now()))
         await self.settled()
 
+    async def hand_over(self, digest: str, timeout: float) -> None:
+        """See `Running.hand_over`."""
+        value = Raw(msgspec.json.encode(digest))
+        self.record(Private(kind=HANDED_OVER, value=value, at=clock.now()))
+        await self.settled()
+        self.handed_over = timeout
+
     def connection(self, address: str) -> Mapping[str, Any]:
         """See `Running.connection`."""
         return self.agent.connection(address)
@@ -321,7 +344,7 @@ class Run:
 
     async def received(self, number: int) -> Received:
         """Return the message of this number."""
-        return await self._read(lambda: received(self.worker.store, self.claim, number))
+        return await self._read(lambda: message_at(self.worker.store, self.claim.head, number))
 
     async def _read(self, read: Callable[[], Awaitable[T]]) -> T:
         """Read from the store. It may come back; until then the handler waits."""
@@ -381,15 +404,24 @@ class Run:
         """Have the claim released until the handler goes on, if it is suspended."""
         if suspended is None or self.reason not in ("", "drain"):
             return
-        handler, turn = self.handler, self.turn
-        self.pausing = Pause(
-            waits=MESSAGE if suspended.message else TIME,
-            began=turn._number,
-            seconds=suspended.seconds,
-            timeout=handler.timeout,
-        )
-        if not suspended.asks and self.state is not WORKING:
-            self._append(turn._status(WORKING, None, None), ours=True)
+        self._pause_for(WAITS[suspended.waits], suspended.seconds, self.handler.timeout)
+        if not suspended.asks:
+            self._work()
+
+    def _leave(self) -> None:
+        """Have the claim released to whom the task was handed over, if the handler has done so and
+        the task goes on."""
+        if self.handed_over and not (self.ended or self.paused or self.reason or self.lost):
+            self._pause_for(WRITER, 0.0, self.handed_over)
+            self._work()
+
+    def _pause_for(self, waits: int, seconds: float, timeout: float) -> None:
+        self.pausing = Pause(waits=waits, began=self.turn._number, seconds=seconds, timeout=timeout)
+
+    def _work(self) -> None:
+        """Say that the task is being worked on."""
+        if self.state is not WORKING:
+            self._append(self.turn._status(WORKING, None, None), ours=True)
 
     def audit(self, event: str, result: str, **about: str) -> None:
         """Write to the audit log, if there is one."""
@@ -606,6 +638,8 @@ class Run:
                 head = self.claim.head
                 if self.handler.durable or head.private or head.began or head.canceling:
                     await self._resume()
+                if self.handler.one_at_a_time and await self._must_wait():
+                    return
                 if self.reason == "cancel" and (self.journal is None or self.handler.cancel):
                     await self.handler.stop(self.turn, self, self.worker.threads)
                 else:
@@ -628,6 +662,8 @@ class Run:
             self.closing = True
             if self.journal is not None:
                 self._suspend(self.journal.suspended)
+            if self.pausing is None:
+                self._leave()
             if self._stopper is not None and not self.lost:
                 await asyncio.wait([self._stopper])
             if self.lost:
@@ -642,8 +678,31 @@ class Run:
                         await self._cancel_delegated()
                     self._end()
                 await self._release()
+                if self.handler.one_at_a_time:
+                    await self._wake_next()
         finally:
             self.worker.left(self)
+
+    async def _must_wait(self) -> bool:
+        """Whether another turn of the context is first; then the claim is given back."""
+        if self.claim.head.canceling:
+            return False
+        head, store = self.claim.head, self.worker.store
+        place = Place(head.id, self.claim.turn, self.claim.received.at)
+        delay = await self._read(lambda: context_order.delay(store, self.agent, head, place))
+        if delay:
+            self.worker.let_wait(self, delay)
+        return bool(delay)
+
+    async def _wake_next(self) -> None:
+        """Have the next turn of the context run, if this one has ended."""
+        if self.lost or (self.pausing is not None and self.state is WORKING):
+            return
+        head, worker = self.claim.head, self.worker
+        try:
+            await context_order.wake_next(worker.store, worker.bell, self.agent, head)
+        except Unavailable as error:  # it is tried again after a time
+            logger.warning("cannot wake the next turn of the context: %s", error)
 
     def _raised(self, error: BaseException) -> None:
         """The handler has ended with what is not for the client, or is no error."""

@@ -72,6 +72,8 @@ class Worker:
         self.settings = settings
         self.loop = asyncio.get_running_loop()
         self.id = f"worker:{clock.uuid7()}"
+        self.addresses: Mapping[str, str] = {}
+        """The URLs at which others reach the agents, as far as they are known."""
         self.states: dict[str, Any] = {}
         """The values that the agents' lifespans yielded."""
         self.runs: dict[str, Run] = {}
@@ -377,6 +379,11 @@ class Worker:
             self._given_up.discard(key)
         except Unavailable as error:  # then its lease expires
             logger.error("cannot return a turn to the queue: %s", error)
+
+    def let_wait(self, run: Run, delay: float) -> None:
+        """Return a turn that must wait for another one of its context."""
+        run.lost = run.turn.canceled = True
+        self._return(self._release(run.claim.head, None, begun=False, delay=delay))
 
     def postpone(self, run: Run, why: BaseException) -> None:
         """Return a turn that the code of this process cannot run. It is tried again later, since a

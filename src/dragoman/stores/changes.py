@@ -164,6 +164,22 @@ def wake(transaction: Transaction[H], tasks: Iterable[str]) -> Counter[str]:
     return agents
 
 
+def wake_now(transaction: Transaction[H], tasks: Iterable[str]) -> Counter[str]:
+    """Have tasks run that wait for a notification, or whose turn was postponed: how many of each
+    agent."""
+    agents: Counter[str] = Counter()
+    for task in tasks:
+        row = transaction.claimed(task)
+        if row is None:
+            continue
+        before = row.version
+        if row.wake_now():
+            agents[row.scope.agent] += 1
+        if row.version != before:
+            transaction.touch(row)
+    return agents
+
+
 def put_webhook(transaction: Transaction[H], scope: Scope, webhook: Webhook) -> None:
     """Add a webhook to a task; it gets what comes from now on."""
     row = transaction.mine(scope, webhook.config.task_id)

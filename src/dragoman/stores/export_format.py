@@ -33,7 +33,7 @@ from dragoman.stores.codec import (
     accepted_at,
     digested,
 )
-from dragoman.stores.store import GIVEN_UP, MESSAGE, Webhook
+from dragoman.stores.store import GIVEN_UP, MESSAGE, WRITER, Webhook
 from dragoman.stores.stored_head import StoredHead
 
 FORMAT = 2
@@ -137,7 +137,7 @@ class ExportedTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if self.due:
             fresh = bool(self.inbox) and self.inbox[0] != self.turn
             return self.due < 0 or (self.waits == MESSAGE and fresh)
-        return bool(self.inbox)
+        return bool(self.inbox) and self.waits != WRITER
 
     def events(self) -> list[Event]:
         """The events of the log; Broken."""
@@ -321,7 +321,7 @@ def _check(dump: ExportedTask) -> None:
         (dump.turn > last, "turn"),
         (dump.settled > last, "settled"),
         (dump.began not in (0, *messages), "began"),
-        (dump.waits > MESSAGE, "waits"),
+        (dump.waits > WRITER, "waits"),
         (any(stub.number not in messages for stub in dump.receipts), "receipts"),
         (_repeated([veiled(stub.key) for stub in dump.receipts]), "receipts"),
         (not all(VEILED.fullmatch(veiled(stub.key)) for stub in dump.receipts), "receipts"),

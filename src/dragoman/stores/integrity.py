@@ -15,7 +15,7 @@ from dragoman.stores.claim_order import HIGHEST
 from dragoman.stores.codec import KINDS, STATES, Outdated, entry, secrets, snapshot, webhook_of
 from dragoman.stores.damage import ASIDE, DECODING
 from dragoman.stores.export_format import VEIL, VEILED
-from dragoman.stores.store import MESSAGE, TIME, WOKEN
+from dragoman.stores.store import NOTIFIED, WOKEN, WRITER
 from dragoman.stores.stored_head import StoredHead
 
 BATCH = 256
@@ -215,8 +215,8 @@ def _head(row: StoredHead, found: Sequence[Entry]) -> Iterator[str]:
         ("holder", held and list(row.inbox[:1]) != [row.turn] and not (row.began or row.due)),
         ("private", row.private != sum(type(item.event) is Private for item in found)),
         ("began", row.began not in (0, *messages) or bool(row.began) != bool(row.waits)),
-        ("waits", row.waits not in (0, TIME, MESSAGE)),
-        ("due", row.due != WOKEN and not _time(row.due)),
+        ("waits", not 0 <= row.waits <= WRITER),
+        ("due", row.due not in (WOKEN, NOTIFIED) and not _time(row.due)),
         ("deadline", not _time(row.deadline)),
         ("lease", not _time(row.lease) or (row.lease > 0) != bool(row.holder)),
         ("cancel_at", not _time(row.cancel_at) or (row.cancel_at > 0) != canceling),

@@ -148,6 +148,11 @@ class MemoryStore:
         index = self._indexes.get(scope)
         return index.tally() if index is not None else {}
 
+    async def find(self, agent: str, task: str) -> Head | None:
+        """See `Store.find`."""
+        log = self._logs.get(task)
+        return log.head() if log is not None and log.scope.agent == agent else None
+
     async def owner(self, scope: Scope, task: str) -> str | None:
         """See `Store.owner`."""
         log = self._logs.get(task)
@@ -294,6 +299,10 @@ class MemoryStore:
         for task in others:
             heappush(self._due, (self._logs[task].due, task))
         return changes.wake(self, tasks)
+
+    async def wake_now(self, tasks: Collection[str]) -> Mapping[str, int]:
+        """See `Store.wake_now`."""
+        return changes.wake_now(self, tasks)
 
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:
         """See `Store.moved`."""

@@ -110,6 +110,8 @@ class Head(Struct, frozen=True, kw_only=True, gc=False):
     """The message that began the handler that is suspended; 0 if there is none."""
     private: int = 0
     """How many private entries the log has."""
+    waits: int = 0
+    """What a suspended handler waits for, see `Pause`; 0 if none is suspended."""
     lease: float = 0.0
     """When the claim runs out, by the store's clock. To renew it does not change the version, so
     only `Store.expired` is sure to tell the current one."""
@@ -140,8 +142,14 @@ class Head(Struct, frozen=True, kw_only=True, gc=False):
 
 WOKEN = -1.0
 """Stands for the time at which a task is to run, when that has come."""
-TIME, MESSAGE = 1, 2
-"""What a suspended handler waits for: a time, or a message (until a time)."""
+NOTIFIED = -2.0
+"""The same for a notification that came while the handler ran: if it then waits for one, it goes on
+at once."""
+TIME, MESSAGE, NOTIFICATION, WRITER = 1, 2, 3, 4
+"""What a suspended handler waits for: a time; a message (until a time); a notification (until a
+time); or, when it was handed over, somebody outside who writes its end."""
+UNTIMED = (0, MESSAGE)
+"""Only what waits for one of these reads a message when it is claimed."""
 STEP = "step"
 """The kind of a private entry that is progress."""
 
@@ -150,13 +158,13 @@ class Pause(Struct, frozen=True):
     """How a handler is suspended."""
 
     waits: int
-    """TIME or MESSAGE."""
+    """TIME, MESSAGE, NOTIFICATION or WRITER."""
     began: int
     """The message that began it."""
     seconds: float = 0.0
     """After how many seconds it goes on at the latest; 0 if a message alone wakes it."""
     timeout: float = 0.0
-    """How many seconds it has in all, from its first pause on."""
+    """How many seconds it has in all, from its first pause on; for a WRITER, from this one on."""
 
 
 CANCEL_RECEIPT = 1
@@ -355,6 +363,10 @@ class Store(Protocol):
     async def tally(self, scope: Scope) -> Mapping[TaskState, int]:
         """How many born tasks there are in each state."""
 
+    async def find(self, agent: str, task: str) -> Head | None:
+        """The head of a task of this agent, whoever owns it: for those who show a secret that the
+        task's log knows."""
+
     async def owner(self, scope: Scope, task: str) -> str | None:
         """Whose task this is, of the same agent and tenant; None if there is no such task."""
 
@@ -441,6 +453,10 @@ class Store(Protocol):
     async def wake(self, agents: Collection[str], limit: int) -> Mapping[str, int]:
         """Make up to `limit` tasks of these agents ready whose time has come: how many of each
         agent that has some."""
+
+    async def wake_now(self, tasks: Collection[str]) -> Mapping[str, int]:
+        """Make those of these tasks ready that wait for a notification, or whose turn was
+        postponed: how many of each agent that has some."""
 
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:
         """Those of these logs whose head has another version than the given one, or is gone."""

@@ -17,7 +17,20 @@ from dragoman.model.errors import LimitExceeded, TaskNotCancelable, UnsupportedO
 from dragoman.model.events import CancelRequested, Entry, Event, Private, Received, Reply
 from dragoman.model.lifecycle import IllegalEvent, advance
 from dragoman.model.types import Task, TaskState, TaskStatus, TaskStatusUpdateEvent
-from dragoman.stores.store import MESSAGE, STEP, TIME, WOKEN, Claim, Draft, Head, Pause, Stale
+from dragoman.stores.store import (
+    MESSAGE,
+    NOTIFICATION,
+    NOTIFIED,
+    STEP,
+    UNTIMED,
+    WOKEN,
+    WRITER,
+    Claim,
+    Draft,
+    Head,
+    Pause,
+    Stale,
+)
 
 UNREAD = 1000
 """The most messages that may wait for their turn in one task."""
@@ -43,11 +56,11 @@ class TaskHead:
     hooked = False
     """A webhook follows it."""
     due = 0.0
-    """When it is to run again (Unix time), or WOKEN; 0 if no time was set."""
+    """When it is to run again (Unix time), or WOKEN, NOTIFIED; 0 if no time was set."""
     deadline = 0.0
     """When a handler that was suspended must have ended (Unix time)."""
     waits = 0
-    """What a suspended handler waits for: TIME or MESSAGE; 0 if none is suspended."""
+    """What a suspended handler waits for, see `Pause`; 0 if none is suspended."""
     began = 0
     """The message that began the suspended handler."""
     private = 0
@@ -77,13 +90,13 @@ class TaskHead:
             # a message whose turn was revoked is not a new one: it waits for its time
             fresh = bool(self.inbox) and not self.reading
             return self.due < 0 or (self.waits == MESSAGE and fresh)
-        return bool(self.inbox)
+        return bool(self.inbox) and self.waits != WRITER
 
     @property
     def next_turn(self) -> int:
         """The message that a claim works on: the first unread one, or, for a handler that waits
-        for a time, the one that it has read last."""
-        return self.inbox[0] if self.inbox and self.waits != TIME else self.turn
+        for something else, the one that it has read last."""
+        return self.inbox[0] if self.inbox and self.waits in UNTIMED else self.turn
 
     @property
     def reading(self) -> int:
@@ -139,7 +152,7 @@ class TaskHead:
         self.version += 1
         self.attempt += 1
         self.holder, self.lease = worker, lease
-        if self.inbox and self.waits != TIME:  # as `next_turn` has it
+        if self.inbox and self.waits in UNTIMED:  # as `next_turn` has it
             self.turn = self.inbox[0]
         return self.turn
 
@@ -240,7 +253,7 @@ class TaskHead:
             self._release(read=False)
             if self.ended:
                 return True
-            if delay:
+            if delay and self.due != NOTIFIED:
                 self.due = wall + delay
             elif self.due > 0:
                 self.due = 0.0  # it ran because of a message
@@ -260,8 +273,22 @@ class TaskHead:
         self.version += 1
         return True
 
+    def wake_now(self) -> bool:
+        """Have it run that waits for a notification, or whose turn was postponed."""
+        if self.ended or self.due == NOTIFIED:
+            return False
+        if self.holder:
+            self.due = NOTIFIED  # when it gives up the claim, it is known whether it waits
+        elif self.due > 0 and self.waits in (0, NOTIFICATION):
+            self.due = WOKEN
+        else:
+            return False
+        self.version += 1
+        return not self.holder
+
     def _suspend(self, pause: Pause, wall: float) -> None:
-        """Give up the claim until the time has come, or a message."""
+        """Give up the claim until what the handler waits for has come."""
+        notified = self.due == NOTIFIED and pause.waits == NOTIFICATION
         if self.reading:
             self.inbox = self.inbox[1:]
         self.holder, self.lease, self.attempt = "", 0.0, 0
@@ -269,10 +296,12 @@ class TaskHead:
         self.version += 1
         self.waits, self.began = pause.waits, pause.began
         self.due = wall + pause.seconds if pause.seconds else 0.0
-        if not self.deadline and pause.timeout:
-            self.deadline = wall + pause.timeout
-        if self.canceled is not None:
-            self.due = WOKEN  # it is told when it runs again
+        if pause.timeout:
+            until = wall + pause.timeout
+            if not self.deadline or (pause.waits == WRITER and until < self.deadline):
+                self.deadline = until
+        if notified or self.canceled is not None:
+            self.due = WOKEN
 
     def _end(self) -> None:
         self.inbox = ()
@@ -328,6 +357,10 @@ class TaskHead:
         )
         if self.private or self.began or self.due:
             self._head = head = replace(
-                head, woken=self.due < 0, began=self.began, private=self.private
+                head,
+                woken=self.due < 0,
+                began=self.began,
+                private=self.private,
+                waits=self.waits,
             )
         return head

@@ -58,6 +58,7 @@ TABLE: dict[str, tuple[int, int, str, str, bool]] = {
     "MethodNotFound": (-32601, 404, "UNIMPLEMENTED", "METHOD_NOT_FOUND", False),
     "MethodNotAllowed": (-32601, 405, "UNIMPLEMENTED", "METHOD_NOT_FOUND", False),
     "InvalidParams": (-32602, 400, "INVALID_ARGUMENT", "INVALID_PARAMS", False),
+    "HandoverEnded": (-32004, 409, "FAILED_PRECONDITION", "HANDOVER_ENDED", False),
     "InternalError": (-32603, 500, "INTERNAL", "INTERNAL_ERROR", False),
     "Unauthenticated": (-32603, 401, "UNAUTHENTICATED", "UNAUTHENTICATED", True),
     "Forbidden": (-32603, 403, "PERMISSION_DENIED", "PERMISSION_DENIED", True),
@@ -68,7 +69,9 @@ TABLE: dict[str, tuple[int, int, str, str, bool]] = {
     "TooLarge": (-32600, 413, "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED", True),
     "TooSlow": (-32600, 408, "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED", True),
 }
-A2A = [name for name, row in TABLE.items() if -32009 <= row[0] <= -32001]
+OWN = {"HandoverEnded"}
+"""Errors that only our own requests have, which are not operations of A2A."""
+A2A = [name for name, row in TABLE.items() if -32009 <= row[0] <= -32001 and name not in OWN]
 GRPC = {
     "INVALID_ARGUMENT",
     "NOT_FOUND",

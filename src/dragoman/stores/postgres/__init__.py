@@ -288,6 +288,10 @@ class PostgresStore:
         """See `Store.tally`."""
         return await self._view.tally(scope)
 
+    async def find(self, agent: str, task: str) -> Head | None:
+        """See `Store.find`."""
+        return await self._view.find(agent, task)
+
     async def owner(self, scope: Scope, task: str) -> str | None:
         """See `Store.owner`."""
         return await self._view.owner(scope, task)
@@ -557,6 +561,13 @@ class PostgresStore:
             work = partial(changes.wake, tasks=some)
             found += await self._writer.submit(work, *some, fresh=True)
         return found
+
+    async def wake_now(self, tasks: Collection[str]) -> Mapping[str, int]:
+        """See `Store.wake_now`."""
+        if not tasks:
+            return {}
+        work = partial(changes.wake_now, tasks=tasks)
+        return await self._writer.submit(work, *tasks, fresh=True)
 
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:
         """See `Store.moved`."""

@@ -259,6 +259,16 @@ class Queries:
         )
         return counts(found, self._damage)
 
+    async def find(self, agent: str, task: str) -> Head | None:
+        """The head of a task of this agent, whoever owns it; Unreadable."""
+        found = await self._link.fetch(
+            f"SELECT {COLUMNS} FROM task WHERE id = $1 AND agent = $2", *_clean((task, agent))
+        )
+        try:
+            return PostgresHead.restored(found[0]).head() if found else None
+        except Unreadable as error:
+            raise self._told(error) from None
+
     async def owner(self, scope: Scope, task: str) -> str | None:
         """Whose task this is."""
         found = await self._link.fetch(

@@ -13,13 +13,15 @@ from dragoman.model.caller import Scope
 from dragoman.stores.claim_order import RANKED, Waiting, owners
 from dragoman.stores.postgres.pool import Source
 from dragoman.stores.postgres.transaction import COLUMNS, MORE, NEXT, NOW
-from dragoman.stores.store import TIME, Party
+from dragoman.stores.store import UNTIMED, Party
 
+_TIMED = f"split_part(plan, ',', 1) <> ALL ('{{{','.join(map(str, UNTIMED))}}}')"
+"""What waits for something other than a message; NULL, so not true, without a plan."""
 _TAKEN = f"""
 taken AS (
   UPDATE task SET epoch = {MORE.format("epoch")}, version = {MORE.format("version")},
   attempt = {MORE.format("attempt")}, holder = $3, lease = {NOW} + $4,
-  turn = CASE WHEN inbox = '' OR plan LIKE '{TIME},%' THEN turn ELSE {NEXT.format("inbox")} END,
+  turn = CASE WHEN inbox = '' OR {_TIMED} THEN turn ELSE {NEXT.format("inbox")} END,
   ready = NULL
   FROM next WHERE task.key = next.key RETURNING task.*, next.ready AS waited
 )

@@ -253,6 +253,11 @@ class SqliteStore:
         """See `Store.tally`."""
         return self._now(lambda view: view.tally(scope))
 
+    async def find(self, agent: str, task: str) -> Head | None:
+        """See `Store.find`."""
+        row = self._now(lambda view: view.row(task))
+        return row.head() if row and row.scope.agent == agent else None
+
     async def owner(self, scope: Scope, task: str) -> str | None:
         """See `Store.owner`."""
         return self._now(lambda view: view.owner(scope, task))
@@ -478,6 +483,10 @@ class SqliteStore:
         """See `Store.wake`."""
         tasks = await self._read(lambda view: view.due_tasks(agents, limit))
         return await self._writer.submit(partial(changes.wake, tasks=tasks)) if tasks else {}
+
+    async def wake_now(self, tasks: Collection[str]) -> Mapping[str, int]:
+        """See `Store.wake_now`."""
+        return await self._writer.submit(partial(changes.wake_now, tasks=tasks)) if tasks else {}
 
     async def moved(self, places: Mapping[str, int]) -> Collection[str]:
         """See `Store.moved`."""
