@@ -20,7 +20,7 @@ from dragoman.model.caller import Scope
 from dragoman.model.events import Private
 from dragoman.stores.store import NOTIFICATION, Head
 from tests.harness.server import serving
-from tests.harness.stores import BACKENDS
+from tests.harness.stores import BACKENDS, accept, claim
 
 C, W = TaskState.COMPLETED, TaskState.WORKING
 
@@ -199,6 +199,10 @@ async def test_a_notification_needs_the_secret_of_the_task(backend: str, tmp_pat
         (theirs,) = other.agents
         (hook,) = await other.store.webhooks(Scope(theirs), waiting.name)
         headers = {"x-a2a-notification-token": hook.config.token}
+        # it wakes the handler, and does not let anybody write
+        stolen = {"authorization": f"Bearer {hook.config.token}"}
+        answer = await http.get(f"{two.url}/handovers/{task}", headers=stolen)
+        assert answer.status_code == 404
         # progress of the other task leads to no look, what is not JSON to an error
         progress = {**ended, "statusUpdate": {**ended["statusUpdate"]}}
         progress["statusUpdate"]["status"] = {"state": "TASK_STATE_WORKING"}
@@ -240,6 +244,20 @@ async def test_a_notification_ends_no_sleep(backend: str, tmp_path: Path) -> Non
         assert (await app.store.head(scope, result.task.id)).woken is False  # type: ignore[union-attr]
         await client.task(result.task.id).cancel()
     assert time.monotonic() - began < 20
+
+
+async def test_a_turn_that_is_postponed_is_not_woken_in_vain(backend: str, tmp_path: Path) -> None:
+    """It is to be woken while it is still about to give back its claim."""
+    store = BACKENDS[backend](tmp_path)
+    await store.open()
+    try:
+        await accept(store)
+        held = await claim(store)
+        assert await store.wake_now([held.head.id]) == {}
+        assert await store.revoke(held.head, None, begun=False, delay=60) is not None
+        assert (await claim(store)).head.id == held.head.id
+    finally:
+        await store.close()
 
 
 async def test_a_notification_that_comes_while_the_handler_runs_is_not_lost(

@@ -13,6 +13,7 @@ import pytest
 from dragoman import Agent, App, Message, TaskState, Turn
 from dragoman.agent import durable
 from dragoman.client import Client
+from dragoman.model import clock
 from dragoman.server import context_order
 from tests.harness.stores import BACKENDS, database
 
@@ -97,6 +98,27 @@ async def test_many_at_the_same_time_never_meet(room: tuple[Room, Client]) -> No
     texts = [str(number) for number in range(10)]
     found = await asyncio.gather(*(client.send(text, context="c", skill="enter") for text in texts))
     assert sorted(result.text for result in found) == texts
+    assert agent.most == 1
+
+
+async def test_an_earlier_one_that_came_late_waits_for_a_later_one(
+    room: tuple[Room, Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does whose replica was slow to write it, or has a clock that is behind."""
+    agent, client = room
+    agent.gates["later"] = asyncio.Event()
+    later = asyncio.create_task(client.send("later", context="c", skill="enter"))
+    await agent.begun("later")
+    with monkeypatch.context() as patch:
+        patch.setattr(clock, "now", lambda: "2026-01-01T00:00:00.000Z")
+        patch.setattr(context_order, "LOOKS", 2)
+        late = await client.send("late", context="c", skill="enter", wait=False)
+        await asyncio.sleep(0.2)
+        assert "late" not in agent.order
+    agent.gates["later"].set()
+    assert (await later).state is TaskState.COMPLETED
+    assert late.task is not None
+    assert (await client.task(late.task.id).wait()).status.state is TaskState.COMPLETED
     assert agent.most == 1
 
 
