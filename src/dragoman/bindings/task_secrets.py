@@ -80,9 +80,7 @@ async def _handover(endpoint: Endpoint, incoming: HTTPRequest, task: str) -> byt
     if incoming.method == "GET":
         return _shown(await handover.current(store, agent, task, secret))
     if incoming.method != "POST":
-        raise MethodNotAllowed(
-            "A handover requires GET or POST", headers={"allow": "GET, HEAD, POST"}
-        )
+        raise MethodNotAllowed("A handover requires GET or POST", headers={"allow": "GET, POST"})
     key = incoming.header(b"idempotency-key")
     if len(key) > LONGEST_KEY:
         raise InvalidParams.at("Idempotency-Key", f"is longer than {LONGEST_KEY} characters")
@@ -120,11 +118,14 @@ def _event(given: Any, task: Task, where: str) -> handover.Written:
                 status = {**status, "message": {**own, **message, **ids, "role": "ROLE_AGENT"}}
             status = {**status, "timestamp": clock.now()}
             return _decoded(TaskStatusUpdateEvent, {**update, **ids, "status": status}, where)
-        case {"artifactUpdate": dict(update)}:
-            return _decoded(TaskArtifactUpdateEvent, {**update, **ids}, where)
+        case {"artifactUpdate": {"artifact": dict(artifact)} as update}:
+            if not update.get("append"):
+                artifact = {"artifactId": clock.uuid7(), **artifact}
+            return _decoded(TaskArtifactUpdateEvent, {**update, **ids, "artifact": artifact}, where)
         case _:
             raise InvalidParams.at(
-                where, 'expected {"statusUpdate": {"status": …}} or {"artifactUpdate": …}'
+                where,
+                'expected {"statusUpdate": {"status": …}} or {"artifactUpdate": {"artifact": …}}',
             )
 
 
