@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Any, assert_type
+from uuid import UUID
 
 from msgspec import Meta
 
@@ -13,6 +15,7 @@ from dragoman import (
     App,
     AppOptions,
     ConversationMessage,
+    Handover,
     Message,
     Part,
     RemoteTask,
@@ -20,7 +23,7 @@ from dragoman import (
     Turn,
     UserError,
 )
-from dragoman.client import Client, RemoteSkill, Result, Stream, TaskHandle
+from dragoman.client import Client, HandedOverTask, RemoteSkill, Result, Stream, TaskHandle
 from dragoman.client.sync import Client as SyncClient
 from dragoman.security import Anonymous
 from dragoman.stores.memory import MemoryStore
@@ -75,6 +78,45 @@ assert_type(asyncio.run(book_hotel("Rome", nights=3)), Booking)
 def echo(turn: Turn) -> str:
     """Say it again."""
     return turn.text
+
+
+async def quote(item: str) -> Booking:
+    """Ask a supplier."""
+    return Booking(item, 1)
+
+
+def count(text: str) -> int:
+    """Count the characters."""
+    return len(text)
+
+
+@agent.skill(durable=True, timeout=3600.0, version="2", one_at_a_time="context")
+async def order(turn: Turn, item: str) -> AsyncIterator[object]:
+    """Order something."""
+    assert_type(await turn.step("quote", quote, item, retries=3, timeout=5.0), Booking)
+    assert_type(await turn.step("count", count, item, once=True), int)
+    assert_type(await turn.ask_for("Shall I buy?"), Message)
+    assert_type(await turn.receive(timeout=60), Message | None)
+    await turn.sleep(days=1, hours=2)
+    assert_type(turn.now(), datetime)
+    assert_type(turn.uuid(), UUID)
+    assert_type(turn.random(), float)
+    assert_type(turn.version, str)
+    async with turn.connect("https://agent.example") as client:
+        assert_type(await turn.wait(client.task("t")), Task)
+    await turn.save({"item": item})
+    assert_type(turn.saved, Any)
+    assert_type(await turn.hand_over(timeout=60), Handover)
+    yield turn.artifact("done")
+
+
+async def finish(handover: str | Handover) -> None:
+    """Finish a task that was handed over."""
+    async with dragoman.resume(handover) as task:
+        assert_type(task, HandedOverTask)
+        assert_type(task.ended, bool)
+        await task.write("chunk", name="report", last=True)
+        await task.complete("Done")
 
 
 app = App(agent)

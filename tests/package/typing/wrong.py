@@ -29,6 +29,19 @@ def ask(city: str) -> str:
     return city
 
 
+@agent.skill(one_at_a_time="task")  # wrong
+async def order(turn: Turn) -> None:
+    """Order something."""
+    found = await turn.step("count", len, "abc")
+    found.upper()  # wrong
+    await turn.sleep(weeks=1)  # wrong
+    await turn.hand_over(seconds=3)  # wrong
+    await turn.wait("task")  # wrong
+    _ = (await turn.hand_over()).task  # wrong
+    async with dragoman.resume(3) as task:  # wrong
+        await task.done()  # wrong
+
+
 @agent.handler
 def echo(turn: Turn) -> int:
     """Say it again."""
