@@ -20,7 +20,7 @@ from dragoman.agent.durable import StepFailed, StepUncertain
 from dragoman.agent.turn import Turn
 from dragoman.agent.user_error import UserError
 from dragoman.model.caller import Caller, Request
-from dragoman.model.conversation import ConversationMessage
+from dragoman.model.conversation import ContextChanged, ConversationMessage
 from dragoman.model.errors import A2AError
 from dragoman.model.remote_task import RemoteTask
 from dragoman.model.types import (
@@ -57,6 +57,7 @@ __all__ = [
     "Artifact",
     "AuthenticationInfo",
     "Caller",
+    "ContextChanged",
     "ConversationMessage",
     "Message",
     "Part",
