@@ -525,8 +525,9 @@ class SqliteStore:
         def work(transaction: Transaction) -> int:
             before = now - self.retention
             old = transaction.old(self._floor, before, now - RECEIPTS, PRUNED)
+            values = bool(old) and context_values.any_there(transaction.db)
             for row in old:
-                transaction.drop(row)
+                transaction.drop(row, values=values)
             if len(old) < PRUNED:  # those that were passed over are looked at much later
                 self._floor = before
             return len(old)

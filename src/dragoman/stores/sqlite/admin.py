@@ -39,7 +39,7 @@ from dragoman.stores.codec import STATES
 from dragoman.stores.export_format import ExportedContext, ExportedTask
 from dragoman.stores.integrity import Progress
 from dragoman.stores.sqlite import RECEIPTS, change_owner, schema, transfer
-from dragoman.stores.sqlite.context_values import OF_TASK
+from dragoman.stores.sqlite.context_values import OF_TASK, any_there
 from dragoman.stores.sqlite.deliveries import LINE, shown
 from dragoman.stores.sqlite.driver import BUSY, fetch, prepare, unavailable
 from dragoman.stores.sqlite.integrity import audit
@@ -287,6 +287,7 @@ class SqliteAdmin:
             began = time.monotonic()
             heavy, more = 0, False
             with nullcontext() if dry else _transaction(transaction):
+                values = any_there(self.db)
                 for behind, recent, ended, replied, size, row in self._old(before, place):
                     place, more = (ended, row.key), True
                     if owner is not None and row.scope not in theirs:
@@ -300,7 +301,7 @@ class SqliteAdmin:
                         done = replace(done, recent=done.recent + 1)
                         continue
                     if not dry:
-                        transaction.drop(row)
+                        transaction.drop(row, values=values)
                     done = replace(done, tasks=done.tasks + 1, size=done.size + size)
                     heavy += size
                     if heavy >= HEAVY:

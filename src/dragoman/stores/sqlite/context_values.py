@@ -55,6 +55,12 @@ def save(
     return new
 
 
+def any_there(db: Connection) -> bool:
+    """Whether any context has a value."""
+    (found,) = db.execute("SELECT EXISTS (SELECT 1 FROM context_value)").fetchone()
+    return bool(found)
+
+
 def forget(db: Connection, task: int) -> None:
     """Delete the value of the context of a task that is about to be forgotten, if there is no other
     task in it."""

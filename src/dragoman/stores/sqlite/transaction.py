@@ -459,11 +459,13 @@ class Transaction:
         """This row was changed."""
         self._touched[row.id] = row
 
-    def drop(self, row: Old) -> None:
-        """Forget a task and all that hangs on it."""
+    def drop(self, row: Old, *, values: bool) -> None:
+        """Forget a task and all that hangs on it; where there are `values` of contexts, that of its
+        own, if it is the last one there."""
         db, key = self.db, row.key
         base = key << BITS
-        context_values.forget(db, key)
+        if values:
+            context_values.forget(db, key)
         db.execute("DELETE FROM entry WHERE place > ? AND place < ?", (base, base + (1 << BITS)))
         for table in HANGING:
             db.execute(f"DELETE FROM {table} WHERE task = ?", (key,))
