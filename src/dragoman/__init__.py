@@ -21,7 +21,7 @@ from dragoman.agent.durable import StepFailed, StepUncertain
 from dragoman.agent.turn import Turn
 from dragoman.agent.user_error import UserError
 from dragoman.model.caller import Caller, Request
-from dragoman.model.conversation import ConversationMessage
+from dragoman.model.conversation import ContextChanged, ConversationMessage
 from dragoman.model.errors import A2AError, HandoverEnded
 from dragoman.model.handover import Handover
 from dragoman.model.remote_task import RemoteTask
@@ -59,6 +59,7 @@ __all__ = [
     "Artifact",
     "AuthenticationInfo",
     "Caller",
+    "ContextChanged",
     "ConversationMessage",
     "Handover",
     "HandoverEnded",

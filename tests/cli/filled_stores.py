@@ -94,6 +94,21 @@ def line(
     }
 
 
+def value(
+    body: str = '{"likes":"tea"}',
+    *,
+    agent: str = "echo",
+    tenant: str = "",
+    owner: str = "",
+    context: str = "c",
+    **more: Any,
+) -> dict[str, Any]:
+    """The value of a context as it is exported."""
+    scope = {"agent": agent, "tenant": tenant, "owner": owner}
+    about = {"format": 2, "kind": "context", "context": context, "scope": scope}
+    return {**about, "version": 3, "saver": "t:1", "body": body, **more}
+
+
 def hook(
     task: str, id: str = "w", *, url: str = "https://hook.example/s3cret?t=s3cret", **more: Any
 ):

@@ -20,7 +20,7 @@ from dragoman.model.events import CancelRequested, Received
 from dragoman.model.lifecycle import birth
 from dragoman.model.types import Message, Part, Role, Task, TaskState, TaskStatus
 from dragoman.stores.codec import encode, keep
-from tests.cli.filled_stores import BOTH, execute, hook, ids, line, seed, sound, url
+from tests.cli.filled_stores import BOTH, execute, hook, ids, line, seed, sound, url, value
 from tests.harness.stores import database
 
 FILE, DATABASE = "sqlite", "postgres"
@@ -54,6 +54,14 @@ def beside(table: str, name: str, value: str, words: str, only: str = "") -> Dam
     return Damage(f"{table}.{name}", f"UPDATE {table} SET {name} = {value} {ITS}", words, only)
 
 
+def of_context(name: str, value: str, words: str, only: str = "") -> Damage:
+    """A value that is kept with the value of a context."""
+    return Damage(
+        f"context_value.{name}", f"UPDATE context_value SET {name} = {value}", words, only
+    )
+
+
+NO_TASK = " has no task"
 NUMBER = "UPDATE message SET number ="
 CONVERSATION = "task t: its message 1 is in another conversation"
 UNREADABLE = "task t: its head cannot be read: "
@@ -171,6 +179,20 @@ DAMAGES = [
     Damage("message.number", f"{NUMBER} 9 {ITS} AND number = 1", "conversation is not in its log"),
     Damage("message.number", f"{NUMBER} 2 {ITS} AND number = 1", "is not a message of its log"),
     beside("message", "at", "'x'", "message 1 of its conversation has another time in its log"),
+    # -- values of contexts
+    of_context("scope", "77", NO_TASK, FILE),
+    of_context("agent", "'x'", NO_TASK, DATABASE),
+    of_context("tenant", "'x'", NO_TASK, DATABASE),
+    of_context("owner", "'x'", NO_TASK, DATABASE),
+    of_context("context", "'x'", "the value of context x has no task", FILE),
+    of_context("context", GARBLED, "has no task", FILE),
+    of_context("context", "x'78'", "the value of context 78 has no task", DATABASE),
+    of_context("version", "0", ": its version is not valid: 0"),
+    of_context("saver", "''", ": it does not say which turn saved it"),
+    of_context("saver", GARBLED, ": it does not say which turn saved it", FILE),
+    of_context("body", "x'78'", ": it cannot be read: "),
+    of_context("body", "x'22ff22'", ": it cannot be read: "),
+    of_context("body", f"x'{b'sealed:v1:'.hex()}'", ": it is encrypted, and damaged"),
     # -- receipts
     Damage("receipt.scope", "UPDATE receipt SET scope = 77", "belongs to another owner", FILE),
     Damage("receipt.agent", "UPDATE receipt SET agent = 'x'", "belongs to another owner", DATABASE),
@@ -247,7 +269,7 @@ def filled(here: Path) -> None:
     canceled["canceled"] = canceled["entries"][1]["body"]["statusUpdate"]
     asked = json.loads(encode(CancelRequested(caller=Caller(), at=at)))
     canceled["entries"].insert(1, {"turn": 0, "kind": "cancel", "body": asked})
-    seed(here, line("e"), task, canceled)
+    seed(here, line("e"), task, canceled, value())
     first = Received(
         message=Message(
             message_id="m",
@@ -278,7 +300,10 @@ def change(here: Path, sql: str) -> None:
     execute(here, sql)
 
 
-TABLES = ("about", "task", "entry", "snapshot", "receipt", "line", "tally", "message")
+TABLES = (
+    *("about", "task", "entry", "snapshot", "receipt", "line", "tally", "message"),
+    "context_value",
+)
 _files: list[bytes] = []
 _databases: list[str] = []
 

@@ -26,6 +26,7 @@ from tests.cli.filled_stores import (
     sound,
     total,
     url,
+    value,
     variety,
     write,
 )
@@ -268,3 +269,131 @@ def test_import_of_no_file(here: Path, db: Any) -> None:
     done = db("import", "nothing.jsonl", "--store", "sqlite:///new.db")
     assert done.status == 1 and "nothing.jsonl" in done.err
     assert not (here / "new.db").exists()
+
+
+# ---- values of contexts ------------------------------------------------------------------------
+
+
+@BOTH
+def test_values_of_contexts_are_exported_after_the_tasks(here: Path, db: Any) -> None:
+    seed(
+        here,
+        line("a", age=DAY),
+        line("b", owner="ann", context="d"),
+        line("c", agent="second"),
+        value(),
+        value('"é"', owner="ann", context="d"),
+        value("7", agent="second"),
+    )
+    sound(here)
+
+    def exported(*arguments: str) -> list[str]:
+        lines = map(json.loads, db("export", *arguments).out.splitlines())
+        return [item["body"] for item in lines if "kind" in item]
+
+    assert exported("-", "--agent", "second") == ["7"]
+    assert sorted(exported("--since", "1h")) == ['"é"', "7"]
+    done = db("export", "first.jsonl")
+    assert done.err == "3 tasks and 3 values of contexts exported\n"
+    first = (here / "first.jsonl").read_bytes()
+    kinds = [json.loads(text).get("kind", "task") for text in first.splitlines()]
+    assert kinds == ["task"] * 3 + ["context"] * 3
+    to = ("--store", "sqlite:///new.db")
+    told = "3 values of contexts imported, 0 replaced, 0 already there\n"
+    assert db("import", "first.jsonl", *to).out.splitlines(keepends=True)[1:] == [told]
+    sound(here, "new.db")
+    assert db("export", "second.jsonl", *to).status == 0
+    assert sorted((here / "second.jsonl").read_bytes().splitlines()) == sorted(first.splitlines())
+    again = db("import", "first.jsonl", *to)
+    assert again.out.endswith("0 values of contexts imported, 0 replaced, 3 already there\n")
+
+
+@BOTH
+def test_a_value_that_differs_is_replaced_only_if_told(here: Path, db: Any) -> None:
+    seed(here, line("a"), value(), value("1", context="d"))
+    assert execute(here, "SELECT count(*) FROM context_value") == [(1,)]
+    write(here / "x.jsonl", value("8", version=2), value("9", context="gone"))
+    done = db("import", "x.jsonl")
+    assert done.status == 1 and "the value of context c exists and differs" in done.err
+    assert "1 value skipped: the context has no task here" in done.out
+    assert "1 value not imported" in done.err
+    done = db("import", "x.jsonl", "--replace")
+    assert done.status == 0
+    assert "0 values of contexts imported, 1 replaced, 0 already there" in done.out
+    # a turn that has read the old one notices
+    assert execute(here, "SELECT version FROM context_value") == [(4,)]
+    sound(here)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"body": "{"}, "the value of context c: it cannot be read"),
+        ({"body": "sealed:v1:x"}, "it is encrypted, and damaged"),
+        ({"saver": ""}, "it does not say which turn saved it"),
+        ({"version": 0}, "version"),
+        ({"kind": "other"}, "kind"),
+        ({"more": 1}, "more"),
+        ({"format": 3}, "its format is 3"),
+    ],
+)
+def test_a_value_that_no_store_wrote_is_refused(
+    here: Path, db: Any, change: dict[str, Any], told: str
+) -> None:
+    write(here / "x.jsonl", line("a"), value(**change))
+    done = db("import", "x.jsonl", "--store", "sqlite:///new.db")
+    assert done.status == 1 and "line 2: " in done.err and told in done.err
+    assert done.out.startswith("1 task imported")
+
+
+@BOTH
+def test_a_value_that_cannot_be_read_is_not_exported(here: Path, db: Any) -> None:
+    seed(here, line("a"), line("b", context="d"), value(), value("1", context="d"))
+    broken = "decode('78', 'hex')" if url(here) else "x'78'"
+    execute(here, f"UPDATE context_value SET body = {broken} WHERE length(body) = 1")
+    done = db("export", "x.jsonl")
+    assert done.status == 1 and "the value of context d cannot be read" in done.err
+    lines = [json.loads(text) for text in (here / "x.jsonl").read_text().splitlines()]
+    assert [item["context"] for item in lines if "kind" in item] == ["c"]
+
+
+@BOTH
+def test_show_tells_of_a_value_but_not_what_it_is(here: Path, db: Any) -> None:
+    seed(here, line("a"), line("b", context="d"), value())
+    shown = db("show", "a").out
+    assert "value    15 B, saved by t:1\n" in shown and "tea" not in shown
+    assert db("show", "a", "--json").json()["context_value"] == {
+        "version": 3,
+        "saver": "t:1",
+        "size": 15,
+    }
+    assert "saved by" not in db("show", "b").out
+    assert db("show", "b", "--json").json()["context_value"] is None
+
+
+@BOTH
+def test_prune_forgets_values_with_the_last_task(here: Path, db: Any) -> None:
+    seed(
+        here,
+        *(line(f"a{n}", age=40 * DAY) for n in range(2)),
+        line("b", context="d", age=40 * DAY),
+        line("c", context="d"),
+        value(),
+        value("1", context="d"),
+    )
+    assert db("prune", "--older", "30d", "--dry-run").status == 0
+    assert execute(here, "SELECT count(*) FROM context_value") == [(2,)]
+    assert db("prune", "--older", "30d").out.startswith("3 tasks forgotten")
+    assert execute(here, "SELECT count(*) FROM context_value") == [(1,)]
+    sound(here)
+
+
+@BOTH
+def test_a_task_that_comes_back_in_another_context_takes_no_value_along(
+    here: Path, db: Any
+) -> None:
+    seed(here, line("a"), value())
+    write(here / "x.jsonl", line("a", context="d"))
+    assert db("import", "x.jsonl", "--replace").status == 0
+    assert execute(here, "SELECT count(*) FROM context_value") == [(0,)]
+    sound(here)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,22 @@ import pytest
 from dragoman import Agent, App, Turn
 from dragoman.model.caller import Scope, qualified
 from dragoman.security import ApiKey
+from dragoman.security.encryption import Seal, key
 from dragoman.stores.admin import Renamed
-from tests.cli.filled_stores import BOTH, execute, hook, ids, line, opened, seed, sound, url
+from dragoman.stores.codec import digested
+from dragoman.stores.context_values import open_value, seal_value
+from tests.cli.filled_stores import (
+    BOTH,
+    execute,
+    hook,
+    ids,
+    line,
+    opened,
+    seed,
+    sound,
+    url,
+    value,
+)
 from tests.harness.server import serving
 
 KEYED = qualified("keys", "ann")
@@ -51,6 +66,51 @@ def test_to_another_realm(here: Path, db: Any) -> None:
     # a second time there is nothing left
     again = db(*ask)
     assert again.status == 1 and "that owner has no tasks in " in again.err
+
+
+@BOTH
+def test_values_of_contexts_go_along(here: Path, db: Any) -> None:
+    seed(
+        here,
+        line("a", owner="ann"),
+        line("b", owner="ann", context="d", tenant="blue"),
+        line("c", owner="ann", context="e"),
+        line("mine", owner="bob", context="e"),
+        value('"a"', owner="ann"),
+        value('"b"', owner="ann", context="d", tenant="blue"),
+        value('"c"', owner="ann", context="e"),
+        value('"mine"', owner="bob", context="e"),
+    )
+    told = "1 value of contexts deleted: the new owner has one for the same context\n"
+    dry = db("rename-owner", "ann", "bob", "--dry-run")
+    assert dry.out == f"3 tasks would be moved, 0 receipts, 2 values of contexts\n{told}"
+    sound(here)
+    done = db("rename-owner", "ann", "bob")
+    assert done.out == f"3 tasks renamed, 0 receipts, 2 values of contexts\n{told}"
+    sound(here)
+    lines = map(json.loads, db("export").out.splitlines())
+    found = {item["body"]: item["scope"]["owner"] for item in lines if "kind" in item}
+    assert found == dict.fromkeys(('"a"', '"b"', '"mine"'), "bob")
+
+
+@BOTH
+def test_an_encrypted_value_needs_the_key(here: Path, db: Any) -> None:
+    keys = [key()]
+    scope = Scope("echo", "", "ann")
+    body = seal_value(b'"secret"', scope, digested("c"), Seal(keys)).decode()
+    seed(here, line("a", owner="ann"), value(body, owner="ann"))
+    done = db("rename-owner", "ann", "bob")
+    assert done.status == 1 and "set seal_keys as the server has it" in done.err
+    assert ids(db("list", "--json", "--owner", "ann")) == ["a"]
+    arguments = () if url(here) else ("--store", f"sqlite:///{here / 'echo.db'}")
+    with (here / "dragoman.toml").open("a") as file:
+        file.write(f"seal_keys = {keys}\n")
+    done = db("rename-owner", "ann", "bob", *arguments)
+    assert done.status == 0, done.err
+    lines = map(json.loads, db("export", *arguments).out.splitlines())
+    (moved,) = [item["body"] for item in lines if "kind" in item]
+    bob = Scope("echo", "", "bob")
+    assert open_value(moved.encode(), bob, digested("c"), Seal(keys)) == b'"secret"'
 
 
 @BOTH

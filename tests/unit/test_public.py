@@ -23,7 +23,8 @@ TURN = {
     *("canceled", "context_tasks", "referenced_tasks", "connect", "relay", "approval", "granted"),
     *("working", "ask", "require_auth", "complete", "reject", "fail", "reply", "artifact"),
     *("write", "emit", "step", "sleep", "ask_for", "receive", "wait", "now", "uuid", "random"),
-    *("version", "save", "saved", "conversation", "delegated", "hand_over"),
+    *("version", "save", "saved", "save_context", "context_saved", "conversation", "delegated"),
+    *("hand_over",),
 }
 
 

@@ -260,6 +260,22 @@ class Journal:
             self.run.begin()
         raise AssertionError("unreachable")
 
+    async def keep(self, name: str, call: Callable[[], Awaitable[bytes]]) -> bytes:
+        """The JSON that a call of the turn itself returns, which is made once. What it raises is
+        not logged."""
+        key = self._key("step", name)
+        if (known := self._done.get(key)) is not None:
+            return bytes(known.value)
+        self._live(key)
+        self.run.begin()
+        done = asyncio.get_running_loop().create_future()
+        self._running.add(done)
+        try:
+            return bytes((await self._settle("step", key, await call())).value)
+        finally:
+            self._running.discard(done)
+            done.set_result(None)
+
     async def sleep(self, seconds: float) -> None:
         """Until the time has come."""
         key = self._key("sleep", "")

@@ -8,20 +8,28 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
 from uuid import UUID, uuid4
 
 import msgspec
-from msgspec import UNSET, to_builtins
+from msgspec import UNSET, Raw, Struct, to_builtins
 from msgspec.structs import replace
 
-from dragoman.agent.durable import LARGEST, Journal, current_step, encoded, uuid_of
+from dragoman.agent.durable import LARGEST, Journal, current_step, uuid_of
 from dragoman.agent.remote_wait import RemoteWait
+from dragoman.agent.saved_values import decode_saved, encode_saved
 from dragoman.agent.unyielded import MOST, Made, hand_over, note
 from dragoman.model import approvals, clock, content
 from dragoman.model.approvals import Approval
 from dragoman.model.caller import Caller
-from dragoman.model.conversation import ConversationMessage, Place, latest
+from dragoman.model.conversation import (
+    ContextChanged,
+    ContextValue,
+    ConversationMessage,
+    Place,
+    latest,
+)
 from dragoman.model.errors import InvalidAgentResponse
 from dragoman.model.events import Event, Received, Reply
 from dragoman.model.handover import Handover
@@ -99,6 +107,13 @@ class Running(Protocol):
         """Leave the task to the holder of a secret when the handler ends; durable when it
         returns."""
 
+    async def context_value(self) -> ContextValue | None:
+        """Return the private value of the context. PermissionError."""
+
+    async def save_context(self, value: bytes, version: int) -> int:
+        """Keep a private value of the context, if it has this version (0: there is none), and wait
+        until it is durable; its new version. ContextChanged, PermissionError."""
+
     def connection(self, address: str) -> Mapping[str, Any]:
         """The agent's client options for another agent."""
 
@@ -150,6 +165,14 @@ class Over:
         """Raise RuntimeError."""
         raise RuntimeError("the turn has ended: it cannot be handed over any more")
 
+    async def context_value(self) -> ContextValue | None:
+        """Raise RuntimeError."""
+        raise RuntimeError("the turn has ended: it cannot read the value of its context any more")
+
+    async def save_context(self, value: bytes, version: int) -> int:
+        """Raise RuntimeError."""
+        raise RuntimeError("the turn has ended: nothing can be saved any more")
+
     def connection(self, address: str) -> Mapping[str, Any]:
         """No options."""
         return {}
@@ -159,6 +182,13 @@ class Over:
 
     def audit(self, event: str, result: str, **about: str) -> None:
         """Do nothing."""
+
+
+class _Read(Struct):
+    """What a durable handler logs when it reads the value of its context."""
+
+    version: int
+    value: Raw
 
 
 class Turn:
@@ -184,6 +214,8 @@ class Turn:
     """The latest answer or message that a durable handler has got."""
     _version = ""
     _saved: bytes | None = None
+    _context_version = 0
+    """The version of the context's value that the turn has read or saved last; 0 if none."""
     _delegated: tuple[RemoteTask, ...] = ()
     _fold: Fold | None = None
     _current: Task | None = None
@@ -525,16 +557,60 @@ class Turn:
     @property
     def saved(self) -> Any:
         """The value that `save` has kept for this task; None if there is none."""
-        return None if self._saved is None else msgspec.json.decode(self._saved)
+        return None if self._saved is None else decode_saved(self._saved)
 
     async def save(self, value: Any) -> None:
-        """Keep a JSON value for the later turns of this task. Clients never see it. It is durable
-        when this returns."""
+        """Keep a JSON value or bytes for the later turns of this task. Clients never see it. It is
+        durable when this returns."""
+        data = encode_saved(value, "save")
+        await self._running().save(data)
+        self._saved = data
+
+    async def context_saved(self) -> Any:
+        """Return the value that `save_context` has kept for this context, of this caller; None if
+        there is none. In a durable handler it is a step. Raises PermissionError if the task is only
+        shared with the caller: the value belongs to the owner."""
+        if self._run is None:
+            return None
+        if self._journal is None:
+            found = await self._run.context_value()
+        else:
+            data = await self._journal.keep("dragoman.context_saved", self._context_entry)
+            read = msgspec.json.decode(data, type=_Read)
+            found = ContextValue(bytes(read.value), read.version)
+        self._context_version = found.version if found else 0
+        return decode_saved(found.value) if found else None
+
+    async def _context_entry(self) -> bytes:
+        found = await self._running().context_value() or ContextValue(b"null", 0)
+        return msgspec.json.encode(_Read(found.version, Raw(found.value)))
+
+    async def save_context(self, value: Any) -> None:
+        """Keep a JSON value or bytes for this context: all later turns of this caller in it, in
+        whatever task, read it with `context_saved`. Clients never see it. It is durable when this
+        returns. Raises ContextChanged if another turn has changed it since this one read it, or if
+        there is one and this turn has not read it. In a durable handler it is a step."""
+        data = encode_saved(value, "save_context")
+        save = partial(self._save_context, data, self._context_version)
+        if self._journal is None:
+            entry = await save()
+        else:
+            entry = await self._journal.keep("dragoman.save_context", save)
+        if (version := msgspec.json.decode(entry, type=int | None)) is None:
+            raise ContextChanged
+        self._context_version = version
+
+    async def _save_context(self, data: bytes, version: int) -> bytes:
+        """The new version; `null` if it was changed, so that it is the same on replay."""
+        try:
+            return msgspec.json.encode(await self._running().save_context(data, version))
+        except ContextChanged:
+            return b"null"
+
+    def _running(self) -> Running:
         if self._run is None:
             raise RuntimeError("this turn is not running: there is nowhere to save")
-        data = encoded(value, "save")
-        await self._run.save(data)
-        self._saved = data
+        return self._run
 
     async def hand_over(self, timeout: float = 86400.0) -> Handover:
         """Let somebody else finish the task. Give the handover to them, and end the handler: the

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -20,7 +20,7 @@ from dragoman.model.caller import fault, long, owner_key, qualified
 from dragoman.model.types import TaskState
 from dragoman.stores import export_format
 from dragoman.stores.admin import BATCH, HEAVY, Choice, Differs, Make, Pruned, StoreAdmin
-from dragoman.stores.export_format import ExportedTask
+from dragoman.stores.export_format import ExportedContext, ExportedTask
 
 PAUSE = 0.2
 """Seconds between two checks for new entries."""
@@ -67,18 +67,20 @@ def show(arguments: Namespace, make: Make) -> int:
     with make() as admin:
         row, task = admin.load(arguments.task)
         lines = admin.webhooks(row)
+        value = admin.context_value(row)
         events = admin.read(row) if arguments.events else ()
         if arguments.json:
             found = {
                 "head": db_format.head(row),
                 "task": msgspec.to_builtins(task),
                 "webhooks": [db_format.webhook(line) for line in lines],
+                "context_value": msgspec.to_builtins(value),
             }
             if arguments.events:
                 found["events"] = [db_format.event(entry) for entry in events]
             print(json_text(json.dumps(found, indent=2)))
             return 0
-        for line in db_format.text(row, task, lines):
+        for line in db_format.text(row, task, lines, value):
             print(line)
         if arguments.events:
             print()
@@ -192,10 +194,16 @@ def rename_owner(arguments: Namespace, make: Make) -> int:
     if not done.tasks:
         return fail(f"that owner has no tasks in {admin.name}")
     verb = "would be moved" if arguments.dry_run else "renamed"
-    print(f"{count(done.tasks, 'task')} {verb}, {count(done.receipts, 'receipt')}")
+    more = f", {count(done.values, 'value')} of contexts" if done.values else ""
+    print(f"{count(done.tasks, 'task')} {verb}, {count(done.receipts, 'receipt')}{more}")
     if done.dropped:
         print(
             f"{count(done.dropped, 'receipt')} deleted: the new owner sent the same message before"
+        )
+    if done.doubles:
+        print(
+            f"{count(done.doubles, 'value')} of contexts deleted: the new owner has one for the "
+            "same context"
         )
     if done.named:
         print(
@@ -228,49 +236,64 @@ def export(arguments: Namespace, make: Make) -> int:
     source = make().path
     if taken and (not arguments.force or _same(target, source)):
         return fail(_exists(target, source))
-    number = 0
+    number = values = 0
     broken: list[str] = []
     with (
         make() as admin,
         _writing(arguments.file) as file,
         Meter() as meter,
     ):
-        for task in admin.export(broken.append, agent=arguments.agent, since=arguments.since or ""):
+        chosen = {"agent": arguments.agent, "since": arguments.since or ""}
+        for task in admin.export(broken.append, **chosen):
             file.write(export_format.encode(task) + b"\n")
             number += 1
             if arguments.file != "-":  # standard output shows the tasks themselves
                 meter.show(count(number, "task"))
+        for value in admin.export_contexts(broken.append, **chosen):
+            file.write(export_format.encode(value) + b"\n")
+            values += 1
     for words in broken:
         fail(words)
-    print(f"{count(number, 'task')} exported", file=sys.stderr)
+    more = f" and {count(values, 'value')} of contexts" if values else ""
+    print(f"{count(number, 'task')}{more} exported", file=sys.stderr)
     return 1 if broken else 0
 
 
 def import_(arguments: Namespace, make: Make) -> int:
-    """Import tasks from JSON lines. Prints an error for each task that cannot be imported, and
-    continues."""
+    """Import tasks and the values of contexts from JSON lines. Prints an error for each that cannot
+    be imported, and continues."""
     sums = {"new": 0, "same": 0, "replaced": 0, "refused": 0}
+    values = {"new": 0, "same": 0, "replaced": 0, "skipped": 0, "refused": 0}
     with (
         _reading(arguments.file) as source,
         make(write=True, create=True) as admin,
         Meter() as meter,
     ):
         for batch in _batches(source, sums):
-            _import_batch(admin, batch, sums, replace=arguments.replace)
+            _import_batch(admin, batch, sums, values, replace=arguments.replace)
             meter.show(count(sum(sums.values()), "task"))
     print(
         f"{count(sums['new'], 'task')} imported, {sums['replaced']} replaced, "
         f"{sums['same']} already there"
     )
-    if sums["refused"]:
-        return fail(f"{count(sums['refused'], 'task')} not imported")
+    if any(values.values()):
+        print(
+            f"{count(values['new'], 'value')} of contexts imported, {values['replaced']} replaced, "
+            f"{values['same']} already there"
+        )
+    if values["skipped"]:
+        print(f"{count(values['skipped'], 'value')} skipped: the context has no task here")
+    if refused := sums["refused"] or values["refused"]:
+        return fail(f"{count(refused, 'task' if sums['refused'] else 'value')} not imported")
     return 0
 
 
-def _batches(source: BinaryIO, sums: dict[str, int]) -> Iterator[list[ExportedTask]]:
-    """Yield the tasks of a file in batches for one transaction each. No transaction is open while
+def _batches(
+    source: BinaryIO, sums: dict[str, int]
+) -> Iterator[list[ExportedTask | ExportedContext]]:
+    """Yield the lines of a file in batches for one transaction each. No transaction is open while
     the file is read."""
-    batch: list[ExportedTask] = []
+    batch: list[ExportedTask | ExportedContext] = []
     heavy = 0
     for number, line in enumerate(source, start=1):
         if not line.strip():
@@ -288,9 +311,22 @@ def _batches(source: BinaryIO, sums: dict[str, int]) -> Iterator[list[ExportedTa
 
 
 def _import_batch(
-    admin: StoreAdmin, batch: list[ExportedTask], sums: dict[str, int], *, replace: bool
+    admin: StoreAdmin,
+    batch: list[ExportedTask | ExportedContext],
+    sums: dict[str, int],
+    values: dict[str, int],
+    *,
+    replace: bool,
 ) -> None:
-    for outcome in admin.put(batch, replace=replace):
+    tasks = [item for item in batch if isinstance(item, ExportedTask)]
+    _add(admin.put(tasks, replace=replace), sums)
+    contexts = [item for item in batch if isinstance(item, ExportedContext)]
+    if contexts:
+        _add(admin.put_contexts(contexts, replace=replace), values)
+
+
+def _add(outcomes: Sequence[str | Differs], sums: dict[str, int]) -> None:
+    for outcome in outcomes:
         if isinstance(outcome, Differs):
             sums["refused"] += 1
             fail(str(outcome))

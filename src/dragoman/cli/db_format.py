@@ -20,7 +20,7 @@ from dragoman.model.types import (
     TaskArtifactUpdateEvent,
     TaskStatusUpdateEvent,
 )
-from dragoman.stores.admin import Waiting
+from dragoman.stores.admin import SavedValue, Waiting
 from dragoman.stores.store import MESSAGE, NOTIFICATION, TIME, WRITER
 from dragoman.stores.stored_head import StoredHead
 
@@ -131,7 +131,9 @@ def webhooks(found: Sequence[Waiting]) -> str:
     return table(names, cells)
 
 
-def text(row: StoredHead, task: Task, lines: Sequence[Waiting]) -> Iterator[str]:
+def text(
+    row: StoredHead, task: Task, lines: Sequence[Waiting], saved: SavedValue | None
+) -> Iterator[str]:
     """Format a task, line by line."""
     state = "replied (there is no task)" if row.replied else word(row.state)
     facts: list[tuple[str, object]] = [
@@ -143,6 +145,7 @@ def text(row: StoredHead, task: Task, lines: Sequence[Waiting]) -> Iterator[str]
         ("realm", unqualified(row.scope.owner)[0]),
         ("owner", unqualified(row.scope.owner)[1] or "anonymous"),
         ("context", row.context),
+        ("value", f"{size(saved.size)}, saved by {saved.saver}" if saved else ""),
         ("log", f"{row.last} entries, {size(row.size)}"),
         ("epoch", row.epoch),
         ("holder", f"{row.holder}, attempt {row.attempt}" if row.holder else "nobody"),

@@ -236,7 +236,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from dragoman.model.errors import Unavailable
     from dragoman.stores.admin import Missing
     from dragoman.stores.export_format import Broken
-    from dragoman.stores.store import Unreadable
+    from dragoman.stores.store import UnknownEntry, Unreadable
 
     make = _make(arguments)
     try:
@@ -245,6 +245,8 @@ def _run(arguments: argparse.Namespace) -> int:
         words = error.message
     except (Missing, Broken, Unreadable) as error:
         words = str(error)
+    except UnknownEntry as error:
+        words = f"{error}; set seal_keys as the server has it"
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -262,8 +264,10 @@ def _make(arguments: argparse.Namespace) -> Make:
     try:
         if chosen.store == stores.LOCAL:
             chosen = replace(chosen, store=stores.find_local())
-        store = stores.connect(replace(chosen, seal_keys=()))  # no command decrypts anything
-    except ValueError as error:
+        if arguments.command != "rename-owner":  # no other command decrypts anything
+            chosen = replace(chosen, seal_keys=())
+        store = stores.connect(chosen)
+    except (ImportError, ValueError) as error:
         raise UsageError(str(error)) from None
     if store.admin is None:
         raise UsageError(

@@ -18,6 +18,25 @@ class Place(Struct, frozen=True, gc=False):
     at: str
 
 
+class ContextValue(Struct, frozen=True, gc=False):
+    """The private value of a context, as it was when read."""
+
+    value: bytes
+    """It is JSON."""
+    version: int
+    """Grows with every save."""
+
+
+class ContextChanged(Exception):
+    """The value of the context was changed since the turn read it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the value of the context was changed since it was read; read it again with "
+            "turn.context_saved()"
+        )
+
+
 class ConversationMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One message of a conversation: the user's message, an artifact, or the agent's answer."""
 

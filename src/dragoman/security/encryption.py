@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import secrets
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,8 @@ SEALED = MARK + "v1:"
 PLAIN = MARK + "v0:"
 """The prefix of a text that was stored without a key and happens to look encrypted."""
 NONCE = 12
+WHOLE = re.compile(re.escape(SEALED) + r"[0-9a-f]{8}:[A-Za-z0-9+/]+={0,2}")
+"""An encrypted text from which nothing is missing."""
 
 
 class Unsealable(Exception):

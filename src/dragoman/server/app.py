@@ -456,7 +456,11 @@ class App:
         if self.unguarded or any(gate is not None and gate.open for gate in gates):
             why = "no auth is set" if self.unguarded else "Anonymous() is set"
             more = ", and the secrets of every webhook" if self.settings.push else ""
-            logger.info("callers are anonymous (%s): each caller sees every task%s", why, more)
+            logger.info(
+                "callers are anonymous (%s): each caller sees every task%s; what a handler saves "
+                "for a context is for every caller who names that context",
+                *(why, more),
+            )
 
     async def _sign(self) -> None:
         """Sign the cards. If that fails, the application does not start."""

@@ -30,7 +30,7 @@ from dragoman.bells.bell import Bell
 from dragoman.dialects import v1_0
 from dragoman.model import clock
 from dragoman.model.caller import Scope
-from dragoman.model.conversation import ConversationMessage, Place
+from dragoman.model.conversation import ContextValue, ConversationMessage, Place
 from dragoman.model.errors import A2AError, InvalidAgentResponse, Unavailable
 from dragoman.model.events import Entry, Event, Private, Received, Reply
 from dragoman.model.lifecycle import IllegalEvent, advance
@@ -346,7 +346,7 @@ class Run:
         """Return the message of this number."""
         return await self._read(lambda: message_at(self.worker.store, self.claim.head, number))
 
-    async def _read(self, read: Callable[[], Awaitable[T]]) -> T:
+    async def _read(self, read: Callable[[], Awaitable[T]], what: str = "read") -> T:
         """Read from the store. It may come back; until then the handler waits."""
         pause = FIRST_PAUSE
         while True:
@@ -355,7 +355,7 @@ class Run:
             except Unavailable as error:
                 if self.lost:
                     raise
-                logger.warning("read failed; retrying in %g s: %s", pause, error)
+                logger.warning("%s failed; retrying in %g s: %s", what, pause, error)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -868,3 +868,29 @@ class Run:
             *(self.worker.store, head.scope, head.context, before, limit, characters),
             task=head.id if shared else "",
         )
+
+    async def context_value(self) -> ContextValue | None:
+        """See `Running.context_value`."""
+        self._own_context()
+        return await self._read(lambda: self.worker.store.context_value(self.claim))
+
+    async def save_context(self, value: bytes, version: int) -> int:
+        """See `Running.save_context`."""
+        self._own_context()
+        if self.ended:
+            raise RuntimeError("the task has ended: nothing can be saved any more")
+        store, claim, key = self.worker.store, self.claim, self.turn._key
+        try:
+            # under the key of the turn: what an earlier attempt at it has saved is its own
+            return await self._read(lambda: store.save_context(claim, value, version, key), "save")
+        except Stale:
+            self.worker.abandon(self)
+            raise asyncio.CancelledError("the claim is lost") from None
+
+    def _own_context(self) -> None:
+        """Refuse a caller with whom the task is shared: the context is its owner's."""
+        if self.claim.head.scope.owner != self.turn.caller.qualified:
+            raise PermissionError(
+                "the task is shared with this caller, and the value of its context belongs to the "
+                "owner: a turn of this caller can neither read nor save it"
+            )

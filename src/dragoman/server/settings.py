@@ -193,8 +193,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     )
     seal_keys: tuple[str, ...] = setting(
         (),
-        "keys that encrypt the secrets of webhooks in a database; the first one encrypts, all "
-        "decrypt",
+        "keys that encrypt the secrets of webhooks and what handlers save in a database; the first "
+        "one encrypts, all decrypt",
         secret=True,
         unset="no encryption",
     )

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from dragoman.model.events import Entry
 from dragoman.model.types import Task, TaskState
-from dragoman.stores.export_format import ExportedTask
+from dragoman.stores.export_format import ExportedContext, ExportedTask
 from dragoman.stores.integrity import Progress
 from dragoman.stores.store import WebhookCursor
 from dragoman.stores.stored_head import StoredHead
@@ -22,6 +22,8 @@ HEAVY = 8 * 1024 * 1024
 
 Fate: TypeAlias = Literal["new", "same", "replaced"]
 """What came of a task that was to be imported."""
+ValueFate: TypeAlias = Literal["new", "same", "replaced", "skipped"]
+"""What came of the value of a context; it is skipped where its context has no task."""
 
 
 class Missing(LookupError):
@@ -63,6 +65,16 @@ class Pruned(Struct, frozen=True):
     """Kept for a send that may come again."""
 
 
+class SavedValue(Struct, frozen=True):
+    """What is known of the value of a context, but for the value."""
+
+    version: int
+    saver: str
+    """The turn that saved it: a task, and the number of a message."""
+    size: int
+    """Its bytes, as it is stored."""
+
+
 class Renamed(Struct, frozen=True):
     """What came of giving the tasks of one owner to another."""
 
@@ -72,6 +84,10 @@ class Renamed(Struct, frozen=True):
     """Receipts of sends for whose key or message the new owner has one already, which counts."""
     named: int = 0
     """Tasks whose ids were chosen by a client of 0.1, which finds them by its owner's name."""
+    values: int = 0
+    """Values of contexts."""
+    doubles: int = 0
+    """Values of contexts for which the new owner has one already, which counts."""
 
 
 class StoreAdmin(Protocol):
@@ -143,6 +159,17 @@ class StoreAdmin(Protocol):
         cannot be read are told, and left out."""
         ...
 
+    def export_contexts(
+        self, broken: Callable[[str], None], *, agent: str = "", since: str = ""
+    ) -> Iterator[ExportedContext]:
+        """The values of the contexts of these tasks. Those that cannot be read are told, and left
+        out."""
+        ...
+
+    def context_value(self, row: StoredHead) -> SavedValue | None:
+        """What is known of the value of a task's context."""
+        ...
+
     # -- changing
 
     def redrive(self, task: str = "", webhook: str = "") -> int:
@@ -172,13 +199,19 @@ class StoreAdmin(Protocol):
         tenant: str | None = None,
         dry: bool = False,
     ) -> Renamed:
-        """Give the tasks of an owner to another, with their receipts and counts, in one
-        transaction. Owners are as the store has them; of all agents and tenants if none is
-        named."""
+        """Give the tasks of an owner to another, with their receipts, counts and values of
+        contexts, in one transaction. Owners are as the store has them; of all agents and tenants if
+        none is named. UnknownEntry if a value is encrypted and the key is missing."""
         ...
 
     def put(self, tasks: Sequence[ExportedTask], *, replace: bool) -> Sequence[Fate | Differs]:
         """Write tasks in one transaction; what came of each."""
+        ...
+
+    def put_contexts(
+        self, values: Sequence[ExportedContext], *, replace: bool
+    ) -> Sequence[ValueFate | Differs]:
+        """Write values of contexts in one transaction; what came of each."""
         ...
 
     def backup(self, target: Path, *, force: bool, progress: Callable[[int, int], None]) -> int:

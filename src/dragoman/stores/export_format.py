@@ -1,6 +1,7 @@
-"""The export format: one task as one line of JSON, the same for every store.
+"""The export format: one task as one line of JSON, the same for every store. The values of contexts
+are lines of their own.
 
-Entries and webhooks are the bytes that were stored; a secret that is sealed stays sealed. What
+Entries, webhooks and values are what was stored; a secret that is sealed stays sealed. What
 a store can make anew (counts, snapshots, places in a queue) is not in it, nor is anything that
 counts by one machine's clock: a claim arrives as one whose lease has run out.
 """
@@ -33,6 +34,7 @@ from dragoman.stores.codec import (
     accepted_at,
     digested,
 )
+from dragoman.stores.context_values import faults
 from dragoman.stores.store import GIVEN_UP, MESSAGE, WRITER, Webhook
 from dragoman.stores.stored_head import StoredHead
 
@@ -144,12 +146,29 @@ class ExportedTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return [_event(number, item) for number, item in enumerate(self.entries, start=1)]
 
 
+class ExportedContext(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The private value of a context."""
+
+    format: int = FORMAT
+    kind: Literal["context"] = "context"
+    """Tasks have none."""
+    context: str
+    scope: Scope
+    version: Annotated[int, Meta(ge=1, le=1 << 53)]
+    saver: str
+    """The key of the turn that saved it."""
+    body: str
+    """As it is stored: JSON, or encrypted."""
+
+
 class _Mark(Struct):
     format: int
+    kind: str = ""
 
 
 encode = msgspec.json.Encoder().encode
 _dump = msgspec.json.Decoder(ExportedTask).decode
+_context = msgspec.json.Decoder(ExportedContext).decode
 _mark = msgspec.json.Decoder(_Mark).decode
 _received = msgspec.json.Decoder(Received).decode
 _private = msgspec.json.Decoder(Private).decode
@@ -278,12 +297,17 @@ def messages(given: ExportedTask) -> Iterator[tuple[int, str]]:
             yield number, at
 
 
-def decode(line: bytes) -> ExportedTask:
-    """The task of a line; Broken if it is none, or does not agree with itself."""
+def decode(line: bytes) -> ExportedTask | ExportedContext:
+    """The task of a line, or the value of a context; Broken if it is neither, or does not agree
+    with itself."""
     try:
-        format = _mark(line).format
-        if not 1 <= format <= FORMAT:
-            raise Broken(f"its format is {format}; this version of dragoman supports 1 to {FORMAT}")
+        mark = _mark(line)
+        if not 1 <= mark.format <= FORMAT:
+            raise Broken(
+                f"its format is {mark.format}; this version of dragoman supports 1 to {FORMAT}"
+            )
+        if mark.kind:
+            return _checked(_context(line))
         dump = structs.replace(_dump(line), format=FORMAT)
         if long(dump.scope.owner):  # it was written by a version that kept such
             scope = structs.replace(dump.scope, owner=owner_key(dump.scope.owner))
@@ -295,6 +319,13 @@ def decode(line: bytes) -> ExportedTask:
     except Broken as error:
         raise Broken(f"task {dump.id}: {error}") from None
     return dump
+
+
+def _checked(given: ExportedContext) -> ExportedContext:
+    """The same; Broken."""
+    for problem in faults(given.version, given.saver, given.body.encode()):
+        raise Broken(f"the value of context {given.context}: {problem}")
+    return given
 
 
 def _check(dump: ExportedTask) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from dragoman.model.events import CancelRequested, Entry, Private, Received, Reply
 from dragoman.model.lifecycle import IllegalEvent, fold
 from dragoman.model.types import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
-from dragoman.security.encryption import PLAIN, SEALED
+from dragoman.security.encryption import PLAIN, WHOLE
 from dragoman.stores.claim_order import HIGHEST
 from dragoman.stores.codec import KINDS, STATES, Outdated, entry, secrets, snapshot, webhook_of
 from dragoman.stores.damage import ASIDE, DECODING
@@ -69,7 +68,6 @@ HANGING = (
 )
 """Statements that find what hangs on a task and has none, or does not agree with it."""
 
-_SEALED = re.compile(re.escape(SEALED) + r"[0-9a-f]{8}:[A-Za-z0-9+/]+={0,2}")
 _VERSIONS = ("0.1", "0.3", "1.0")
 
 
@@ -290,7 +288,7 @@ def _line(row: StoredHead, line: CursorRow) -> Iterator[str]:
     broken: list[str] = []
 
     def look(text: str, about: str) -> str:
-        if text.startswith("sealed:") and not (text.startswith(PLAIN) or _SEALED.fullmatch(text)):
+        if text.startswith("sealed:") and not (text.startswith(PLAIN) or WHOLE.fullmatch(text)):
             broken.append(about)
         return text
 

@@ -15,6 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from dragoman.model.caller import Scope
+from dragoman.model.conversation import ContextValue
 from dragoman.model.errors import A2AError, LimitExceeded, TaskNotFound
 from dragoman.model.events import CancelRequested, Entry, Private, Received
 from dragoman.model.lifecycle import IllegalEvent
@@ -22,6 +23,7 @@ from dragoman.model.types import TaskState, TaskStatusUpdateEvent
 from dragoman.server.settings import Settings
 from dragoman.stores import changes
 from dragoman.stores.claim_order import Ranks
+from dragoman.stores.context_values import next_version
 from dragoman.stores.damage import KINDS
 from dragoman.stores.memory_log import Conversations, Log, TaskIndex
 from dragoman.stores.memory_queue import Queue
@@ -69,6 +71,8 @@ class MemoryStore:
         self.retention = retention
         self._logs: dict[str, Log] = {}
         self._conversations = Conversations(self._logs)
+        self._values: dict[tuple[Scope, str], tuple[ContextValue, str]] = {}
+        """The value of each context that has one, and who saved it."""
         self._indexes: dict[Scope, TaskIndex] = {}
         self._queues: dict[str, Queue] = {}
         self._ranks = Ranks()
@@ -242,6 +246,22 @@ class MemoryStore:
         except (Stale, IllegalEvent) as error:
             future.set_exception(error)
         return future
+
+    async def context_value(self, claim: Claim) -> ContextValue | None:
+        """See `Store.context_value`."""
+        found = self._values.get((claim.head.scope, claim.head.context))
+        return found[0] if found else None
+
+    async def save_context(self, claim: Claim, value: bytes, version: int, key: str) -> int:
+        """See `Store.save_context`."""
+        log = self._logs.get(claim.head.id)
+        if log is None or log.epoch != claim.epoch:
+            raise Stale(claim.head.id)
+        whose = (log.scope, log.context)
+        known = self._values.get(whose)
+        new = next_version((known[0].version, known[1]) if known else None, version, key)
+        self._values[whose] = ContextValue(value, new), key
+        return new
 
     async def renew(self, claims: Collection[Claim], lease: float) -> Renewal:
         """See `Store.renew`."""
@@ -598,7 +618,8 @@ class MemoryStore:
 
     def _forget(self, log: Log) -> None:
         del self._logs[log.id]
-        self._conversations.remove(log)
+        if not self._conversations.remove(log) and self._values:
+            self._values.pop((log.scope, log.context), None)
         for key in log.receipts:  # bounded like the tasks; a longer memory needs a disk
             del self._receipts[log.scope, key]
         self._ended.pop(log.id, None)

@@ -93,18 +93,19 @@ class Conversations:
             if places[known].task in self._logs:
                 yield places[known]
 
-    def remove(self, log: Log) -> None:
-        """A task was forgotten."""
+    def remove(self, log: Log) -> bool:
+        """A task was forgotten; whether its context has others."""
         key = (log.scope, log.context)
         self._gone[key] += log.messages
         if 2 * self._gone[key] <= len(self._places[key]):
-            return
+            return True
         del self._gone[key]
         left = [place for place in self._places[key] if place.task in self._logs]
         if left:
             self._places[key] = left
         else:
             del self._places[key]
+        return bool(left)
 
 
 def _at(place: Place) -> str:

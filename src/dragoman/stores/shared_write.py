@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from dragoman.model.conversation import ContextChanged
 from dragoman.model.errors import A2AError
 from dragoman.model.lifecycle import IllegalEvent
 from dragoman.stores.store import Conflict, Stale, Unreadable
 
-REFUSALS = (A2AError, Conflict, IllegalEvent, Stale, Unreadable)
+REFUSALS = (A2AError, Conflict, ContextChanged, IllegalEvent, Stale, Unreadable)
 """What is a result: nothing was written of it, and the others are none the worse."""
 
 

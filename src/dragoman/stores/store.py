@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from dragoman.model import clock
 from dragoman.model.caller import Scope
+from dragoman.model.conversation import ContextValue as ContextValue
 from dragoman.model.conversation import Place as Place
 from dragoman.model.events import CancelRequested, Entry, Received
 from dragoman.model.types import (
@@ -425,6 +426,15 @@ class Store(Protocol):
         becomes `working` while they do. A terminal status ends the epoch. With `release` the
         turn is over: its message counts as read, the claim ends. With a `pause` the same, but
         its handler goes on later."""
+
+    async def context_value(self, claim: Claim) -> ContextValue | None:
+        """The private value of the context of a claim's task; it belongs to the task's scope.
+        UnknownEntry if it is encrypted and the key is missing."""
+
+    async def save_context(self, claim: Claim, value: bytes, version: int, key: str) -> int:
+        """Replace that value, if it still has this version (0: there is none) or was saved under
+        this key; its new version. It is kept until the last log of the context is forgotten. Stale,
+        ContextChanged."""
 
     async def renew(self, claims: Collection[Claim], lease: float) -> Renewal:
         """Prolong the leases."""

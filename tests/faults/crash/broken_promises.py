@@ -22,7 +22,7 @@ from dragoman.server.run import Run
 from dragoman.server.service import Service
 from dragoman.stores import sqlite
 from dragoman.stores.codec import ARTIFACT
-from dragoman.stores.sqlite import SqliteStore
+from dragoman.stores.sqlite import SqliteStore, context_values
 from dragoman.stores.sqlite.schema import BITS
 from dragoman.stores.sqlite.transaction import Transaction
 from dragoman.stores.store import Claim
@@ -242,6 +242,12 @@ def beginning(patch: Patch) -> None:
     patch(Run, "begin", lambda self: None)
 
 
+def saver_keys(patch: Patch) -> None:
+    """A turn that runs again is a stranger to the value that it has saved."""
+    right = context_values.next_version
+    patch(context_values, "next_version", lambda found, version, key: right(found, version, "?"))
+
+
 SWITCHES: dict[str, Callable[[Patch], None]] = {
     "fsync": fsync,
     "receipts": receipts,
@@ -261,6 +267,7 @@ SWITCHES: dict[str, Callable[[Patch], None]] = {
     "rewriting": rewriting,
     "due_times": due_times,
     "beginning": beginning,
+    "saver_keys": saver_keys,
 }
 
 

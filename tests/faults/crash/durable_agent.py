@@ -1,7 +1,8 @@
 """A durable agent whose process kills itself with SIGKILL, before or after what touches the log.
 
 Its environment says at which point. A point is `before` or `after` an append, an accepted message,
-a claim, a wake-up, a release or an effect outside; it is named, or numbered in the order of a life.
+a claim, a wake-up, a release, a value that is saved or an effect outside; it is named, or numbered
+in the order of a life.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ def watch(store: Any, points: Points) -> None:
         return future
 
     store.append, store.claim = appended, claimed
-    for name in ("accept", "wake", "revoke"):
+    for name in ("accept", "wake", "revoke", "save_context"):
         setattr(store, name, _around(name, getattr(store, name), points))
 
 
@@ -174,6 +175,7 @@ def make(points: Points) -> Agent:
             yield event
         yield turn.write("two ")  # which may be appended together with the step
         await turn.step("quote", effect, "quote")
+        await turn.save_context((await turn.context_saved() or 0) + 1)
         yield turn.working("quoted")
         async for event in words(turn, "three", "four"):
             yield event
@@ -193,6 +195,7 @@ def make(points: Points) -> Agent:
             yield event
         yield turn.working("nearly there")
         await run_of(turn).relieve()
+        assert await turn.context_saved() == 1, "it was saved once"
         yield turn.write("seven")
 
     return agent

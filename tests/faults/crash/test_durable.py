@@ -23,16 +23,18 @@ from tests.harness.services import Postgres
 
 CHAIN = (
     *("after accept", "after chunk:one", "after effect:quote", "after step:quote"),
+    *("before save_context", "after save_context"),
     *("after chunk:four", "after effect:pay", "after uncertain:pay", "after asked"),
     *("after answered", "after effect:bed", "before sleep", "after sleep", "after wake"),
     *("after effect:left", "after step:left", "after chunk:six", "before status:completed:"),
 )
 """In the order of the handler, so that one task lives through all of them."""
 SOME = (
-    *("after chunk:one", "after effect:quote", "after chunk:four", "after effect:pay"),
+    *("after chunk:one", "after effect:quote", "after save_context", "after chunk:four"),
+    "after effect:pay",
     *("after asked", "after sleep", "after step:left", "before status:completed:"),
 )
-FEW = ("after effect:quote", "before step:pay", "after step:left")
+FEW = ("after effect:quote", "after save_context", "before step:pay", "after step:left")
 """For PostgreSQL, where the lease of a dead worker has to run out."""
 
 
@@ -59,6 +61,7 @@ async def test_killed_at_one_point_after_the_other(tmp_path: Path, url: str) -> 
 BREACHES = [
     ("steps", ("before begun:pay", "before begun:pay"), "step-twice"),
     ("rewriting", ("after chunk:four", ""), "text"),
+    ("saver_keys", ("after save_context", ""), "failed"),
     ("intentions", ("after effect:pay", ""), "once-twice"),
     ("skipping_said", ("after step:pay", ""), "said"),
     ("due_times", ("before step:bed", ""), "sleep"),
@@ -69,7 +72,7 @@ BREACHES = [
 async def test_a_broken_promise_is_found(tmp_path: Path) -> None:
     forks = await forking()
     try:
-        for switch, deaths, expected in BREACHES if SOAK else BREACHES[:2]:
+        for switch, deaths, expected in BREACHES if SOAK else BREACHES[:3]:
             folder = tmp_path / switch
             folder.mkdir()
             async with History(folder, broken=switch, forks=forks) as history:

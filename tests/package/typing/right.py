@@ -14,6 +14,7 @@ from dragoman import (
     Agent,
     App,
     AppOptions,
+    ContextChanged,
     ConversationMessage,
     Handover,
     Message,
@@ -72,6 +73,18 @@ def develop(turn: Turn, photo: Part, mask: bytes | None = None) -> int:
 
 
 assert_type(asyncio.run(book_hotel("Rome", nights=3)), Booking)
+
+
+@agent.skill
+async def remember(turn: Turn) -> str:
+    """Remember what was said."""
+    assert_type(await turn.context_saved(), Any)
+    try:
+        await turn.save_context({"text": turn.text})
+        await turn.save(b"bytes")
+    except ContextChanged as error:
+        return str(error)
+    return "remembered"
 
 
 @agent.handler

@@ -51,6 +51,14 @@ def echo(turn: Turn) -> int:
     return turn.text  # wrong
 
 
+@agent.skill
+async def remember(turn: Turn) -> None:
+    """Remember what was said."""
+    await turn.save_context()  # wrong
+    await turn.save_context(1, version=2)  # wrong
+    await turn.context_saved(default=1)  # wrong
+
+
 async def call(client: Client) -> None:
     """Call an agent."""
     Client.connect("https://agent.example", time_out=5.0)  # wrong

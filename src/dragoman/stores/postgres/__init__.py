@@ -14,7 +14,7 @@ import asyncpg
 import msgspec
 
 from dragoman.model.caller import Scope
-from dragoman.model.errors import TaskNotFound, Unavailable
+from dragoman.model.errors import A2AError, TaskNotFound, Unavailable
 from dragoman.model.events import CancelRequested, Entry, Received
 from dragoman.model.lifecycle import birth
 from dragoman.model.types import TaskState, TaskStatusUpdateEvent
@@ -26,9 +26,9 @@ from dragoman.stores.claim_order import fair
 from dragoman.stores.codec import body, entry, secrets, webhook_of
 from dragoman.stores.damage import ASIDE, DECODING, PAUSE, Damage
 from dragoman.stores.delivery_turns import DeliveryTurns
-from dragoman.stores.postgres import deliveries
+from dragoman.stores.postgres import context_values, deliveries
 from dragoman.stores.postgres.pool import Pool, place
-from dragoman.stores.postgres.prune import MOST, OLD, SHARDS, START, merge
+from dragoman.stores.postgres.prune import MOST, OLD, SHARDS, START, forget_values, merge
 from dragoman.stores.postgres.queries import Queries
 from dragoman.stores.postgres.queue import CLAIM, Others
 from dragoman.stores.postgres.schema import Unusable, usable
@@ -43,6 +43,7 @@ from dragoman.stores.store import (
     Accepted,
     Census,
     Claim,
+    ContextValue,
     Draft,
     Head,
     Page,
@@ -154,7 +155,7 @@ class PostgresStore:
         """See `Store.admin`."""
         from dragoman.stores.postgres.admin import PostgresAdmin
 
-        return PostgresAdmin(self.url, write=write, create=create)
+        return PostgresAdmin(self.url, write=write, create=create, seal=self._seal)
 
     async def open(self) -> None:
         """Connect, and bring the tables up to date."""
@@ -511,6 +512,14 @@ class PostgresStore:
             return head.unread and not head.state.terminal
         return await self._writer.submit(work, claim.head.id)
 
+    async def context_value(self, claim: Claim) -> ContextValue | None:
+        """See `Store.context_value`."""
+        return await context_values.read(self._link, claim.head.id, self._seal)
+
+    async def save_context(self, claim: Claim, value: bytes, version: int, key: str) -> int:
+        """See `Store.save_context`."""
+        return await context_values.save(self._link, claim, value, version, key, self._seal)
+
     async def renew(self, claims: Collection[Claim], lease: float) -> Renewal:
         """See `Store.renew`."""
         named = {claim.head.id: claim.epoch for claim in claims}
@@ -606,12 +615,24 @@ class PostgresStore:
             return 0
         ((now,),) = await self._link.fetch(f"SELECT {NOW}")
         before = now - self.retention
-        ((count,),) = await self._link.fetch(OLD, self._floor, before, now - RECEIPTS, self._shard)
+        count = await self._forget(before, now - RECEIPTS)
         if count < MOST:  # those that were passed over are looked at much later
             self._floor = before
         if count:
             self._recent.clear()
-        return int(count)
+        return count
+
+    async def _forget(self, before: float, receipts: float) -> int:
+        """Forget some tasks that ended before a time."""
+        try:
+            async with self._link.connection() as db, db.transaction():
+                answer = await db.fetch(OLD, self._floor, before, receipts, self._shard)
+                await forget_values(db, answer)
+                return int(answer[0][0])
+        except A2AError:
+            raise
+        except Exception as error:
+            raise self._link.unavailable(error) from error
 
     # -- for those who deliver
 

@@ -16,6 +16,7 @@ from dragoman.model.errors import A2AError, Unavailable
 from dragoman.model.events import Entry
 from dragoman.model.lifecycle import fold
 from dragoman.model.types import Task, TaskState
+from dragoman.security.encryption import Seal
 from dragoman.stores.admin import (
     BATCH,
     HEAVY,
@@ -25,11 +26,13 @@ from dragoman.stores.admin import (
     Missing,
     Pruned,
     Renamed,
+    SavedValue,
+    ValueFate,
     Waiting,
 )
 from dragoman.stores.codec import STATES, entry, snapshot
 from dragoman.stores.damage import DECODING, Damage
-from dragoman.stores.export_format import ExportedTask
+from dragoman.stores.export_format import ExportedContext, ExportedTask
 from dragoman.stores.integrity import Progress
 from dragoman.stores.postgres import (
     RECEIPTS,
@@ -40,6 +43,7 @@ from dragoman.stores.postgres import (
     schema,
     transfer,
 )
+from dragoman.stores.postgres.context_values import OF_TASK
 from dragoman.stores.postgres.deliveries import LINE, shown
 from dragoman.stores.postgres.pool import CONNECT, gone, options_of, place
 from dragoman.stores.postgres.schema import SECURED, VERSION, Unusable
@@ -89,7 +93,10 @@ class PostgresAdmin:
 
     path: Path | None = None
 
-    def __init__(self, url: str, *, write: bool = False, create: bool = False) -> None:
+    def __init__(
+        self, url: str, *, write: bool = False, create: bool = False, seal: Seal | None = None
+    ) -> None:
+        self._seal = seal or Seal(())
         self.url, self._options = options_of(url)
         self.name = place(self.url)
         self.version = VERSION
@@ -272,6 +279,10 @@ class PostgresAdmin:
             done += seen
             progress("tasks", done, max(done, total))
         yield from self._do(integrity.hanging(self._db))
+        place = transfer.FIRST
+        while (checked := self._do(integrity.values(self._db, place))) is not None:
+            place, problems = checked
+            yield from problems
 
     def export(
         self, broken: Callable[[str], None], *, agent: str = "", since: str = ""
@@ -284,6 +295,26 @@ class PostgresAdmin:
                 return
             key, tasks = found
             yield from tasks
+
+    def export_contexts(
+        self, broken: Callable[[str], None], *, agent: str = "", since: str = ""
+    ) -> Iterator[ExportedContext]:
+        """The values of the contexts of these tasks; those that cannot be read are told."""
+        place = transfer.FIRST
+        while found := self._do(transfer.contexts(self._db, place, agent=agent, since=since)):
+            for row in found:
+                place = tuple(row)[:4]
+                if (value := transfer.exported(row, broken)) is not None:
+                    yield value
+
+    def context_value(self, row: StoredHead) -> SavedValue | None:
+        """What is known of the value of a task's context."""
+        found = self._fetch(
+            "SELECT value.version, value.saver, length(value.body) FROM task "
+            f"JOIN context_value AS value ON {OF_TASK} WHERE task.key = $1",
+            row.key,
+        )
+        return SavedValue(*found[0]) if found else None
 
     # -- changing
 
@@ -355,7 +386,8 @@ class PostgresAdmin:
                 if heavy >= HEAVY:
                     break
             if keys and not dry:
-                await self._db.fetch(prune.THESE, keys, keys[0] % prune.SHARDS)
+                answer = await self._db.fetch(prune.THESE, keys, keys[0] % prune.SHARDS)
+                await prune.forget_values(self._db, answer)
         return done, last
 
     def rename_owner(
@@ -369,7 +401,9 @@ class PostgresAdmin:
     ) -> Renamed:
         """See `PostgresAdmin.rename_owner`."""
         return self._do(
-            change_owner.rename(self._db, old, new, agent=agent, tenant=tenant, dry=dry)
+            change_owner.rename(
+                self._db, old, new, agent=agent, tenant=tenant, dry=dry, seal=self._seal
+            )
         )
 
     def put(self, tasks: Sequence[ExportedTask], *, replace: bool) -> list[Fate | Differs]:
@@ -386,6 +420,24 @@ class PostgresAdmin:
     async def _put(self, tasks: Sequence[ExportedTask], replace: bool) -> list[Fate | Differs]:
         async with self._db.transaction():
             return await transfer.Tray(self._db, replace=replace).put(tasks)
+
+    def put_contexts(
+        self, values: Sequence[ExportedContext], *, replace: bool
+    ) -> list[ValueFate | Differs]:
+        """Write values in one transaction; what came of each."""
+        return self._do(self._put_contexts(values, replace))
+
+    async def _put_contexts(
+        self, values: Sequence[ExportedContext], replace: bool
+    ) -> list[ValueFate | Differs]:
+        found: list[ValueFate | Differs] = []
+        async with self._db.transaction():
+            for value in values:
+                try:
+                    found.append(await transfer.put_context(self._db, value, replace=replace))
+                except Differs as error:
+                    found.append(error)
+        return found
 
     def backup(self, target: Path, *, force: bool, progress: Callable[[int, int], None]) -> int:
         """Not here: PostgreSQL has its own ways."""

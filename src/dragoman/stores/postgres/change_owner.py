@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from dragoman.dialects.v0_1 import PREFIX
+from dragoman.model.caller import Scope
+from dragoman.security.encryption import Seal
 from dragoman.stores.admin import Renamed
+from dragoman.stores.context_values import encrypted, open_value, seal_value
+from dragoman.stores.postgres.context_values import DIGEST
 from dragoman.stores.postgres.schema import LANE
 from dragoman.stores.postgres.transaction import MORE
 
@@ -47,6 +52,17 @@ ORDER BY 1, 2, 3, 4
 ON CONFLICT (agent, tenant, owner, state, shard) DO UPDATE
 SET number = tally.number + excluded.number
 """
+# those of contexts in which a task is moved
+_VALUES = f"""
+SELECT value.agent, value.tenant, value.context, EXISTS (
+  SELECT 1 FROM context_value AS other WHERE other.agent = value.agent
+  AND other.tenant = value.tenant AND other.owner = $2 AND other.context = value.context
+) FROM (
+  SELECT DISTINCT agent, tenant, {DIGEST} AS context FROM task WHERE key = ANY($3::bigint[])
+) AS moved JOIN context_value AS value ON value.agent = moved.agent
+AND value.tenant = moved.tenant AND value.owner = $1 AND value.context = moved.context
+"""
+_VALUE = "agent = $1 AND tenant = $2 AND context = $3 AND owner = $4"
 _LANES = (
     f"UPDATE line SET lane = {LANE.format('task')} FROM task WHERE task.key = line.task "
     "AND task.owner = $1 AND task.key = ANY($2::bigint[])"
@@ -54,19 +70,41 @@ _LANES = (
 
 
 async def rename(
-    db: Any, old: str, new: str, *, agent: str | None, tenant: str | None, dry: bool
+    db: Any, old: str, new: str, *, agent: str | None, tenant: str | None, dry: bool, seal: Seal
 ) -> Renamed:
-    """Do it in one transaction; or only count."""
+    """Do it in one transaction; or only count. UnknownEntry if a value is encrypted and the key is
+    missing."""
     async with db.transaction(isolation="repeatable_read" if dry else "read_committed"):
         locking = _LOCK.removesuffix(" FOR UPDATE") if dry else _LOCK
         keys = [row[0] for row in await db.fetch(locking, old, agent, tenant)]
         tasks, named = await db.fetchrow(_COUNT, old, agent, tenant, PREFIX)
         receipts, dropped = await db.fetchrow(_SENT, old, new, keys)
+        values = await db.fetch(_VALUES, old, new, keys)
+        doubles = sum(double for *_, double in values)
         if not dry:
             tasks = len(keys)
+            await _move_values(db, old, new, values, seal)
             await db.execute(_DROP, old, new, keys)
             await db.execute(_RECEIPTS, old, new, keys)
             await db.execute(_MESSAGES, old, new, keys)
             await db.execute(_MOVE, old, new, keys)
             await db.execute(_LANES, new, keys)
-    return Renamed(tasks, receipts - dropped, dropped, named)
+    return Renamed(tasks, receipts - dropped, dropped, named, len(values) - doubles, doubles)
+
+
+async def _move_values(db: Any, old: str, new: str, values: Sequence[Any], seal: Seal) -> None:
+    """Give the values of contexts to another owner, whose own ones stay as they are."""
+    for agent, tenant, context, double in values:
+        where = (agent, tenant, context, old)
+        if double:
+            await db.execute(f"DELETE FROM context_value WHERE {_VALUE}", *where)
+            continue
+        body = await db.fetchval(
+            f"SELECT body FROM context_value WHERE {_VALUE} FOR UPDATE", *where
+        )
+        if encrypted(body):  # it is bound to its owner
+            value = open_value(body, Scope(agent, tenant, old), context, seal)
+            body = seal_value(value, Scope(agent, tenant, new), context, seal)
+        await db.execute(
+            f"UPDATE context_value SET owner = $5, body = $6 WHERE {_VALUE}", *where, new, body
+        )

@@ -7,9 +7,11 @@ from typing import Any
 from dragoman.model.caller import INDEXED
 from dragoman.stores import integrity
 from dragoman.stores.admin import HEAVY
+from dragoman.stores.context_values import faults
 from dragoman.stores.integrity import BATCH, Beside, CursorRow, Stub
 from dragoman.stores.postgres.schema import BLOCK, LANE
 from dragoman.stores.postgres.transaction import COLUMNS, PostgresHead
+from dragoman.stores.postgres.transfer import VALUES, Place
 from dragoman.stores.store import Unreadable
 
 HANGING = (
@@ -53,6 +55,13 @@ HANGING = (
         "WHERE (message.agent, message.tenant, message.owner, message.context) "
         "<> (task.agent, task.tenant, task.owner, sha256(convert_to(task.context, 'UTF8')))",
         "task {0}: its message {1} is in another conversation",
+    ),
+    (
+        "SELECT encode(context, 'hex'), owner FROM context_value AS value WHERE NOT EXISTS "
+        "(SELECT 1 FROM message WHERE message.agent = value.agent "
+        "AND message.tenant = value.tenant AND message.owner = value.owner "
+        "AND message.context = value.context)",
+        "the value of context {0} has no task",
     ),
     *integrity.HANGING,
 )
@@ -121,6 +130,23 @@ async def _beside(db: Any, keys: list[int]) -> dict[int, Beside]:
     ):
         messages[task].append(tuple(message))
     return {key: Beside(snapshots.get(key), lines[key], stubs[key], messages[key]) for key in keys}
+
+
+async def values(db: Any, place: Place) -> tuple[Place, list[str]] | None:
+    """The next values of contexts after a place: the last one's, and their problems; None at the
+    end."""
+    found = await db.fetch(
+        "SELECT agent, tenant, owner, context, version, saver, body FROM context_value "
+        "WHERE (agent, tenant, owner, context) > ($1, $2, $3, $4) "
+        "ORDER BY agent, tenant, owner, context LIMIT $5",
+        *(*place, VALUES),
+    )
+    problems = [
+        f"the value of context {context.hex()}: {problem}"
+        for *_, context, version, saver, body in found
+        for problem in faults(version, saver, body)
+    ]
+    return (tuple(found[-1])[:4], problems) if found else None
 
 
 async def hanging(db: Any) -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 from dragoman.stores.postgres.pool import Source
 
@@ -39,10 +40,16 @@ counts AS (
   ON CONFLICT (agent, tenant, owner, state, shard) DO UPDATE
   SET number = tally.number + excluded.number
 )
-SELECT count(*) FROM old"""
+SELECT whole.number, value.* FROM (SELECT count(*) AS number FROM old) AS whole LEFT JOIN (
+  SELECT agent, tenant, owner, context FROM (
+    SELECT DISTINCT agent, tenant, owner, sha256(convert_to(context, 'UTF8')) AS context FROM old
+  ) AS emptied JOIN context_value USING (agent, tenant, owner, context)
+) AS value ON true"""
+"""The statement answers with the number of tasks, and the contexts of these that have a value: for
+`forget_values`. There is one row at least."""
 OLD = f"""
 WITH old AS (
-  SELECT key, agent, tenant, owner, state, born, hooked FROM task
+  SELECT key, agent, tenant, owner, context, state, born, hooked FROM task
   WHERE ended >= $1 AND ended < $2
   AND {BEHIND} IS NULL AND (ended < $3 OR {SENT} IS NULL)
   ORDER BY ended LIMIT {MOST} FOR UPDATE SKIP LOCKED
@@ -51,9 +58,24 @@ WITH old AS (
 
 
 THESE = (
-    "WITH old AS (SELECT key, agent, tenant, owner, state, born, hooked FROM task "
+    "WITH old AS (SELECT key, agent, tenant, owner, context, state, born, hooked FROM task "
     "WHERE key = ANY($1::bigint[])), " + DROP.format(shard="$2")
 )
+
+_VALUES = "unnest($1::text[], $2::text[], $3::text[], $4::bytea[])"
+_OF = "AS u(agent, tenant, owner, context)"
+LOCK_VALUES = f"""
+SELECT 1 FROM context_value JOIN {_VALUES} {_OF} USING (agent, tenant, owner, context)
+ORDER BY agent, tenant, owner, context FOR UPDATE OF context_value
+"""
+FORGET_VALUES = f"""
+DELETE FROM context_value AS value USING {_VALUES} {_OF}
+WHERE value.agent = u.agent AND value.tenant = u.tenant AND value.owner = u.owner
+AND value.context = u.context AND NOT EXISTS (
+  SELECT 1 FROM message WHERE message.agent = u.agent AND message.tenant = u.tenant
+  AND message.owner = u.owner AND message.context = u.context
+)
+"""
 
 CROWDED = """
 SELECT agent, tenant, owner, state, count(*), sum(number) FROM (
@@ -83,6 +105,17 @@ old AS (
 )
 SELECT count(*) FROM gone
 """
+
+
+async def forget_values(db: Any, answer: Sequence[Any]) -> None:
+    """Delete the values of contexts whose last task is gone, by what a statement that forgot tasks
+    has answered. It belongs into that one's transaction. Of two processes that each forget one of
+    the last two tasks, the second waits for the first here, and then sees what it has done."""
+    found = [tuple(row)[1:] for row in answer if row[1] is not None]
+    if found:
+        columns = [list(column) for column in zip(*found, strict=True)]
+        await db.fetch(LOCK_VALUES, *columns)
+        await db.execute(FORGET_VALUES, *columns)
 
 
 async def merge(source: Source, place: Place = START) -> Place | None:

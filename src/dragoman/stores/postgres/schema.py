@@ -176,7 +176,21 @@ CREATE INDEX message_context ON message (agent, tenant, owner, context, at, task
 DROP INDEX task_replied;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _WAITING, _LANES, _SUSPENDED, _MESSAGES)
+# What handlers save for a context, which is known by its digest.
+_CONTEXT_VALUES = """
+CREATE TABLE context_value (
+  agent TEXT COLLATE "C" NOT NULL,
+  tenant TEXT COLLATE "C" NOT NULL,
+  owner TEXT COLLATE "C" NOT NULL,
+  context BYTEA NOT NULL,
+  version BIGINT NOT NULL,
+  saver TEXT NOT NULL,
+  body BYTEA NOT NULL,
+  PRIMARY KEY (agent, tenant, owner, context)
+);
+"""
+
+MIGRATIONS: tuple[str, ...] = (*(_FIRST, _WAITING, _LANES, _SUSPENDED, _MESSAGES, _CONTEXT_VALUES),)
 """Each leads from the version that is its index to the next one."""
 
 VERSION = len(MIGRATIONS)
@@ -191,7 +205,9 @@ OTHERS = (
     "database or schema (postgresql://…?search_path=dragoman)"
 )
 
-SECURED = ("task", "entry", "snapshot", "receipt", "line", "tally", "message")
+SECURED = ("task", "entry", "snapshot", "receipt", "line", "tally", "message", "context_value")
+ADDED = {"message": _MESSAGES, "context_value": _CONTEXT_VALUES}
+"""Those of them that are not in the first version."""
 POLICY = "dragoman_tenant"
 # A setting that was set for a transaction is empty afterwards: that must not be the tenant
 # without a name.
@@ -250,10 +266,12 @@ async def migrate(db: Any) -> int:
             await db.execute("SET LOCAL statement_timeout = 0")  # a large table takes its time
             for script in MIGRATIONS[before:]:
                 await db.execute(script, timeout=LONG)
-            if before <= MIGRATIONS.index(_MESSAGES) and await db.fetchval(
+            if await db.fetchval(
                 "SELECT relrowsecurity FROM pg_class WHERE oid = 'task'::regclass"
             ):
-                await _secure(db, "message", on=True)
+                for table, script in ADDED.items():
+                    if before <= MIGRATIONS.index(script):
+                        await _secure(db, table, on=True)
             await db.execute("UPDATE about SET version = $1", VERSION)
     except asyncpg.DuplicateTableError:
         raise Unusable(OTHERS) from None

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec import Raw
 
 from dragoman.model.caller import Scope, long
-from dragoman.stores import export_format
-from dragoman.stores.admin import HEAVY, Differs, Fate
+from dragoman.stores import context_values, export_format
+from dragoman.stores.admin import HEAVY, Differs, Fate, ValueFate
 from dragoman.stores.claim_order import Ranks, Waiting
 from dragoman.stores.codec import digested
 from dragoman.stores.damage import ASIDE
-from dragoman.stores.export_format import ExportedTask, ExportedWebhook, Item, Stub
+from dragoman.stores.export_format import (
+    ExportedContext,
+    ExportedTask,
+    ExportedWebhook,
+    Item,
+    Stub,
+)
 from dragoman.stores.postgres.deliveries import key as webhook_key
-from dragoman.stores.postgres.prune import SHARDS, THESE
+from dragoman.stores.postgres.prune import SHARDS, THESE, forget_values
 from dragoman.stores.postgres.queue import probe
 from dragoman.stores.postgres.schema import BLOCK, LANE
 from dragoman.stores.postgres.transaction import COLUMNS, NAMES, NOW, PostgresHead
@@ -207,9 +213,13 @@ class Tray:
 
     async def _write(self) -> None:
         if self._old:
-            await self.db.fetch(THESE, self._old, random.randrange(SHARDS))
-        if not self._new:
-            return
+            answer = await self.db.fetch(THESE, self._old, random.randrange(SHARDS))
+            await self._write_new()
+            await forget_values(self.db, answer)  # a task may have come back in another context
+        elif self._new:
+            await self._write_new()
+
+    async def _write_new(self) -> None:
         ready = [given.scope for given, _ in self._new if given.ready]
         self._queues = await probe(self.db, ready) if ready else {}
         keys = await self._keys(len(self._new))
@@ -319,3 +329,74 @@ def _able(given: ExportedTask) -> str | None:
     if max(numbers) >= MOST:
         return "a number is too large for PostgreSQL"
     return None
+
+
+# -- values of contexts
+
+Place: TypeAlias = tuple[str, str, str, bytes]
+"""Where a value is: agent, tenant, owner, and the digest of its context."""
+FIRST: Place = ("", "", "", b"")
+VALUES = 16
+"""How many values are read at once; each may be large."""
+
+_NEXT_VALUES = """
+SELECT value.agent, value.tenant, value.owner, value.context, value.version, value.saver,
+  value.body, named.context FROM context_value AS value CROSS JOIN LATERAL (
+  SELECT task.context FROM message JOIN task ON task.key = message.task
+  WHERE message.agent = value.agent AND message.tenant = value.tenant
+  AND message.owner = value.owner AND message.context = value.context
+  AND ($6 = '' OR task.changed >= $6) LIMIT 1
+) AS named
+WHERE (value.agent, value.tenant, value.owner, value.context) > ($1, $2, $3, $4)
+AND ($5 = '' OR value.agent = $5)
+ORDER BY value.agent, value.tenant, value.owner, value.context LIMIT $7
+"""
+_WHERE = "agent = $1 AND tenant = $2 AND owner = $3 AND context = $4"
+
+
+async def contexts(db: Any, place: Place, *, agent: str, since: str) -> list[Any]:
+    """The values of contexts that have one of the tasks of this choice, after a place."""
+    found: list[Any] = await db.fetch(_NEXT_VALUES, *place, agent, since, VALUES)
+    return found
+
+
+def exported(row: Any, broken: Callable[[str], None]) -> ExportedContext | None:
+    """One of them; one that cannot be read is told."""
+    agent, tenant, owner, _, version, saver, body, context = row
+    for fault in context_values.faults(version, saver, body):
+        broken(f"the value of context {context} cannot be read: {fault}; see `dragoman db check`")
+        return None
+    scope = Scope(agent, tenant, owner)
+    return ExportedContext(
+        context=context, scope=scope, version=version, saver=saver, body=body.decode()
+    )
+
+
+async def put_context(db: Any, given: ExportedContext, *, replace: bool) -> ValueFate:
+    """Write a value in the transaction that is open; Differs, and then nothing was written."""
+    scope = given.scope
+    where = (scope.agent, scope.tenant, scope.owner, digested(given.context))
+    if any("\0" in text for text in (*where[:3], given.saver)):
+        raise Differs(
+            f"the value of context {given.context}: PostgreSQL cannot store text with a NUL "
+            "character"
+        )
+    if not await db.fetchval(f"SELECT 1 FROM message WHERE {_WHERE} LIMIT 1", *where):
+        return "skipped"
+    there = await db.fetchrow(
+        f"SELECT version, saver, body FROM context_value WHERE {_WHERE} FOR UPDATE", *where
+    )
+    version, body = given.version, given.body.encode()
+    if there is not None:
+        if (there[1], there[2]) == (given.saver, body):
+            return "same"
+        if not replace:
+            raise Differs(f"the value of context {given.context} exists and differs")
+        version = max(there[0], version) + 1  # turns that have read the old one notice
+    await db.execute(
+        "INSERT INTO context_value VALUES ($1, $2, $3, $4, $5, $6, $7) "
+        "ON CONFLICT (agent, tenant, owner, context) DO UPDATE SET version = excluded.version, "
+        "saver = excluded.saver, body = excluded.body",
+        *(*where, version, given.saver, body),
+    )
+    return "new" if there is None else "replaced"

@@ -32,7 +32,7 @@ from dragoman.stores.codec import keep, secrets
 from dragoman.stores.damage import Damage
 from dragoman.stores.delivery_turns import DeliveryTurns, Lane
 from dragoman.stores.sealed import open_private, seal_private, unsealed
-from dragoman.stores.sqlite import deliveries
+from dragoman.stores.sqlite import context_values, deliveries
 from dragoman.stores.sqlite.driver import STANDARD, Driver, prepare, unavailable
 from dragoman.stores.sqlite.lock import Lock
 from dragoman.stores.sqlite.queries import Queries
@@ -47,6 +47,7 @@ from dragoman.stores.store import (
     Accepted,
     Census,
     Claim,
+    ContextValue,
     Draft,
     Head,
     Page,
@@ -119,7 +120,7 @@ class SqliteStore:
         """See `Store.admin`."""
         from dragoman.stores.sqlite.admin import SqliteAdmin
 
-        return SqliteAdmin(self.path, write=write, create=create)
+        return SqliteAdmin(self.path, write=write, create=create, seal=self._seal)
 
     async def open(self) -> None:
         """Take the file, bring its tables up to date, and let go what a dead server held."""
@@ -417,6 +418,24 @@ class SqliteStore:
             lambda transaction: changes.append(transaction, claim, entries, release, pause)
         )
 
+    async def context_value(self, claim: Claim) -> ContextValue | None:
+        """See `Store.context_value`."""
+        task, seal = claim.head.id, self._seal
+        return await self._read(lambda view: context_values.read(view.db, task, seal))
+
+    async def save_context(self, claim: Claim, value: bytes, version: int, key: str) -> int:
+        """See `Store.save_context`."""
+        return await self._writer.submit(
+            partial(
+                context_values.save,
+                claim=claim,
+                value=value,
+                version=version,
+                key=key,
+                seal=self._seal,
+            )
+        )
+
     async def renew(self, claims: Collection[Claim], lease: float) -> Renewal:
         """See `Store.renew`."""
 
@@ -515,8 +534,9 @@ class SqliteStore:
         def work(transaction: Transaction) -> int:
             before = now - self.retention
             old = transaction.old(self._floor, before, now - RECEIPTS, PRUNED)
+            values = bool(old) and context_values.any_there(transaction.db)
             for row in old:
-                transaction.drop(row)
+                transaction.drop(row, values=values)
             if len(old) < PRUNED:  # those that were passed over are looked at much later
                 self._floor = before
             return len(old)

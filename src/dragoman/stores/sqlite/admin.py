@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from dragoman.model.errors import Unavailable
 from dragoman.model.events import Entry
 from dragoman.model.types import Task, TaskState
+from dragoman.security.encryption import Seal
 from dragoman.stores.admin import (
     BATCH,
     HEAVY,
@@ -30,12 +31,15 @@ from dragoman.stores.admin import (
     Missing,
     Pruned,
     Renamed,
+    SavedValue,
+    ValueFate,
     Waiting,
 )
 from dragoman.stores.codec import STATES
-from dragoman.stores.export_format import ExportedTask
+from dragoman.stores.export_format import ExportedContext, ExportedTask
 from dragoman.stores.integrity import Progress
 from dragoman.stores.sqlite import RECEIPTS, change_owner, schema, transfer
+from dragoman.stores.sqlite.context_values import OF_TASK, any_there
 from dragoman.stores.sqlite.deliveries import LINE, shown
 from dragoman.stores.sqlite.driver import BUSY, fetch, prepare, unavailable
 from dragoman.stores.sqlite.integrity import audit
@@ -55,8 +59,11 @@ class SqliteAdmin:
 
     db: sqlite3.Connection
 
-    def __init__(self, path: Path, *, write: bool = False, create: bool = False) -> None:
+    def __init__(
+        self, path: Path, *, write: bool = False, create: bool = False, seal: Seal | None = None
+    ) -> None:
         self.path = path
+        self._seal = seal or Seal(())
         self.name = str(path)
         self.version = VERSION
         self.write = write
@@ -131,6 +138,21 @@ class SqliteAdmin:
     ) -> Iterator[ExportedTask]:
         """See `transfer.tasks`."""
         return transfer.tasks(self.db, broken, agent=agent, since=since)
+
+    def export_contexts(
+        self, broken: Callable[[str], None], *, agent: str = "", since: str = ""
+    ) -> Iterator[ExportedContext]:
+        """See `transfer.contexts`."""
+        return transfer.contexts(self.db, broken, agent=agent, since=since)
+
+    def context_value(self, row: StoredHead) -> SavedValue | None:
+        """What is known of the value of a task's context."""
+        found = fetch(
+            self.db,
+            f"SELECT version, saver, length(body) FROM context_value WHERE {OF_TASK}",
+            (row.key,),
+        )
+        return SavedValue(*found[0]) if found else None
 
     def read(self, row: StoredHead, after: int = 0) -> Iterator[Entry]:
         """The entries after a place."""
@@ -223,6 +245,19 @@ class SqliteAdmin:
                     found.append(error)
         return found
 
+    def put_contexts(
+        self, values: Sequence[ExportedContext], *, replace: bool
+    ) -> list[ValueFate | Differs]:
+        """Write values in one transaction; what came of each."""
+        found: list[ValueFate | Differs] = []
+        with self.writing():
+            for value in values:
+                try:
+                    found.append(transfer.put_context(self.db, value, replace=replace))
+                except Differs as error:
+                    found.append(error)
+        return found
+
     def redrive(self, task: str = "", webhook: str = "") -> int:
         """Let parked lines go on at once; how many."""
         with self.writing():
@@ -252,6 +287,7 @@ class SqliteAdmin:
             began = time.monotonic()
             heavy, more = 0, False
             with nullcontext() if dry else _transaction(transaction):
+                values = any_there(self.db)
                 for behind, recent, ended, replied, size, row in self._old(before, place):
                     place, more = (ended, row.key), True
                     if owner is not None and row.scope not in theirs:
@@ -265,7 +301,7 @@ class SqliteAdmin:
                         done = replace(done, recent=done.recent + 1)
                         continue
                     if not dry:
-                        transaction.drop(row)
+                        transaction.drop(row, values=values)
                     done = replace(done, tasks=done.tasks + 1, size=done.size + size)
                     heavy += size
                     if heavy >= HEAVY:
@@ -295,7 +331,9 @@ class SqliteAdmin:
     ) -> Renamed:
         """See `SqliteAdmin.rename_owner`."""
         with nullcontext() if dry else self.writing():
-            return change_owner.rename(self.db, old, new, agent=agent, tenant=tenant, dry=dry)
+            return change_owner.rename(
+                self.db, old, new, agent=agent, tenant=tenant, dry=dry, seal=self._seal
+            )
 
     def migrate(self, *, row_security: bool | None = None) -> tuple[int, int]:
         """See `migrate`."""

@@ -5,7 +5,11 @@ from __future__ import annotations
 import sqlite3
 
 from dragoman.dialects.v0_1 import PREFIX
+from dragoman.model.caller import Scope
+from dragoman.security.encryption import Seal
 from dragoman.stores.admin import Renamed
+from dragoman.stores.codec import digested
+from dragoman.stores.context_values import encrypted, open_value, seal_value
 
 _WHOSE = "owner = ? AND (? IS NULL OR agent = ?) AND (? IS NULL OR tenant = ?)"
 
@@ -18,9 +22,11 @@ def rename(
     agent: str | None,
     tenant: str | None,
     dry: bool,
+    seal: Seal,
 ) -> Renamed:
-    """Do it within the transaction that is open; or only count, without one."""
-    tasks = receipts = dropped = named = 0
+    """Do it within the transaction that is open; or only count, without one. UnknownEntry if a
+    value is encrypted and the key is missing."""
+    tasks = receipts = dropped = named = values = doubles = 0
     found = db.execute(
         f"SELECT key, agent, tenant FROM scope WHERE {_WHOSE}", (old, agent, agent, tenant, tenant)
     ).fetchall()
@@ -40,12 +46,17 @@ def rename(
         )
         receipts += _one(db, "SELECT count(*) FROM receipt WHERE scope = ?", source)
         dropped += _one(db, f"SELECT count(*) FROM receipt WHERE {_DOUBLE}", source, target)
+        values += _one(db, "SELECT count(*) FROM context_value WHERE scope = ?", source)
+        doubles += _one(db, f"SELECT count(*) FROM context_value WHERE {_BOTH}", source, target)
         if not dry:
+            whose = Scope(names[0], names[1], old), Scope(names[0], names[1], new)
+            _move_values(db, source, target, *whose, seal)
             _move(db, source, target)
-    return Renamed(tasks, receipts - dropped, dropped, named)
+    return Renamed(tasks, receipts - dropped, dropped, named, values - doubles, doubles)
 
 
 _DOUBLE = "scope = ? AND name IN (SELECT name FROM receipt WHERE scope = ?)"
+_BOTH = "scope = ? AND context IN (SELECT context FROM context_value WHERE scope = ?)"
 
 
 def _move(db: sqlite3.Connection, source: int, target: int) -> None:
@@ -64,6 +75,25 @@ def _move(db: sqlite3.Connection, source: int, target: int) -> None:
     )
     # a server that remembers the row reads it again
     db.execute("UPDATE task SET scope = ?, version = version + 1 WHERE scope = ?", (target, source))
+
+
+def _move_values(
+    db: sqlite3.Connection, source: int, target: int, old: Scope, new: Scope, seal: Seal
+) -> None:
+    """Give the values of contexts to another owner, whose own ones stay as they are."""
+    db.execute(f"DELETE FROM context_value WHERE {_BOTH}", (source, target))
+    for (row,) in db.execute(
+        "SELECT rowid FROM context_value WHERE scope = ?", (source,)
+    ).fetchall():
+        context, body = db.execute(
+            "SELECT context, body FROM context_value WHERE rowid = ?", (row,)
+        ).fetchone()
+        if encrypted(body):  # it is bound to its owner
+            digest = digested(context)
+            body = seal_value(open_value(body, old, digest, seal), new, digest, seal)
+        db.execute(
+            "UPDATE context_value SET scope = ?, body = ? WHERE rowid = ?", (target, body, row)
+        )
 
 
 def _one(db: sqlite3.Connection, sql: str, *values: object) -> int:

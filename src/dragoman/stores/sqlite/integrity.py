@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 
 from dragoman.model.caller import INDEXED
+from dragoman.stores.context_values import faults
 from dragoman.stores.integrity import (
     BATCH,
     HANGING,
@@ -34,6 +35,7 @@ def audit(db: sqlite3.Connection, progress: Progress) -> Iterator[str]:
         yield from _logs(db, progress)
         yield from _hanging(db)
         yield from _counts(db)
+        yield from _values(db)
     except sqlite3.DatabaseError as error:
         yield f"the rest of the file cannot be read: {error}"
 
@@ -172,6 +174,11 @@ _HANGING = (
         "WHERE message.scope <> task.scope OR message.context <> task.context",
         "task {0}: its message {1} is in another conversation",
     ),
+    (
+        "SELECT scope, context FROM context_value WHERE NOT EXISTS (SELECT 1 FROM message "
+        "WHERE message.scope = context_value.scope AND message.context = context_value.context)",
+        "the value of context {1} has no task",
+    ),
     *HANGING,
 )
 
@@ -197,3 +204,17 @@ def _counts(db: sqlite3.Connection) -> Iterator[str]:
         "GROUP BY both.scope, both.state HAVING sum(said) <> sum(both.number)",
     ):
         yield counted(agent, state, said, number)
+
+
+def _values(db: sqlite3.Connection) -> Iterator[str]:
+    """The values of contexts can be read."""
+    row = 0
+    while found := fetch(
+        db,
+        "SELECT rowid, context, version, saver, body FROM context_value WHERE rowid > ? "
+        "ORDER BY rowid LIMIT 1",
+        (row,),
+    ):
+        ((row, context, *columns),) = found
+        for problem in faults(*columns):
+            yield f"the value of context {named(context)}: {problem}"

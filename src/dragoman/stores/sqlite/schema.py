@@ -162,7 +162,21 @@ CREATE INDEX message_context ON message (scope, context, at, task, number);
 DROP INDEX task_replied;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _ABOUT, _WAITING, _LANES, _SUSPENDED, _MESSAGES)
+# What handlers save for a context. Bodies are large, so that they do not stand in the index.
+_CONTEXT_VALUES = """
+CREATE TABLE context_value (
+  scope INTEGER NOT NULL,
+  context TEXT NOT NULL,
+  version INTEGER NOT NULL,
+  saver TEXT NOT NULL,
+  body BLOB NOT NULL,
+  PRIMARY KEY (scope, context)
+) STRICT;
+"""
+
+MIGRATIONS: tuple[str, ...] = (
+    *(_FIRST, _ABOUT, _WAITING, _LANES, _SUSPENDED, _MESSAGES, _CONTEXT_VALUES),
+)
 """Each leads from the version that is its index to the next one."""
 
 VERSION = len(MIGRATIONS)

@@ -14,6 +14,7 @@ from dragoman.stores.claim_order import RANKED, Ranks, Waiting, fair, owners
 from dragoman.stores.codec import ARTIFACT, PRIVATE, RECEIVED, body, encode, entry
 from dragoman.stores.damage import ASIDE, DECODING, PAUSE, Damage
 from dragoman.stores.export_format import veiled
+from dragoman.stores.sqlite import context_values
 from dragoman.stores.sqlite.driver import Connection, fetch
 from dragoman.stores.sqlite.schema import ADD_MESSAGE, BITS
 from dragoman.stores.store import LARGE, PROBE, Draft, Party, Receipt, Unreadable, Webhook, party
@@ -458,10 +459,13 @@ class Transaction:
         """This row was changed."""
         self._touched[row.id] = row
 
-    def drop(self, row: Old) -> None:
-        """Forget a task and all that hangs on it."""
+    def drop(self, row: Old, *, values: bool) -> None:
+        """Forget a task and all that hangs on it; where there are `values` of contexts, that of its
+        own, if it is the last one there."""
         db, key = self.db, row.key
         base = key << BITS
+        if values:
+            context_values.forget(db, key)
         db.execute("DELETE FROM entry WHERE place > ? AND place < ?", (base, base + (1 << BITS)))
         for table in HANGING:
             db.execute(f"DELETE FROM {table} WHERE task = ?", (key,))

@@ -10,11 +10,18 @@ from typing import Any
 from msgspec import Raw
 
 from dragoman.model.caller import Scope
-from dragoman.stores import export_format
-from dragoman.stores.admin import Differs, Fate
+from dragoman.stores import context_values, export_format
+from dragoman.stores.admin import Differs, Fate, ValueFate
 from dragoman.stores.claim_order import RANKED, Ranks
 from dragoman.stores.damage import ASIDE, DECODING
-from dragoman.stores.export_format import ExportedTask, ExportedWebhook, Item, Stub
+from dragoman.stores.export_format import (
+    ExportedContext,
+    ExportedTask,
+    ExportedWebhook,
+    Item,
+    Stub,
+)
+from dragoman.stores.sqlite.context_values import PUT, forget
 from dragoman.stores.sqlite.driver import Connection, fetch
 from dragoman.stores.sqlite.queries import Queries
 from dragoman.stores.sqlite.schema import ADD_MESSAGE, BITS
@@ -109,9 +116,20 @@ def put(db: Connection, given: ExportedTask, *, replace: bool) -> Fate:
     else:  # a running server may remember the key of the one that is replaced
         # a delivery that is under way must find that the line is not its own any more
         tickets = dict(fetch(db, "SELECT id, ticket + 1 FROM line WHERE task = ?", (key,)))
+        if not _same_context(db, given, key):
+            forget(db, key)
         _clear(db, key)
     _write(db, given, key, epoch, tickets)
     return "new" if there is None else "replaced"
+
+
+def _same_context(db: Connection, given: ExportedTask, key: int) -> bool:
+    """Whether the task of this key is in the given one's context."""
+    found = db.execute(
+        "SELECT 1 FROM task WHERE key = ? AND scope = ? AND context = ?",
+        (key, _scope(db, given.scope), given.context),
+    )
+    return found.fetchone() is not None
 
 
 def _same(db: Connection, given: ExportedTask) -> bool:
@@ -230,3 +248,66 @@ def _count(db: Connection, scope: int, state: int, number: int) -> None:
 def _next(db: Connection, sql: str, *values: Any) -> int:
     (found,) = db.execute(sql, values).fetchone()
     return int(found or 0) + 1
+
+
+# -- values of contexts
+
+
+def contexts(
+    db: Connection, broken: Callable[[str], None], *, agent: str = "", since: str = ""
+) -> Iterator[ExportedContext]:
+    """The values of contexts that have one of the tasks of this choice. Those that cannot be read
+    are told, and left out."""
+    row = 0
+    while found := fetch(db, _NEXT_VALUE, (row, agent, since)):
+        ((row, context, version, saver, body, *names),) = found
+        if any(type(text) is not str for text in (context, saver, *names)):
+            faults = ["a text is not UTF-8"]
+        else:
+            faults = list(context_values.faults(version, saver, body))
+        if faults:
+            broken(
+                f"the value of context {named(context)} cannot be read: {faults[0]}; see "
+                "`dragoman db check`"
+            )
+            continue
+        scope = Scope(*names)
+        yield ExportedContext(
+            context=context, scope=scope, version=version, saver=saver, body=body.decode()
+        )
+
+
+_NEXT_VALUE = (
+    "SELECT context_value.rowid, context_value.context, version, saver, body, "
+    "scope.agent, scope.tenant, scope.owner FROM context_value "
+    "JOIN scope ON scope.key = context_value.scope WHERE context_value.rowid > ?1 "
+    "AND (?2 = '' OR scope.agent = ?2) AND EXISTS (SELECT 1 FROM message "
+    "JOIN task ON task.key = message.task WHERE message.scope = context_value.scope "
+    "AND message.context = context_value.context AND (?3 = '' OR task.changed >= ?3)) "
+    "ORDER BY context_value.rowid LIMIT 1"
+)
+
+
+def put_context(db: Connection, given: ExportedContext, *, replace: bool) -> ValueFate:
+    """Write a value in the transaction that is open; Differs, and then nothing was written."""
+    scope = db.execute(
+        "SELECT scope.key FROM scope WHERE agent = ? AND tenant = ? AND owner = ? AND EXISTS "
+        "(SELECT 1 FROM message WHERE message.scope = scope.key AND message.context = ?)",
+        (given.scope.agent, given.scope.tenant, given.scope.owner, given.context),
+    ).fetchone()
+    if scope is None:
+        return "skipped"
+    there = db.execute(
+        "SELECT version, CAST(saver AS BLOB), body FROM context_value "
+        "WHERE scope = ? AND context = ?",
+        (scope[0], given.context),
+    ).fetchone()
+    version = given.version
+    if there is not None:
+        if there[1:] == (given.saver.encode(), given.body.encode()):
+            return "same"
+        if not replace:
+            raise Differs(f"the value of context {given.context} exists and differs")
+        version = max(there[0], version) + 1  # turns that have read the old one notice
+    db.execute(PUT, (scope[0], given.context, version, given.saver, given.body.encode()))
+    return "new" if there is None else "replaced"

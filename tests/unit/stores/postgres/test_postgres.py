@@ -12,14 +12,15 @@ from typing import Any
 import asyncpg
 import pytest
 
+from dragoman import ContextChanged
 from dragoman.model.caller import Scope
 from dragoman.model.errors import A2AError, Unavailable
 from dragoman.model.events import Entry
 from dragoman.model.lifecycle import IllegalEvent
 from dragoman.model.types import TaskState
-from dragoman.stores.postgres import PostgresStore
+from dragoman.stores.postgres import PostgresStore, prune
 from dragoman.stores.postgres.pool import IDLE, Hold
-from dragoman.stores.store import Claim, Draft, Receipt, Stale
+from dragoman.stores.store import Claim, ContextValue, Draft, Receipt, Stale
 from tests.faults.cluster import history
 from tests.faults.crash import checker
 from tests.harness.stores import (
@@ -599,3 +600,75 @@ async def test_two_stores_agree_whatever_comes(
         assert cursors[-1] == found[name.split("/")[0]].last
     assert not [entry for store in pair for entry in store._transaction._touched]
     assert play.deeds["stale"] and play.deeds["revoked"] and play.deeds["canceled"], play.deeds
+
+
+# ---- values of contexts -----------------------------------------------------------------------
+
+
+async def test_a_value_goes_with_its_last_task_whoever_forgets_that(
+    pair: tuple[PostgresStore, PostgresStore],
+) -> None:
+    """Two processes forget one of the last two tasks each, at the same time."""
+    store, _ = pair
+    for name in "ab":
+        await accept(store, name)
+    held = await claim(store)
+    await store.save_context(held, b"1", 0, "a:1")
+    one, other = [await asyncpg.connect(store._link.url) for _ in range(2)]
+    keys = dict(await one.fetch("SELECT id, key FROM task"))
+
+    async def forget(db: Any, task: str) -> None:
+        shard = keys[task] % prune.SHARDS  # or they wait for the count
+        await prune.forget_values(db, await db.fetch(prune.THESE, [keys[task]], shard))
+
+    async def second() -> None:
+        async with other.transaction():
+            await forget(other, "b")
+
+    async with one.transaction():
+        await forget(one, "a")
+        running = asyncio.create_task(second())
+        waits = "SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock'"
+        async with asyncio.timeout(5):
+            while not await one.fetchval(waits, other.get_server_pid()):
+                await one.execute("SELECT pg_stat_clear_snapshot()")
+                await asyncio.sleep(0.01)
+        assert await one.fetchval("SELECT count(*) FROM context_value") == 1
+    await running
+    assert await one.fetchval("SELECT count(*) FROM context_value") == 0
+    await asyncio.gather(one.close(), other.close())
+
+
+async def test_a_save_waits_for_whoever_ends_the_claim(
+    pair: tuple[PostgresStore, PostgresStore],
+) -> None:
+    """The epoch is checked in the statement that saves, not before it."""
+    store, other = pair
+    await accept(store)
+    held = await claim(store)
+    db = await asyncpg.connect(store._link.url)
+    async with db.transaction():
+        await db.execute("UPDATE task SET epoch = epoch + 1, holder = '', lease = 0")
+        saving = asyncio.create_task(other.save_context(held, b"1", 0, "t:1"))
+        await asyncio.wait([saving], timeout=0.1)
+        assert not saving.done()
+    with pytest.raises(Stale):
+        await saving
+    assert await store.context_value(held) is None
+    await db.close()
+
+
+async def test_two_stores_share_the_values(pair: tuple[PostgresStore, PostgresStore]) -> None:
+    store, other = pair
+    for name in "ab":
+        await accept(store, name)
+    first, second = [await claim(store), await claim(other)]
+    version = await store.save_context(first, b"1", 0, "a:1")
+    assert await other.context_value(second) == ContextValue(b"1", version)
+    saves = [
+        store.save_context(first, b"2", version, "a:1"),
+        other.save_context(second, b"3", version, "b:1"),
+    ]
+    found = await asyncio.gather(*saves, return_exceptions=True)
+    # whichever comes second
+    assert sum(isinstance(one, ContextChanged) for one in found) == 1, found

@@ -10,16 +10,18 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from typing import Any
 
 import asyncpg
 import pytest
 
+from dragoman import ContextChanged
 from dragoman.model.caller import Caller, Scope
 from dragoman.model.events import CancelRequested, Entry
 from dragoman.model.types import TaskState
 from dragoman.stores.admin import Choice
-from dragoman.stores.postgres import PostgresStore
+from dragoman.stores.postgres import PostgresStore, prune
 from dragoman.stores.postgres.admin import latest
 from dragoman.stores.postgres.pool import Pool
 from dragoman.stores.store import Place, Query, Receipt
@@ -34,7 +36,7 @@ BUFFERS = 3000
 EARLY = 8
 """The same of one that finds nothing: leases and lines whose time has not come are not read."""
 OWNER = Scope("agent", "tenant", "owner")
-BIG = {"task", "entry", "line", "receipt", "message"}
+BIG = {"task", "entry", "line", "receipt", "message", "context_value"}
 SHOW = os.environ.get("PLAN_SHOW")
 
 
@@ -121,6 +123,11 @@ async def everything(store: PostgresStore) -> None:
     await store.append(claim, [Entry(0, status(claim.head.id, W), 1)])
     await store.append(claim, [Entry(0, artifact(claim.head.id, "x"), 1)], release=True)
     await store.renew([claim], 900)
+    (held,) = await store.claim(["agent"], "w", 600, 1)
+    for version in (0, 1, 2):
+        with suppress(ContextChanged):
+            await store.save_context(held, b"1", version, f"{held.head.id}:1")
+    assert await store.context_value(held)
     await store.held("w")
     await store.dispatch(["agent"], 10, 30)
     await store.dispatch(["agent"], 10, 30, {("", "another")})
@@ -187,9 +194,10 @@ async def test_every_statement_uses_an_index(
     statements = {
         sql: values
         for sql, values in seen.statements.items()
-        if " task" in sql or " entry" in sql or " line" in sql or " tally" in sql
+        if any(f" {name}" in sql for name in ("task", "entry", "line", "tally", "context_value"))
     }
     assert len(statements) > 25
+    assert {prune.LOCK_VALUES, prune.FORGET_VALUES} <= set(statements)
     for choice in (Choice(), Choice(owner="owner"), Choice(state=W), Choice(context="context-1")):
         sql, values = latest(choice)
         statements[sql] = tuple(values)

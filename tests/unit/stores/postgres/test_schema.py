@@ -110,14 +110,16 @@ async def test_messages_of_older_tables_are_in_their_conversations(url: str) -> 
     await ask(
         url,
         "UPDATE entry SET body = 'x' WHERE task = (SELECT key FROM task WHERE id = 'broken')",
-        "DROP TABLE message",
+        "DROP TABLE message, context_value",
         "CREATE INDEX task_replied ON task (ended) WHERE replied",
         f"UPDATE about SET version = {schema.MIGRATIONS.index(schema._MESSAGES)}",
         "SELECT",
     )
     db = await asyncpg.connect(url)
     await schema.migrate(db)
-    assert await db.fetchval("SELECT relrowsecurity FROM pg_class WHERE oid = 'message'::regclass")
+    for table in schema.ADDED:
+        secure = f"SELECT relrowsecurity FROM pg_class WHERE oid = '{table}'::regclass"
+        assert await db.fetchval(secure), table
     await db.close()
     found = await store.messages(scope, context, last, 9)
     assert [(place.task, place.number) for place in found] == [("t", 2), ("t", 1)]
@@ -175,7 +177,7 @@ async def test_tables_of_another_application(url: str) -> None:
 
 # ---- row security --------------------------------------------------------------------------
 
-TABLES = ("task", "entry", "snapshot", "receipt", "line", "tally", "message")
+TABLES = ("task", "entry", "snapshot", "receipt", "line", "tally", "message", "context_value")
 
 
 async def tenants(url: str) -> PostgresStore:
@@ -189,6 +191,7 @@ async def tenants(url: str) -> PostgresStore:
     await ask(
         url,
         "INSERT INTO receipt SELECT agent, tenant, owner, id::bytea, '', key, 1 FROM task",
+        "INSERT INTO context_value SELECT agent, tenant, owner, id::bytea, 1, '', '' FROM task",
         "SELECT",
     )
     return store
@@ -242,7 +245,7 @@ async def test_a_role_can_be_bound_to_a_tenant(url: str) -> None:
     await store.close()
     role = await another(url, "GRANT SELECT ON ALL TABLES")
     await secured(url, True)
-    for name in ("task", "receipt", "tally"):  # the others go by their task
+    for name in ("task", "receipt", "tally", "context_value"):  # the others go by their task
         await ask(
             url,
             f"CREATE POLICY bound ON {name} AS RESTRICTIVE FOR SELECT "

@@ -1,0 +1,70 @@
+"""The private values of contexts: what is the same in every store.
+
+A value is kept as its JSON, or encrypted. Beside it stand its version, which grows with every save,
+and the key of the turn that saved it last: a turn that is run again may replace what it has saved.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from dragoman.model.caller import Scope
+from dragoman.model.conversation import ContextChanged
+from dragoman.security.encryption import MARK, WHOLE, Seal, Unsealable
+from dragoman.stores.store import UnknownEntry
+
+_SAVER = re.compile(r".+:[1-9][0-9]*", re.DOTALL)
+_json = msgspec.json.Decoder().decode
+
+
+def next_version(found: tuple[int, str] | None, version: int, key: str) -> int:
+    """The version of a new value, where the present one has this version and saver. The turn with
+    this key has read `version`. ContextChanged."""
+    current, saver = found or (0, "")
+    if current != version and saver != key:
+        raise ContextChanged
+    return current + 1
+
+
+def seal_value(value: bytes, scope: Scope, context: bytes, seal: Seal) -> bytes:
+    """A value as it is stored, in the context with this digest."""
+    return seal.seal(value.decode(), _about(scope, context)).encode() if seal.active else value
+
+
+def open_value(body: bytes, scope: Scope, context: bytes, seal: Seal) -> bytes:
+    """The value that is stored as this; UnknownEntry if a key is missing."""
+    if not encrypted(body):
+        return body
+    try:
+        return seal.open(body.decode(), _about(scope, context)).encode()
+    except (Unsealable, UnicodeDecodeError) as error:
+        raise UnknownEntry(f"the value of its context: {error}") from None
+
+
+def encrypted(body: bytes) -> bool:
+    """Whether a stored value is encrypted. No JSON begins like that."""
+    return body.startswith(MARK.encode())
+
+
+def faults(version: int, saver: object, body: bytes) -> Iterator[str]:
+    """What is wrong with a stored value."""
+    if version < 1:
+        yield f"its version is not valid: {version}"
+    if not isinstance(saver, str) or not _SAVER.fullmatch(saver):
+        yield "it does not say which turn saved it"
+    try:
+        if not encrypted(body):
+            _json(body)
+        elif not WHOLE.fullmatch(body.decode()):
+            yield "it is encrypted, and damaged"
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        yield f"it cannot be read: {error}"
+
+
+def _about(scope: Scope, context: bytes) -> str:
+    """What a value is bound to: it cannot be moved to another owner or context."""
+    named = ["context", scope.agent, scope.tenant, scope.owner, context.hex()]
+    return msgspec.json.encode(named).decode()
