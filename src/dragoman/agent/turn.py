@@ -16,7 +16,8 @@ import msgspec
 from msgspec import UNSET, to_builtins
 from msgspec.structs import replace
 
-from dragoman.agent.durable import LARGEST, Journal, current_step, encoded, uuid_of
+from dragoman.agent.durable import LARGEST, Journal, encoded, uuid_of
+from dragoman.agent.step_scope import StepScope, current_step
 from dragoman.agent.unyielded import MOST, Made, hand_over, note
 from dragoman.model import approvals, clock, content
 from dragoman.model.approvals import Approval
@@ -713,6 +714,8 @@ class Turn:
         artifact_id = self._streams.get(key)
         if artifact_id is None:
             artifact_id = self._streams[key] = id or self._next_id()
+            if (scope := self._scope) is not None:
+                scope.opened[key] = artifact_id
             artifact = Artifact(artifact_id=artifact_id, name=name, parts=parts)
             append = False
         else:
@@ -737,8 +740,16 @@ class Turn:
             last_chunk=True,
         )
 
+    @property
+    def _scope(self) -> StepScope | None:
+        """The step of a durable handler that is running."""
+        return None if self._journal is None else self._journal.scope
+
     def _next_id(self) -> str:
         # Derived from turn and ordinal, so that a second attempt replaces what the first one wrote.
+        if (scope := self._scope) is not None:
+            scope.artifacts += 1
+            return f"{self._number}.{scope.digest}.{scope.artifacts}"
         self._count += 1
         return f"{self._number}.{self._count}"
 
@@ -762,8 +773,12 @@ class Turn:
         id = clock.uuid7()
         if self._journal is not None:
             # derived from turn and ordinal, so that a second attempt is recognized
-            self._messages += 1
-            id = f"{self._key}:{self._messages}"
+            if (scope := self._journal.scope) is not None:
+                scope.messages += 1
+                id = f"{self._key}:{scope.digest}:{scope.messages}"
+            else:
+                self._messages += 1
+                id = f"{self._key}:{self._messages}"
         return Message(
             message_id=id,
             context_id=self._task.context_id,

@@ -37,6 +37,7 @@ from dragoman.model.lineage import origin
 from dragoman.model.remote_task import RemoteTask
 from dragoman.model.types import (
     Artifact,
+    Role,
     StreamResponse,
     Task,
     TaskArtifactUpdateEvent,
@@ -130,6 +131,14 @@ def _ungrouped(error: BaseException) -> BaseException:
             found = found.exceptions[0]
         return found or error
     return error
+
+
+def _message_ids(task: Task | None) -> frozenset[str]:
+    """The ids of what the agent has said."""
+    if task is None:
+        return frozenset()
+    messages = (*task.history, *([task.status.message] if task.status.message else ()))
+    return frozenset(message.message_id for message in messages if message.role is Role.AGENT)
 
 
 class Run:
@@ -339,7 +348,8 @@ class Run:
     async def _resume(self) -> None:
         """Go on where the handler was."""
         claim = self.claim
-        found = await self._read(lambda: resumed(self.worker.store, claim))
+        durable = self.handler.durable
+        found = await self._read(lambda: resumed(self.worker.store, claim, durable=durable))
         if found.began != claim.turn:
             self.handler = self.agent.handler_of(found.first.skill)
             self._begin_turn(found.first, found.began)
@@ -363,6 +373,9 @@ class Run:
             woken=claim.head.woken and claim.attempt <= 1,
             canceling=claim.head.canceling and handler.cancel is None,
             repeated=found.repeated,
+            known=_message_ids(found.task),
+            streams=turn._streams,
+            form=found.form,
         )
         turn._version = self.journal.declare(handler.version)
         if claim.head.canceling and handler.cancel is not None:
