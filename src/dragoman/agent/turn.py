@@ -27,7 +27,7 @@ from dragoman.model.errors import InvalidAgentResponse
 from dragoman.model.events import Event, Received, Reply
 from dragoman.model.lifecycle import Fold
 from dragoman.model.lineage import Ancestor, lineage
-from dragoman.model.remote_task import RemoteTask, plain_address
+from dragoman.model.remote_task import BegunTask, RemoteTask, plain_address
 from dragoman.model.types import (
     AgentCard,
     Artifact,
@@ -46,6 +46,7 @@ from dragoman.model.types import (
 from dragoman.telemetry.logs import logger
 
 if TYPE_CHECKING:
+    from dragoman.agent.sends import Sends
     from dragoman.client import Client, Options, Result, Stream, TaskHandle, Transport
 
 T = TypeVar("T")
@@ -95,8 +96,8 @@ class Running(Protocol):
     def connection(self, address: str) -> Mapping[str, Any]:
         """The agent's client options for another agent."""
 
-    def delegate(self, remote: RemoteTask) -> None:
-        """Log a task of another agent that this task began."""
+    def delegate(self, remote: RemoteTask, name: str = "") -> None:
+        """Log a task of another agent that this task began, and the name of the send."""
 
     def audit(self, event: str, result: str, **about: str) -> None:
         """Write an entry to the audit log."""
@@ -143,7 +144,7 @@ class Over:
         """No options."""
         return {}
 
-    def delegate(self, remote: RemoteTask) -> None:
+    def delegate(self, remote: RemoteTask, name: str = "") -> None:
         """Do nothing."""
 
     def audit(self, event: str, result: str, **about: str) -> None:
@@ -169,6 +170,8 @@ class Turn:
     _connected = 0
     _journal: Journal | None = None
     """What a durable handler has done so far."""
+    _sends: Sends | None = None
+    """What a durable handler remembers of its sends."""
     _heard: Received | None = None
     """The latest answer or message that a durable handler has got."""
     _version = ""
@@ -327,7 +330,8 @@ class Turn:
         """Make a client for another agent, as `Client.connect` does, that works on behalf of this
         turn: it passes on the trace and the tasks it serves, keeps the turn's deadline, and cancels
         its tasks when the turn is canceled. If the turn runs again after a crash and sends the same
-        messages, it gets the same tasks. The agent's `connections` give it credentials."""
+        messages, it gets the same tasks; in a durable handler each send is a step. The agent's
+        `connections` give it credentials."""
         from dragoman.client import Client, Delegation
         from dragoman.client.discovery import address
 
@@ -354,7 +358,8 @@ class Turn:
                 deadline=clock.stamp(time.time() + left) if math.isfinite(left) else "",
                 trace=self._received.trace,
                 canceled=canceled,
-                began=self._delegate,
+                began=self._delegate if self._sends is None else None,
+                steps=self._sends,
             ),
         )
         return Client.connect(target, app=app, transport=transport, **options)
@@ -371,10 +376,23 @@ class Turn:
             if self._run is not None:
                 self._run.delegate(remote)
 
+    def _note_send(self, name: str, begun: BegunTask) -> None:
+        """Log which task a send has begun, so that the send need not be repeated."""
+        begun = replace(begun, address=plain_address(begun.address))
+        remote = RemoteTask(begun.address, begun.id)
+        if remote not in self._delegated:
+            self._delegated = (*self._delegated, remote)
+        if self._run is not None:
+            self._run.delegate(begun, name)
+
     async def relay(self, stream: Stream, *, by: str) -> Result:
         """Copy what another agent streams into this task, until that agent ends or asks: its
         artifacts become artifacts of this task, its progress becomes progress of `by`. The result
-        contains its question or failure; the handler decides what to do with it."""
+        contains its question or failure; the handler decides what to do with it. In a durable
+        handler it is a step."""
+        return await stream._once("relay", partial(self._relay, stream, by))
+
+    async def _relay(self, stream: Stream, by: str) -> Result:
         async with stream:
             async for event in stream:
                 for relayed in self._relayed(event, by):
@@ -390,7 +408,16 @@ class Turn:
         elif isinstance(event, Message):
             yield self.artifact(list(event.parts), name=by)
         elif event.status.message is not None and event.status.state is TaskState.WORKING:
-            yield self.working(f"{by}: {event.status.message.text}")
+            yield from self._progress_of(event.status.message, by)
+
+    def _progress_of(self, message: Message, by: str) -> Iterator[Event]:
+        said = f"{by}: {message.text}"
+        if (scope := self._scope) is None:
+            yield self.working(said)
+        elif relayed := scope.relayed(message):
+            # Derived from the other agent's id: a second attempt may get other messages.
+            id = f"{self._key}:{scope.digest}:{relayed}"
+            yield self.working(Message(message_id=id, role=Role.AGENT, parts=_parts(said)))
 
     def _foreign(self, artifact: Artifact, by: str, append: bool, last: bool) -> Event:
         key = f"{by}:{artifact.artifact_id}"

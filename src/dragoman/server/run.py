@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from dragoman.agent.agent import Agent
 from dragoman.agent.durable import CodeChanged, Journal, Suspended
 from dragoman.agent.handler import large
+from dragoman.agent.sends import Sends
 from dragoman.agent.threads import Threads
 from dragoman.agent.turn import Over, Turn
 from dragoman.agent.unyielded import FIRST_TURNS, EventNotYielded, forgotten_count, forgotten_events
@@ -319,10 +320,10 @@ class Run:
         """See `Running.connection`."""
         return self.agent.connection(address)
 
-    def delegate(self, remote: RemoteTask) -> None:
+    def delegate(self, remote: RemoteTask, name: str = "") -> None:
         """See `Running.delegate`."""
         if not (self.ended or self.lost):
-            self.record(delegated.sent(remote))
+            self.record(delegated.sent(remote, name))
 
     async def in_thread(self, call: Callable[[], Any]) -> Any:
         """Run a blocking call."""
@@ -377,6 +378,8 @@ class Run:
             streams=turn._streams,
             form=found.form,
         )
+        if self.journal.form:
+            turn._sends = Sends(self.journal, found.begun, turn._note_send)
         turn._version = self.journal.declare(handler.version)
         if claim.head.canceling and handler.cancel is not None:
             self.journal.leave()
