@@ -15,14 +15,15 @@ import time
 import typing
 import uuid
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Sequence
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import msgspec
 from msgspec import Raw
 
+from dragoman.agent.step_scope import StepScope, Streams, enter, leave, running
 from dragoman.agent.user_error import UserError
 from dragoman.model import clock
 from dragoman.model.events import Event, Private, Received
@@ -41,9 +42,8 @@ FIRST_LOOK, LAST_LOOK = 2.0, 300.0
 """The shortest and the longest pause between two looks at somebody else's task, in seconds."""
 PLAIN = (type(None), bool, int, float, str, list, tuple, dict)
 """What JSON gives back as it was."""
-
-_STEP: ContextVar[str] = ContextVar("dragoman_step", default="")
-"""The key of the step that is running."""
+FORM = 1
+"""How new turns are logged, see `Private.form`."""
 
 _FINISHED = {
     "step": "step",
@@ -154,6 +154,9 @@ class Journal:
         woken: bool = False,
         canceling: bool = False,
         repeated: frozenset[str] = frozenset(),
+        known: frozenset[str] = frozenset(),
+        streams: Streams | None = None,
+        form: int = FORM,
     ) -> None:
         self.run = run
         self.key = key
@@ -167,8 +170,15 @@ class Journal:
         self._incoming = incoming
         self._woken = woken
         self._canceling = canceling
+        self.form = entries[0].form if entries else form
+        """See `Private.form`."""
         self._repeated = repeated
         """The ids of status messages that were said after the last finished operation."""
+        self._known = known
+        """The ids of all messages of the task: steps that ran at the same time may have said some
+        of theirs before it."""
+        self._streams: Streams = {} if streams is None else streams
+        """The artifacts that the handler streams."""
         self._counts: Counter[tuple[str, str]] = Counter()
         self._done: dict[Key, Private] = {}
         self._begun: dict[Key, Private] = {}
@@ -192,11 +202,21 @@ class Journal:
 
     def skip(self, event: Event) -> bool:
         """Whether an event of the handler was said before."""
+        message = event.status.message if isinstance(event, TaskStatusUpdateEvent) else None
+        if self.scope is not None:
+            # A step that runs is not in the log. It may say something else than the attempt before,
+            # so that its events cannot be counted; what it writes to an artifact replaces.
+            return message is not None and message.message_id in self._known
         self.said += 1
         if self.said <= self.replayed:
             return True
-        message = event.status.message if isinstance(event, TaskStatusUpdateEvent) else None
         return message is not None and message.message_id in self._repeated
+
+    @property
+    def scope(self) -> StepScope | None:
+        """The step that is running; None outside of one, and in turns that an older version
+        began."""
+        return running() if self.form else None
 
     def end(self) -> None:
         """The handler has ended; CodeChanged if the log has more."""
@@ -226,6 +246,7 @@ class Journal:
         kind = returns if returns is not None else _returned(call)
         key = self._key("step", name)
         if (known := self._done.get(key)) is not None:
+            self._reopen(known)
             return _result(known, kind, name)
         self._live(key)
         if once and key in self._begun:
@@ -233,48 +254,70 @@ class Journal:
         if once:
             await self._settle("begun", key)
         self.run.begin()
-        done = asyncio.get_running_loop().create_future()
-        self._running.add(done)
-        try:
-            work = _Work(self.run, call, args, kwargs, f"{self.key}:{name}:{key[2]}", timeout)
+        with self._under_way():
+            work = _Work(self.run, call, args, kwargs, self._new_scope(key), timeout)
             entry = await self._attempts(work, key, kind, retries)
             return _result(entry, kind, name)
-        finally:
-            self._running.discard(done)
-            done.set_result(None)
-
-    async def _attempts(self, work: _Work, key: Key, kind: Any, retries: int) -> Private:
-        pause = FIRST_PAUSE
-        for attempt in range(retries + 1):
-            try:
-                value = _encoded(await work.perform(), kind, key[1])
-                return await self._settle("step", key, value)
-            except Exception as error:
-                if attempt == retries or isinstance(error, UserError | _Unusable):
-                    text = error.shown if isinstance(error, UserError) else str(error)
-                    what = [type(error).__name__, text[:2000], isinstance(error, UserError)]
-                    failed = await self._settle("failed", key, msgspec.json.encode(what))
-                    raise _error(failed, key[1]) from error
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
-            self.run.begin()
-        raise AssertionError("unreachable")
 
     async def keep(self, name: str, call: Callable[[], Awaitable[bytes]]) -> bytes:
         """The JSON that a call of the turn itself returns, which is made once. What it raises is
         not logged."""
         key = self._key("step", name)
         if (known := self._done.get(key)) is not None:
+            self._reopen(known)
             return bytes(known.value)
         self._live(key)
         self.run.begin()
+        scope = self._new_scope(key)
+        with self._under_way():
+            token = enter(scope)
+            try:
+                value = await call()
+            finally:
+                leave(token)
+            return bytes((await self._settle("step", key, value, scope)).value)
+
+    def _new_scope(self, key: Key) -> StepScope:
+        _, name, count = key
+        return StepScope(f"{self.key}:{name}:{count}", name, count)
+
+    @contextmanager
+    def _under_way(self) -> Iterator[None]:
+        """A block that must end before the handler may be suspended."""
         done = asyncio.get_running_loop().create_future()
         self._running.add(done)
         try:
-            return bytes((await self._settle("step", key, await call())).value)
+            yield
         finally:
             self._running.discard(done)
             done.set_result(None)
+
+    def _reopen(self, entry: Private) -> None:
+        """What a finished step began to stream, the handler may go on with."""
+        opened: Streams = {(how, name): id for how, name, id in entry.streams}
+        self._streams.update(opened)
+        if (outer := self.scope) is not None:
+            outer.opened.update(opened)
+
+    async def _attempts(self, work: _Work, key: Key, kind: Any, retries: int) -> Private:
+        pause = FIRST_PAUSE
+        for attempt in range(retries + 1):
+            if self.form:
+                work.scope.again(self._streams)
+            try:
+                value = _encoded(await work.perform(), kind, key[1])
+                return await self._settle("step", key, value, work.scope)
+            except Exception as error:
+                if attempt == retries or isinstance(error, UserError | _Unusable):
+                    text = error.shown if isinstance(error, UserError) else str(error)
+                    what = [type(error).__name__, text[:2000], isinstance(error, UserError)]
+                    value = msgspec.json.encode(what)
+                    failed = await self._settle("failed", key, value, work.scope)
+                    raise _error(failed, key[1]) from error
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+            self.run.begin()
+        raise AssertionError("unreachable")
 
     async def sleep(self, seconds: float) -> None:
         """Until the time has come."""
@@ -438,10 +481,15 @@ class Journal:
 
     def _ordered(self) -> bool:
         """Whether the handler's own task asks, outside of a step: what that does has an order."""
-        return asyncio.current_task() is self._task and not _STEP.get()
+        return asyncio.current_task() is self._task and running() is None
 
-    def _record(self, kind: str, key: Key, value: bytes = b"null") -> Private:
+    def _record(
+        self, kind: str, key: Key, value: bytes = b"null", scope: StepScope | None = None
+    ) -> Private:
         self._total += 1
+        opened = scope.opened if scope is not None else {}
+        if opened and (outer := self.scope) is not None:
+            outer.opened.update(opened)
         entry = Private(
             kind=kind,
             name=key[1],
@@ -450,12 +498,16 @@ class Journal:
             value=Raw(value),
             at=clock.now(),
             ordered=kind in _FINISHED and self._ordered(),
+            form=self.form,
+            streams=tuple((how, name, id) for (how, name), id in opened.items()),
         )
         self.run.record(entry)
         return entry
 
-    async def _settle(self, kind: str, key: Key, value: bytes = b"null") -> Private:
-        entry = self._record(kind, key, value)
+    async def _settle(
+        self, kind: str, key: Key, value: bytes = b"null", scope: StepScope | None = None
+    ) -> Private:
+        entry = self._record(kind, key, value, scope)
         await self.run.settled()
         return entry
 
@@ -485,15 +537,15 @@ class _Work:
         call: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        key: str,
+        scope: StepScope,
         timeout: float | None,
     ) -> None:
         self._run, self._call, self._args, self._kwargs = run, call, args, kwargs
-        self._key, self._timeout = key, timeout
+        self.scope, self._timeout = scope, timeout
 
     async def perform(self) -> Any:
         """Make the call, in a thread if it blocks."""
-        token = _STEP.set(self._key)
+        token = enter(self.scope)
         try:
             async with asyncio.timeout(self._timeout):
                 if inspect.iscoroutinefunction(self._call):
@@ -501,16 +553,11 @@ class _Work:
                 value = await self._run.in_thread(self._block)
                 return await value if inspect.isawaitable(value) else value
         finally:
-            _STEP.reset(token)
+            leave(token)
 
     def _block(self) -> Any:
         self._run.begin()  # it may have waited for a thread
         return self._call(*self._args, **self._kwargs)
-
-
-def current_step() -> str:
-    """The key of the step that is running; empty outside of one."""
-    return _STEP.get()
 
 
 def _shown(key: Key) -> str:

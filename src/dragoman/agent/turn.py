@@ -16,9 +16,10 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, to_builtins
 from msgspec.structs import replace
 
-from dragoman.agent.durable import LARGEST, Journal, current_step, uuid_of
+from dragoman.agent.durable import LARGEST, Journal, uuid_of
 from dragoman.agent.remote_wait import RemoteWait
 from dragoman.agent.saved_values import decode_saved, encode_saved
+from dragoman.agent.step_scope import StepScope, current_step
 from dragoman.agent.unyielded import MOST, Made, hand_over, note
 from dragoman.model import approvals, clock, content
 from dragoman.model.approvals import Approval
@@ -35,7 +36,7 @@ from dragoman.model.events import Event, Received, Reply
 from dragoman.model.handover import Handover
 from dragoman.model.lifecycle import Fold
 from dragoman.model.lineage import Ancestor, lineage
-from dragoman.model.remote_task import RemoteTask, plain_address
+from dragoman.model.remote_task import BegunTask, RemoteTask, plain_address
 from dragoman.model.task_secret import digest, new_secret
 from dragoman.model.types import (
     AgentCard,
@@ -55,6 +56,7 @@ from dragoman.model.types import (
 from dragoman.telemetry.logs import logger
 
 if TYPE_CHECKING:
+    from dragoman.agent.sends import Sends
     from dragoman.client import Client, Options, Result, Stream, TaskHandle, Transport
 
 T = TypeVar("T")
@@ -117,8 +119,8 @@ class Running(Protocol):
     def connection(self, address: str) -> Mapping[str, Any]:
         """The agent's client options for another agent."""
 
-    def delegate(self, remote: RemoteTask) -> None:
-        """Log a task of another agent that this task began."""
+    def delegate(self, remote: RemoteTask, name: str = "") -> None:
+        """Log a task of another agent that this task began, and the name of the send."""
 
     def audit(self, event: str, result: str, **about: str) -> None:
         """Write an entry to the audit log."""
@@ -177,7 +179,7 @@ class Over:
         """No options."""
         return {}
 
-    def delegate(self, remote: RemoteTask) -> None:
+    def delegate(self, remote: RemoteTask, name: str = "") -> None:
         """Do nothing."""
 
     def audit(self, event: str, result: str, **about: str) -> None:
@@ -210,6 +212,8 @@ class Turn:
     _connected = 0
     _journal: Journal | None = None
     """What a durable handler has done so far."""
+    _sends: Sends | None = None
+    """What a durable handler remembers of its sends."""
     _heard: Received | None = None
     """The latest answer or message that a durable handler has got."""
     _version = ""
@@ -370,7 +374,8 @@ class Turn:
         """Make a client for another agent, as `Client.connect` does, that works on behalf of this
         turn: it passes on the trace and the tasks it serves, keeps the turn's deadline, and cancels
         its tasks when the turn is canceled. If the turn runs again after a crash and sends the same
-        messages, it gets the same tasks. The agent's `connections` give it credentials."""
+        messages, it gets the same tasks; in a durable handler each send is a step. The agent's
+        `connections` give it credentials."""
         from dragoman.client import Client, Delegation
         from dragoman.client.discovery import address
 
@@ -397,7 +402,8 @@ class Turn:
                 deadline=clock.stamp(time.time() + left) if math.isfinite(left) else "",
                 trace=self._received.trace,
                 canceled=canceled,
-                began=self._delegate,
+                began=self._delegate if self._sends is None else None,
+                steps=self._sends,
             ),
         )
         return Client.connect(target, app=app, transport=transport, **options)
@@ -414,10 +420,23 @@ class Turn:
             if self._run is not None:
                 self._run.delegate(remote)
 
+    def _note_send(self, name: str, begun: BegunTask) -> None:
+        """Log which task a send has begun, so that the send need not be repeated."""
+        begun = replace(begun, address=plain_address(begun.address))
+        remote = RemoteTask(begun.address, begun.id)
+        if remote not in self._delegated:
+            self._delegated = (*self._delegated, remote)
+        if self._run is not None:
+            self._run.delegate(begun, name)
+
     async def relay(self, stream: Stream, *, by: str) -> Result:
         """Copy what another agent streams into this task, until that agent ends or asks: its
         artifacts become artifacts of this task, its progress becomes progress of `by`. The result
-        contains its question or failure; the handler decides what to do with it."""
+        contains its question or failure; the handler decides what to do with it. In a durable
+        handler it is a step."""
+        return await stream._once("relay", partial(self._relay, stream, by))
+
+    async def _relay(self, stream: Stream, by: str) -> Result:
         async with stream:
             async for event in stream:
                 for relayed in self._relayed(event, by):
@@ -433,7 +452,16 @@ class Turn:
         elif isinstance(event, Message):
             yield self.artifact(list(event.parts), name=by)
         elif event.status.message is not None and event.status.state is TaskState.WORKING:
-            yield self.working(f"{by}: {event.status.message.text}")
+            yield from self._progress_of(event.status.message, by)
+
+    def _progress_of(self, message: Message, by: str) -> Iterator[Event]:
+        said = f"{by}: {message.text}"
+        if (scope := self._scope) is None:
+            yield self.working(said)
+        elif relayed := scope.relayed(message):
+            # Derived from the other agent's id: a second attempt may get other messages.
+            id = f"{self._key}:{scope.digest}:{relayed}"
+            yield self.working(Message(message_id=id, role=Role.AGENT, parts=_parts(said)))
 
     def _foreign(self, artifact: Artifact, by: str, append: bool, last: bool) -> Event:
         key = f"{by}:{artifact.artifact_id}"
@@ -822,6 +850,8 @@ class Turn:
         artifact_id = self._streams.get(key)
         if artifact_id is None:
             artifact_id = self._streams[key] = id or self._next_id()
+            if (scope := self._scope) is not None:
+                scope.opened[key] = artifact_id
             artifact = Artifact(artifact_id=artifact_id, name=name, parts=parts)
             append = False
         else:
@@ -846,8 +876,16 @@ class Turn:
             last_chunk=True,
         )
 
+    @property
+    def _scope(self) -> StepScope | None:
+        """The step of a durable handler that is running."""
+        return None if self._journal is None else self._journal.scope
+
     def _next_id(self) -> str:
         # Derived from turn and ordinal, so that a second attempt replaces what the first one wrote.
+        if (scope := self._scope) is not None:
+            scope.artifacts += 1
+            return f"{self._number}.{scope.digest}.{scope.artifacts}"
         self._count += 1
         return f"{self._number}.{self._count}"
 
@@ -871,8 +909,12 @@ class Turn:
         id = clock.uuid7()
         if self._journal is not None:
             # derived from turn and ordinal, so that a second attempt is recognized
-            self._messages += 1
-            id = f"{self._key}:{self._messages}"
+            if (scope := self._journal.scope) is not None:
+                scope.messages += 1
+                id = f"{self._key}:{scope.digest}:{scope.messages}"
+            else:
+                self._messages += 1
+                id = f"{self._key}:{self._messages}"
         return Message(
             message_id=id,
             context_id=self._task.context_id,

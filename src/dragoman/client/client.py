@@ -23,10 +23,11 @@ from dragoman.client.address_rules import NotAllowed
 from dragoman.client.binding import BINDINGS, Binding, Order, minor, supported_bindings
 from dragoman.client.credentials import ANYWHERE, LIMIT, Auth, Guard
 from dragoman.client.deadline import Limit, Progress
-from dragoman.client.delegation import Delegation
+from dragoman.client.delegation import Delegation, Steps
 from dragoman.client.discovery import INSTALL, SPOKEN, CardCache, Cards, address, interfaces
 from dragoman.client.error_advice import explain
 from dragoman.client.inbox import Inbox
+from dragoman.client.kept_result import ERRORS, content_of, digest, known_card, once
 from dragoman.client.limits import DEFAULT, Limits, TooLarge
 from dragoman.client.result import Result
 from dragoman.client.retry_pauses import PASSING, Pauses
@@ -55,6 +56,7 @@ from dragoman.model.errors import (
 )
 from dragoman.model.events import RESUME
 from dragoman.model.operations import BY_CALL
+from dragoman.model.remote_task import BegunTask
 from dragoman.model.types import (
     AgentCard,
     AgentInterface,
@@ -69,6 +71,7 @@ from dragoman.model.types import (
     Task,
     TaskPushNotificationConfig,
     TaskState,
+    TaskStatus,
     WireStruct,
 )
 from dragoman.security.card_signatures import Keys, Verifier
@@ -163,6 +166,8 @@ class Client:
     """The OpenTelemetry spans, if the process uses OpenTelemetry."""
     _resumes = False
     """The agent numbers its events, so a broken stream continues exactly where it stopped."""
+    _remembered = False
+    """The card is one that an earlier run of the turn has fetched."""
 
     def __init__(
         self, target: str | AgentCard, *, transport: Transport, **options: Unpack[Options]
@@ -182,7 +187,7 @@ class Client:
             insecure=options.get("insecure", False),
             allow=options.get("allow", ()),
         )
-        self.extensions = tuple(options.get("extensions", ()))
+        self.extensions = self._asked = tuple(options.get("extensions", ()))
         """The extensions that the caller asked for and the agent offers."""
         self._binding_names = [
             name.upper() for name in options.get("bindings", supported_bindings(transport))
@@ -251,7 +256,7 @@ class Client:
                 where = address(target)
                 if where:
                     self._guard.enter(where)
-                self.card = await self._fetch_card(where or target)
+                self.card = await self._first_card(where or target)
             self._choose()
         except BaseException:
             await self._guard.close()
@@ -296,6 +301,22 @@ class Client:
         else:
             await self._guard.close()
 
+    async def _first_card(self, target: str) -> AgentCard:
+        """The card; that of an earlier run, if the turn on whose behalf this works has one."""
+        if (steps := self._steps) is None:
+            return await self._fetch_card(target)
+        card, self._remembered = await known_card(steps, target, lambda: self._fetch_card(target))
+        return card
+
+    async def _renew_card(self) -> None:
+        """Fetch the card before the first request, if it is one of an earlier run: the agent may
+        have moved. Without a new one, the old one must do."""
+        assert isinstance(self._target, str)
+        self._remembered = False
+        with suppress(*ERRORS):
+            self.card = await self._fetch_card(address(self._target) or self._target)
+            self._choose()
+
     async def _fetch_card(self, target: str) -> AgentCard:
         async def once() -> AgentCard:
             async with asyncio.timeout(self._timeout):
@@ -322,7 +343,7 @@ class Client:
         self._use(self._usable[0])
         offered = {item.uri for item in self.card.capabilities.extensions}
         self._resumes = RESUME in offered
-        wanted = dict.fromkeys((*self.extensions, RESUME))
+        wanted = dict.fromkeys((*self._asked, RESUME))
         self.extensions = tuple(uri for uri in wanted if uri in offered)
 
     def _use(self, interface: AgentInterface) -> None:
@@ -378,23 +399,35 @@ class Client:
         """Send a message and wait for the result. With `wait=False`, wait only until the task
         exists."""
         if wait and self._follows(options):
-            async with self.stream(said, task=task, context=context, **options) as stream:
-                async for _ in stream:
-                    pass
-            return Result(stream.task, stream.result.message)
-        request, key, files = self._request(said, task, context, wait, **options)
-        async with self._limit():
-            answer = await self._call("send", request, {"idempotency-key": key}, files)
-            found: Task | None = answer.task
-            if found is not None:
-                self._begun(found.id)
-                if wait and not found.status.state.settled:  # agents may return early
-                    found = await self.task(found.id).wait()
-            elif answer.message is None:
-                raise InvalidAgentResponse(
-                    "the response of SendMessage is neither a task nor a message"
-                )
-        return Result(found, answer.message)
+            stream = self.stream(said, task=task, context=context, **options)
+            result = await stream._once("send", stream._drain)
+            return Result(result.task, result.message)
+        request, key, files, name = self._request(said, task, context, wait, **options)
+
+        async def send() -> Result:
+            if (known := self._known(name)) is not None:
+                self._begun(known.id)
+                return Result(await self.task(known.id).get())
+            async with self._limit():
+                answer = await self._call("send", request, {"idempotency-key": key}, files)
+                found: Task | None = answer.task
+                if found is not None:
+                    self._begun(found.id)
+                    self._log_send(name, found.id)
+                    if wait and not found.status.state.settled:  # agents may return early
+                        found = await self.task(found.id).wait()
+                elif answer.message is None:
+                    raise InvalidAgentResponse(
+                        "the response of SendMessage is neither a task nor a message"
+                    )
+            return Result(found, answer.message)
+
+        if (steps := self._steps) is None:
+            return await send()
+        result = await once(steps, "send", name, send, again=send, fetch=self._fetch)
+        if result.task is not None and not result.task.status.state.settled:
+            self._open.add(result.task.id)
+        return result
 
     def stream(
         self,
@@ -408,8 +441,8 @@ class Client:
         """Send a message and follow its task; the stream reconnects when the connection breaks.
         With `keep=False`, only the events have the content of artifacts, so memory stays bounded.
         """
-        request, key, files = self._request(said, task, context, True, **options)
-        return Stream(self, request, key=key, files=files, keep=keep)
+        request, key, files, name = self._request(said, task, context, True, **options)
+        return Stream(self, request, key=key, files=files, keep=keep, name=name)
 
     @property
     def skills(self) -> Mapping[str, RemoteSkill]:
@@ -572,7 +605,7 @@ class Client:
     ) -> Any:
         """Call an operation, with retries where a retry is safe."""
 
-        async def once() -> Any:
+        async def attempt() -> Any:
             with self._span(call, request) as span:
                 order = Order(
                     call=call, request=request, headers=self._headers(headers), files=files or {}
@@ -590,7 +623,9 @@ class Client:
         about = _about(request)
         async with self._limit(about) as progress:
             try:
-                return await self._retry(once, progress, call, about)
+                if self._remembered:
+                    await self._renew_card()
+                return await self._retry(attempt, progress, call, about)
             except TimeoutError as error:
                 if error.args:
                     raise
@@ -612,9 +647,47 @@ class Client:
         """Record that this client started a task."""
         if self._delegation is not None and task:
             if self._delegation.began is not None and task not in self._open:
-                target = self._target if isinstance(self._target, str) else ""
-                self._delegation.began((target and address(target)) or self.interface.url, task)
+                self._delegation.began(self._address or self.interface.url, task)
             self._open.add(task)
+
+    # -- for turns that are run again
+
+    @property
+    def _steps(self) -> Steps | None:
+        """The steps of the turn, if what the client does now is a step; None otherwise."""
+        steps = self._delegation.steps if self._delegation is not None else None
+        return None if steps is None or steps.inside else steps
+
+    def _known(self, name: str) -> BegunTask | None:
+        """The task that a send has begun in an earlier run of the turn."""
+        steps = self._delegation.steps if self._delegation is not None else None
+        return steps.begun(name) if steps is not None and name else None
+
+    def _log_send(self, name: str, task: str, question: TaskStatus | None = None) -> None:
+        """Tell the turn which task a send has begun. `question` is what the send answers."""
+        steps = self._delegation.steps if self._delegation is not None else None
+        if steps is not None and name and task:
+            said = question.message.message_id if question and question.message else ""
+            answers = None if question is None else (question.timestamp or "", said)
+            steps.begin(name, BegunTask(self._address or self.interface.url, task, answers))
+
+    def _name(self, message: Message, files: Mapping[str, File], key: str) -> str:
+        """The name of a send; empty if the turn remembers nothing."""
+        steps = self._delegation.steps if self._delegation is not None else None
+        if steps is None:
+            return ""
+        if key:
+            return steps.name(f"{self._recipient}\n{key}".encode())
+        return steps.name(content_of(self._recipient, message, files))
+
+    @property
+    def _recipient(self) -> str:
+        """Whom this client calls: the same in each run of a turn."""
+        target = self._target
+        return target if isinstance(target, str) else target.supported_interfaces[0].url
+
+    async def _fetch(self, task: str) -> Task:
+        return await self.task(task).get()
 
     def _task_settled(self, task: str) -> None:
         """Record that the client followed a task until it ended or asked for input."""
@@ -645,7 +718,7 @@ class Client:
         webhook: TaskPushNotificationConfig | str | None = None,
         references: Sequence[str] = (),
         key: str = "",
-    ) -> tuple[SendMessageRequest, str, dict[str, File]]:
+    ) -> tuple[SendMessageRequest, str, dict[str, File], str]:
         files: dict[str, File] = {}
         own = not isinstance(said, Message)
         message = (
@@ -661,10 +734,15 @@ class Client:
         )
         if skill:
             message = replace(message, metadata={**(message.metadata or {}), "skill": skill})
+        name = ""
         if self._delegation is not None:
             metadata = {**(metadata or {}), **self._delegation.metadata()}
+            name = self._name(message, files, key)
             if not key and not files:  # only file names would count
-                key = self._delegation.key(replace(message, message_id="") if own else message)
+                if name:
+                    key = name if own else digest(f"{name}:{message.message_id}".encode())
+                else:
+                    key = self._delegation.key(replace(message, message_id="") if own else message)
         if key and own:  # the same key means the same message
             message = replace(message, message_id=key)
         request = SendMessageRequest(
@@ -677,7 +755,7 @@ class Client:
             ),
             metadata=metadata,
         )
-        return request, key or clock.uuid7(), files
+        return request, key or clock.uuid7(), files, name
 
     async def _retry(
         self, once: Callable[[], Awaitable[T]], progress: Progress, call: str = "", about: str = ""

@@ -3,14 +3,42 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from dragoman.model.lineage import LINEAGE, Ancestor
+from dragoman.model.remote_task import BegunTask
 from dragoman.model.types import Message
+
+
+class Steps(Protocol):
+    """What a turn remembers of its sends, if it is run again from its beginning."""
+
+    largest: int
+    """The most bytes of a result that are kept."""
+    cards: dict[str, bytes]
+    """The cards that are kept, by their digest."""
+
+    @property
+    def inside(self) -> bool:
+        """Whether a step of the handler is running. Then a send is a part of it, and no step."""
+
+    def name(self, content: bytes) -> str:
+        """A name for a send of this content. When the turn is run again, the same send has the
+        same name."""
+
+    def begun(self, name: str) -> BegunTask | None:
+        """The task that this send has begun in an earlier run; None if it is not known."""
+
+    def begin(self, name: str, task: BegunTask) -> None:
+        """The agent has answered: this send has begun this task."""
+
+    async def once(self, name: str, call: Callable[[], Awaitable[bytes]]) -> bytes:
+        """Return the JSON that the call returns. It is kept: when the turn is run again, the call
+        is not made."""
 
 
 class Delegation:
@@ -26,6 +54,7 @@ class Delegation:
         trace: str,
         canceled: Callable[[], bool],
         began: Callable[[str, str], None] | None = None,
+        steps: Steps | None = None,
     ) -> None:
         self.path = tuple(path)
         self.until = until
@@ -36,6 +65,8 @@ class Delegation:
         """Whether the turn was canceled."""
         self.began = began
         """Is told the address and id of each task that a message started."""
+        self.steps = steps
+        """What the turn remembers of its sends; None if it remembers nothing."""
         self._key = key
         self._deadline = deadline
         self._count = count(1)

@@ -17,6 +17,7 @@ from dragoman.model.types import (
     Message,
     Metadata,
     Part,
+    Role,
     Task,
     TaskArtifactUpdateEvent,
     TaskState,
@@ -97,6 +98,13 @@ class Folding:
         if status.message is not None and not status.state.terminal:
             self.progress.add(status.message.message_id)
 
+    def restore(self, task: Task | None, message: Message | None, progress: Iterable[str]) -> None:
+        """Begin with what was folded before."""
+        for found in (task, message):
+            if found is not None:
+                self.take(found)
+        self.progress.update(progress)
+
     def weigh(self) -> int:
         """Estimate the bytes of memory in use. What was measured before is not measured again."""
         if self._fold is None:
@@ -146,6 +154,18 @@ class Folding:
                 append=rest is not None,
             )
         ]
+
+
+def progress_since(task: Task, message: str) -> list[Message]:
+    """What the agent has said since the message of this id, as far as the history shows it, without
+    what is the result."""
+    ids = [said.message_id for said in task.history]
+    since = task.history[ids.index(message) + 1 :] if message in ids else ()
+    found = [said for said in since if said.role is Role.AGENT]
+    ended = task.status.state.terminal and task.status.message is None
+    if found and ended and not task.artifacts:
+        found.pop()  # see `Result.text`
+    return found
 
 
 class Kept(Growing):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from dragoman.client.address_rules import NotAllowed
 from dragoman.client.binding import Expired, Order
 from dragoman.client.deadline import Limit, Progress
-from dragoman.client.fold import Event, Folding
+from dragoman.client.fold import Event, Folding, progress_since
+from dragoman.client.kept_result import once
 from dragoman.client.limits import Meter, TooLarge
 from dragoman.client.result import Result
 from dragoman.client.retry_pauses import PASSING, Pauses
@@ -29,6 +30,7 @@ from dragoman.model.errors import (
 )
 from dragoman.model.events import RESUME
 from dragoman.model.operations import BY_CALL
+from dragoman.model.remote_task import BegunTask
 from dragoman.model.types import (
     Artifact,
     GetTaskRequest,
@@ -74,10 +76,15 @@ class Stream:
         key: str = "",
         files: Mapping[str, File] | None = None,
         keep: bool = True,
+        name: str = "",
     ) -> None:
         self._client = client
         self._request = request
         self._key = key
+        self._name = name
+        """The name of the send, if the turn of the client remembers its sends."""
+        self._known = client._known(name) if name else None
+        """The task that the send has begun in an earlier run of the turn."""
         self._files = files or {}
         self._folding = Folding(keep=keep)
         self._count = 0
@@ -106,6 +113,10 @@ class Stream:
         """Whether the agent cannot stream this, so that the client polls."""
         self._before: TaskStatus | None = None
         """The status that a follow-up message answers, if it had to be fetched."""
+        self._asked: TaskStatus | None = None
+        """The same, if it was fetched for later runs of the turn."""
+        self._reported: set[str] = set()
+        """The texts of progress that was found in the history."""
         self._items: AsyncGenerator[StreamResponse, None] | None = None
         """The events of the current connection."""
         self._until = client._until
@@ -174,10 +185,34 @@ class Stream:
         """Stop following. The task continues."""
         await self._events.aclose()
 
+    async def _drain(self) -> Result:
+        """Follow it to its end."""
+        async with self:
+            async for _ in self:
+                pass
+        return self.result
+
+    async def _once(self, what: str, follow: Callable[[], Awaitable[Result]]) -> Result:
+        """Follow it to its end. In a turn that remembers its sends this is a step: if it was done
+        in an earlier run, its result is returned, and nothing is sent."""
+        client, request = self._client, self._request
+        if (steps := client._steps) is None:
+            return await follow()
+        name = self._name
+        if isinstance(request, SubscribeToTaskRequest):
+            name = steps.name(f"{client._recipient}\n{request.id}".encode())
+        result = await once(steps, what, name, follow, again=self._drain, fetch=client._fetch)
+        if self._fresh:
+            await self.aclose()
+            self._folding.restore(result.task, result.message, result.progress)
+        return result
+
     # -- connections
 
     async def _run(self) -> AsyncGenerator[Event, None]:
         pauses = Pauses(self._client._attempts)
+        if self._client._remembered:
+            await self._client._renew_card()
         while True:
             began, asked = time.monotonic(), self._client.interface
             try:
@@ -230,6 +265,8 @@ class Stream:
     def _attempt(self) -> AsyncIterator[Event]:
         """Yield the events of one connection."""
         if self._fresh:
+            if self._known is not None:
+                return self._attached(self._known)
             return self._poll_after_send() if self._polls else self._first()
         if self._can_resume:
             return self._resumed()
@@ -243,6 +280,7 @@ class Stream:
             if isinstance(request, SubscribeToTaskRequest):
                 heard = self._new_events("subscribe", request)
             else:
+                await self._look_before()
                 heard = self._new_events("stream", request, {"idempotency-key": self._key})
             async for event in heard:
                 yield event
@@ -252,6 +290,14 @@ class Stream:
             async for event in self._poll_after_send():  # it has ended in the meantime
                 yield event
 
+    async def _look_before(self) -> None:
+        """Look what the message answers, if the turn may have to tell the answer from it later. (An
+        agent that numbers its events shows no question that is answered, or sends it first.)"""
+        if self._name and self._follows and not self._client._resumes and self._asked is None:
+            assert isinstance(self._request, SendMessageRequest)
+            task = await self._client.task(self._request.message.task_id).get(history=0)
+            self._asked = task.status
+
     async def _poll_after_send(self) -> AsyncIterator[Event]:
         """Yield events by polling, for an agent that does not stream: its response, and then the
         changes of the task."""
@@ -260,7 +306,8 @@ class Stream:
             self._take(task)
             yield task
         else:
-            yield await self._sent(self._request)
+            for event in self._begin(await self._sent(self._request)):
+                yield event
         if not self._complete():
             async for event in self._polled():
                 yield event
@@ -274,9 +321,54 @@ class Stream:
         request = replace(request, configuration=configuration)
         headers = {"idempotency-key": self._key}
         answer = await self._client._call("send", request, headers, self._files)
-        event = _event(StreamResponse(task=answer.task, message=answer.message))
+        return _event(StreamResponse(task=answer.task, message=answer.message))
+
+    async def _attached(self, known: BegunTask) -> AsyncIterator[Event]:
+        """Yield the task that the send has begun in an earlier run of the turn, with the progress
+        that was reported since, and then what follows. Nothing is sent again."""
+        for event in self._begin(await self._get(known.id)):
+            yield event
+        if self._complete():
+            return
+        self._polls = self._polls or not self._client._joins
+        if self._polls or not self._client._resumes:
+            async for event in self._polled() if self._polls else self._resubscribe():
+                yield event
+            return
+        try:
+            async for event in self._new_events("subscribe", self._subscription()):
+                yield event
+                if self._asks():
+                    return
+        except (UnsupportedOperation, TaskNotFound):  # it has ended in the meantime
+            async for event in self._polled():
+                yield event
+
+    def _begin(self, event: Event) -> list[Event]:
+        """Take the first event. If the turn may have sent the message before, the task may be on
+        its way already: the progress that it has reported comes first."""
+        found: list[Event] = []
+        if self._name and isinstance(event, Task):
+            found = self._missed(event)
+            if event.status.message is not None and not event.status.state.settled:
+                found.append(_progress(event, event.status.message))
         self._take(event)
-        return event
+        return [*found, event]
+
+    def _missed(self, task: Task) -> list[Event]:
+        """The progress that the agent has reported since this message while nobody followed, as
+        far as the task's history shows it."""
+        if not self._name or not isinstance(self._request, SendMessageRequest):
+            return []
+        found = progress_since(task, self._request.message.message_id)
+        missed: list[Event] = []
+        for said in found:
+            # Some agents make a new id each time.
+            if said.message_id not in self._folding.progress and said.text not in self._reported:
+                missed.append(_progress(task, said))
+            self._folding.progress.add(said.message_id)
+            self._reported.add(said.text)
+        return missed
 
     async def _resumed(self) -> AsyncIterator[Event]:
         """Yield exactly the events after the last number. If the task asks for input, the client
@@ -287,7 +379,7 @@ class Stream:
                 yield event
                 if self._asks():
                     break
-        if self._asks():
+        if self._asks() and self._known is None:
             headers = {"idempotency-key": self._key, "last-event-id": self._place}
             async for event in self._new_events("stream", self._request, headers):
                 yield event
@@ -397,7 +489,8 @@ class Stream:
                     self._ending = None
                     continue
             if self._fresh:
-                self._take(event)
+                for news in self._begin(event)[:-1]:
+                    yield news
             else:
                 folding.take(event)
                 if meter.bytes > self._weigh_at:
@@ -475,7 +568,7 @@ class Stream:
         return self._items
 
     def _catch_up(self, task: Task) -> list[Event]:
-        gained = self._folding.catch_up(task)
+        gained = [*self._missed(task), *self._folding.catch_up(task)]
         self._check_size()
         return gained
 
@@ -505,6 +598,15 @@ class Stream:
             self._progress.task = self._folding.id
             if isinstance(self._request, SendMessageRequest):
                 self._client._begun(self._folding.id)
+                if self._name:
+                    self._client._log_send(self._name, self._folding.id, self._question(event))
+
+    def _question(self, event: Event) -> TaskStatus | None:
+        """The status that the message answers, if the agent still shows it."""
+        before = self._before or self._asked
+        if before is None and self._follows and isinstance(event, Task):
+            before = event.status
+        return before if before is not None and before.state.interrupted else None
 
     @property
     def _follows(self) -> bool:
@@ -541,7 +643,8 @@ class Stream:
     def _needs_login(self) -> bool:
         """Whether somebody must log in first. A subscription would be silent until then."""
         status = self._folding.status
-        return self._asks() and status is not None and status.state is TaskState.AUTH_REQUIRED
+        login = status is not None and status.state is TaskState.AUTH_REQUIRED
+        return login and self._asks() and not self._unread()
 
     def _final(self) -> bool:
         """Whether nothing more can follow, even if the connection broke."""
@@ -563,13 +666,19 @@ class Stream:
         return (
             self._asks()
             and not self._unread()
-            and (self._last is None or self._polls or not self._can_resume)
+            and (
+                self._last is None or self._polls or not self._can_resume or self._known is not None
+            )
         )
 
     def _unread(self) -> bool:
         """Whether the agent has only received the follow-up: the status is still the one before
         it."""
         before, status = self._before, self._folding.status
+        if self._known is not None and self._known.answers is not None and status is not None:
+            timestamp, question = self._known.answers
+            said = status.message.message_id if status.message is not None else question
+            return bool(timestamp) and (status.timestamp, said) == self._known.answers
         if before is None or status is None:
             return False
         same = status.timestamp is not None and status.timestamp == before.timestamp
@@ -581,6 +690,12 @@ def _event(item: StreamResponse) -> Event:
     if found is None:
         raise InvalidAgentResponse("an event contains neither a task, a message nor an update")
     return found
+
+
+def _progress(task: Task, said: Message) -> TaskStatusUpdateEvent:
+    """The event with which an agent has reported progress."""
+    status = TaskStatus(state=TaskState.WORKING, message=said)
+    return TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=status)
 
 
 def _task_of(event: Event) -> str:

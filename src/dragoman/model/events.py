@@ -67,6 +67,11 @@ class Private(Struct, frozen=True, kw_only=True, omit_defaults=True, tag="privat
     ordered: bool = False
     """The handler's own task wrote it, so a replay writes it in the same order."""
     at: str = ""
+    form: int = 0
+    """1 if sends are steps, and if `said` counts only what was said outside of steps; 0 in turns
+    that an older version began."""
+    streams: tuple[tuple[str, str, str], ...] = ()
+    """The artifacts that the step began to stream: by what the handler knows each, and its id."""
 
 
 Event: TypeAlias = (

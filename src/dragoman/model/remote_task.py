@@ -14,6 +14,14 @@ class RemoteTask(Struct, frozen=True):
     id: str
 
 
+class BegunTask(RemoteTask, frozen=True, omit_defaults=True):
+    """A task of another agent that a message has begun or gone on with."""
+
+    answers: tuple[str, str] | None = None
+    """The time and the message id of the question that the message answers, if the task still
+    showed it when the agent had the message."""
+
+
 def plain_address(url: str) -> str:
     """A URL without what may be secret in it: user, password, query."""
     parts = urlsplit(url)

@@ -13,6 +13,9 @@ WAITING = "waiting"
 HANDED_OVER = "handed_over"
 """The kind of the private entry whose secret lets its holder write to the task."""
 
+WRITTEN = "written"
+"""The kind of the private entry that names such a write, so that a repeated one is known."""
+
 
 def new_secret() -> str:
     """A secret that nobody can guess."""

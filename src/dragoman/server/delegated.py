@@ -12,7 +12,7 @@ from msgspec import Raw
 from dragoman.model import clock
 from dragoman.model.errors import A2AError, TaskNotCancelable, TaskNotFound
 from dragoman.model.events import Entry, Private
-from dragoman.model.remote_task import RemoteTask
+from dragoman.model.remote_task import BegunTask, RemoteTask
 from dragoman.stores.store import Head, Store, UnknownEntry
 from dragoman.telemetry.logs import logger
 
@@ -25,11 +25,14 @@ LONGEST = 3.0
 """Seconds that the cancels at other agents may take."""
 
 _remote = msgspec.json.Decoder(RemoteTask).decode
+begun = msgspec.json.Decoder(BegunTask).decode
+"""The task of such an entry's value, with what it takes to attach to it."""
 
 
-def sent(remote: RemoteTask) -> Private:
-    """The private entry for a task of another agent."""
-    return Private(kind=SENT, value=Raw(msgspec.json.encode(remote)), at=clock.now())
+def sent(remote: RemoteTask, name: str = "") -> Private:
+    """The private entry for a task of another agent. With a `name`, it is that of the send that
+    began the task or went on with it."""
+    return Private(kind=SENT, name=name, value=Raw(msgspec.json.encode(remote)), at=clock.now())
 
 
 def delegated(entries: Iterable[Entry]) -> tuple[RemoteTask, ...]:

@@ -17,14 +17,12 @@ from dragoman.model import clock
 from dragoman.model.errors import HandoverEnded, InvalidParams, TaskNotFound, Unavailable
 from dragoman.model.events import Entry, Private
 from dragoman.model.lifecycle import IllegalEvent
-from dragoman.model.task_secret import HANDED_OVER
+from dragoman.model.task_secret import HANDED_OVER, WRITTEN
 from dragoman.model.types import Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from dragoman.server.resume import message_at
 from dragoman.server.task_secrets import opened
 from dragoman.stores.store import WRITER, Claim, Head, Pause, Stale, Store
 
-WRITTEN = "written"
-"""The kind of the private entry that names a write, so that a repeated one is known."""
 TRIES, PAUSE = 10, 0.01
 """How often a write is tried that others were quicker than, and with which pauses in seconds."""
 PATIENCE = 1.0

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from dragoman.agent.durable import FORM
 from dragoman.model.events import Entry, Private, Received
-from dragoman.model.remote_task import RemoteTask
+from dragoman.model.remote_task import BegunTask, RemoteTask
+from dragoman.model.task_secret import HANDED_OVER, WRITTEN
 from dragoman.model.types import Artifact, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
-from dragoman.server.delegated import SENT, delegated
+from dragoman.server import delegated
+from dragoman.server.delegated import SENT
 from dragoman.server.reader import BATCH, History
 from dragoman.stores.store import Claim, Head, Store
 
@@ -31,6 +34,10 @@ class Resumed(Struct, frozen=True):
     saved: bytes | None = None
     delegated: tuple[RemoteTask, ...] = ()
     """The tasks of other agents that the task began."""
+    begun: dict[str, BegunTask] = {}
+    """Those that this handler began, by the names of its sends."""
+    form: int = FORM
+    """See `Private.form`."""
     incoming: Received | None = None
     """The message that it has not read yet."""
     grown: tuple[Artifact, ...] = ()
@@ -39,16 +46,18 @@ class Resumed(Struct, frozen=True):
     """The ids of status messages that came after it."""
 
 
-async def resumed(store: Store, claim: Claim) -> Resumed:
+async def resumed(store: Store, claim: Claim, *, durable: bool = True) -> Resumed:
     """Where the handler of a claim was; UnknownEntry."""
     head = claim.head
     began = head.began or head.turn
     first = claim.received if began == head.turn else await message_at(store, head, began)
-    if not head.private:
-        return Resumed(began, first)
-    private = await store.private(head.scope, head.id)
+    if not head.private and (head.last <= began or not durable):
+        return Resumed(began, first, form=FORM)
+    private = await store.private(head.scope, head.id) if head.private else ()
     saved = None
     own: list[Entry] = []
+    begun: dict[str, BegunTask] = {}
+    unnamed = False
     read = {began}
     for entry in private:
         event = entry.event
@@ -56,8 +65,10 @@ async def resumed(store: Store, claim: Claim) -> Resumed:
         if event.kind == SAVED:
             saved = bytes(event.value)
         elif event.kind == SENT:
-            continue
-        elif entry.turn >= began:
+            if entry.turn >= began and event.name:
+                begun[event.name] = delegated.begun(event.value)
+            unnamed |= entry.turn >= began and not event.name  # by an older version
+        elif entry.turn >= began and event.kind not in (HANDED_OVER, WRITTEN):
             own.append(entry)
             if event.kind in ("answered", "heard") and (number := bytes(event.value)) != b"null":
                 read.add(int(number))
@@ -70,7 +81,9 @@ async def resumed(store: Store, claim: Claim) -> Resumed:
         entries=tuple(entry.event for entry in own),  # type: ignore[misc]
         task=record.task if record else None,
         saved=saved,
-        delegated=delegated(private),
+        delegated=delegated.delegated(private),
+        begun=begun,
+        form=0 if unnamed and not begun else FORM,
         incoming=None if head.turn in read else claim.received,
         grown=grown,
         repeated=repeated,

@@ -22,6 +22,7 @@ from dragoman.agent import durable
 from dragoman.agent.agent import Agent
 from dragoman.agent.durable import CodeChanged, Journal, Suspended
 from dragoman.agent.handler import large
+from dragoman.agent.sends import Sends
 from dragoman.agent.threads import Threads
 from dragoman.agent.turn import Over, Turn
 from dragoman.agent.unyielded import FIRST_TURNS, EventNotYielded, forgotten_count, forgotten_events
@@ -39,6 +40,7 @@ from dragoman.model.remote_task import RemoteTask
 from dragoman.model.task_secret import HANDED_OVER
 from dragoman.model.types import (
     Artifact,
+    Role,
     StreamResponse,
     Task,
     TaskArtifactUpdateEvent,
@@ -139,6 +141,14 @@ def _ungrouped(error: BaseException) -> BaseException:
             found = found.exceptions[0]
         return found or error
     return error
+
+
+def _message_ids(task: Task | None) -> frozenset[str]:
+    """The ids of what the agent has said."""
+    if task is None:
+        return frozenset()
+    messages = (*task.history, *([task.status.message] if task.status.message else ()))
+    return frozenset(message.message_id for message in messages if message.role is Role.AGENT)
 
 
 class Run:
@@ -333,10 +343,10 @@ class Run:
         """See `Running.connection`."""
         return self.agent.connection(address)
 
-    def delegate(self, remote: RemoteTask) -> None:
+    def delegate(self, remote: RemoteTask, name: str = "") -> None:
         """See `Running.delegate`."""
         if not (self.ended or self.lost):
-            self.record(delegated.sent(remote))
+            self.record(delegated.sent(remote, name))
 
     async def in_thread(self, call: Callable[[], Any]) -> Any:
         """Run a blocking call."""
@@ -362,7 +372,8 @@ class Run:
     async def _resume(self) -> None:
         """Go on where the handler was."""
         claim = self.claim
-        found = await self._read(lambda: resumed(self.worker.store, claim))
+        durable = self.handler.durable
+        found = await self._read(lambda: resumed(self.worker.store, claim, durable=durable))
         if found.began != claim.turn:
             self.handler = self.agent.handler_of(found.first.skill)
             self._begin_turn(found.first, found.began)
@@ -386,7 +397,12 @@ class Run:
             woken=claim.head.woken and claim.attempt <= 1,
             canceling=claim.head.canceling and handler.cancel is None,
             repeated=found.repeated,
+            known=_message_ids(found.task),
+            streams=turn._streams,
+            form=found.form,
         )
+        if self.journal.form:
+            turn._sends = Sends(self.journal, found.begun, turn._note_send)
         turn._version = self.journal.declare(handler.version)
         if claim.head.canceling and handler.cancel is not None:
             self.journal.leave()

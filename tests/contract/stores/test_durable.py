@@ -20,12 +20,12 @@ from dragoman.model.errors import Unavailable
 from dragoman.model.events import Private
 from dragoman.security.encryption import Seal, key
 from dragoman.server.maintenance import ATTEMPTS
-from dragoman.server.run import Run
 from dragoman.stores.postgres import PostgresStore
 from dragoman.stores.sqlite import SqliteStore
 from dragoman.stores.store import Store
+from tests.harness.lives import Lives
 from tests.harness.stores import Make
-from tests.harness.workers import OVER, WorkerHarness
+from tests.harness.workers import WorkerHarness
 
 C = TaskState.COMPLETED
 
@@ -34,57 +34,6 @@ C = TaskState.COMPLETED
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sleeps of tests are short, and give the task back all the same."""
     monkeypatch.setattr(durable, "SHORT", 0.01)
-
-
-class Lives(WorkerHarness):
-    """A harness whose workers die where a test wants them to."""
-
-    def __init__(self, handler: Any, store: Store, *, poll: float = 0.01, **skill: Any) -> None:
-        super().__init__(handler, store=store, skill={"durable": True, **skill}, poll=poll)
-        self.done: Counter[str] = Counter()
-        """How often each effect took place."""
-        self.die_at = 0
-        """At which point of its way the next run dies; 0 is never."""
-        self.points = 0
-        self.now: Run | None = None
-
-    async def point(self, *, written: bool = True) -> None:
-        """A place at which the process may end; what was said before it is written, or not."""
-        self.points += 1
-        if self.points == self.die_at:
-            assert self.now is not None
-            if written:
-                await self.now.relieve()
-            self.workers[-1].abandon(self.now)
-            await asyncio.sleep(1)
-
-    async def effect(self, name: str) -> str:
-        """A side effect."""
-        await self.point()
-        self.done[name] += 1
-        await self.point()
-        return f"did {name}"
-
-    async def life(self, die_at: int = 0) -> Run:
-        """One run of what is ready, by a worker of its own, which may die."""
-        self.die_at, self.points = die_at, 0
-        worker = self.worker()
-        claim = await self.claim(worker, OVER if die_at else 30.0)
-        self.now = worker.begin(claim)
-        await asyncio.wait([self.now.task])
-        return self.now
-
-    async def recover(self) -> None:
-        """Take the claims of the dead, and make ready what is due."""
-        await self.reap()
-        async with asyncio.timeout(5):
-            while not await self.store.wake(self.agents, 10):
-                await asyncio.sleep(0.01)
-
-    async def private(self, task: str) -> list[str]:
-        """The kinds of the private entries."""
-        found = await self.store.private(self.scope, task)
-        return [entry.event.kind for entry in found if isinstance(entry.event, Private)]
 
 
 @pytest.fixture

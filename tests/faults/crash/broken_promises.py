@@ -205,6 +205,11 @@ def intentions(patch: Patch) -> None:
     _unlogged(patch, "begun")
 
 
+def sent(patch: Patch) -> None:
+    """Which task a send has begun is not logged."""
+    _unlogged(patch, "sent")
+
+
 def _unlogged(patch: Patch, kind: str) -> None:
     append = TaskHead.append
 
@@ -263,6 +268,7 @@ SWITCHES: dict[str, Callable[[Patch], None]] = {
     "reaping": reaping,
     "steps": steps,
     "intentions": intentions,
+    "sent": sent,
     "skipping_said": skipping_said,
     "rewriting": rewriting,
     "due_times": due_times,

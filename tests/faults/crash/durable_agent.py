@@ -93,7 +93,10 @@ def _steps(entries: Sequence[Entry]) -> set[str]:
 def _named(entry: Entry) -> str:
     event = entry.event
     if isinstance(event, Private):
-        return f"{event.kind}:{event.name}" if event.name else event.kind
+        if event.kind == "sent":  # it is named by a digest
+            return event.kind
+        name = event.name.partition(" ")[0] if event.name.startswith("dragoman.") else event.name
+        return f"{event.kind}:{name}" if name else event.kind
     if isinstance(event, TaskArtifactUpdateEvent):
         return f"chunk:{(event.artifact.parts[0].text or '').strip()}"
     if isinstance(event, TaskStatusUpdateEvent):
