@@ -170,7 +170,8 @@ class Journal:
         self._incoming = incoming
         self._woken = woken
         self._canceling = canceling
-        self.form = entries[0].form if entries else form
+        kinds = {*_FINISHED, *_BEGUN, "version"}  # others are not written here
+        self.form = next((entry.form for entry in entries if entry.kind in kinds), form)
         """See `Private.form`."""
         self._repeated = repeated
         """The ids of status messages that were said after the last finished operation."""
