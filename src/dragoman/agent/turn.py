@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 from uuid import UUID, uuid4
 
 import msgspec
@@ -17,11 +16,12 @@ from msgspec import UNSET, Raw, Struct, to_builtins
 from msgspec.structs import replace
 
 from dragoman.agent.durable import LARGEST, Journal, uuid_of
+from dragoman.agent.output import Output, parts_of
 from dragoman.agent.remote_wait import RemoteWait
+from dragoman.agent.running import Over, Running
 from dragoman.agent.saved_values import decode_saved, encode_saved
-from dragoman.agent.step_scope import StepScope, current_step
-from dragoman.agent.unyielded import MOST, Made, hand_over, note
-from dragoman.model import approvals, clock, content
+from dragoman.agent.step_scope import current_step
+from dragoman.model import approvals, clock
 from dragoman.model.approvals import Approval
 from dragoman.model.caller import Caller
 from dragoman.model.conversation import (
@@ -31,7 +31,6 @@ from dragoman.model.conversation import (
     Place,
     latest,
 )
-from dragoman.model.errors import InvalidAgentResponse
 from dragoman.model.events import Event, Received, Reply
 from dragoman.model.handover import Handover
 from dragoman.model.lifecycle import Fold
@@ -49,7 +48,6 @@ from dragoman.model.types import (
     Task,
     TaskArtifactUpdateEvent,
     TaskState,
-    TaskStatus,
     TaskStatusUpdateEvent,
     WireStruct,
 )
@@ -70,122 +68,6 @@ EARLY = 0.01
 """Seconds that a timer may fire too early."""
 
 
-class Running(Protocol):
-    """The part of a run that a turn uses."""
-
-    name: str
-    """The agent's name."""
-    deadline: float
-    """When the run must have ended, by the monotonic clock."""
-    reason: str
-    """Why the run was asked to stop: cancel, deadline or drain; empty if it was not."""
-
-    @property
-    def origin(self) -> str:
-        """The agent's origin, see `lineage`."""
-
-    @property
-    def address(self) -> str:
-        """The URL at which others reach the agent; empty if it is not known."""
-
-    async def emit(self, event: Event) -> None:
-        """Log an event."""
-
-    async def settle(self, event: Event) -> bool:
-        """Log an event and wait until it is durable; False if the run is over."""
-
-    async def related(self, ids: Sequence[str], limit: int = 100) -> list[Task]:
-        """Return the tasks with these ids, or the other tasks of the context."""
-
-    async def conversation(
-        self, before: Place, limit: int, characters: int
-    ) -> list[ConversationMessage]:
-        """Return what was said in the context before a message."""
-
-    async def save(self, value: bytes) -> None:
-        """Keep a private value of the task, and wait until it is durable."""
-
-    async def hand_over(self, digest: str, timeout: float) -> None:
-        """Leave the task to the holder of a secret when the handler ends; durable when it
-        returns."""
-
-    async def context_value(self) -> ContextValue | None:
-        """Return the private value of the context. PermissionError."""
-
-    async def save_context(self, value: bytes, version: int) -> int:
-        """Keep a private value of the context, if it has this version (0: there is none), and wait
-        until it is durable; its new version. ContextChanged, PermissionError."""
-
-    def connection(self, address: str) -> Mapping[str, Any]:
-        """The agent's client options for another agent."""
-
-    def delegate(self, remote: RemoteTask, name: str = "") -> None:
-        """Log a task of another agent that this task began, and the name of the send."""
-
-    def audit(self, event: str, result: str, **about: str) -> None:
-        """Write an entry to the audit log."""
-
-
-class Over:
-    """Replaces a run that has ended: its turn can log no more events."""
-
-    name = origin = address = ""
-    deadline = 0.0
-    reason = ""
-
-    def __init__(self, handler: str) -> None:
-        self.handler = handler
-        self._warned = False
-
-    async def emit(self, event: Event) -> None:
-        """Drop the event and warn once. Yields to the event loop."""
-        if not self._warned:
-            self._warned = True
-            name = type(event).__name__
-            logger.warning("handler %s: dropped %s, because its turn has ended", self.handler, name)
-        await asyncio.sleep(0)
-
-    async def related(self, ids: Sequence[str], limit: int = 100) -> list[Task]:
-        """Return no tasks."""
-        return []
-
-    async def conversation(
-        self, before: Place, limit: int, characters: int
-    ) -> list[ConversationMessage]:
-        """Return nothing."""
-        return []
-
-    async def settle(self, event: Event) -> bool:
-        """Return False."""
-        return False
-
-    async def save(self, value: bytes) -> None:
-        """Raise RuntimeError."""
-        raise RuntimeError("the turn has ended: nothing can be saved any more")
-
-    async def hand_over(self, digest: str, timeout: float) -> None:
-        """Raise RuntimeError."""
-        raise RuntimeError("the turn has ended: it cannot be handed over any more")
-
-    async def context_value(self) -> ContextValue | None:
-        """Raise RuntimeError."""
-        raise RuntimeError("the turn has ended: it cannot read the value of its context any more")
-
-    async def save_context(self, value: bytes, version: int) -> int:
-        """Raise RuntimeError."""
-        raise RuntimeError("the turn has ended: nothing can be saved any more")
-
-    def connection(self, address: str) -> Mapping[str, Any]:
-        """No options."""
-        return {}
-
-    def delegate(self, remote: RemoteTask, name: str = "") -> None:
-        """Do nothing."""
-
-    def audit(self, event: str, result: str, **about: str) -> None:
-        """Do nothing."""
-
-
 class _Read(Struct):
     """What a durable handler logs when it reads the value of its context."""
 
@@ -193,25 +75,16 @@ class _Read(Struct):
     value: Raw
 
 
-class Turn:
+class Turn(Output):
     """One message, its task and caller, and the methods that make events.
 
     The methods that make events (`working`, `artifact`, `write`, `ask`, …) only make them: a
     generator yields them, a coroutine passes them to `await turn.emit(…)`.
     """
 
-    _sound: Event | None = None
-    """The last event, if it is known to be valid, so that it is not checked again."""
     canceled = False
     """True once the client has canceled the task. For code that cannot be interrupted."""
-    _made_count = _handed_count = 0
-    """How many events the handler has made, and how many of them it has yielded or emitted."""
-    _made: Made | None = None
-    """The events that were made and not yet yielded or emitted, if they are recorded."""
-    _count = _messages = 0
     _connected = 0
-    _journal: Journal | None = None
-    """What a durable handler has done so far."""
     _sends: Sends | None = None
     """What a durable handler remembers of its sends."""
     _heard: Received | None = None
@@ -323,10 +196,6 @@ class Turn:
         """The same for every attempt at this turn; inside of a step, for every attempt at that
         step. Pass it on to make side effects idempotent."""
         return current_step() or self._key
-
-    @property
-    def _key(self) -> str:
-        return f"{self._task.id}:{self._number}"
 
     async def conversation(
         self, limit: int = 20, *, characters: int = 8_000
@@ -461,7 +330,7 @@ class Turn:
         elif relayed := scope.relayed(message):
             # Derived from the other agent's id: a second attempt may get other messages.
             id = f"{self._key}:{scope.digest}:{relayed}"
-            yield self.working(Message(message_id=id, role=Role.AGENT, parts=_parts(said)))
+            yield self.working(Message(message_id=id, role=Role.AGENT, parts=parts_of(said)))
 
     def _foreign(self, artifact: Artifact, by: str, append: bool, last: bool) -> Event:
         key = f"{by}:{artifact.artifact_id}"
@@ -675,34 +544,6 @@ class Turn:
         for item in self._events(event):
             await self._run.emit(item)
 
-    def working(self, content: Any = None, *, metadata: Metadata | None = None) -> Event:
-        """Report progress: the task is working."""
-        return self._new(self._status(TaskState.WORKING, content, metadata))
-
-    def ask(self, content: Any, *, metadata: Metadata | None = None) -> Event:
-        """Ask the client for input. Its next message starts the next turn."""
-        return self._new(self._status(TaskState.INPUT_REQUIRED, content, metadata))
-
-    def require_auth(
-        self,
-        content: Any = None,
-        *,
-        operation: Any = None,
-        expires: float = 600.0,
-        metadata: Metadata | None = None,
-    ) -> Event:
-        """Ask the client to authenticate; the handler may continue and wait for it. With an
-        `operation`, any JSON value, ask the client to approve that operation within `expires`
-        seconds: its reply starts the next turn, which calls `granted` before it performs the
-        operation."""
-        if operation is not None:
-            try:
-                grant = approvals.issue(self._task.id, operation, expires)
-            except TypeError as error:
-                raise InvalidAgentResponse(f"operation: {error}") from error
-            metadata = {**(metadata or {}), approvals.GRANT: to_builtins(grant)}
-        return self._new(self._status(TaskState.AUTH_REQUIRED, content, metadata))
-
     @property
     def approval(self) -> Approval | None:
         """The client's reply to an approval request; None if there is none. Call `granted` to check
@@ -737,217 +578,7 @@ class Turn:
         run.audit("grant", "used" if settled else "interrupted", grant=grant.id)
         return settled
 
-    def complete(self, content: Any = None, *, metadata: Metadata | None = None) -> Event:
-        """Complete the task. A handler that ends without this completes it, too."""
-        return self._new(self._status(TaskState.COMPLETED, content, metadata))
-
-    def reject(self, content: Any = None, *, metadata: Metadata | None = None) -> Event:
-        """Reject the task: the agent will not do this."""
-        return self._new(self._status(TaskState.REJECTED, content, metadata))
-
-    def fail(self, content: Any = None, *, metadata: Metadata | None = None) -> Event:
-        """Fail the task: the agent could not do this."""
-        return self._new(self._status(TaskState.FAILED, content, metadata))
-
-    def reply(self, content: Any, *, metadata: Metadata | None = None) -> Event:
-        """Reply directly. If the handler was registered with `reply=True` and has sent nothing
-        before, there is no task; otherwise this is the message of the completed task."""
-        return self._new(self._reply(content, metadata))
-
-    def artifact(
-        self,
-        content: Any,
-        *,
-        name: str = "",
-        description: str = "",
-        id: str = "",
-        metadata: Metadata | None = None,
-    ) -> Event:
-        """A complete artifact."""
-        return self._new(self._artifact(content, name, description, id, metadata))
-
-    def write(self, content: Any, *, name: str = "", id: str = "", last: bool = False) -> Event:
-        """The next chunk of a streamed artifact. Each name is a separate artifact."""
-        return self._new(self._piece(content, name, id, last))
-
     def _end(self, name: str) -> None:
         """The run is over. (Turn and run refer to each other; without that, they need no garbage
         collection.)"""
         self._run = Over(name)
-
-    # -- conversion of values
-
-    def _events(self, value: Any) -> Sequence[Event]:
-        """Convert a yielded or emitted value to events: events stay as they are, text becomes a
-        chunk of the streamed artifact, other values go to `_result`."""
-        if isinstance(value, TaskArtifactUpdateEvent | TaskStatusUpdateEvent | Reply):
-            self._record_handed_over(value)
-            return (value,)
-        if isinstance(value, str):
-            return (self._piece(value),)
-        return self._result(value)
-
-    def _result(self, value: Any) -> Sequence[Event]:
-        """Convert a returned value to events. The table is in the documentation."""
-        match value:
-            case None:
-                return ()
-            case TaskArtifactUpdateEvent() | TaskStatusUpdateEvent() | Reply():
-                self._record_handed_over(value)
-                return (value,)
-            case Message():
-                return (self._reply(value, None),)
-            case Artifact():
-                return (self._whole(value),)
-            case [Artifact(), *_] if all(isinstance(item, Artifact) for item in value):
-                return tuple(self._whole(item) for item in value)
-            case _:
-                return (self._artifact(value),)
-
-    def _record_handed_over(self, event: Event) -> None:
-        """Record that an event was yielded, emitted or returned."""
-        self._handed_count += 1
-        if self._made:
-            hand_over(self._made, event, noted=self._made_count <= MOST)
-
-    # -- making events
-
-    def _new(self, event: Event) -> Event:
-        """Record an event that the handler makes through a method of the turn."""
-        self._made_count += 1
-        if self._made is not None and self._made_count <= MOST:
-            note(self._made, event, depth=2)
-        return event
-
-    def _artifact(
-        self,
-        content: Any,
-        name: str = "",
-        description: str = "",
-        id: str = "",
-        metadata: Metadata | None = None,
-    ) -> Event:
-        event = TaskArtifactUpdateEvent(
-            task_id=self._task.id,
-            context_id=self._task.context_id,
-            artifact=Artifact(
-                artifact_id=id or self._next_id(),
-                name=name,
-                description=description,
-                parts=_parts(content),
-                metadata=metadata,
-                extensions=self._extended(metadata),
-            ),
-            last_chunk=True,
-        )
-        plain = type(name) is str and type(description) is str and type(id) is str
-        self._sound = event if plain and metadata is None else None
-        return event
-
-    def _piece(self, content: Any, name: str = "", id: str = "", last: bool = False) -> Event:
-        parts = _parts(content)
-        key = ("id", id) if id else ("name", name)
-        artifact_id = self._streams.get(key)
-        if artifact_id is None:
-            artifact_id = self._streams[key] = id or self._next_id()
-            if (scope := self._scope) is not None:
-                scope.opened[key] = artifact_id
-            artifact = Artifact(artifact_id=artifact_id, name=name, parts=parts)
-            append = False
-        else:
-            artifact = Artifact(artifact_id=artifact_id, parts=parts)
-            append = True
-        event = TaskArtifactUpdateEvent(
-            task_id=self._task.id,
-            context_id=self._task.context_id,
-            artifact=artifact,
-            append=append,
-            last_chunk=last,
-        )
-        plain = type(name) is str and type(id) is str and type(last) is bool
-        self._sound = event if plain else None
-        return event
-
-    def _whole(self, artifact: Artifact) -> Event:
-        return TaskArtifactUpdateEvent(
-            task_id=self._task.id,
-            context_id=self._task.context_id,
-            artifact=_valid(artifact),
-            last_chunk=True,
-        )
-
-    @property
-    def _scope(self) -> StepScope | None:
-        """The step of a durable handler that is running."""
-        return None if self._journal is None else self._journal.scope
-
-    def _next_id(self) -> str:
-        # Derived from turn and ordinal, so that a second attempt replaces what the first one wrote.
-        if (scope := self._scope) is not None:
-            scope.artifacts += 1
-            return f"{self._number}.{scope.digest}.{scope.artifacts}"
-        self._count += 1
-        return f"{self._number}.{self._count}"
-
-    def _reply(self, content: Any, metadata: Metadata | None) -> Event:
-        return Reply(replace(self._message(content, metadata), task_id=""))
-
-    def _status(self, state: TaskState, content: Any, metadata: Metadata | None) -> Event:
-        message = None if content is None else self._message(content, None)
-        event = TaskStatusUpdateEvent(
-            task_id=self._task.id,
-            context_id=self._task.context_id,
-            status=TaskStatus(state=state, message=message, timestamp=clock.now()),
-            metadata=metadata,
-        )
-        self._sound = event if metadata is None else None
-        return event
-
-    def _message(self, content: Any, metadata: Metadata | None) -> Message:
-        if isinstance(content, Message):
-            return self._own(content)
-        id = clock.uuid7()
-        if self._journal is not None:
-            # derived from turn and ordinal, so that a second attempt is recognized
-            if (scope := self._journal.scope) is not None:
-                scope.messages += 1
-                id = f"{self._key}:{scope.digest}:{scope.messages}"
-            else:
-                self._messages += 1
-                id = f"{self._key}:{self._messages}"
-        return Message(
-            message_id=id,
-            context_id=self._task.context_id,
-            task_id=self._task.id,
-            role=Role.AGENT,
-            parts=_parts(content),
-            metadata=metadata,
-            extensions=self._extended(metadata),
-        )
-
-    def _extended(self, metadata: Metadata | None) -> tuple[str, ...]:
-        """The active extensions that own this metadata: an artifact or message lists them."""
-        return tuple(uri for uri in self.extensions if uri in metadata) if metadata else ()
-
-    def _own(self, message: Message) -> Message:
-        """Add the required ids to the author's message."""
-        own = replace(
-            message, context_id=self._task.context_id, task_id=self._task.id, role=Role.AGENT
-        )
-        return _valid(own)
-
-
-def _valid(value: W) -> W:
-    try:
-        return content.valid(value)
-    except TypeError as error:
-        raise InvalidAgentResponse(str(error)) from error
-
-
-def _parts(value: Any) -> tuple[Part, ...]:
-    if type(value) is str:  # the hot path: a chunk of text
-        return (Part(text=value),)
-    try:
-        return content.parts(value)
-    except TypeError as error:
-        raise InvalidAgentResponse(str(error)) from error

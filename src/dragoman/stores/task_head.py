@@ -143,7 +143,8 @@ class TaskHead:
             # nobody is to see the old question any more
             status = TaskStatus(state=TaskState.WORKING, timestamp=clock.now())
             working = TaskStatusUpdateEvent(task_id=self.id, context_id=self.context, status=status)
-            self.write(Entry(0, working, number))
+            # an earlier message may still wait: its turn is the next one
+            self.write(Entry(0, working, self.inbox[0]))
         return number
 
     def take(self, worker: str, lease: float) -> int:

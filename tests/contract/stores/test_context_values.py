@@ -652,7 +652,7 @@ async def test_a_store_that_is_away_is_waited_for(store: Store, monkeypatch: Any
             return await real(*about)
 
         monkeypatch.setattr(store, name, away, raising=False)
-    monkeypatch.setattr("dragoman.server.run.FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("dragoman.server.run_reads.FIRST_PAUSE", 0.001)
     talk = Memory(store, handle)
     sent = await talk.say("x")
     assert await talk.state(sent.head.id) is TaskState.COMPLETED

@@ -128,6 +128,18 @@ async def test_a_follow_up_while_a_worker_holds_the_task(store: Store) -> None:
 
 
 @pytest.mark.clause("send.unknown-task")
+async def test_an_answer_while_an_earlier_message_waits(store: Store) -> None:
+    """The next turn is that of the earlier one: what is written until then belongs to it."""
+    await accept(store)
+    held = await claim(store)
+    earlier = (await accept(store, new=False)).number
+    await say(store, held, I, release=True)
+    await accept(store, new=False)
+    found = await log(store)
+    assert found[-1].turn == earlier
+    assert (await claim(store)).turn == earlier
+
+
 async def test_a_follow_up_of_an_unknown_task(store: Store) -> None:
     with pytest.raises(TaskNotFound):
         await accept(store, new=False)
