@@ -127,7 +127,6 @@ async def test_a_follow_up_while_a_worker_holds_the_task(store: Store) -> None:
     await say(store, held, W)
 
 
-@pytest.mark.clause("send.unknown-task")
 async def test_an_answer_while_an_earlier_message_waits(store: Store) -> None:
     """The next turn is that of the earlier one: what is written until then belongs to it."""
     await accept(store)
@@ -140,6 +139,7 @@ async def test_an_answer_while_an_earlier_message_waits(store: Store) -> None:
     assert (await claim(store)).turn == earlier
 
 
+@pytest.mark.clause("send.unknown-task")
 async def test_a_follow_up_of_an_unknown_task(store: Store) -> None:
     with pytest.raises(TaskNotFound):
         await accept(store, new=False)
